@@ -1,0 +1,2 @@
+//! Placeholder until the library beneath it stands.
+fn main() {}

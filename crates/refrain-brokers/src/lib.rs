@@ -1,0 +1,1 @@
+//! Message brokers, one file per broker.

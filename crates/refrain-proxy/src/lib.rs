@@ -1,0 +1,1 @@
+//! The Refrain proxy as a library.

@@ -1,0 +1,1 @@
+//! Stores that need a server, one file per driver.

@@ -1,0 +1,194 @@
+//! What names one intended effect, and the namespace in which it is unique.
+//!
+//! A [`Key`] is sent by the client, derived from the request, or natural.
+//! A [`Scope`] keeps one caller's keys apart from another's.
+//! Both together give the [`RecordId`], under which stores hold the record.
+
+use std::fmt;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// The version of how a record's identity is made from scope and key.
+const DERIVATION: u8 = 1;
+
+/// What names one intended effect: 1 to 255 bytes of visible ASCII.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// Checks and takes a key.
+    ///
+    /// ```
+    /// use refrain::Key;
+    /// assert_eq!(Key::new("order-7").unwrap().as_str(), "order-7");
+    /// assert!(Key::new("two words").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// When it is empty, too long, or holds anything but visible ASCII.
+    pub fn new(text: impl AsRef<str>) -> Result<Self> {
+        let text = text.as_ref();
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        if text.is_empty() {
+            return invalid("the key is empty".into());
+        }
+        if text.len() > KEY_BYTES_MAX {
+            let len = text.len();
+            return invalid(format!(
+                "the key has {len} bytes, {KEY_BYTES_MAX} at most are taken"
+            ));
+        }
+        match text.bytes().position(|byte| !byte.is_ascii_graphic()) {
+            Some(at) => invalid(format!("byte {at} of the key is not visible ASCII")),
+            None => Ok(Self(text.into())),
+        }
+    }
+
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    /// Keys do not belong in logs: only their length is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} bytes)", self.0.len())
+    }
+}
+
+/// The namespace in which a key is unique: tenant, credential, consumer, route.
+///
+/// Made of parts, each a name and a value, so that no two different lists of parts give the same scope.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Scope(Vec<u8>);
+
+impl Scope {
+    /// The scope that everybody shares.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Narrows the scope by one more part.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        for part in [name.as_bytes(), value.as_ref()] {
+            self.0.extend((part.len() as u64).to_le_bytes());
+            self.0.extend(part);
+        }
+        self
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scope({} bytes)", self.0.len())
+    }
+}
+
+/// The key of a store's keyed digests, made when the store was created.
+///
+/// It lives with the records, so that every process that shares them makes the same identities.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// A secret from the machine's source of randomness.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// The bytes, for a store to keep.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Digests `parts` for one `purpose`; the parts cannot run into each other.
+    #[must_use]
+    pub fn digest<const N: usize>(&self, purpose: &str, parts: &[&[u8]]) -> [u8; N] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        for part in std::iter::once(&purpose.as_bytes()).chain(parts) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        let mut digest = [0; N];
+        hasher.finalize_xof().fill(&mut digest);
+        digest
+    }
+}
+
+impl From<[u8; 32]> for Secret {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// The identity of a record: a keyed digest of its scope and key.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordId(pub [u8; 16]);
+
+impl RecordId {
+    /// The identity of the record for this scope and key.
+    #[must_use]
+    pub fn derive(secret: &Secret, scope: &Scope, key: &Key) -> Self {
+        Self(secret.digest("record", &[&[DERIVATION], &scope.0, key.0.as_bytes()]))
+    }
+}
+
+/// Digest of the caller's credential: tells callers apart, shows nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Credential(pub [u8; 8]);
+
+impl Credential {
+    /// Digests a credential given in parts.
+    #[must_use]
+    pub fn derive(secret: &Secret, parts: &[&[u8]]) -> Self {
+        Self(secret.digest("credential", parts))
+    }
+}
+
+macro_rules! hex_format {
+    ($type:ident) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($type), "({})"), self)
+            }
+        }
+    };
+}
+pub(crate) use hex_format;
+
+hex_format!(RecordId);
+hex_format!(Credential);
+
+impl std::str::FromStr for RecordId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || Error::new(ErrorKind::Invalid, "a record id is 32 hexadecimal digits");
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(bad());
+        }
+        let id = u128::from_str_radix(text, 16).map_err(|_| bad())?;
+        Ok(Self(id.to_be_bytes()))
+    }
+}

@@ -1,0 +1,27 @@
+//! Refrain makes duplicate work safe: the same key with the same request gives the same outcome, once.
+//!
+//! The modules, in reading order:
+
+#![warn(rustdoc::broken_intra_doc_links)]
+
+mod error;
+pub use error::{Error, ErrorKind, Result};
+
+pub mod clock;
+
+pub mod key;
+pub use key::{Credential, Key, RecordId, Scope, Secret};
+
+pub mod fingerprint;
+pub use fingerprint::Fingerprint;
+
+pub mod outcome;
+pub use outcome::Outcome;
+
+pub mod record;
+pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
+
+pub mod store;
+pub use store::Store;
+
+mod varint;

@@ -1,0 +1,246 @@
+//! The stored result, and the bytes it is stored as.
+//!
+//! An outcome is one run of bytes, packed once, that goes to the store, to the caller and to everyone who waits.
+//! The bytes carry their format version, a checksum, and the identity of the record that they belong to:
+//! damaged bytes, and bytes that ended up under another record, are noticed and never replayed.
+//!
+//! ```
+//! use refrain::{Outcome, RecordId};
+//! let id = RecordId([7; 16]);
+//! let outcome = Outcome::new(201, b"done").sealed(id);
+//! let read = Outcome::decode(outcome.encoded().clone(), id)?;
+//! assert_eq!((read.status(), &read.body()[..]), (201, &b"done"[..]));
+//! assert!(Outcome::decode(outcome.encoded().clone(), RecordId([8; 16])).is_err());
+//! # Ok::<(), refrain::Error>(())
+//! ```
+//!
+//! Layout: version, flags, identity (16), status (2), length and block of headers, body, block and length (2) of trailers, CRC-32 (4).
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, ErrorKind, RecordId, Result,
+    varint::{self, Reader},
+};
+
+/// The format that is written. Readers refuse what they do not know.
+const VERSION: u8 = 1;
+/// Flag: the body is in here. Without it the body was over the cap and is gone.
+const BODY_KEPT: u8 = 1;
+const ID: Range<usize> = 2..18;
+const STATUS: Range<usize> = 18..20;
+/// What stands behind the body at least: the length of the trailers and the checksum.
+const TAIL_LEN: usize = 6;
+
+/// The stored result of an operation.
+///
+/// Cheap to clone. What the status means is the business of whoever made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    encoded: Bytes,
+    body: Range<usize>,
+}
+
+impl Outcome {
+    /// An outcome with a body and nothing else.
+    #[must_use]
+    pub fn new(status: u16, body: impl AsRef<[u8]>) -> Self {
+        let mut packer = Packer::new(status, std::iter::empty());
+        packer.push(body.as_ref());
+        packer.finish_plain()
+    }
+
+    /// Reads an outcome back and checks that it is whole and belongs to the record `id`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when it does not, [`ErrorKind::Unsupported`] for a version of the format that is not known.
+    pub fn decode(encoded: Bytes, id: RecordId) -> Result<Self> {
+        let corrupt = |what: &str| {
+            let message = format!("the outcome of record {id} is damaged: {what}");
+            Error::new(ErrorKind::Corrupt, message)
+        };
+        let (content, sum) = encoded
+            .split_last_chunk::<4>()
+            .ok_or_else(|| corrupt("it is too short"))?;
+        if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
+            return Err(corrupt("its checksum does not fit"));
+        }
+        if content[0] != VERSION {
+            let message = format!(
+                "the outcome of record {id} has format version {}; this build reads version {VERSION}",
+                content[0]
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if content.get(ID) != Some(&id.0[..]) {
+            return Err(corrupt("it belongs to another record"));
+        }
+        let body = body_range(&encoded).ok_or_else(|| corrupt("its parts do not fit together"))?;
+        Ok(Self { encoded, body })
+    }
+
+    /// Writes the identity of its record into the outcome, and the checksum with it.
+    #[must_use]
+    pub fn sealed(self, id: RecordId) -> Self {
+        if self.encoded.get(ID) == Some(&id.0[..]) {
+            return self;
+        }
+        let Self { encoded, body } = self;
+        let mut bytes = encoded
+            .try_into_mut()
+            .unwrap_or_else(|shared| shared[..].into());
+        bytes[ID].copy_from_slice(&id.0);
+        let content_len = bytes.len() - 4;
+        let sum = crc32fast::hash(&bytes[..content_len]);
+        bytes[content_len..].copy_from_slice(&sum.to_le_bytes());
+        let encoded = bytes.freeze();
+        Self { encoded, body }
+    }
+
+    /// The bytes as they are stored. Whole only once [sealed](Self::sealed).
+    #[must_use]
+    pub fn encoded(&self) -> &Bytes {
+        &self.encoded
+    }
+
+    /// The status it ended with.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        u16::from_le_bytes([self.encoded[STATUS.start], self.encoded[STATUS.start + 1]])
+    }
+
+    /// The body. Empty where it was [not kept](Self::is_body_kept).
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        self.encoded.slice(self.body.clone())
+    }
+
+    /// Whether the body is in here; if not, it was over the cap.
+    #[must_use]
+    pub fn is_body_kept(&self) -> bool {
+        self.encoded[1] & BODY_KEPT != 0
+    }
+
+    /// Headers, in order, with the names as they were given.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        let mut reader = Reader(&self.encoded[STATUS.end..]);
+        self.pairs(reader.sized().unwrap_or_default())
+    }
+
+    /// Trailers, in order.
+    pub fn trailers(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.pairs(&self.encoded[self.body.end..self.encoded.len() - TAIL_LEN])
+    }
+
+    fn pairs<'a>(&'a self, block: &'a [u8]) -> impl Iterator<Item = (&'a str, Bytes)> {
+        let mut reader = Reader(block);
+        std::iter::from_fn(move || {
+            let name = std::str::from_utf8(reader.sized()?).ok()?;
+            Some((name, self.encoded.slice_ref(reader.sized()?)))
+        })
+    }
+}
+
+/// Where the body lies; `None` if the parts do not fit together.
+fn body_range(encoded: &[u8]) -> Option<Range<usize>> {
+    let mut reader = Reader(encoded.get(STATUS.end..)?);
+    check_pairs(reader.sized()?)?;
+    let start = encoded.len() - reader.0.len();
+    let tail = encoded.len().checked_sub(TAIL_LEN)?;
+    let trailers_len = Reader(&encoded[tail..]).u16()?;
+    let end = tail.checked_sub(trailers_len.into())?;
+    check_pairs(encoded.get(end..tail)?)?;
+    (start <= end).then_some(start..end)
+}
+
+fn check_pairs(block: &[u8]) -> Option<()> {
+    let mut reader = Reader(block);
+    while !reader.0.is_empty() {
+        std::str::from_utf8(reader.sized()?).ok()?;
+        reader.sized()?;
+    }
+    Some(())
+}
+
+/// Packs an outcome piece by piece, so that a body is copied once, on its way in.
+#[derive(Debug)]
+pub struct Packer {
+    bytes: Vec<u8>,
+    body_start: usize,
+}
+
+impl Packer {
+    /// Starts an outcome with its status and headers.
+    pub fn new<'a>(status: u16, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        let mut bytes = Vec::with_capacity(256);
+        bytes.extend([VERSION, BODY_KEPT]);
+        bytes.extend([0; 16]);
+        bytes.extend(status.to_le_bytes());
+        let block = pair_block(headers);
+        varint::put(&mut bytes, block.len() as u64);
+        bytes.extend(block);
+        let body_start = bytes.len();
+        Self { bytes, body_start }
+    }
+
+    /// Makes room ahead for a body whose length is known.
+    pub fn reserve(&mut self, body_len: usize) {
+        self.bytes.reserve_exact(body_len + TAIL_LEN);
+    }
+
+    /// Adds to the body.
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.bytes.extend_from_slice(chunk);
+    }
+
+    /// How long the body is by now.
+    #[must_use]
+    pub fn body_len(&self) -> usize {
+        self.bytes.len() - self.body_start
+    }
+
+    /// Drops the body: only the fact that there was one is kept.
+    pub fn drop_body(&mut self) {
+        self.bytes.truncate(self.body_start);
+        self.bytes[1] &= !BODY_KEPT;
+    }
+
+    /// Ends the outcome with its trailers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the trailers take more than 64 KiB.
+    pub fn finish<'a>(
+        mut self,
+        trailers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    ) -> Result<Outcome> {
+        let block = pair_block(trailers);
+        let len = u16::try_from(block.len())
+            .map_err(|_| Error::new(ErrorKind::Invalid, "the trailers take more than 64 KiB"))?;
+        let body = self.body_start..self.bytes.len();
+        self.bytes.extend(block);
+        self.bytes.extend(len.to_le_bytes());
+        self.bytes.extend([0; 4]);
+        let encoded = self.bytes.into();
+        Ok(Outcome { encoded, body })
+    }
+
+    fn finish_plain(mut self) -> Outcome {
+        let body = self.body_start..self.bytes.len();
+        self.bytes.extend([0; TAIL_LEN]);
+        let encoded = self.bytes.into();
+        Outcome { encoded, body }
+    }
+}
+
+fn pair_block<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in pairs {
+        for part in [name.as_bytes(), value] {
+            varint::put(&mut block, part.len() as u64);
+            block.extend_from_slice(part);
+        }
+    }
+    block
+}

@@ -1,0 +1,317 @@
+//! The transitions. Their numbers are those of the table in `docs/semantics.md`.
+
+use std::time::Duration;
+
+use super::{
+    Change, Claim, Command, Doubt, Fence, Grant, Guarantee, Hold, Reason, Record, Reply, Settled,
+    Settlement, State, Stepped, Verdict,
+};
+use crate::{clock::Timestamp, key::Credential};
+
+/// Decides what becomes of a record: the one place where that is decided.
+///
+/// `record` is `None` where there is none, `now` is the store's clock.
+/// Time acts first (a lease lapses, a retention ends), then the command.
+pub fn step<O: Clone>(
+    record: Option<Record<O>>,
+    command: Command<O>,
+    now: Timestamp,
+) -> Stepped<O> {
+    let record = record.and_then(|record| age(record, now));
+    match command {
+        Command::Claim(claim, fence) => claim_step(record, claim, fence, now),
+        Command::Renew(fence, lease) => renew_step(record, fence, lease, now),
+        Command::Settle(fence, end) => settle_step(record, fence, end, now),
+        Command::Age => Stepped {
+            record,
+            reply: Reply::Aged,
+            change: Change::Nothing,
+        },
+    }
+}
+
+/// What time alone makes of a record: T7, T11 and T12.
+/// In flight and indeterminate never disappear, however much time has passed.
+fn age<O>(record: Record<O>, now: Timestamp) -> Option<Record<O>> {
+    let Record {
+        fingerprint,
+        credential,
+        state,
+    } = record;
+    let state = match state {
+        State::InFlight { hold, lease_ends } if lease_ends <= now && !hold.may_be_taken_over() => {
+            let reason = Reason::Lapsed;
+            State::Indeterminate { hold, reason }
+        }
+        State::Completed { remember_ends, .. } | State::Tombstone { remember_ends }
+            if remember_ends <= now =>
+        {
+            return None;
+        }
+        State::Completed {
+            retention_ends,
+            remember_ends,
+            ..
+        } if retention_ends <= now => {
+            return Some(Record {
+                fingerprint,
+                credential: None,
+                state: State::Tombstone { remember_ends },
+            });
+        }
+        other => other,
+    };
+    Some(Record {
+        fingerprint,
+        credential,
+        state,
+    })
+}
+
+impl Hold {
+    fn may_be_taken_over(&self) -> bool {
+        self.guarantee == Guarantee::AtLeastOnce && self.attempts < self.attempts_max
+    }
+}
+
+fn claim_step<O: Clone>(
+    record: Option<Record<O>>,
+    claim: Claim,
+    fence: Fence,
+    now: Timestamp,
+) -> Stepped<O> {
+    let Some(record) = record else {
+        return grant(&claim, claim.credential, fence, 1, now); // T1
+    };
+    // T3, before anything else: who asks, then what is asked.
+    if let (Some(asking), Some(first)) = (claim.credential, record.credential)
+        && asking != first
+    {
+        return answer(record, Verdict::OtherCredential);
+    }
+    if claim.fingerprint != record.fingerprint {
+        return answer(record, Verdict::Mismatch);
+    }
+    match &record.state {
+        State::InFlight { hold, .. } if hold.claimant == claim.claimant => {
+            regrant(&claim, record.credential, *hold, now)
+        }
+        State::InFlight { hold, lease_ends } if *lease_ends <= now => {
+            let hold = *hold;
+            takeover(record, &claim, hold, fence, now)
+        }
+        State::InFlight { lease_ends, .. } => {
+            let lease_left = lease_ends.left(now);
+            answer(record, Verdict::InFlight { lease_left }) // T2
+        }
+        State::Completed { outcome, .. } => {
+            let outcome = outcome.clone();
+            answer(record, Verdict::Replay(outcome))
+        }
+        State::Indeterminate { hold, reason } => {
+            let doubt = hold.doubt(*reason, now);
+            answer(record, Verdict::Indeterminate(doubt))
+        }
+        State::Tombstone { .. } => answer(record, Verdict::Expired),
+    }
+}
+
+fn answer<O>(record: Record<O>, verdict: Verdict<Grant, O>) -> Stepped<O> {
+    Stepped {
+        record: Some(record),
+        reply: Reply::Verdict(verdict),
+        change: Change::Nothing,
+    }
+}
+
+fn grant<O>(
+    claim: &Claim,
+    credential: Option<Credential>,
+    fence: Fence,
+    attempt: u16,
+    now: Timestamp,
+) -> Stepped<O> {
+    let hold = Hold {
+        fence,
+        claimant: claim.claimant,
+        guarantee: claim.guarantee,
+        attempts: attempt,
+        attempts_max: claim.attempts_max,
+        settle_after: claim.settle_after,
+        settles: now + claim.settle_after,
+    };
+    let lease_ends = now + claim.lease;
+    Stepped {
+        record: Some(Record {
+            fingerprint: claim.fingerprint,
+            credential,
+            state: State::InFlight { hold, lease_ends },
+        }),
+        reply: Reply::Verdict(Verdict::Granted(Grant { fence, attempt })),
+        change: Change::Record,
+    }
+}
+
+/// The same claimant asks again: its answer was lost on the way, so it has run nothing yet.
+fn regrant<O>(
+    claim: &Claim,
+    credential: Option<Credential>,
+    hold: Hold,
+    now: Timestamp,
+) -> Stepped<O> {
+    Stepped {
+        change: Change::Lease,
+        ..grant(claim, credential, hold.fence, hold.attempts, now)
+    }
+}
+
+/// T8, or T7 where the one who asks does not stand for running it again.
+fn takeover<O>(
+    record: Record<O>,
+    claim: &Claim,
+    hold: Hold,
+    fence: Fence,
+    now: Timestamp,
+) -> Stepped<O> {
+    debug_assert!(fence > hold.fence, "fences of one record grow");
+    if claim.guarantee == Guarantee::AtLeastOnce {
+        let credential = record.credential.or(claim.credential);
+        return grant(claim, credential, fence, hold.attempts + 1, now);
+    }
+    let reason = Reason::Lapsed;
+    let state = State::Indeterminate { hold, reason };
+    Stepped {
+        record: Some(Record { state, ..record }),
+        reply: Reply::Verdict(Verdict::Indeterminate(hold.doubt(reason, now))),
+        change: Change::Record,
+    }
+}
+
+impl Hold {
+    fn doubt(&self, reason: Reason, now: Timestamp) -> Doubt {
+        Doubt {
+            fence: self.fence,
+            reason,
+            settle_left: self.settles.left(now),
+        }
+    }
+}
+
+/// T4. A lapsed lease can be renewed as long as nobody took over: its holder is alive after all.
+fn renew_step<O>(
+    record: Option<Record<O>>,
+    fence: Fence,
+    lease: Duration,
+    now: Timestamp,
+) -> Stepped<O> {
+    match record {
+        Some(mut record) if record.stands_under(fence) => {
+            if let State::InFlight { mut hold, .. } | State::Indeterminate { mut hold, .. } =
+                record.state
+            {
+                hold.settles = hold.settles.max(now + hold.settle_after);
+                let lease_ends = now + lease;
+                record.state = State::InFlight { hold, lease_ends };
+            }
+            settled(Some(record), Change::Lease)
+        }
+        record => fenced(record),
+    }
+}
+
+fn settle_step<O>(
+    record: Option<Record<O>>,
+    fence: Fence,
+    end: Settlement<O>,
+    now: Timestamp,
+) -> Stepped<O> {
+    match record {
+        Some(record) if record.fence() == Some(fence) => match end {
+            Settlement::Complete {
+                outcome,
+                retention,
+                remember,
+            } => complete(record, fence, outcome, now + retention, remember),
+            Settlement::Release if record.stands_under(fence) => settled(None, Change::Record), // T6
+            Settlement::Release => fenced(Some(record)),
+            Settlement::Doubt { reason } => doubt(record, reason),
+            Settlement::NeverHappened => never_happened(record, now),
+        },
+        record => fenced(record),
+    }
+}
+
+/// T5. Late truth is welcome, also on an indeterminate record; a completed outcome never changes.
+fn complete<O>(
+    record: Record<O>,
+    fence: Fence,
+    outcome: O,
+    retention_ends: Timestamp,
+    remember: Duration,
+) -> Stepped<O> {
+    if let State::Completed { .. } = record.state {
+        return settled(Some(record), Change::Nothing);
+    }
+    let state = State::Completed {
+        fence,
+        outcome,
+        retention_ends,
+        remember_ends: retention_ends + remember,
+    };
+    settled(Some(Record { state, ..record }), Change::Record)
+}
+
+/// T9. Under at-least-once there is nothing to doubt: the next retry takes over once the lease lapsed.
+fn doubt<O>(record: Record<O>, reason: Reason) -> Stepped<O> {
+    match record.state {
+        State::InFlight { hold, .. } if !hold.may_be_taken_over() => {
+            let state = State::Indeterminate { hold, reason };
+            settled(Some(Record { state, ..record }), Change::Record)
+        }
+        State::InFlight { .. } | State::Indeterminate { .. } => {
+            settled(Some(record), Change::Nothing)
+        }
+        State::Completed { .. } | State::Tombstone { .. } => fenced(Some(record)),
+    }
+}
+
+/// T10: counts only once the old attempt can no longer act.
+fn never_happened<O>(record: Record<O>, now: Timestamp) -> Stepped<O> {
+    match &record.state {
+        State::Indeterminate { hold, .. } if hold.settles <= now => settled(None, Change::Record),
+        State::Indeterminate { hold, .. } => {
+            let left = hold.settles.left(now);
+            reply(Some(record), Settled::TooEarly { left }, Change::Nothing)
+        }
+        _ => fenced(Some(record)),
+    }
+}
+
+impl<O> Record<O> {
+    /// Whether the holder of this fence may still act on the record: in flight, or lapsed and not taken over.
+    fn stands_under(&self, fence: Fence) -> bool {
+        match &self.state {
+            State::InFlight { hold, .. } => hold.fence == fence,
+            State::Indeterminate { hold, reason } => {
+                hold.fence == fence && *reason == Reason::Lapsed
+            }
+            State::Completed { .. } | State::Tombstone { .. } => false,
+        }
+    }
+}
+
+fn settled<O>(record: Option<Record<O>>, change: Change) -> Stepped<O> {
+    reply(record, Settled::Applied, change)
+}
+
+fn fenced<O>(record: Option<Record<O>>) -> Stepped<O> {
+    reply(record, Settled::Fenced, Change::Nothing)
+}
+
+fn reply<O>(record: Option<Record<O>>, settled: Settled, change: Change) -> Stepped<O> {
+    Stepped {
+        record,
+        reply: Reply::Settled(settled),
+        change,
+    }
+}

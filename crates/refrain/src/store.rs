@@ -1,0 +1,136 @@
+//! Where records live: the trait that every store implements, and the stores that need no server.
+//!
+//! Durations, never moments, cross this trait: the store's own clock decides.
+//! Claims, settlements and renewals are each one atomic step, decided as [`record::step`](crate::record::step) decides.
+
+use std::{fmt::Debug, time::Duration};
+
+use crate::{
+    Result,
+    clock::Timestamp,
+    key::{RecordId, Secret},
+    record::{Claim, Fence, Record, Settled, Settlement, State, Verdict},
+};
+
+/// Holds records. Few primitives, no default bodies.
+///
+/// # Cancellation
+/// Every future here may be dropped: what was asked may then still happen, as when an answer is lost on its way.
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Asks for the right to run, for each of `claims` on its own; the batch only shares the trip.
+    ///
+    /// A granted claim is durable, as far as [`guarantees`](Self::guarantees) say, when it is answered.
+    fn claim(&self, claims: &[Claim]) -> impl Future<Output = Result<Vec<Result<Verdict>>>> + Send;
+
+    /// Ends a claim.
+    fn settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Makes a claim stand for `lease` from now on.
+    fn renew(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// What the store holds under this identity.
+    fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send;
+
+    /// Records in the order of their identities, for operators.
+    fn list(&self, query: &Query) -> impl Future<Output = Result<Page>> + Send;
+
+    /// Removes what is past its time, about `at_most` records of it; answers how many went.
+    fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send;
+
+    /// What this store can promise.
+    fn guarantees(&self) -> Guarantees;
+
+    /// The key of this store's keyed digests.
+    fn secret(&self) -> &Secret;
+}
+
+/// A record as it was when the store looked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// Which record.
+    pub id: RecordId,
+    /// What was held.
+    pub record: Record,
+    /// The store's clock at that moment.
+    pub now: Timestamp,
+}
+
+/// Which records to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Only those in this state.
+    pub state: Option<StateName>,
+    /// Only those behind this identity: where the page before ended.
+    pub after: Option<RecordId>,
+    /// How many at the most.
+    pub limit: u32,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            state: None,
+            after: None,
+            limit: 100,
+        }
+    }
+}
+
+/// One page of records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The records, in the order of their identities.
+    pub readings: Vec<Reading>,
+    /// Where to go on; `None` when this is the end.
+    pub next: Option<RecordId>,
+}
+
+/// A state without what belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateName {
+    /// Claimed, its end not known yet.
+    InFlight,
+    /// Ended, outcome kept.
+    Completed,
+    /// It may or may not have taken effect.
+    Indeterminate,
+    /// Past retention.
+    Tombstone,
+}
+
+impl<O> State<O> {
+    /// Which state this is.
+    #[must_use]
+    pub fn name(&self) -> StateName {
+        match self {
+            Self::InFlight { .. } => StateName::InFlight,
+            Self::Completed { .. } => StateName::Completed,
+            Self::Indeterminate { .. } => StateName::Indeterminate,
+            Self::Tombstone { .. } => StateName::Tombstone,
+        }
+    }
+}
+
+/// What a store can promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guarantees {
+    /// What was acknowledged survives the death of the process.
+    pub survives_process: bool,
+    /// What was acknowledged survives the loss of power.
+    pub survives_power: bool,
+    /// A failover may lose what was acknowledged.
+    pub lossy_failover: bool,
+    /// Other processes may use the same records at the same time.
+    pub shared: bool,
+}
