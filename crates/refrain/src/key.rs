@@ -8,6 +8,18 @@ use std::fmt;
 
 use crate::{Error, ErrorKind, Result};
 
+mod pointer;
+pub use pointer::Pointer;
+
+mod scope;
+pub use scope::{CredentialPart, ScopePart};
+
+mod source;
+pub use source::{Source, Syntax};
+
+mod template;
+pub use template::Template;
+
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
 
@@ -190,5 +202,17 @@ impl std::str::FromStr for RecordId {
         }
         let id = u128::from_str_radix(text, 16).map_err(|_| bad())?;
         Ok(Self(id.to_be_bytes()))
+    }
+}
+
+/// Checks the name of a header field and lowers its case.
+pub(crate) fn header_name(name: &str) -> Result<String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    match !name.is_empty() && name.bytes().all(is_token) {
+        true => Ok(name.to_ascii_lowercase()),
+        false => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("`{name}` is no name of a header field"),
+        )),
     }
 }

@@ -19,7 +19,7 @@ pub fn step<O: Clone>(
 ) -> Stepped<O> {
     let record = record.and_then(|record| age(record, now));
     match command {
-        Command::Claim(claim, fence) => claim_step(record, claim, fence, now),
+        Command::Claim(claim, fence) => claim_step(record, &claim, fence, now),
         Command::Renew(fence, lease) => renew_step(record, fence, lease, now),
         Command::Settle(fence, end) => settle_step(record, fence, end, now),
         Command::Age => Stepped {
@@ -76,12 +76,12 @@ impl Hold {
 
 fn claim_step<O: Clone>(
     record: Option<Record<O>>,
-    claim: Claim,
+    claim: &Claim,
     fence: Fence,
     now: Timestamp,
 ) -> Stepped<O> {
     let Some(record) = record else {
-        return grant(&claim, claim.credential, fence, 1, now); // T1
+        return grant(claim, claim.credential, fence, 1, now); // T1
     };
     // T3, before anything else: who asks, then what is asked.
     if let (Some(asking), Some(first)) = (claim.credential, record.credential)
@@ -94,11 +94,11 @@ fn claim_step<O: Clone>(
     }
     match &record.state {
         State::InFlight { hold, .. } if hold.claimant == claim.claimant => {
-            regrant(&claim, record.credential, *hold, now)
+            regrant(claim, record.credential, *hold, now)
         }
         State::InFlight { hold, lease_ends } if *lease_ends <= now => {
             let hold = *hold;
-            takeover(record, &claim, hold, fence, now)
+            takeover(record, claim, hold, fence, now)
         }
         State::InFlight { lease_ends, .. } => {
             let lease_left = lease_ends.left(now);

@@ -1,0 +1,56 @@
+//! What a fingerprint is made of, as a policy writes it.
+
+use std::{fmt, str::FromStr};
+
+use crate::{Error, ErrorKind, Result, key::Pointer};
+
+/// One part of a fingerprint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// `method`.
+    Method,
+    /// `path`.
+    Path,
+    /// `query`.
+    Query,
+    /// `body`: all of it, canonical where it is JSON.
+    Body,
+    /// `body:/pointer`: one member.
+    Member(Pointer),
+    /// `header:NAME`, in lower case.
+    Header(String),
+}
+
+impl FromStr for Part {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            None if text == "method" => Ok(Self::Method),
+            None if text == "path" => Ok(Self::Path),
+            None if text == "query" => Ok(Self::Query),
+            None if text == "body" => Ok(Self::Body),
+            Some(("body", pointer)) => pointer.parse().map(Self::Member),
+            Some(("header", name)) => crate::key::header_name(name).map(Self::Header),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "`{text}` is no part of a fingerprint; write method, path, query, body, body:/pointer or header:NAME"
+                ),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Method => f.write_str("method"),
+            Self::Path => f.write_str("path"),
+            Self::Query => f.write_str("query"),
+            Self::Body => f.write_str("body"),
+            Self::Member(pointer) => write!(f, "body:{pointer}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+        }
+    }
+}
