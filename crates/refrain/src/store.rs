@@ -12,6 +12,21 @@ use crate::{
     record::{Claim, Fence, Record, Settled, Settlement, State, Verdict},
 };
 
+mod any;
+pub use any::AnyStore;
+
+pub mod embedded;
+pub use embedded::Embedded;
+
+mod memory;
+pub use memory::Memory;
+
+mod table;
+use table::Table;
+
+/// The most records that one page lists.
+pub const LIST_MAX: u32 = 1_000;
+
 /// Holds records. Few primitives, no default bodies.
 ///
 /// # Cancellation
@@ -133,4 +148,55 @@ pub struct Guarantees {
     pub lossy_failover: bool,
     /// Other processes may use the same records at the same time.
     pub shared: bool,
+}
+
+impl Settlement {
+    /// The same settlement with the record's identity written into its outcome.
+    #[must_use]
+    pub fn sealed(self, id: RecordId) -> Self {
+        match self {
+            Self::Complete {
+                outcome,
+                retention,
+                remember,
+            } => Self::Complete {
+                outcome: outcome.sealed(id),
+                retention,
+                remember,
+            },
+            other => other,
+        }
+    }
+}
+
+/// One page of a table, read record by record so that nobody waits for the whole of it.
+fn list<V>(
+    table: &Table<V>,
+    query: &Query,
+    read: impl Fn(RecordId) -> Result<Option<Reading>>,
+) -> Result<Page> {
+    let limit = query.limit.clamp(1, LIST_MAX) as usize;
+    let mut readings = Vec::new();
+    let mut after = query.after;
+    loop {
+        let ids = table.ids_after(after, |_| true);
+        if ids.is_empty() {
+            return Ok(Page {
+                readings,
+                next: None,
+            });
+        }
+        for id in ids {
+            if readings.len() == limit {
+                return Ok(Page {
+                    readings,
+                    next: after,
+                });
+            }
+            after = Some(id);
+            let reading = read(id)?;
+            let fits = |name| query.state.is_none_or(|state| state == name);
+            readings.extend(reading.filter(|reading| fits(reading.record.state.name())));
+        }
+    }
 }

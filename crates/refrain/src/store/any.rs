@@ -1,0 +1,140 @@
+//! Any store behind one type, at the price of one boxed future a call.
+
+use std::{fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
+
+use super::{Embedded, Guarantees, Memory, Page, Query, Reading, Store, embedded};
+use crate::{
+    Error, ErrorKind, Result,
+    key::{RecordId, Secret},
+    record::{Claim, Fence, Settled, Settlement, Verdict},
+};
+
+/// Any store. Clones share it.
+#[derive(Clone)]
+pub struct AnyStore(Arc<dyn Erased>);
+
+impl AnyStore {
+    /// Takes a store.
+    pub fn new(store: impl Store) -> Self {
+        Self(Arc::new(store))
+    }
+
+    /// Opens `memory:` or `file:DIR`.
+    ///
+    /// # Errors
+    /// When the address is not one of these, or the store cannot be opened.
+    pub async fn open(address: &str) -> Result<Self> {
+        Self::open_with(address, embedded::Options::default()).await
+    }
+
+    /// Opens `memory:` or `file:DIR`, the latter with these options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with(address: &str, options: embedded::Options) -> Result<Self> {
+        match address.split_once(':') {
+            Some(("memory", "")) => Ok(Self::new(Memory::new())),
+            Some(("file", folder)) if !folder.is_empty() => {
+                let folder = Path::new(folder).to_path_buf();
+                let opening = tokio::task::spawn_blocking(move || Embedded::open(&folder, options));
+                let opened = opening.await.map_err(|panic| {
+                    Error::new(ErrorKind::Unavailable, "opening the store failed")
+                        .with_source(panic)
+                })?;
+                Ok(Self::new(opened?))
+            }
+            _ => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("`{address}` is no store that this build knows; write memory: or file:DIR"),
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for AnyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// [`Store`] as an object.
+trait Erased: fmt::Debug + Send + Sync {
+    fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>>;
+    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Boxed<'_, Settled>;
+    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled>;
+    fn read(&self, id: RecordId) -> Boxed<'_, Option<Reading>>;
+    fn list<'a>(&'a self, query: &'a Query) -> Boxed<'a, Page>;
+    fn sweep(&self, at_most: u32) -> Boxed<'_, u32>;
+    fn guarantees(&self) -> Guarantees;
+    fn secret(&self) -> &Secret;
+}
+
+impl<S: Store> Erased for S {
+    fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>> {
+        Box::pin(Store::claim(self, claims))
+    }
+
+    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Boxed<'_, Settled> {
+        Box::pin(Store::settle(self, id, fence, end))
+    }
+
+    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled> {
+        Box::pin(Store::renew(self, id, fence, lease))
+    }
+
+    fn read(&self, id: RecordId) -> Boxed<'_, Option<Reading>> {
+        Box::pin(Store::read(self, id))
+    }
+
+    fn list<'a>(&'a self, query: &'a Query) -> Boxed<'a, Page> {
+        Box::pin(Store::list(self, query))
+    }
+
+    fn sweep(&self, at_most: u32) -> Boxed<'_, u32> {
+        Box::pin(Store::sweep(self, at_most))
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Store::guarantees(self)
+    }
+
+    fn secret(&self) -> &Secret {
+        Store::secret(self)
+    }
+}
+
+impl Store for AnyStore {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        self.0.claim(claims).await
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        self.0.settle(id, fence, end).await
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        self.0.renew(id, fence, lease).await
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        self.0.read(id).await
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        self.0.list(query).await
+    }
+
+    async fn sweep(&self, at_most: u32) -> Result<u32> {
+        self.0.sweep(at_most).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.0.guarantees()
+    }
+
+    fn secret(&self) -> &Secret {
+        self.0.secret()
+    }
+}

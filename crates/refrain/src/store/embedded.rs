@@ -1,0 +1,498 @@
+//! `file:DIR`: records in a folder of this machine, durable with nothing to set up.
+//!
+//! The store is a log. Records only ever move forward, all of them end by time, and every look-up is by exact identity;
+//! so each change is appended to a segment, one write and one sync for everybody who waits, and an index in memory says where the last image of each record lies.
+//! Outcomes stay on disk. Whole segments are dropped when all in them is past its time.
+//!
+//! What is in the folder, and what becomes of each kind of damage, is told in `docs/embedded-store.md`.
+//!
+//! ```
+//! # fn main() -> refrain::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! use refrain::store::embedded::{Embedded, Options};
+//! let store = Embedded::open(folder.path(), Options::default())?;
+//! // Only one process holds the folder.
+//! assert!(Embedded::open(folder.path(), Options::default()).is_err());
+//! # drop(store);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    collections::HashMap,
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use super::{Guarantees, Page, Query, Reading, Store, table::Table};
+use crate::{
+    Error, ErrorKind, Result,
+    clock::{Clock, StoreClock, SystemClock},
+    key::{RecordId, Secret},
+    record::{Change, Claim, Command, Fence, Record, Reply, Settled, Settlement, Verdict, step},
+};
+
+mod compact;
+pub mod disk;
+mod folder;
+mod frame;
+mod image;
+mod keeper;
+mod manifest;
+mod recover;
+mod segment;
+mod snapshot;
+mod writer;
+
+use disk::{Disk, RealDisk};
+use folder::Folder;
+use keeper::Keeper;
+use manifest::Manifest;
+use segment::{Location, Segment};
+use writer::{Queue, Request};
+
+/// How an embedded store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// When an answer is given.
+    pub durability: Durability,
+    /// The largest segment. Small stores use smaller ones.
+    pub segment_bytes_max: u64,
+    /// How many requests may wait for the writer.
+    pub queue_max: usize,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// Where files are.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Full,
+            segment_bytes_max: 64 << 20,
+            queue_max: 65_536,
+            clock: Arc::new(SystemClock),
+            disk: Arc::new(RealDisk),
+        }
+    }
+}
+
+/// When an answer is given.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Once it is on the disk: survives the loss of power.
+    #[default]
+    Full,
+    /// Once the operating system has it: survives the death of the process. On the disk about a second later.
+    Relaxed,
+}
+
+/// Something in the folder that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// In which segment.
+    pub segment: u32,
+    /// From where.
+    pub offset: u64,
+    /// To where, for a stretch.
+    pub end: u64,
+    /// Which record it was, where that is known.
+    pub record: Option<RecordId>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "segment {} offset {}: {}",
+            self.segment, self.offset, self.what
+        )?;
+        match self.record {
+            Some(id) => write!(f, ", record {id}"),
+            None => write!(f, ", records unknown"),
+        }
+    }
+}
+
+/// The embedded store. Clones share it; the last one to go closes it.
+#[derive(Debug, Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What callers, the writer and the keeper share.
+#[derive(Debug)]
+struct Shared {
+    folder: Folder,
+    options: Options,
+    clock: StoreClock,
+    /// Every record: the whole of those that can still change, the place of the others.
+    table: Table<Slot>,
+    /// Every segment that can be read from.
+    segments: RwLock<HashMap<u32, Arc<Segment>>>,
+    /// What is on the disk now.
+    manifest: Mutex<Manifest>,
+    /// What could not be read at opening.
+    damage: Vec<Damage>,
+    /// Set once by the first write or sync that failed: nothing is acknowledged ever after.
+    latch: OnceLock<String>,
+    queue: Queue,
+    keeper: Keeper,
+}
+
+/// What the table holds of a record.
+#[derive(Debug, Clone)]
+enum Slot {
+    /// In flight or indeterminate.
+    Live(Box<Live>),
+    /// Completed or a tombstone: on disk.
+    Stored(Location),
+    /// Cannot be read; what it was is not known.
+    Damaged,
+}
+
+#[derive(Debug, Clone)]
+struct Live {
+    record: Record,
+    /// Where its last image lies.
+    segment: u32,
+}
+
+impl Slot {
+    fn live(record: Record, segment: u32) -> Self {
+        Self::Live(Box::new(Live { record, segment }))
+    }
+}
+
+impl Embedded {
+    /// Opens the store in `folder`, and makes it if the folder is new or empty.
+    ///
+    /// Whoever held records in flight is gone, or the folder could not be had: their leases lapse now.
+    ///
+    /// # Errors
+    /// When another process holds the folder, it is not ours, its format is not known, or it cannot be read or written.
+    /// Damage is no error: see [`damage`](Self::damage).
+    pub fn open(folder: &Path, options: Options) -> Result<Self> {
+        let folder = Folder::hold(&*options.disk, folder)?;
+        let mut recovered = recover::recover(&*options.disk, &folder.path, &folder.secret, false)?;
+        let clock = match recovered.manifest.clock {
+            Some(mark) => StoreClock::resume(options.clock.clone(), mark, recovered.latest),
+            None => StoreClock::start(options.clock.clone()),
+        };
+        recovered.lapse_all(clock.now());
+        for damage in &recovered.damage {
+            tracing::error!(%damage, folder = %folder.path.display(), "the store is damaged");
+        }
+        let mut manifest = recovered.manifest;
+        manifest.epoch += 1;
+        manifest.clock = Some(clock.mark());
+        let epoch = manifest.epoch;
+        let segments = recovered.sealed.iter().map(|sealed| &sealed.segment);
+        let shared = Arc::new(Shared {
+            segments: RwLock::new(segments.map(|it| (it.number, it.clone())).collect()),
+            folder,
+            options,
+            clock,
+            table: recovered.table,
+            manifest: Mutex::new(manifest),
+            damage: recovered.damage,
+            latch: OnceLock::new(),
+            queue: Queue::default(),
+            keeper: Keeper::new(recovered.sealed),
+        });
+        let threads = Mutex::new(shared.start_threads(epoch)?);
+        let opened = Self {
+            inner: Arc::new(Inner { shared, threads }),
+        };
+        opened.inner.shared.wait_for_first_segment()?;
+        Ok(opened)
+    }
+
+    /// What could not be read at opening. The records it may touch answer an error, never "absent".
+    #[must_use]
+    pub fn damage(&self) -> &[Damage] {
+        &self.inner.shared.damage
+    }
+
+    /// How many records there are, tombstones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner.shared.table.len()
+    }
+
+    /// Whether there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads every byte of the store in `folder` and tells what is damaged. The store must not be open.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn check(folder: &Path) -> Result<Vec<Damage>> {
+        let disk = RealDisk;
+        let folder = Folder::hold(&disk, folder)?;
+        let recovered = recover::recover(&disk, &folder.path, &folder.secret, true)?;
+        Ok(recovered.damage)
+    }
+
+    /// Gives up what is damaged in `folder`: records in it count as absent from now on, and may run again.
+    /// For operators who know better, or have nothing to restore from.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn accept_damage(folder: &Path) -> Result<Vec<Damage>> {
+        let disk = RealDisk;
+        let folder = Folder::hold(&disk, folder)?;
+        let recovered = recover::recover(&disk, &folder.path, &folder.secret, true)?;
+        let mut manifest = recovered.manifest;
+        let places = recovered.damage.iter().map(|it| (it.segment, it.offset));
+        manifest.accepted.extend(places);
+        manifest.write(&disk, &folder.path).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the manifest cannot be written").with_source(error)
+        })?;
+        Ok(recovered.damage)
+    }
+
+    /// Decides a claim from what is known, where that changes nothing; `None` if the writer has to decide.
+    fn peek(&self, claim: &Claim) -> Result<Option<Verdict>> {
+        let shared = &self.inner.shared;
+        let Some(record) = shared.find(claim.id)? else {
+            return Ok(None);
+        };
+        // The fence is never granted from here: the writer decides what changes a record.
+        let fence = Fence {
+            epoch: u32::MAX,
+            counter: u64::MAX,
+            nonce: 0,
+        };
+        let command = Command::Claim(claim.clone(), fence);
+        let stepped = step(Some(record), command, shared.clock.now());
+        match (stepped.reply, stepped.change) {
+            (Reply::Verdict(verdict), Change::Nothing) => Ok(Some(verdict)),
+            _ => Ok(None),
+        }
+    }
+
+    async fn ask(&self, id: RecordId, request: Request) -> Result<Reply> {
+        let answer = self.inner.shared.submit(id, request)?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(self.inner.shared.closed()))
+    }
+
+    async fn ask_settled(&self, id: RecordId, request: Request) -> Result<Settled> {
+        match self.ask(id, request).await? {
+            Reply::Settled(settled) => Ok(settled),
+            Reply::Verdict(_) | Reply::Aged => Err(mixed_up()),
+        }
+    }
+
+    fn read_one(&self, id: RecordId) -> Result<Option<Reading>> {
+        let shared = &self.inner.shared;
+        let Some(record) = shared.find(id)? else {
+            return Ok(None);
+        };
+        let now = shared.clock.now();
+        let record = step(Some(record), Command::Age, now).record;
+        Ok(record.map(|record| Reading { id, record, now }))
+    }
+
+    /// Does on a thread for blocking work what may read much from the disk.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let this = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&this)).await;
+        done.unwrap_or_else(|panic| {
+            Err(Error::new(ErrorKind::Unavailable, "the store failed").with_source(panic))
+        })
+    }
+}
+
+fn mixed_up() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "a command got the answer to another one",
+    )
+}
+
+impl Store for Embedded {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        let shared = &self.inner.shared;
+        let mut asked = Vec::with_capacity(claims.len());
+        for claim in claims {
+            asked.push(match self.peek(claim) {
+                Ok(None) => Err(shared.submit(claim.id, Request::Claim(claim.clone()))),
+                Ok(Some(verdict)) => Ok(Ok(verdict)),
+                Err(error) => Ok(Err(error)),
+            });
+        }
+        let mut verdicts = Vec::with_capacity(claims.len());
+        for asked in asked {
+            verdicts.push(match asked {
+                Ok(known) => known,
+                Err(Err(refused)) => Err(refused),
+                Err(Ok(answer)) => match answer.await {
+                    Ok(Ok(Reply::Verdict(verdict))) => Ok(verdict),
+                    Ok(Ok(Reply::Settled(_) | Reply::Aged)) => Err(mixed_up()),
+                    Ok(Err(error)) => Err(error),
+                    Err(_) => Err(shared.closed()),
+                },
+            });
+        }
+        Ok(verdicts)
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        self.ask_settled(id, Request::Settle(fence, end.sealed(id)))
+            .await
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        self.ask_settled(id, Request::Renew(fence, lease)).await
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        self.read_one(id)
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        let query = query.clone();
+        self.blocking(move |this| {
+            super::list(&this.inner.shared.table, &query, |id| this.read_one(id))
+        })
+        .await
+    }
+
+    /// Drops and compacts segments whose time is up. Counts records; `at_most` ends the work between two segments.
+    async fn sweep(&self, at_most: u32) -> Result<u32> {
+        self.blocking(move |this| this.inner.shared.sweep(at_most))
+            .await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            survives_process: true,
+            survives_power: self.inner.shared.options.durability == Durability::Full,
+            lossy_failover: false,
+            shared: false,
+        }
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.inner.shared.folder.secret
+    }
+}
+
+impl Shared {
+    /// The record as it stands; reads its outcome from the disk.
+    fn find(&self, id: RecordId) -> Result<Option<Record>> {
+        self.check_open()?;
+        loop {
+            let at = match self.table.get(id) {
+                None => return self.absent(id),
+                Some(Slot::Live(live)) => return Ok(Some(live.record)),
+                Some(Slot::Damaged) => return Err(self.damaged(id)),
+                Some(Slot::Stored(at)) => at,
+            };
+            let segment = self
+                .segments
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get(&at.segment)
+                .cloned();
+            match segment {
+                Some(segment) => return segment.read(id, at).map(Some),
+                // Compacted since we looked: the table knows the new place.
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Absent is only known where everything could be read.
+    fn absent<T>(&self, id: RecordId) -> Result<Option<T>> {
+        match self.damage.iter().any(|damage| damage.record.is_none()) {
+            false => Ok(None),
+            true => Err(self.damaged(id)),
+        }
+    }
+
+    fn damaged(&self, id: RecordId) -> Error {
+        let is_it = |damage: &&Damage| damage.record.is_none_or(|record| record == id);
+        let place = self.damage.iter().find(is_it).map(ToString::to_string);
+        let message = format!(
+            "what became of record {id} cannot be read ({}); restore the store {} from a backup, \
+             or give up what is damaged with `refrain store accept-damage`",
+            place.unwrap_or_default(),
+            self.folder.path.display()
+        );
+        Error::new(ErrorKind::Corrupt, message)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match self.latch.get() {
+            None => Ok(()),
+            Some(why) => {
+                let message = format!(
+                    "the store {} has shut itself after a failed write, nothing is acknowledged any more ({why}); \
+                     mend the disk and start again",
+                    self.folder.path.display()
+                );
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    fn shut(&self, why: &dyn fmt::Display) {
+        if self.latch.set(why.to_string()).is_ok() {
+            tracing::error!(folder = %self.folder.path.display(), %why, "a write failed: the store shuts itself");
+        }
+    }
+
+    fn closed(&self) -> Error {
+        self.check_open()
+            .err()
+            .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the store has been closed"))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Nothing that these locks protect is left half changed by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,353 @@
+//! Sweeping: segments whose records are all past their time are dropped whole,
+//! and what is left of those that are half empty is written together into an archive.
+//!
+//! So a few records with a long retention never pin the many with a short one, and of an ended outcome only its tombstone is kept.
+
+use std::{
+    io,
+    sync::{Arc, PoisonError},
+};
+
+use super::{
+    Error, ErrorKind, Result, Shared, Slot,
+    frame::{Builder, Place},
+    image::{self, Kind},
+    lock,
+    recover::{self, Sealed},
+    segment::{HEADER_LEN, Location, Segment},
+    snapshot::{self, Noted, Row, Snapshot},
+    writer::{Request, is_full},
+};
+use crate::{
+    clock::Timestamp,
+    key::RecordId,
+    record::{Command, Record, step},
+};
+
+/// A frame of an archive is closed once its images take this much.
+const FRAME_BYTES: usize = 1 << 20;
+/// So many small segments are put together.
+const SMALL_MAX: usize = 16;
+
+impl Shared {
+    /// Drops and compacts segments whose time is up, until `at_most` records went or nothing is left to do.
+    pub(super) fn sweep(&self, at_most: u32) -> Result<u32> {
+        let _only_one = lock(&self.keeper.sweeping);
+        let mut swept = 0;
+        while swept < at_most {
+            self.check_open()?;
+            let now = self.clock.now();
+            let due = self.due(now);
+            if due.is_empty() {
+                break;
+            }
+            self.raise_watermark(&due)?;
+            swept += match due.iter().all(|sealed| sealed.drop_at <= now) {
+                true => self.drop_segments(&due)?,
+                false => self.compact(&due)?,
+            };
+        }
+        Ok(swept)
+    }
+
+    /// The next segments to drop together, or to compact into one.
+    fn due(&self, now: Timestamp) -> Vec<Sealed> {
+        let mut sealed = self.keeper.sealed();
+        sealed.retain(|sealed| !sealed.is_damaged);
+        let (past, rest): (Vec<_>, Vec<_>) =
+            sealed.into_iter().partition(|sealed| sealed.drop_at <= now);
+        if !past.is_empty() {
+            return past;
+        }
+        let bytes_max = self.options.segment_bytes_max;
+        let is_small = |sealed: &Sealed| sealed.len < bytes_max / 8;
+        let merges = rest.iter().filter(|sealed| is_small(sealed)).count() > SMALL_MAX;
+        let mut due = Vec::new();
+        let mut bytes = 0;
+        for sealed in rest {
+            let is_due = sealed.compact_at <= now || merges && is_small(&sealed);
+            if is_due && bytes < bytes_max {
+                bytes += sealed.len;
+                due.push(sealed);
+            }
+        }
+        due
+    }
+
+    /// Has every record that can still change written again whose image lies in these segments or before them.
+    fn raise_watermark(&self, due: &[Sealed]) -> Result<()> {
+        let logs = due.iter().filter(|sealed| !sealed.segment.is_archive);
+        let Some(highest) = logs.map(|sealed| sealed.segment.number).max() else {
+            return Ok(());
+        };
+        let watermark = highest + 1;
+        if lock(&self.manifest).watermark >= watermark {
+            return Ok(());
+        }
+        let is_below = |slot: &Slot| matches!(slot, Slot::Live(live) if live.segment < watermark);
+        let mut after = None;
+        loop {
+            let ids = self.table.ids_after(after, is_below);
+            let Some(last) = ids.last() else { break };
+            after = Some(*last);
+            let mut answers = Vec::new();
+            for id in ids {
+                answers.push(self.submit(id, Request::Carry(watermark))?);
+            }
+            for answer in answers {
+                answer
+                    .blocking_recv()
+                    .unwrap_or_else(|_| Err(self.closed()))?;
+            }
+        }
+        self.edit_manifest(|manifest| manifest.watermark = watermark)
+            .map_err(|error| self.sweep_failed(&error))
+    }
+
+    fn drop_segments(&self, due: &[Sealed]) -> Result<u32> {
+        let mut swept = 0;
+        for sealed in due {
+            for row in self.rows(&sealed.segment)? {
+                swept += u32::from(self.forget(&sealed.segment, &row));
+            }
+        }
+        self.admit(due, None)?;
+        self.retire(due, None);
+        Ok(swept)
+    }
+
+    fn rows(&self, segment: &Segment) -> Result<Vec<Row>> {
+        recover::snapshot_of(&*self.options.disk, segment).map(|snapshot| snapshot.rows)
+    }
+
+    /// Takes a record out of the table if this row is still what it stands for.
+    fn forget(&self, segment: &Segment, row: &Row) -> bool {
+        let old = row.location(segment.number);
+        self.table.with(row.id, |entry| {
+            let is_it = matches!(entry.get(), Some(Slot::Stored(at)) if *at == old);
+            is_it && entry.take().is_some()
+        })
+    }
+
+    fn compact(&self, due: &[Sealed]) -> Result<u32> {
+        let mut archive = Archive::new(self);
+        for sealed in due {
+            match archive.take(&sealed.segment) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    tracing::error!(%error, "a segment cannot be compacted");
+                    self.keeper.mark_damaged(sealed.segment.number);
+                    return Ok(0);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let Archived { made, moves, gone } = archive.finish()?;
+        if let Some(made) = &made {
+            self.add_segment(&made.segment);
+        }
+        self.admit(due, made.as_ref())?;
+        for (id, old, new) in moves {
+            self.table.with(id, |entry| {
+                if matches!(entry.get(), Some(Slot::Stored(at)) if *at == old) {
+                    entry.put(Slot::Stored(new));
+                }
+            });
+        }
+        let forgotten = gone
+            .iter()
+            .filter(|(segment, row)| self.forget(segment, row));
+        let swept = u32::try_from(forgotten.count()).unwrap_or(u32::MAX);
+        self.retire(due, made);
+        Ok(swept)
+    }
+
+    /// From here on the store consists of `made` instead of `due`.
+    fn admit(&self, due: &[Sealed], made: Option<&Sealed>) -> Result<()> {
+        self.edit_manifest(|manifest| {
+            for sealed in due {
+                manifest.segments.remove(&sealed.segment.number);
+            }
+            manifest
+                .segments
+                .extend(made.map(|made| made.segment.number));
+        })
+        .map_err(|error| self.sweep_failed(&error))
+    }
+
+    /// Removes segments that nothing points to any more. Who reads from one of them still can.
+    fn retire(&self, due: &[Sealed], made: Option<Sealed>) {
+        let numbers: Vec<_> = due.iter().map(|sealed| sealed.segment.number).collect();
+        self.keeper.replace_sealed(&numbers, made);
+        let mut segments = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|number, _| !numbers.contains(number));
+        drop(segments);
+        for sealed in due {
+            for path in [&sealed.segment.path, &snapshot::path(&sealed.segment)] {
+                if let Err(error) = self.options.disk.remove(path) {
+                    tracing::warn!(file = %path.display(), %error, "a file could not be removed");
+                }
+            }
+        }
+    }
+
+    fn sweep_failed(&self, error: &io::Error) -> Error {
+        if !is_full(error) {
+            self.shut(error);
+        }
+        let message = format!(
+            "sweeping the store {} failed: {error}",
+            self.folder.path.display()
+        );
+        Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// Collects what is still needed of some segments into a new one.
+struct Archive<'a> {
+    shared: &'a Shared,
+    now: Timestamp,
+    segment: Option<Segment>,
+    end: usize,
+    ordinal: u32,
+    builder: Builder,
+    frame: Vec<u8>,
+    /// Records in the frame that is being built, and where they are now.
+    open: Vec<(Location, Record)>,
+    noted: Vec<Noted>,
+    moves: Vec<(RecordId, Location, Location)>,
+    gone: Vec<(Arc<Segment>, Row)>,
+}
+
+/// What became of it.
+struct Archived {
+    made: Option<Sealed>,
+    moves: Vec<(RecordId, Location, Location)>,
+    gone: Vec<(Arc<Segment>, Row)>,
+}
+
+impl<'a> Archive<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            now: shared.clock.now(),
+            segment: None,
+            end: HEADER_LEN,
+            ordinal: 0,
+            builder: Builder::default(),
+            frame: Vec::new(),
+            open: Vec::new(),
+            noted: Vec::new(),
+            moves: Vec::new(),
+            gone: Vec::new(),
+        }
+    }
+
+    /// Takes over what of this segment is still needed.
+    fn take(&mut self, segment: &Arc<Segment>) -> Result<()> {
+        for row in self.shared.rows(segment)? {
+            let old = row.location(segment.number);
+            let slot = self.shared.table.get(row.id);
+            if !row.kind.ends_by_time() || !matches!(slot, Some(Slot::Stored(at)) if at == old) {
+                continue;
+            }
+            let record = segment.read(row.id, old)?;
+            match step(Some(record), Command::Age, self.now).record {
+                Some(record) => self.push(row.id, old, record)?,
+                None => self.gone.push((segment.clone(), row)),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, id: RecordId, old: Location, record: Record) -> Result<()> {
+        let kind = Kind::of(Some(&record));
+        self.builder
+            .push(id, kind, |out| image::encode(out, id, Some(&record)));
+        self.open.push((old, record));
+        match self.builder.image_bytes() >= FRAME_BYTES {
+            true => self.flush().map_err(|error| self.failed(&error)),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let segment = match self.segment.take() {
+            Some(segment) => segment,
+            None => self.create()?,
+        };
+        let place = Place {
+            seed: segment.seed,
+            ordinal: self.ordinal,
+            time: self.now,
+        };
+        let entries = self.builder.assemble(&mut self.frame, place);
+        let written = segment.file.write_all_at(&self.frame, self.end as u64);
+        for (entry, (old, record)) in entries.iter().zip(self.open.drain(..)) {
+            let note = recover::noted(entry, Some(&record), self.end);
+            self.moves
+                .push((entry.id, old, note.row.location(segment.number)));
+            self.noted.push(note);
+        }
+        self.segment = Some(segment);
+        self.end += self.frame.len();
+        self.ordinal += 1;
+        self.builder.clear();
+        written
+    }
+
+    fn create(&self) -> io::Result<Segment> {
+        let shared = self.shared;
+        let (disk, folder) = (&*shared.options.disk, &shared.folder);
+        let number = shared.take_number();
+        Segment::create(
+            disk,
+            &folder.path,
+            &folder.secret,
+            number,
+            true,
+            HEADER_LEN as u64,
+        )
+    }
+
+    /// Makes the new segment durable, with its snapshot.
+    fn finish(mut self) -> Result<Archived> {
+        let done = self.flush().and_then(|()| self.seal());
+        let made = done.map_err(|error| self.failed(&error))?;
+        Ok(Archived {
+            made,
+            moves: self.moves,
+            gone: self.gone,
+        })
+    }
+
+    fn seal(&mut self) -> io::Result<Option<Sealed>> {
+        let Some(segment) = self.segment.take() else {
+            return Ok(None);
+        };
+        segment.file.sync()?;
+        let len = self.end as u64;
+        let snapshot = Snapshot::new(len, self.now, &self.noted);
+        snapshot.write(&*self.shared.options.disk, &segment)?;
+        Ok(Some(Sealed {
+            segment: Arc::new(segment),
+            len,
+            compact_at: snapshot.compact_at,
+            drop_at: snapshot.drop_at,
+            is_damaged: false,
+        }))
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        if let Some(segment) = &self.segment {
+            let _ = self.shared.options.disk.remove(&segment.path);
+        }
+        self.shared.sweep_failed(error)
+    }
+}

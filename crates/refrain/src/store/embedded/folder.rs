@@ -1,0 +1,154 @@
+//! The store's folder: whose it is, and that only one process holds it.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+};
+
+use super::disk::{self, Disk};
+use crate::{Error, ErrorKind, Result, key::Secret};
+
+const IDENTITY: &str = "refrain.store";
+const LOCK: &str = "lock";
+const FORMAT: &str = "1";
+
+/// A folder that this process holds.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    pub(super) secret: Secret,
+    /// Held as long as this is open; the system lets go of it when the process dies.
+    _lock: File,
+}
+
+impl Folder {
+    /// Takes hold of the folder, and makes it if there is none.
+    pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
+        fs::create_dir_all(path).map_err(|error| trouble(path, "cannot be made", error))?;
+        refuse_foreign(path)?;
+        let lock = take_lock(path)?;
+        let secret = match fs::read_to_string(path.join(IDENTITY)) {
+            Ok(text) => read_identity(path, &text)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let secret = Secret::random();
+                disk::replace(disk, &path.join(IDENTITY), identity(&secret).as_bytes())
+                    .map_err(|error| trouble(path, "cannot be written", error))?;
+                secret
+            }
+            Err(error) => return Err(trouble(&path.join(IDENTITY), "cannot be read", error)),
+        };
+        Ok(Self {
+            path: path.into(),
+            secret,
+            _lock: lock,
+        })
+    }
+}
+
+fn trouble(path: &Path, what: &str, error: std::io::Error) -> Error {
+    let message = format!("the store's folder {} {what}", path.display());
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
+}
+
+/// A folder with files in it and without our mark is somebody else's: nothing in it is touched.
+fn refuse_foreign(path: &Path) -> Result<()> {
+    let mut stranger = None;
+    let entries = fs::read_dir(path).map_err(|error| trouble(path, "cannot be read", error))?;
+    for entry in entries {
+        let name = entry
+            .map_err(|error| trouble(path, "cannot be read", error))?
+            .file_name();
+        if name == IDENTITY {
+            return Ok(());
+        }
+        if name != LOCK && name != "refrain.new" {
+            stranger = Some(name);
+        }
+    }
+    let Some(name) = stranger else { return Ok(()) };
+    let message = format!(
+        "{} is not a Refrain store: it holds `{}` and no `{IDENTITY}`; name an empty or a new folder",
+        path.display(),
+        name.to_string_lossy()
+    );
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+fn take_lock(path: &Path) -> Result<File> {
+    let name = path.join(LOCK);
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let mut file = options
+        .open(&name)
+        .map_err(|error| trouble(&name, "cannot be opened", error))?;
+    match file.try_lock() {
+        Ok(()) => {
+            // For the message that the next one gets; nothing depends on it.
+            let _ = file.set_len(0);
+            let _ = write!(file, "{}", std::process::id());
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            let message = format!(
+                "the store {} is held by another process (pid {holder}); \
+                 stop that one, or give this one a folder of its own",
+                path.display()
+            );
+            Err(Error::new(ErrorKind::Held, message))
+        }
+        Err(TryLockError::Error(error)) => Err(trouble(&name, "cannot be locked", error)),
+    }
+}
+
+fn identity(secret: &Secret) -> String {
+    let digits: String = secret
+        .as_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let text = format!("refrain store\nformat {FORMAT}\nsecret {digits}\n");
+    let sum = crc32fast::hash(text.as_bytes());
+    format!("{text}checksum {sum:08x}\n")
+}
+
+fn read_identity(path: &Path, text: &str) -> Result<Secret> {
+    let name = path.join(IDENTITY);
+    let damaged = || {
+        let message = format!(
+            "{} is damaged: it holds the store's secret, without which no record is found; restore it from a backup",
+            name.display()
+        );
+        Error::new(ErrorKind::Corrupt, message)
+    };
+    let mut lines = text.lines();
+    let mut value = |label: &str| lines.next()?.strip_prefix(label);
+    value("refrain store").ok_or_else(damaged)?;
+    let format = value("format ").ok_or_else(damaged)?;
+    if format != FORMAT {
+        let message = format!(
+            "the store {} has format version {format}; this build reads version {FORMAT}: use the release that wrote it, or a newer one",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let digits = value("secret ").ok_or_else(damaged)?;
+    let secret = decode_secret(digits).ok_or_else(damaged)?;
+    match identity(&secret) == text {
+        true => Ok(secret),
+        false => Err(damaged()),
+    }
+}
+
+fn decode_secret(digits: &str) -> Option<Secret> {
+    let mut bytes = [0; 32];
+    if digits.len() != 64 || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some(bytes.into())
+}

@@ -1,0 +1,254 @@
+//! One record as the log writes it: the state that `step` left behind, whole.
+//!
+//! Because every image is whole, the last one of a record says everything, and segments can be compacted without reading any other.
+//! Each carries a checksum that covers the record's identity: an image that is read in a wrong place is noticed.
+//! Times are written as distances from a fixed day, which keeps them short.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    Fingerprint, Outcome,
+    clock::Timestamp,
+    key::{Credential, RecordId},
+    record::{Claimant, Fence, Guarantee, Hold, Reason, Record, State},
+    varint::{self, Reader},
+};
+
+/// What an entry of the log is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    InFlight = 1,
+    Completed = 2,
+    Indeterminate = 3,
+    /// The record is gone: released, or resolved as never happened.
+    Absent = 4,
+    Tombstone = 5,
+    /// The segment before this one ended: not about a record.
+    Sealed = 6,
+}
+
+impl Kind {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        use Kind::{Absent, Completed, InFlight, Indeterminate, Sealed, Tombstone};
+        [
+            InFlight,
+            Completed,
+            Indeterminate,
+            Absent,
+            Tombstone,
+            Sealed,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == code)
+    }
+
+    pub(super) fn of(record: Option<&Record>) -> Self {
+        match record.map(|record| &record.state) {
+            None => Self::Absent,
+            Some(State::InFlight { .. }) => Self::InFlight,
+            Some(State::Completed { .. }) => Self::Completed,
+            Some(State::Indeterminate { .. }) => Self::Indeterminate,
+            Some(State::Tombstone { .. }) => Self::Tombstone,
+        }
+    }
+
+    /// Ends by time alone: such an image needs no later one to make it void.
+    pub(super) fn ends_by_time(self) -> bool {
+        matches!(self, Self::Completed | Self::Tombstone)
+    }
+}
+
+/// The first of January 2026. Earlier times are written too, only longer.
+const DAY_ZERO: Timestamp = Timestamp(1_767_225_600_000);
+const WITH_CREDENTIAL: u8 = 1;
+
+/// Appends the image of a record.
+pub(super) fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
+    let start = out.len();
+    let kind = Kind::of(record);
+    if let Some(record) = record {
+        put_head(out, record);
+        match &record.state {
+            State::InFlight { hold, .. } => put_hold(out, hold),
+            State::Indeterminate { hold, reason } => {
+                put_hold(out, hold);
+                out.push(*reason as u8);
+            }
+            State::Completed {
+                fence,
+                retention_ends,
+                remember_ends,
+                ..
+            } => {
+                put_fence(out, *fence);
+                put_time(out, *retention_ends, DAY_ZERO);
+                put_time(out, *remember_ends, *retention_ends);
+            }
+            State::Tombstone { remember_ends } => put_time(out, *remember_ends, DAY_ZERO),
+        }
+    }
+    let sum = checksum(kind, id, &out[start..]);
+    out.extend(sum.to_le_bytes());
+    if let Some(State::Completed { outcome, .. }) = record.map(|record| &record.state) {
+        debug_assert_eq!(
+            outcome.clone().sealed(id),
+            *outcome,
+            "sealed before it is stored"
+        );
+        out.extend_from_slice(outcome.encoded());
+    }
+}
+
+/// Reads an image back; `None` if it is damaged or belongs to another record.
+///
+/// A lease is not written: whoever reads the log knows that its holder is gone.
+pub(super) fn decode(kind: Kind, id: RecordId, image: &Bytes) -> Option<Option<Record>> {
+    let mut reader = Reader(image);
+    if kind == Kind::Absent {
+        check(kind, id, image, &mut reader)?;
+        return Some(None);
+    }
+    let (fingerprint, credential) = head(&mut reader)?;
+    let state = match kind {
+        Kind::InFlight => State::InFlight {
+            hold: hold(&mut reader)?,
+            lease_ends: Timestamp(0),
+        },
+        Kind::Indeterminate => State::Indeterminate {
+            hold: hold(&mut reader)?,
+            reason: Reason::from_code(reader.u8()?)?,
+        },
+        Kind::Tombstone => State::Tombstone {
+            remember_ends: time(&mut reader, DAY_ZERO)?,
+        },
+        Kind::Completed => {
+            let fence = fence(&mut reader)?;
+            let retention_ends = time(&mut reader, DAY_ZERO)?;
+            let remember_ends = time(&mut reader, retention_ends)?;
+            check(kind, id, image, &mut reader)?;
+            let outcome = Outcome::decode(image.slice_ref(reader.0), id).ok()?;
+            let state = State::Completed {
+                fence,
+                outcome,
+                retention_ends,
+                remember_ends,
+            };
+            return Some(Some(Record {
+                fingerprint,
+                credential,
+                state,
+            }));
+        }
+        Kind::Absent | Kind::Sealed => return None,
+    };
+    check(kind, id, image, &mut reader)?;
+    Some(Some(Record {
+        fingerprint,
+        credential,
+        state,
+    }))
+}
+
+/// Appends the note that the segment before this one ended at `len`.
+pub(super) fn encode_sealed(out: &mut Vec<u8>, segment: u32, len: u64) {
+    let start = out.len();
+    out.extend(segment.to_le_bytes());
+    out.extend(len.to_le_bytes());
+    let sum = checksum(Kind::Sealed, RecordId::default(), &out[start..]);
+    out.extend(sum.to_le_bytes());
+}
+
+/// Which segment ended where; `None` if the note is damaged.
+pub(super) fn decode_sealed(note: &[u8]) -> Option<(u32, u64)> {
+    let mut reader = Reader(note);
+    let sealed = (reader.u32()?, reader.u64()?);
+    check(Kind::Sealed, RecordId::default(), note, &mut reader)?;
+    Some(sealed)
+}
+
+fn checksum(kind: Kind, id: RecordId, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&[kind as u8]);
+    hasher.update(&id.0);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// Compares the checksum that stands next with all that was read before it.
+fn check(kind: Kind, id: RecordId, image: &[u8], reader: &mut Reader<'_>) -> Option<()> {
+    let read = image.len() - reader.0.len();
+    let sum = reader.u32()?;
+    (checksum(kind, id, &image[..read]) == sum).then_some(())
+}
+
+fn put_head(out: &mut Vec<u8>, record: &Record) {
+    out.push(record.credential.map_or(0, |_| WITH_CREDENTIAL));
+    out.extend(record.fingerprint.0);
+    out.extend(record.credential.iter().flat_map(|credential| credential.0));
+}
+
+fn head(reader: &mut Reader<'_>) -> Option<(Fingerprint, Option<Credential>)> {
+    let flags = reader.u8()?;
+    let fingerprint = Fingerprint(reader.array()?);
+    let credential = match flags {
+        0 => None,
+        WITH_CREDENTIAL => Some(Credential(reader.array()?)),
+        _ => return None,
+    };
+    Some((fingerprint, credential))
+}
+
+fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
+    put_fence(out, hold.fence);
+    out.push(hold.guarantee as u8);
+    varint::put(out, hold.attempts.into());
+    varint::put(out, hold.attempts_max.into());
+    varint::put(out, millis(hold.settle_after));
+    put_time(out, hold.settles, DAY_ZERO);
+}
+
+fn hold(reader: &mut Reader<'_>) -> Option<Hold> {
+    Some(Hold {
+        fence: fence(reader)?,
+        claimant: Claimant::default(),
+        guarantee: match reader.u8()? {
+            0 => Guarantee::AtMostOnce,
+            1 => Guarantee::AtLeastOnce,
+            2 => Guarantee::ExactlyOnce,
+            _ => return None,
+        },
+        attempts: reader.varint()?.try_into().ok()?,
+        attempts_max: reader.varint()?.try_into().ok()?,
+        settle_after: Duration::from_millis(reader.varint()?),
+        settles: time(reader, DAY_ZERO)?,
+    })
+}
+
+fn put_fence(out: &mut Vec<u8>, fence: Fence) {
+    varint::put(out, fence.epoch.into());
+    varint::put(out, fence.counter);
+    out.extend(fence.nonce.to_le_bytes());
+}
+
+fn fence(reader: &mut Reader<'_>) -> Option<Fence> {
+    Some(Fence {
+        epoch: reader.varint()?.try_into().ok()?,
+        counter: reader.varint()?,
+        nonce: reader.u32()?,
+    })
+}
+
+fn put_time(out: &mut Vec<u8>, time: Timestamp, base: Timestamp) {
+    varint::put(out, time.0.wrapping_sub(base.0));
+}
+
+fn time(reader: &mut Reader<'_>, base: Timestamp) -> Option<Timestamp> {
+    Some(Timestamp(base.0.wrapping_add(reader.varint()?)))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

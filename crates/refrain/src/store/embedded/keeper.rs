@@ -1,0 +1,368 @@
+//! The two threads beside the writer: one allocates the next segment ahead, one seals, compacts and drops old ones.
+
+use std::{
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use super::{
+    Durability, Error, ErrorKind, Result, Shared, lock,
+    recover::Sealed,
+    segment::{HEADER_LEN, Segment},
+    snapshot::{Noted, Snapshot},
+    writer::{Writer, is_full, no_room},
+};
+use crate::clock::Timestamp;
+
+/// The first segment of a store. Each one behind is twice as long, up to the largest.
+const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
+/// How often a full disk is tried again, and a relaxed store synced.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// How often the keeper looks for segments whose time is up.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// What the writer and the two threads tell each other.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// No segment could be allocated ahead. Read by every claim, hence not in the state.
+    is_full: AtomicBool,
+    /// Held while segments are compacted or dropped.
+    pub(super) sweeping: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Allocated ahead, with its length.
+    spare: Option<(Arc<Segment>, u64)>,
+    /// The spare has to be at least so long.
+    wanted: u64,
+    /// How long the next spare becomes.
+    next_len: u64,
+    /// What the last try to allocate failed with.
+    full: Option<String>,
+    /// Segments that were written to their end and are not sealed yet.
+    written: Vec<Written>,
+    sealed: Vec<Sealed>,
+    /// The one that is written to.
+    active: Option<Arc<Segment>>,
+    is_closing: bool,
+    is_writer_done: bool,
+}
+
+/// A segment that was written to its end.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) segment: Arc<Segment>,
+    pub(super) len: u64,
+    pub(super) latest: Timestamp,
+    pub(super) noted: Vec<Noted>,
+}
+
+impl Keeper {
+    pub(super) fn new(sealed: Vec<Sealed>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                spare: None,
+                wanted: 0,
+                next_len: SEGMENT_BYTES_FIRST,
+                full: None,
+                written: Vec::new(),
+                sealed,
+                active: None,
+                is_closing: false,
+                is_writer_done: false,
+            }),
+            changed: Condvar::new(),
+            is_full: AtomicBool::new(false),
+            sweeping: Mutex::new(()),
+        }
+    }
+
+    /// Whether a new claim may be granted: what is in flight already needs the room that is left.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn seal(&self, written: Written) {
+        lock(&self.state).written.push(written);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn close(&self, last: Option<Written>) {
+        let mut state = lock(&self.state);
+        state.written.extend(last);
+        state.is_closing = true;
+        state.is_writer_done = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn sealed(&self) -> Vec<Sealed> {
+        lock(&self.state).sealed.clone()
+    }
+
+    /// Puts `new` in the place of segments that are gone.
+    pub(super) fn replace_sealed(&self, gone: &[u32], new: Option<Sealed>) {
+        let mut state = lock(&self.state);
+        state
+            .sealed
+            .retain(|sealed| !gone.contains(&sealed.segment.number));
+        state.sealed.extend(new);
+    }
+
+    /// Segments that cannot be read stay as they are.
+    pub(super) fn mark_damaged(&self, number: u32) {
+        let mut state = lock(&self.state);
+        let sealed = state
+            .sealed
+            .iter_mut()
+            .find(|sealed| sealed.segment.number == number);
+        if let Some(sealed) = sealed {
+            sealed.is_damaged = true;
+        }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, at_most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Shared {
+    pub(super) fn start_threads(self: &Arc<Self>, epoch: u32) -> Result<Vec<JoinHandle<()>>> {
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new()
+                .name(name.into())
+                .spawn(work)
+                .map_err(|error| {
+                    Error::new(ErrorKind::Unavailable, "no thread could be started")
+                        .with_source(error)
+                })
+        };
+        let (writer, allocator, keeper) = (self.clone(), self.clone(), self.clone());
+        Ok(vec![
+            spawn(
+                "refrain-alloc",
+                Box::new(move || allocator.allocate_ahead()),
+            )?,
+            spawn("refrain-keep", Box::new(move || keeper.keep()))?,
+            spawn(
+                "refrain-write",
+                Box::new(move || Writer::new(writer, epoch).run()),
+            )?,
+        ])
+    }
+
+    /// Until there is a segment to write to, or it is known that there is no room for one.
+    pub(super) fn wait_for_first_segment(&self) -> Result<()> {
+        let mut state = lock(&self.keeper.state);
+        while state.spare.is_none() && state.full.is_none() && self.latch.get().is_none() {
+            state = self.keeper.wait(state, RETRY_EVERY);
+        }
+        drop(state);
+        self.check_open()
+    }
+
+    pub(super) fn check_room(&self) -> Result<()> {
+        if !self.keeper.is_full() {
+            return Ok(());
+        }
+        let why = lock(&self.keeper.state).full.clone();
+        Err(no_room(&self.folder.path, &why.unwrap_or_default()))
+    }
+
+    /// The segment to go on in, at least so long. Waits while one is being allocated.
+    pub(super) fn next_segment(&self, len_min: u64) -> Result<(Arc<Segment>, u64)> {
+        let mut state = lock(&self.keeper.state);
+        loop {
+            self.check_open()?;
+            state.wanted = len_min;
+            match state.spare.take() {
+                Some((segment, len)) if len >= len_min => {
+                    state.wanted = 0;
+                    state.active = Some(segment.clone());
+                    self.keeper.changed.notify_all();
+                    return Ok((segment, len));
+                }
+                // Too short for this frame: sealed empty, and dropped with the next sweep.
+                Some((segment, _)) => state.written.push(Written {
+                    segment,
+                    len: HEADER_LEN as u64,
+                    latest: Timestamp::default(),
+                    noted: Vec::new(),
+                }),
+                None => {}
+            }
+            if let Some(why) = &state.full {
+                return Err(no_room(&self.folder.path, why));
+            }
+            self.keeper.changed.notify_all();
+            state = self.keeper.wait(state, RETRY_EVERY);
+        }
+    }
+
+    fn allocate_ahead(&self) {
+        let mut state = lock(&self.keeper.state);
+        loop {
+            if state.is_closing {
+                let spare = state.spare.take();
+                drop(state);
+                return self.give_back(spare);
+            }
+            if state.spare.is_some() {
+                state = self.keeper.wait(state, RETRY_EVERY);
+                if self.options.durability == Durability::Relaxed {
+                    let active = state.active.clone();
+                    drop(state);
+                    self.sync_relaxed(active);
+                    state = lock(&self.keeper.state);
+                }
+                continue;
+            }
+            let len = state
+                .next_len
+                .min(self.options.segment_bytes_max)
+                .max(state.wanted);
+            drop(state);
+            let made = self.allocate(len);
+            state = lock(&self.keeper.state);
+            match made {
+                Ok(segment) => {
+                    state.spare = Some((segment, len));
+                    state.next_len = (state.next_len * 2).min(self.options.segment_bytes_max);
+                    state.full = None;
+                    self.keeper.is_full.store(false, Ordering::Relaxed);
+                    self.keeper.changed.notify_all();
+                }
+                Err(error) if is_full(&error) => {
+                    if state.full.is_none() {
+                        tracing::error!(folder = %self.folder.path.display(), %error, "the disk is full: new claims are refused");
+                    }
+                    // The least that helps is tried next.
+                    state.next_len = SEGMENT_BYTES_FIRST;
+                    state.full = Some(error.to_string());
+                    self.keeper.is_full.store(true, Ordering::Relaxed);
+                    self.keeper.changed.notify_all();
+                    state = self.keeper.wait(state, RETRY_EVERY);
+                }
+                Err(error) => {
+                    self.shut(&format!("no segment could be allocated: {error}"));
+                    self.keeper.changed.notify_all();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A segment that is ready to be written, and in the manifest.
+    fn allocate(&self, len: u64) -> io::Result<Arc<Segment>> {
+        let number = self.take_number();
+        let (disk, folder) = (&*self.options.disk, &self.folder.path);
+        let segment = Segment::create(disk, folder, &self.folder.secret, number, false, len)?;
+        disk.sync_folder(folder)?;
+        if let Err(error) = self.edit_manifest(|manifest| {
+            manifest.segments.insert(number);
+        }) {
+            let _ = disk.remove(&segment.path);
+            return Err(error);
+        }
+        let segment = Arc::new(segment);
+        self.add_segment(&segment);
+        Ok(segment)
+    }
+
+    fn give_back(&self, spare: Option<(Arc<Segment>, u64)>) {
+        let Some((segment, _)) = spare else { return };
+        let gone = |manifest: &mut super::Manifest| {
+            manifest.segments.remove(&segment.number);
+        };
+        if self.latch.get().is_none() && self.edit_manifest(gone).is_ok() {
+            let _ = self.options.disk.remove(&segment.path);
+        }
+    }
+
+    fn sync_relaxed(&self, active: Option<Arc<Segment>>) {
+        if let Some(Err(error)) = active.map(|segment| segment.file.sync()) {
+            self.shut(&error);
+        }
+    }
+
+    pub(super) fn take_number(&self) -> u32 {
+        let mut manifest = lock(&self.manifest);
+        manifest.next += 1;
+        manifest.next - 1
+    }
+
+    pub(super) fn add_segment(&self, segment: &Arc<Segment>) {
+        let mut segments = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        segments.insert(segment.number, segment.clone());
+    }
+
+    /// Changes the manifest on the disk, then in memory.
+    pub(super) fn edit_manifest(&self, edit: impl FnOnce(&mut super::Manifest)) -> io::Result<()> {
+        let mut manifest = lock(&self.manifest);
+        let mut next = manifest.clone();
+        edit(&mut next);
+        next.time = self.clock.now();
+        next.write(&*self.options.disk, &self.folder.path)?;
+        *manifest = next;
+        Ok(())
+    }
+
+    fn keep(&self) {
+        loop {
+            let mut state = lock(&self.keeper.state);
+            if state.written.is_empty() && !state.is_closing {
+                state = self.keeper.wait(state, SWEEP_EVERY);
+            }
+            let written = std::mem::take(&mut state.written);
+            let is_last = state.is_writer_done;
+            drop(state);
+            for written in written {
+                self.seal_written(written);
+            }
+            if is_last {
+                return;
+            }
+            if let Err(error) = self.sweep(u32::MAX) {
+                tracing::warn!(%error, "sweeping failed");
+            }
+        }
+    }
+
+    /// Cuts the segment at its end and writes its snapshot. Without either it is only slower to open.
+    fn seal_written(&self, written: Written) {
+        let Written {
+            segment,
+            len,
+            latest,
+            noted,
+        } = written;
+        let snapshot = Snapshot::new(len, latest, &noted);
+        let cut = segment.file.set_len(len).and_then(|()| segment.file.sync());
+        match cut.and_then(|()| snapshot.write(&*self.options.disk, &segment)) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
+            }
+            Err(error) => self.shut(&error),
+        }
+        let sealed = Sealed {
+            segment,
+            len,
+            compact_at: snapshot.compact_at,
+            drop_at: snapshot.drop_at,
+            is_damaged: false,
+        };
+        self.keeper.replace_sealed(&[], Some(sealed));
+    }
+}

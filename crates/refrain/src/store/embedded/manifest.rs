@@ -1,0 +1,124 @@
+//! Which files make up the store. Replaced as a whole, so that segments come and go in one step.
+
+use std::{collections::BTreeSet, fmt::Write as _, io, path::Path};
+
+use super::disk::{self, Disk};
+use crate::{
+    Error, ErrorKind, Result,
+    clock::{ClockMark, Timestamp},
+};
+
+const NAME: &str = "manifest";
+
+/// Which files make up the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Manifest {
+    /// How often the store was opened.
+    pub(super) epoch: u32,
+    /// What the store's clock carries on from; `None` in a new store.
+    pub(super) clock: Option<ClockMark>,
+    /// The store's time when this was written.
+    pub(super) time: Timestamp,
+    /// The segments, by number.
+    pub(super) segments: BTreeSet<u32>,
+    /// The number of the next segment.
+    pub(super) next: u32,
+    /// In segments of the log below this number only images that end by time count:
+    /// every record that was in flight or indeterminate there has been written again since.
+    pub(super) watermark: u32,
+    /// Damage that the operator has accepted: segment and offset.
+    pub(super) accepted: Vec<(u32, u64)>,
+}
+
+impl Manifest {
+    pub(super) fn write(&self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
+        disk::replace(disk, &folder.join(NAME), self.encode().as_bytes())
+    }
+
+    /// Reads the manifest; `None` if there is none yet.
+    pub(super) fn load(disk: &dyn Disk, folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(NAME);
+        let trouble = |what: &str| {
+            let message = format!(
+                "{}: {what}; restore it from a backup, or remove it to have it made anew from the segments",
+                path.display()
+            );
+            Error::new(ErrorKind::Corrupt, message)
+        };
+        let file = match disk.open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(trouble("cannot be opened").with_source(error)),
+        };
+        let bytes = file
+            .read_whole()
+            .map_err(|error| trouble("cannot be read").with_source(error))?;
+        let text = String::from_utf8_lossy(&bytes);
+        Self::decode(&text)
+            .map(Some)
+            .ok_or_else(|| trouble("is damaged"))
+    }
+
+    fn encode(&self) -> String {
+        let mut text = String::from("refrain manifest 1\n");
+        let mut line = |line: std::fmt::Arguments<'_>| {
+            let _ = text.write_fmt(line);
+            text.push('\n');
+        };
+        line(format_args!("watermark {}", self.watermark));
+        line(format_args!("epoch {}", self.epoch));
+        line(format_args!("time {}", self.time.0));
+        line(format_args!("next {}", self.next));
+        if let Some(ClockMark { boot, offset }) = self.clock {
+            let boot = u128::from_be_bytes(boot.unwrap_or_default());
+            line(format_args!("clock {boot:032x} {offset}"));
+        }
+        for number in &self.segments {
+            line(format_args!("segment {number}"));
+        }
+        for (segment, offset) in &self.accepted {
+            line(format_args!("accepted {segment} {offset}"));
+        }
+        let sum = crc32fast::hash(text.as_bytes());
+        let _ = writeln!(text, "checksum {sum:08x}");
+        text
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let (content, sum) = text.trim_end().rsplit_once("checksum ")?;
+        if u32::from_str_radix(sum, 16).ok()? != crc32fast::hash(content.as_bytes()) {
+            return None;
+        }
+        let mut manifest = Self::default();
+        let mut lines = content.lines();
+        if lines.next()? != "refrain manifest 1" {
+            return None;
+        }
+        for line in lines {
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["watermark", number] => manifest.watermark = number.parse().ok()?,
+                ["epoch", number] => manifest.epoch = number.parse().ok()?,
+                ["time", millis] => manifest.time = Timestamp(millis.parse().ok()?),
+                ["next", number] => manifest.next = number.parse().ok()?,
+                ["segment", number] => {
+                    manifest.segments.insert(number.parse().ok()?);
+                }
+                ["clock", boot, offset] => {
+                    let boot = u128::from_str_radix(boot, 16).ok()?;
+                    manifest.clock = Some(ClockMark {
+                        boot: (boot != 0).then_some(boot.to_be_bytes()),
+                        offset: offset.parse().ok()?,
+                    });
+                }
+                ["accepted", segment, offset] => {
+                    manifest
+                        .accepted
+                        .push((segment.parse().ok()?, offset.parse().ok()?));
+                }
+                _ => return None,
+            }
+        }
+        Some(manifest)
+    }
+}

@@ -1,0 +1,205 @@
+//! A segment: one file of the log, allocated ahead, written once from front to back, then sealed.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use super::{
+    disk::{Disk, DiskFile},
+    image::Kind,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    key::{RecordId, Secret},
+    record::Record,
+    varint::Reader,
+};
+
+const MAGIC: [u8; 8] = *b"refr.seg";
+const VERSION: u32 = 1;
+/// Where the first frame starts.
+pub(super) const HEADER_LEN: usize = 32;
+const ZEROS: [u8; 256 << 10] = [0; 256 << 10];
+
+/// One file of the log.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: u32,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn DiskFile>,
+    /// What compaction left, and not a part of the log.
+    pub(super) is_archive: bool,
+    /// Known to this store and segment alone.
+    pub(super) seed: u64,
+}
+
+/// Where the image of a record lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Location {
+    pub(super) segment: u32,
+    pub(super) offset: u32,
+    /// Length in the lower bits; whether it is a tombstone in the highest.
+    packed: u32,
+}
+
+const TOMBSTONE: u32 = 1 << 31;
+
+impl Location {
+    pub(super) fn new(segment: u32, offset: usize, len: usize, kind: Kind) -> Self {
+        let flag = match kind {
+            Kind::Tombstone => TOMBSTONE,
+            _ => 0,
+        };
+        Self {
+            segment,
+            offset: offset as u32,
+            packed: len as u32 | flag,
+        }
+    }
+
+    pub(super) fn len(self) -> usize {
+        (self.packed & !TOMBSTONE) as usize
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        match self.packed & TOMBSTONE {
+            0 => Kind::Completed,
+            _ => Kind::Tombstone,
+        }
+    }
+}
+
+pub(super) fn path(folder: &Path, number: u32) -> PathBuf {
+    folder.join(format!("{number:08}.log"))
+}
+
+fn seed(secret: &Secret, number: u32) -> u64 {
+    u64::from_le_bytes(secret.digest("segment", &[&number.to_le_bytes()]))
+}
+
+impl Segment {
+    /// Makes a segment with `len` bytes ready to be written: zeroed, header in place, all of it durable.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        folder: &Path,
+        secret: &Secret,
+        number: u32,
+        is_archive: bool,
+        len: u64,
+    ) -> io::Result<Self> {
+        let path = path(folder, number);
+        let file = disk.create(&path)?;
+        let made = Self {
+            number,
+            path,
+            file,
+            is_archive,
+            seed: seed(secret, number),
+        };
+        // Writing into blocks that exist makes each later sync a data write alone.
+        match made.fill(len) {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                let _ = disk.remove(&made.path);
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&self, len: u64) -> io::Result<()> {
+        let mut at = 0;
+        while at < len {
+            let chunk = ZEROS.len().min((len - at) as usize);
+            self.file.write_all_at(&ZEROS[..chunk], at)?;
+            at += chunk as u64;
+        }
+        self.file.write_all_at(&self.header(), 0)?;
+        self.file.sync()
+    }
+
+    fn header(&self) -> [u8; HEADER_LEN] {
+        let mut header = [0; HEADER_LEN];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        header[12..16].copy_from_slice(&self.number.to_le_bytes());
+        header[16..24].copy_from_slice(&self.seed.to_le_bytes());
+        header[24] = self.is_archive.into();
+        let sum = crc32fast::hash(&header[..28]);
+        header[28..].copy_from_slice(&sum.to_le_bytes());
+        header
+    }
+
+    /// Opens a segment that is there.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        folder: &Path,
+        secret: &Secret,
+        number: u32,
+    ) -> Result<Self> {
+        let path = path(folder, number);
+        let trouble = |what: &str, kind| Error::new(kind, format!("{}: {what}", path.display()));
+        let file = disk
+            .open(&path)
+            .map_err(|error| trouble("cannot be opened", ErrorKind::Corrupt).with_source(error))?;
+        let mut bytes = [0; HEADER_LEN];
+        file.read_full_at(&mut bytes, 0)
+            .map_err(|error| trouble("cannot be read", ErrorKind::Corrupt).with_source(error))?;
+        let damaged = || {
+            trouble(
+                "offset 0: the segment's header is damaged",
+                ErrorKind::Corrupt,
+            )
+        };
+        let (version, is_archive) = decode_header(&bytes, number, secret).ok_or_else(damaged)?;
+        if version != VERSION {
+            let what = format!("segment format version {version}; this build reads {VERSION}");
+            return Err(trouble(&what, ErrorKind::Unsupported));
+        }
+        Ok(Self {
+            number,
+            path,
+            file,
+            is_archive,
+            seed: seed(secret, number),
+        })
+    }
+
+    /// The record whose image lies there.
+    pub(super) fn read(&self, id: RecordId, at: Location) -> Result<Record> {
+        let mut bytes = vec![0; at.len()];
+        let offset = u64::from(at.offset);
+        let filled = self
+            .file
+            .read_full_at(&mut bytes, offset)
+            .map_err(|error| {
+                let message = format!("{}: offset {offset} cannot be read", self.path.display());
+                Error::new(ErrorKind::Unavailable, message).with_source(error)
+            })?;
+        bytes.truncate(filled);
+        let record = super::image::decode(at.kind(), id, &Bytes::from(bytes));
+        record.flatten().ok_or_else(|| self.damaged(id, offset))
+    }
+
+    fn damaged(&self, id: RecordId, offset: u64) -> Error {
+        let message = format!(
+            "{}: offset {offset}: the image of record {id} is damaged; restore the segment from a backup",
+            self.path.display()
+        );
+        Error::new(ErrorKind::Corrupt, message)
+    }
+}
+
+fn decode_header(header: &[u8; HEADER_LEN], number: u32, secret: &Secret) -> Option<(u32, bool)> {
+    let (fields, sum) = header.split_last_chunk::<4>()?;
+    let mut reader = Reader(fields);
+    let fits = reader.array()? == MAGIC && crc32fast::hash(fields) == u32::from_le_bytes(*sum);
+    let version = reader.u32()?;
+    let is_this = reader.u32()? == number;
+    let is_ours = reader.u64()? == seed(secret, number);
+    let is_archive = reader.u8()? != 0;
+    (fits && is_this && (is_ours || version != VERSION)).then_some((version, is_archive))
+}

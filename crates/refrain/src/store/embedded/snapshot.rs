@@ -1,0 +1,206 @@
+//! The index of a sealed segment, beside it, so that a restart need not read the segment itself.
+//!
+//! It says of each record in the segment where its last image lies.
+//! A snapshot that is damaged, or does not fit its segment, is not trusted: the segment is read and the snapshot made anew.
+
+use std::{collections::HashSet, io, path::PathBuf};
+
+use super::{
+    disk::{self, Disk},
+    image::Kind,
+    segment::{Location, Segment},
+};
+use crate::{
+    clock::Timestamp,
+    key::RecordId,
+    varint::{self, Reader},
+};
+
+const MAGIC: [u8; 8] = *b"refr.idx";
+const VERSION: u32 = 1;
+/// What an entry takes beside its image, about.
+const ENTRY_LEN: u64 = 20;
+
+/// What a segment holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    /// How much of the segment is in use; a sealed one is cut there.
+    pub(super) len: u64,
+    /// The latest moment written in it.
+    pub(super) latest: Timestamp,
+    /// When half of its bytes are of no more use.
+    pub(super) compact_at: Timestamp,
+    /// When none of it is of any more use.
+    pub(super) drop_at: Timestamp,
+    /// The last image of each record in it, by offset.
+    pub(super) rows: Vec<Row>,
+    /// Images that cannot be read, of records that are known, and their offsets.
+    pub(super) damaged: Vec<(RecordId, u64)>,
+    /// Stretches that cannot be read, of which nothing is known.
+    pub(super) holes: Vec<(u64, u64)>,
+}
+
+/// Where the last image of a record lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) id: RecordId,
+    pub(super) kind: Kind,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+}
+
+/// One image with the moments that end it, as the writer and the scan note it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Noted {
+    pub(super) row: Row,
+    pub(super) retention_ends: Timestamp,
+    pub(super) remember_ends: Timestamp,
+}
+
+impl Snapshot {
+    /// What a segment holds, from all that was written to it in order.
+    pub(super) fn new(len: u64, latest: Timestamp, noted: &[Noted]) -> Self {
+        let mut seen = HashSet::with_capacity(noted.len());
+        let mut last: Vec<_> = noted
+            .iter()
+            .rev()
+            .filter(|note| seen.insert(note.row.id))
+            .collect();
+        last.reverse();
+        Self {
+            len,
+            latest,
+            compact_at: compact_at(noted, &last),
+            drop_at: last
+                .iter()
+                .map(|note| note.remember_ends)
+                .max()
+                .unwrap_or_default(),
+            rows: last.iter().map(|note| note.row).collect(),
+            damaged: Vec::new(),
+            holes: Vec::new(),
+        }
+    }
+
+    pub(super) fn write(&self, disk: &dyn Disk, segment: &Segment) -> io::Result<()> {
+        disk::replace(disk, &path(segment), &self.encode(segment))
+    }
+
+    /// The snapshot beside a segment; `None` if there is none that can be trusted.
+    pub(super) fn load(disk: &dyn Disk, segment: &Segment) -> Option<Self> {
+        let file = disk.open(&path(segment)).ok()?;
+        let snapshot = Self::decode(&file.read_whole().ok()?, segment)?;
+        (segment.file.len().ok()? == snapshot.len).then_some(snapshot)
+    }
+
+    fn encode(&self, segment: &Segment) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128 + self.rows.len() * 22);
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend(segment.seed.to_le_bytes());
+        for number in [self.len, self.latest.0, self.compact_at.0, self.drop_at.0] {
+            varint::put(&mut out, number);
+        }
+        varint::put(&mut out, self.rows.len() as u64);
+        let mut end = 0;
+        for row in &self.rows {
+            out.extend(row.id.0);
+            out.push(row.kind as u8);
+            // Images stand in order: the distance to the one before is short.
+            varint::put(&mut out, u64::from(row.offset - end));
+            varint::put(&mut out, row.len.into());
+            end = row.offset + row.len;
+        }
+        varint::put(&mut out, self.damaged.len() as u64);
+        for (id, offset) in &self.damaged {
+            out.extend(id.0);
+            varint::put(&mut out, *offset);
+        }
+        varint::put(&mut out, self.holes.len() as u64);
+        for (from, to) in &self.holes {
+            varint::put(&mut out, *from);
+            varint::put(&mut out, *to);
+        }
+        let sum = crc32fast::hash(&out);
+        out.extend(sum.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8], segment: &Segment) -> Option<Self> {
+        let (content, sum) = bytes.split_last_chunk::<4>()?;
+        if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
+            return None;
+        }
+        let mut reader = Reader(content);
+        let is_ours =
+            reader.array()? == MAGIC && reader.u32()? == VERSION && reader.u64()? == segment.seed;
+        if !is_ours {
+            return None;
+        }
+        let mut snapshot = Self {
+            len: reader.varint()?,
+            latest: Timestamp(reader.varint()?),
+            compact_at: Timestamp(reader.varint()?),
+            drop_at: Timestamp(reader.varint()?),
+            ..Self::default()
+        };
+        let mut end = 0_u32;
+        for _ in 0..reader.varint()? {
+            let id = RecordId(reader.array()?);
+            let kind = Kind::from_code(reader.u8()?)?;
+            let offset = end.checked_add(reader.varint()?.try_into().ok()?)?;
+            let len = reader.varint()?.try_into().ok()?;
+            end = offset.checked_add(len)?;
+            snapshot.rows.push(Row {
+                id,
+                kind,
+                offset,
+                len,
+            });
+        }
+        for _ in 0..reader.varint()? {
+            let id = RecordId(reader.array()?);
+            snapshot.damaged.push((id, reader.varint()?));
+        }
+        for _ in 0..reader.varint()? {
+            snapshot.holes.push((reader.varint()?, reader.varint()?));
+        }
+        Some(snapshot)
+    }
+}
+
+pub(super) fn path(segment: &Segment) -> PathBuf {
+    segment.path.with_extension("idx")
+}
+
+impl Row {
+    pub(super) fn location(&self, segment: u32) -> Location {
+        Location::new(segment, self.offset as usize, self.len as usize, self.kind)
+    }
+}
+
+/// The first moment at which at most half of what was written is still of use:
+/// an outcome within its retention, or a tombstone that is still remembered.
+fn compact_at(noted: &[Noted], last: &[&Noted]) -> Timestamp {
+    let bytes = |note: &Noted| ENTRY_LEN + u64::from(note.row.len);
+    let total: u64 = noted.iter().map(bytes).sum();
+    let mut ends: Vec<_> = last
+        .iter()
+        .filter_map(|note| match note.row.kind {
+            Kind::Completed => Some((note.retention_ends, bytes(note))),
+            Kind::Tombstone => Some((note.remember_ends, bytes(note))),
+            _ => None,
+        })
+        .collect();
+    ends.sort_unstable();
+    let mut of_use: u64 = ends.iter().map(|(_, bytes)| bytes).sum();
+    let mut at = Timestamp::default();
+    for (end, bytes) in ends {
+        if of_use * 2 <= total {
+            break;
+        }
+        of_use -= bytes;
+        at = end;
+    }
+    at
+}

@@ -1,0 +1,435 @@
+//! The one thread that writes: takes all that wait, decides each with `step`, writes what changed as one frame, syncs once, and wakes them all.
+//!
+//! What a batch changes is seen by nobody until it is durable; if it cannot be made durable it never happened.
+
+use std::{
+    collections::HashMap,
+    fmt::Display,
+    io,
+    path::Path,
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Durability, Shared, Slot,
+    frame::{Builder, Place},
+    image::{self, Kind},
+    keeper::Written,
+    lock, recover,
+    segment::{HEADER_LEN, Location, Segment},
+    snapshot::Noted,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    clock::Timestamp,
+    key::RecordId,
+    record::{Change, Claim, Command, Fence, Record, Reply, Settlement, State, step},
+};
+
+/// A frame is closed once its images take this much.
+const FRAME_BYTES: usize = 4 << 20;
+/// More than the note takes that the segment before this one ended.
+const NOTE_LEN: usize = 64;
+
+/// What is asked of the writer.
+#[derive(Debug)]
+pub(super) enum Request {
+    Claim(Claim),
+    Settle(Fence, Settlement),
+    Renew(Fence, Duration),
+    /// Write a record that can still change again, if its image lies in a segment below this one.
+    Carry(u32),
+}
+
+#[derive(Debug)]
+struct Job {
+    id: RecordId,
+    request: Request,
+    answer: oneshot::Sender<Result<Reply>>,
+}
+
+/// What waits for the writer.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    jobs: Vec<Job>,
+    is_closed: bool,
+}
+
+impl Queue {
+    fn push(&self, job: Job, jobs_max: usize) -> Result<()> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.is_closed {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the store has been closed",
+            ));
+        }
+        if waiting.jobs.len() >= jobs_max {
+            let message =
+                format!("{jobs_max} requests wait for the disk already; try again shortly");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        waiting.jobs.push(job);
+        if waiting.jobs.len() == 1 {
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// All that wait, swapped against an empty list; `false` once the queue is closed and empty.
+    fn take(&self, jobs: &mut Vec<Job>) -> bool {
+        let mut waiting = lock(&self.waiting);
+        while waiting.jobs.is_empty() {
+            if waiting.is_closed {
+                return false;
+            }
+            waiting = self
+                .arrived
+                .wait(waiting)
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        std::mem::swap(&mut waiting.jobs, jobs);
+        true
+    }
+
+    pub(super) fn close(&self) {
+        lock(&self.waiting).is_closed = true;
+        self.arrived.notify_all();
+    }
+}
+
+impl Shared {
+    pub(super) fn submit(
+        &self,
+        id: RecordId,
+        request: Request,
+    ) -> Result<oneshot::Receiver<Result<Reply>>> {
+        self.check_open()?;
+        let (answer, receiver) = oneshot::channel();
+        let job = Job {
+            id,
+            request,
+            answer,
+        };
+        self.queue.push(job, self.options.queue_max)?;
+        Ok(receiver)
+    }
+}
+
+/// The state of the writer's thread.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    active: Option<Active>,
+    fence: Fence,
+    builder: Builder,
+    frame: Vec<u8>,
+    /// What this batch changed so far.
+    pending: HashMap<RecordId, Pending>,
+    answers: Vec<(oneshot::Sender<Result<Reply>>, Result<Reply>)>,
+}
+
+/// The segment that is written to.
+#[derive(Debug)]
+struct Active {
+    segment: Arc<Segment>,
+    end: usize,
+    capacity: usize,
+    ordinal: u32,
+    latest: Timestamp,
+    noted: Vec<Noted>,
+}
+
+/// A record as this batch leaves it.
+#[derive(Debug)]
+struct Pending {
+    record: Option<Record>,
+    /// Which entry of the frame it is; `None` where only the lease changed.
+    entry: Option<usize>,
+    /// Where its image lies if this frame holds none.
+    segment: u32,
+    /// Where its image lies in this frame, once it is written.
+    at: Option<Location>,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, epoch: u32) -> Self {
+        Self {
+            shared,
+            active: None,
+            fence: Fence {
+                epoch,
+                counter: 0,
+                nonce: rand::random(),
+            },
+            builder: Builder::default(),
+            frame: Vec::new(),
+            pending: HashMap::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut jobs = Vec::new();
+        while self.shared.queue.take(&mut jobs) {
+            let now = self.shared.clock.now();
+            for job in jobs.drain(..) {
+                let reply = self.decide(job.id, job.request, now);
+                self.answers.push((job.answer, reply));
+                if self.builder.image_bytes() >= FRAME_BYTES {
+                    self.commit(now);
+                }
+            }
+            self.commit(now);
+        }
+        let last = self.active.take().map(Active::finish);
+        self.shared.keeper.close(last);
+    }
+
+    fn decide(&mut self, id: RecordId, request: Request, now: Timestamp) -> Result<Reply> {
+        self.shared.check_open()?;
+        let (record, segment) = self.find(id)?;
+        let (command, is_claim) = match request {
+            Request::Claim(claim) => {
+                let counter = self.fence.counter + 1;
+                (
+                    Command::Claim(
+                        claim,
+                        Fence {
+                            counter,
+                            ..self.fence
+                        },
+                    ),
+                    true,
+                )
+            }
+            Request::Settle(fence, end) => (Command::Settle(fence, end), false),
+            Request::Renew(fence, lease) => (Command::Renew(fence, lease), false),
+            Request::Carry(below) => return Ok(self.carry(id, record, segment, below)),
+        };
+        let stepped = step(record, command, now);
+        if stepped.change == Change::Record && is_claim {
+            self.shared.check_room()?;
+            self.fence.counter += 1;
+        }
+        match stepped.change {
+            Change::Nothing => {}
+            Change::Lease => self.note(id, stepped.record, None, segment),
+            Change::Record => self.write(id, stepped.record),
+        }
+        Ok(stepped.reply)
+    }
+
+    fn find(&self, id: RecordId) -> Result<(Option<Record>, u32)> {
+        if let Some(pending) = self.pending.get(&id) {
+            return Ok((pending.record.clone(), pending.segment));
+        }
+        match self.shared.table.get(id) {
+            Some(Slot::Live(live)) => Ok((Some(live.record), live.segment)),
+            _ => Ok((self.shared.find(id)?, 0)),
+        }
+    }
+
+    fn write(&mut self, id: RecordId, record: Option<Record>) {
+        let entry = self.builder.len();
+        let kind = Kind::of(record.as_ref());
+        self.builder
+            .push(id, kind, |out| image::encode(out, id, record.as_ref()));
+        self.note(id, record, Some(entry), 0);
+    }
+
+    fn note(&mut self, id: RecordId, record: Option<Record>, entry: Option<usize>, segment: u32) {
+        // A lease that changes behind an image of the same batch leaves the image standing.
+        let entry = entry.or_else(|| self.pending.get(&id).and_then(|pending| pending.entry));
+        let pending = Pending {
+            record,
+            entry,
+            segment,
+            at: None,
+        };
+        self.pending.insert(id, pending);
+    }
+
+    fn carry(&mut self, id: RecordId, record: Option<Record>, segment: u32, below: u32) -> Reply {
+        let is_in_frame = self
+            .pending
+            .get(&id)
+            .is_some_and(|pending| pending.entry.is_some());
+        if record.as_ref().is_some_and(is_live) && segment < below && !is_in_frame {
+            self.write(id, record);
+        }
+        Reply::Aged
+    }
+
+    /// Makes the batch durable, shows it to everybody, and answers.
+    fn commit(&mut self, now: Timestamp) {
+        let done = match self.builder.is_empty() {
+            true => Ok(()),
+            false => self.append(now),
+        };
+        match done {
+            Ok(()) => self.publish(),
+            Err(error) => self.refuse(&error),
+        }
+        self.builder.clear();
+        self.pending.clear();
+        for (answer, reply) in self.answers.drain(..) {
+            // Whoever asked may have gone; that changes nothing.
+            let _ = answer.send(reply);
+        }
+    }
+
+    /// None of the batch has happened.
+    fn refuse(&mut self, error: &Error) {
+        for (_, reply) in &mut self.answers {
+            if reply.is_ok() {
+                *reply = Err(Error::new(error.kind(), error.to_string()));
+            }
+        }
+    }
+
+    fn append(&mut self, now: Timestamp) -> Result<()> {
+        self.shared.check_open()?;
+        self.make_room()?;
+        let Some(active) = &mut self.active else {
+            return Err(self.shared.closed());
+        };
+        let place = Place {
+            seed: active.segment.seed,
+            ordinal: active.ordinal,
+            time: now,
+        };
+        let entries = self.builder.assemble(&mut self.frame, place);
+        if let Err(error) = active.store(&self.frame, self.shared.options.durability) {
+            return Err(active.failed(&self.shared, self.frame.len(), &error));
+        }
+        let (number, start) = (active.segment.number, active.end);
+        for (at, entry) in entries.iter().enumerate() {
+            let pending = self
+                .pending
+                .get_mut(&entry.id)
+                .filter(|it| it.entry == Some(at));
+            let record = pending.as_ref().and_then(|pending| pending.record.as_ref());
+            if entry.kind != Kind::Sealed {
+                active.noted.push(recover::noted(entry, record, start));
+            }
+            if let Some(pending) = pending {
+                let offset = start + entry.offset;
+                pending.at = Some(Location::new(number, offset, entry.len, entry.kind));
+            }
+        }
+        active.end += self.frame.len();
+        active.ordinal += 1;
+        active.latest = now;
+        Ok(())
+    }
+
+    /// Goes on in the next segment if the frame does not fit into this one.
+    fn make_room(&mut self) -> Result<()> {
+        let needed = self.builder.len_max() + NOTE_LEN;
+        let fits = |active: &Active| active.end + needed <= active.capacity;
+        if self.active.as_ref().is_some_and(fits) {
+            return Ok(());
+        }
+        let (segment, capacity) = self.shared.next_segment((HEADER_LEN + needed) as u64)?;
+        let next = Active {
+            segment,
+            end: HEADER_LEN,
+            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            ordinal: 0,
+            latest: Timestamp::default(),
+            noted: Vec::new(),
+        };
+        if let Some(full) = self.active.replace(next) {
+            let (number, len) = (full.segment.number, full.end as u64);
+            self.builder.push(RecordId::default(), Kind::Sealed, |out| {
+                image::encode_sealed(out, number, len);
+            });
+            self.shared.keeper.seal(full.finish());
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        for (id, pending) in self.pending.drain() {
+            let slot = match (pending.record, pending.at) {
+                (None, _) => None,
+                (Some(record), at) if is_live(&record) => Some(Slot::live(
+                    record,
+                    at.map_or(pending.segment, |at| at.segment),
+                )),
+                (Some(_), at) => at.map(Slot::Stored),
+            };
+            self.shared.table.with(id, |entry| match slot {
+                Some(slot) => entry.put(slot),
+                None => drop(entry.take()),
+            });
+        }
+    }
+}
+
+fn is_live(record: &Record) -> bool {
+    matches!(
+        record.state,
+        State::InFlight { .. } | State::Indeterminate { .. }
+    )
+}
+
+impl Active {
+    fn store(&self, frame: &[u8], durability: Durability) -> io::Result<()> {
+        self.segment.file.write_all_at(frame, self.end as u64)?;
+        match durability {
+            Durability::Full => self.segment.file.sync(),
+            Durability::Relaxed => Ok(()),
+        }
+    }
+
+    /// A disk that is full is no failure as long as the segment is as it was before.
+    fn failed(&self, shared: &Shared, len: usize, error: &io::Error) -> Error {
+        if is_full(error) {
+            let zeros = vec![0; len];
+            let undone = self.segment.file.write_all_at(&zeros, self.end as u64);
+            if undone.and_then(|()| self.segment.file.sync()).is_ok() {
+                return no_room(&shared.folder.path, error);
+            }
+        }
+        let name = self.segment.path.display();
+        shared.shut(&format!("{name}: offset {}: {error}", self.end));
+        shared.closed()
+    }
+
+    fn finish(self) -> Written {
+        Written {
+            segment: self.segment,
+            len: self.end as u64,
+            latest: self.latest,
+            noted: self.noted,
+        }
+    }
+}
+
+/// Whether the disk, or our share of it, is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+pub(super) fn no_room(folder: &Path, error: &dyn Display) -> Error {
+    let message = format!(
+        "the disk of the store {} is full ({error}): new claims are refused, stored outcomes are served; \
+         make room and it goes on by itself",
+        folder.display()
+    );
+    Error::new(ErrorKind::Full, message)
+}

@@ -1,0 +1,217 @@
+//! `memory:` keeps records as long as the process lives. For tests, and for effects that die with the process too.
+//!
+//! At its limit it refuses new claims. It never evicts: a record that vanished would run again.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{Guarantees, Page, Query, Reading, Store, table::Table};
+use crate::{
+    Error, ErrorKind, Result,
+    clock::{Clock, StoreClock, SystemClock, Timestamp},
+    key::{RecordId, Secret},
+    record::{Claim, Command, Fence, Record, Reply, Settled, Settlement, State, Verdict, step},
+};
+
+/// What a record takes beside its outcome, roughly: itself and its place in the table.
+const RECORD_BYTES: usize = 256;
+
+/// The store in memory. Clones share their records.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    table: Table<Box<Record>>,
+    clock: StoreClock,
+    secret: Secret,
+    /// Counts grants, so that no fence is issued twice.
+    counter: AtomicU64,
+    /// Random for this store, so that its fences differ from those of the process before.
+    nonce: u32,
+    /// What the records take by now.
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Memory {
+    /// Takes this much before it refuses new claims, unless told otherwise.
+    pub const BYTES_MAX: usize = 256 << 20;
+
+    /// A store with the default limit.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_options(Self::BYTES_MAX, Arc::new(SystemClock))
+    }
+
+    /// A store that refuses new claims once its records take `bytes_max`.
+    #[must_use]
+    pub fn with_options(bytes_max: usize, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                table: Table::new(),
+                clock: StoreClock::start(clock),
+                secret: Secret::random(),
+                counter: AtomicU64::new(0),
+                nonce: rand::random(),
+                bytes: AtomicUsize::new(0),
+                bytes_max,
+            }),
+        }
+    }
+
+    fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
+        let counter = self.shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let fence = Fence {
+            epoch: 1,
+            counter,
+            nonce: self.shared.nonce,
+        };
+        let command = Command::Claim(claim.clone(), fence);
+        match self.apply(claim.id, command)? {
+            Reply::Verdict(verdict) => Ok(verdict),
+            Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
+        }
+    }
+
+    fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
+        match self.apply(id, command)? {
+            Reply::Settled(settled) => Ok(settled),
+            Reply::Verdict(_) | Reply::Aged => Err(mixed_up()),
+        }
+    }
+
+    fn apply(&self, id: RecordId, command: Command) -> Result<Reply> {
+        let shared = &*self.shared;
+        shared.table.with(id, |entry| {
+            let is_claim = matches!(command, Command::Claim(..));
+            if is_claim && entry.get().is_none() {
+                shared.check_room()?;
+            }
+            // The clock is read under the lock: time never runs backwards for a record.
+            let now = shared.clock.now();
+            let before = entry.take();
+            let bytes_before = before.as_deref().map_or(0, size);
+            let stepped = step(before.map(|record| *record), command, now);
+            let bytes_after = stepped.record.as_ref().map_or(0, size);
+            if let Some(record) = stepped.record {
+                entry.put(Box::new(record));
+            }
+            shared.bytes.fetch_add(bytes_after, Ordering::Relaxed);
+            shared.bytes.fetch_sub(bytes_before, Ordering::Relaxed);
+            Ok(stepped.reply)
+        })
+    }
+
+    fn read_one(&self, id: RecordId) -> Option<Reading> {
+        let record = *self.shared.table.get(id)?;
+        let now = self.shared.clock.now();
+        let record = step(Some(record), Command::Age, now).record?;
+        Some(Reading { id, record, now })
+    }
+}
+
+impl Shared {
+    fn check_room(&self) -> Result<()> {
+        let (bytes, bytes_max) = (self.bytes.load(Ordering::Relaxed), self.bytes_max);
+        if bytes < bytes_max {
+            return Ok(());
+        }
+        let message = format!(
+            "the memory store is full: its records take {bytes} of {bytes_max} bytes; \
+             wait for retention to end, raise the limit, or use a file: store"
+        );
+        Err(Error::new(ErrorKind::Full, message))
+    }
+}
+
+fn size(record: &Record) -> usize {
+    let outcome = match &record.state {
+        State::Completed { outcome, .. } => outcome.encoded().len(),
+        _ => 0,
+    };
+    RECORD_BYTES + outcome
+}
+
+fn mixed_up() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "a command got the answer to another one",
+    )
+}
+
+impl Store for Memory {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        Ok(claims.iter().map(|claim| self.claim_one(claim)).collect())
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        self.settle_one(id, Command::Settle(fence, end.sealed(id)))
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        self.settle_one(id, Command::Renew(fence, lease))
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        Ok(self.read_one(id))
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        super::list(&self.shared.table, query, |id| Ok(self.read_one(id)))
+    }
+
+    async fn sweep(&self, at_most: u32) -> Result<u32> {
+        let now = self.shared.clock.now();
+        let mut swept = 0;
+        let mut after = None;
+        while swept < at_most {
+            let ids = self
+                .shared
+                .table
+                .ids_after(after, |record| is_past(record, now));
+            let Some(last) = ids.last() else { break };
+            after = Some(*last);
+            for id in ids.into_iter().take((at_most - swept) as usize) {
+                self.apply(id, Command::Age)?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            survives_process: false,
+            survives_power: false,
+            lossy_failover: false,
+            shared: false,
+        }
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.shared.secret
+    }
+}
+
+/// Whether time has something to take from this record.
+fn is_past(record: &Record, now: Timestamp) -> bool {
+    match record.state {
+        State::Completed { retention_ends, .. } => retention_ends <= now,
+        State::Tombstone { remember_ends } => remember_ends <= now,
+        State::InFlight { .. } | State::Indeterminate { .. } => false,
+    }
+}

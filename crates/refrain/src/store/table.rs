@@ -1,0 +1,121 @@
+//! The table of records in memory that the memory store and the embedded store share: many small maps, each behind its own lock.
+//!
+//! Small maps keep the pauses short in which one of them grows, and shards by the first byte of the identity keep listing in order.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::key::RecordId;
+
+type Shard<V> = HashMap<RecordId, V, BuildHasherDefault<IdHasher>>;
+
+/// Values by record identity.
+#[derive(Debug)]
+pub(crate) struct Table<V> {
+    shards: Box<[Mutex<Shard<V>>]>,
+}
+
+impl<V> Table<V> {
+    pub(crate) fn new() -> Self {
+        let shards = (0..=u8::MAX).map(|_| Mutex::default()).collect();
+        Self { shards }
+    }
+
+    /// Works on what stands under `id` while nobody else can.
+    pub(crate) fn with<R>(&self, id: RecordId, work: impl FnOnce(&mut Entry<'_, V>) -> R) -> R {
+        let mut shard = self.shard(id.0[0]);
+        work(&mut Entry {
+            shard: &mut shard,
+            id,
+        })
+    }
+
+    /// A copy of what stands under `id`.
+    pub(crate) fn get(&self, id: RecordId) -> Option<V>
+    where
+        V: Clone,
+    {
+        self.shard(id.0[0]).get(&id).cloned()
+    }
+
+    /// Identities behind `after` in order, from one shard at a time, so that nobody waits long.
+    /// Answers an empty list only at the end.
+    pub(crate) fn ids_after(
+        &self,
+        after: Option<RecordId>,
+        fits: impl Fn(&V) -> bool,
+    ) -> Vec<RecordId> {
+        let first = after.map_or(0, |id| id.0[0]);
+        for byte in first..=u8::MAX {
+            let shard = self.shard(byte);
+            let mut ids: Vec<_> = shard
+                .iter()
+                .filter(|(id, value)| after.is_none_or(|after| **id > after) && fits(value))
+                .map(|(id, _)| *id)
+                .collect();
+            drop(shard);
+            if !ids.is_empty() {
+                ids.sort_unstable();
+                return ids;
+            }
+        }
+        Vec::new()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (0..=u8::MAX).map(|byte| self.shard(byte).len()).sum()
+    }
+
+    fn shard(&self, byte: u8) -> MutexGuard<'_, Shard<V>> {
+        // A panic cannot leave a map half changed: every change to it is one call.
+        let shard = &self.shards[usize::from(byte)];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One place in the table, locked.
+#[derive(Debug)]
+pub(crate) struct Entry<'a, V> {
+    shard: &'a mut Shard<V>,
+    id: RecordId,
+}
+
+impl<V> Entry<'_, V> {
+    pub(crate) fn get(&self) -> Option<&V> {
+        self.shard.get(&self.id)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<V> {
+        let value = self.shard.remove(&self.id);
+        if self.shard.len() * 4 < self.shard.capacity() && self.shard.capacity() > 4_096 {
+            self.shard.shrink_to(self.shard.len() * 2);
+        }
+        value
+    }
+
+    pub(crate) fn put(&mut self, value: V) {
+        self.shard.insert(self.id, value);
+    }
+}
+
+/// Record identities are keyed digests: their own bytes are as good as any hash of them.
+#[derive(Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let mixed = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.0 = mixed ^ (mixed >> 32);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The embedded store across restarts: what was acknowledged is there, and nobody else's folder is touched.
+
+use std::{fs, path::Path, time::Duration};
+
+use refrain::{
+    Claim, ErrorKind, Fingerprint, Guarantee, Outcome, RecordId, Settled, Settlement, Store,
+    Verdict,
+    store::embedded::{Embedded, Options},
+};
+
+fn open(folder: &Path) -> Embedded {
+    Embedded::open(folder, Options::default()).unwrap()
+}
+
+fn id(number: u8) -> RecordId {
+    RecordId([number; 16])
+}
+
+fn claim(number: u8) -> Claim {
+    Claim::new(id(number), Fingerprint([1; 16]))
+}
+
+async fn ask(store: &Embedded, claim: Claim) -> Verdict {
+    store.claim(&[claim]).await.unwrap().remove(0).unwrap()
+}
+
+fn complete(body: &str) -> Settlement {
+    Settlement::Complete {
+        outcome: Outcome::new(200, body),
+        retention: Duration::from_secs(60),
+        remember: Duration::from_secs(60),
+    }
+}
+
+async fn run(store: &Embedded, number: u8, end: Settlement) {
+    let Verdict::Granted(grant) = ask(store, claim(number)).await else {
+        panic!("not granted");
+    };
+    let settled = store.settle(id(number), grant.fence, end).await.unwrap();
+    assert_eq!(settled, Settled::Applied);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    run(&store, 1, complete("one")).await;
+    run(&store, 2, Settlement::Release).await;
+    let Verdict::Granted(_) = ask(&store, claim(3)).await else {
+        panic!("not granted");
+    };
+    let at_least_once = Claim {
+        guarantee: Guarantee::AtLeastOnce,
+        ..claim(4)
+    };
+    let Verdict::Granted(first) = ask(&store, at_least_once.clone()).await else {
+        panic!("not granted");
+    };
+    drop(store);
+
+    let store = open(folder.path());
+    assert_eq!(store.damage(), []);
+    let Verdict::Replay(outcome) = ask(&store, claim(1)).await else {
+        panic!("not replayed");
+    };
+    assert_eq!(&outcome.body()[..], b"one");
+    assert!(matches!(ask(&store, claim(2)).await, Verdict::Granted(_)));
+    // The holder is known to be gone: nobody waits for its lease.
+    assert!(matches!(
+        ask(&store, claim(3)).await,
+        Verdict::Indeterminate(_)
+    ));
+    let taken = Claim {
+        claimant: refrain::record::Claimant::random(),
+        ..at_least_once
+    };
+    let Verdict::Granted(second) = ask(&store, taken).await else {
+        panic!("not taken over");
+    };
+    assert_eq!((first.attempt, second.attempt), (1, 2));
+    assert!(second.fence > first.fence);
+}
+
+#[test]
+fn a_second_holder_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let _store = open(folder.path());
+    let error = Embedded::open(folder.path(), Options::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Held);
+    assert!(
+        error.to_string().contains(&std::process::id().to_string()),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_folder_that_is_not_ours_is_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("precious.txt"), "mine").unwrap();
+    let error = Embedded::open(folder.path(), Options::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("precious.txt"), "{error}");
+    let names: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|it| it.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["precious.txt"]);
+}
+
+#[test]
+fn an_unknown_format_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()));
+    let path = folder.path().join("refrain.store");
+    let text = fs::read_to_string(&path)
+        .unwrap()
+        .replace("format 1", "format 9");
+    fs::write(&path, text).unwrap();
+    let error = Embedded::open(folder.path(), Options::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("format version 9"), "{error}");
+}
