@@ -1,2 +1,51 @@
-//! Placeholder until the library beneath it stands.
-fn main() {}
+//! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
+//!
+//! No dependency but the standard library, so that the first command on a fresh machine starts at once.
+
+use std::process::ExitCode;
+
+mod bench;
+mod cargo;
+mod test;
+mod tidy;
+
+const HELP: &str = "\
+The project's own commands.
+
+Usage: cargo xtask COMMAND [ARGUMENT]...
+
+Commands:
+  test [ARGUMENT]...   run every test of the workspace; arguments go on to `cargo test`
+  bench [NAME]...      run the benchmarks, all of them or those named
+  tidy                 check the house rules that no compiler checks
+  help                 print this page
+
+Exit codes: 0 fine, 1 a check found something, 2 usage; a failing cargo's own code is passed on.
+";
+
+/// The command line was not understood.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => return usage("no command was given"),
+    };
+    match command {
+        "test" => test::run(rest),
+        "bench" => bench::run(rest),
+        "tidy" if rest.is_empty() => tidy::run(),
+        "tidy" => usage("tidy takes no arguments"),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        other => usage(&format!("there is no command `{other}`")),
+    }
+}
+
+fn usage(problem: &str) -> ExitCode {
+    eprint!("xtask: {problem}\n\n{HELP}");
+    ExitCode::from(USAGE)
+}

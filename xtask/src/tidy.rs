@@ -1,0 +1,92 @@
+//! `cargo xtask tidy`: the house rules that no compiler checks.
+//!
+//! A rule is a function over the whole [`Tree`]; each finding names file, line and fix.
+//! Trees are plain values, so that every rule is shown failing on a bad sample without touching a disk.
+
+use std::{fmt, process::ExitCode};
+
+use crate::cargo;
+
+mod links;
+mod problems;
+mod rust;
+mod text;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use tree::Tree;
+
+/// A rule looks at the whole tree and reports what breaks it.
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+const RULES: [Rule; 10] = [
+    text::length,
+    text::leftovers,
+    text::white_space,
+    text::last_newline,
+    rust::opening_doc,
+    rust::clock,
+    rust::pure_record,
+    rust::no_driver,
+    problems::pages,
+    links::targets,
+];
+
+/// Checks the working tree; exit code 1 if anything was found.
+pub(crate) fn run() -> ExitCode {
+    let tree = match Tree::read(&cargo::root()) {
+        Ok(tree) => tree,
+        Err(error) => {
+            eprintln!("xtask tidy: the tree could not be read: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let findings = check(&tree);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => {
+            println!("xtask tidy: {} files, nothing found", tree.files.len());
+            ExitCode::SUCCESS
+        }
+        count => {
+            println!("xtask tidy: {count} to mend");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Applies every rule; what was found comes in the order of files and lines.
+fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
+    findings.sort();
+    findings
+}
+
+/// A place that breaks a rule.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    line: usize,
+    /// What is wrong, and what to do.
+    message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}

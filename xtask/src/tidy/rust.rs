@@ -1,0 +1,132 @@
+//! Rules for the sources: what a crate opens with, and what may be named where.
+
+use super::{
+    Finding,
+    tree::{Tree, words},
+};
+
+/// What reads a clock, without the type's name in one piece, so that this file passes its own rule.
+const CLOCKS: [&str; 2] = [concat!("Instant", "::now"), concat!("SystemTime", "::now")];
+/// Tokio's clock can be paused by a test, so it may be read where it is named in full.
+const PAUSABLE: &str = concat!("tokio::time::", "Instant", "::now");
+
+/// Words with which the state machine would do I/O or read a clock.
+const IMPURE: [&str; 7] = [
+    "Instant",
+    "SystemTime",
+    "Clock",
+    "SystemClock",
+    "StoreClock",
+    "tokio",
+    "fs",
+];
+
+const LIBRARY_MANIFEST: &str = "crates/refrain/Cargo.toml";
+/// Drivers, by the start of their crates' names.
+const DRIVERS: [&str; 16] = [
+    "tokio-postgres",
+    "postgres",
+    "deadpool",
+    "sqlx",
+    "diesel",
+    "sea-orm",
+    "rusqlite",
+    "mysql",
+    "mongodb",
+    "redis",
+    "fred",
+    "async-nats",
+    "lapin",
+    "rdkafka",
+    "aws-sdk",
+    "aws-config",
+];
+
+/// Every crate opens with what it is.
+pub(super) fn opening_doc(tree: &Tree) -> Vec<Finding> {
+    let roots = tree
+        .ending("src/lib.rs")
+        .chain(tree.ending("src/main.rs"))
+        .filter(|file| !opens_with_doc(&file.text));
+    let message = "the crate does not open with a doc comment; say in `//!` lines what it is";
+    roots
+        .map(|file| Finding::new(&file.path, 1, message))
+        .collect()
+}
+
+fn opens_with_doc(text: &str) -> bool {
+    let said = text
+        .strip_prefix("//!")
+        .and_then(|rest| rest.lines().next());
+    said.is_some_and(|line| !line.trim().is_empty()) || text.starts_with("#![doc")
+}
+
+/// Only files named `clock.rs` read the clock.
+pub(super) fn clock(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.ending(".rs") {
+        if file.path.ends_with("/clock.rs") {
+            continue;
+        }
+        for (at, code) in file.code() {
+            let code = code.replace(PAUSABLE, "");
+            if let Some(clock) = CLOCKS.iter().find(|clock| code.contains(**clock)) {
+                let message = format!(
+                    "`{clock}` outside clock.rs; take time from refrain::clock, or write {PAUSABLE} for a deadline"
+                );
+                findings.push(Finding::new(&file.path, at, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The state machine is pure.
+pub(super) fn pure_record(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.ending(".rs") {
+        let path = file.path.strip_prefix("crates/refrain/src/record");
+        if !path.is_some_and(|rest| rest == ".rs" || rest.starts_with('/')) {
+            continue;
+        }
+        for (at, code) in file.code() {
+            if let Some(word) = words(code).find(|word| IMPURE.contains(word)) {
+                let message = format!(
+                    "`{word}` in the state machine, which does no I/O and reads no clock; hand the value in"
+                );
+                findings.push(Finding::new(&file.path, at, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The library names no driver.
+pub(super) fn no_driver(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (at, code) in tree
+        .file(LIBRARY_MANIFEST)
+        .iter()
+        .flat_map(|file| file.code())
+    {
+        if let Some(name) = crate_names(code).find(|name| is_driver(name)) {
+            let message = format!(
+                "`{name}` is a driver; stores and brokers that need one live in refrain-stores and refrain-brokers"
+            );
+            findings.push(Finding::new(LIBRARY_MANIFEST, at, message));
+        }
+    }
+    findings
+}
+
+fn crate_names(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-')
+}
+
+fn is_driver(name: &str) -> bool {
+    let name = name.replace('_', "-");
+    DRIVERS.iter().any(|driver| {
+        let rest = name.strip_prefix(driver);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    })
+}

@@ -1,0 +1,213 @@
+//! A rule that never fires is worse than none: people trust it.
+//! So each is shown a bad sample, which it must find at the right line, and a good one, which it must leave alone.
+
+use super::{check, tree::Tree};
+
+/// Checks a tree of `(path, text)` and compares what is found with `path:line: start of the message`.
+#[track_caller]
+fn check_tree(files: &[(&str, &str)], expected: &[&str]) {
+    let mut tree = Tree::default();
+    for (path, text) in files {
+        tree.add(path, text);
+    }
+    let found: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
+    let fits = found.len() == expected.len()
+        && found
+            .iter()
+            .zip(expected)
+            .all(|(found, start)| found.starts_with(start));
+    assert!(fits, "found {found:#?}\nexpected {expected:#?}");
+}
+
+#[test]
+fn long_files_are_found() {
+    let line = "a\n";
+    check_tree(&[("a.rs", &line.repeat(600))], &[]);
+    check_tree(
+        &[("a.rs", &line.repeat(601))],
+        &["a.rs:601: 601 lines, 600 at most"],
+    );
+}
+
+#[test]
+fn leftovers_are_found() {
+    let todo = concat!("TO", "DO");
+    let fixme = concat!("FIX", "ME");
+    let xxx = concat!("X", "XX");
+    let text = format!(
+        "fine\n// {todo}: later\n{fixme}\n{xxx}!\n{}x)\n",
+        concat!("dbg", "!(")
+    );
+    let expected = [
+        &format!("a.rs:2: `{todo}`"),
+        &format!("a.rs:3: `{fixme}`"),
+        &format!("a.rs:4: `{xxx}`"),
+        concat!("a.rs:5: `dbg", "!(`"),
+    ];
+    check_tree(&[("a.rs", &text)], &expected);
+    check_tree(
+        &[("a.sh", &format!("mktemp -d a.{xxx}{xxx}\n{todo}_LIST=1\n"))],
+        &[],
+    );
+}
+
+#[test]
+fn white_space_at_the_end_of_a_line_is_found() {
+    check_tree(
+        &[("a.md", "a\nb \nc\t\n  d\n")],
+        &["a.md:2: white space", "a.md:3: white space"],
+    );
+    check_tree(&[("a.md", "a\r\n")], &[]);
+}
+
+#[test]
+fn files_end_with_one_newline() {
+    check_tree(&[("a.toml", "a = 1\nb = 2")], &["a.toml:2: no newline"]);
+    check_tree(&[("a.toml", "a = 1\n\n")], &["a.toml:2: empty lines"]);
+    check_tree(&[("a.toml", "a = 1\n"), ("b.toml", "")], &[]);
+}
+
+#[test]
+fn crates_open_with_what_they_are() {
+    let bad = "crates/a/src/lib.rs:1: the crate does not open";
+    for text in [
+        "mod a;\n",
+        "\n//! Late.\n",
+        "//!\n//! Late.\n",
+        "// Plain.\n",
+    ] {
+        check_tree(&[("crates/a/src/lib.rs", text)], &[bad]);
+    }
+    check_tree(
+        &[("xtask/src/main.rs", "fn main() {}\n")],
+        &["xtask/src/main.rs:1: the crate"],
+    );
+    check_tree(&[("crates/a/src/lib.rs", "//! A thing.\nmod a;\n")], &[]);
+    check_tree(
+        &[("crates/a/src/lib.rs", "#![doc = include_str!(\"a\")]\n")],
+        &[],
+    );
+    check_tree(&[("crates/a/src/other.rs", "mod a;\n")], &[]);
+}
+
+#[test]
+fn the_clock_is_read_in_one_file() {
+    let instant = concat!("let a = Instant", "::now();\n");
+    let system = concat!("let a = std::time::SystemTime", "::now();\n");
+    let tokio = concat!("let a = tokio::time::Instant", "::now();\n");
+    let comment = concat!("// Not Instant", "::now, which cannot be turned.\n");
+    let path = "crates/refrain/src/engine.rs";
+    check_tree(
+        &[(path, instant)],
+        &["crates/refrain/src/engine.rs:1: `Instant"],
+    );
+    check_tree(
+        &[(path, system)],
+        &["crates/refrain/src/engine.rs:1: `SystemTime"],
+    );
+    check_tree(&[(path, &format!("{tokio}{comment}"))], &[]);
+    check_tree(&[("crates/refrain/src/clock.rs", instant)], &[]);
+}
+
+#[test]
+fn the_state_machine_stays_pure() {
+    for bad in [
+        "use std::{time::Instant, fmt};\n",
+        "use std::time::SystemTime;\n",
+        "use crate::clock::SystemClock;\n",
+        "tokio::spawn(async {});\n",
+        "use std::{fs, fmt};\n",
+    ] {
+        check_tree(
+            &[("crates/refrain/src/record.rs", bad)],
+            &["crates/refrain/src/record.rs:1: `"],
+        );
+        check_tree(
+            &[("crates/refrain/src/record/step.rs", bad)],
+            &["crates/refrain/src/record/step.rs:1: `"],
+        );
+        check_tree(&[("crates/refrain/src/records.rs", bad)], &[]);
+    }
+    let good = "//! Instant answers, no tokio.\nuse crate::clock::Timestamp;\n";
+    check_tree(&[("crates/refrain/src/record.rs", good)], &[]);
+}
+
+#[test]
+fn the_library_names_no_driver() {
+    let path = "crates/refrain/Cargo.toml";
+    for bad in [
+        "[dependencies]\ntokio-postgres = \"0.7\"\n",
+        "[dependencies]\nredis.workspace = true\n",
+        "[features]\npg = [\"dep:deadpool-postgres\"]\n",
+        "[dependencies]\naws-sdk-sqs = { version = \"1\" }\n",
+        "[dependencies]\nq = { package = \"async_nats\" }\n",
+    ] {
+        check_tree(&[(path, bad)], &["crates/refrain/Cargo.toml:2: `"]);
+        check_tree(&[("crates/refrain-stores/Cargo.toml", bad)], &[]);
+    }
+    check_tree(
+        &[(
+            path,
+            "[dependencies]\n# redis lives elsewhere\ntokio = \"1\"\nredistribute = \"1\"\n",
+        )],
+        &[],
+    );
+}
+
+#[test]
+fn problem_codes_and_pages_are_the_same_set() {
+    let source = "crates/refrain/src/http/problem.rs";
+    let function = "impl Problem {\n    fn code(self) -> &'static str {\n        match self {\n            A => \"in-flight\",\n        }\n    }\n    fn advice(self) -> &'static str {\n        \"reuse-key\"\n    }\n}\n";
+    let fields = "const A: Problem = Problem { code: \"in-flight\", advice: \"wait\" };\n";
+    for (text, line) in [(function, 4), (fields, 1)] {
+        let page = ("docs/problems/in-flight.md", "# in-flight\n");
+        let extra = ("docs/problems/gone.md", "# gone\n");
+        let no_page = format!("{source}:{line}: the problem `in-flight` has no page");
+        let no_code = "docs/problems/gone.md:1: no problem has the code `gone`";
+        check_tree(&[(source, text), page], &[]);
+        check_tree(&[(source, text)], &[&no_page]);
+        check_tree(&[(source, text), page, extra], &[no_code]);
+    }
+    check_tree(
+        &[(source, "fn main() {}\n")],
+        &["crates/refrain/src/http/problem.rs:1: no problem code"],
+    );
+    check_tree(&[("docs/problems/in-flight.md", "# in-flight\n")], &[]);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let there = ("docs/a/there.md", "# There\n");
+    for good in [
+        "[a](a/there.md)\n",
+        "[a](a/there.md#part) and [b](#here) and [c](../docs/a)\n",
+        "[a](./a/there.md \"title\")\n",
+        "[a](https://example.org/x) [b](mailto:a@example.org) [c](/.well-known/x)\n",
+        "`[a](nowhere.md)`\n",
+        "```\n[a](nowhere.md)\n```\n",
+        "[a]: a/there.md\n",
+    ] {
+        check_tree(&[("docs/page.md", good), there], &[]);
+    }
+    for bad in [
+        "\n[a](nowhere.md)\n",
+        "\n[a](a/there.md) [b](there.md)\n",
+        "\n[a](../../docs/a/there.md)\n",
+        "\n![a](a/picture.png)\n",
+        "\n[a]: nowhere.md\n",
+    ] {
+        check_tree(
+            &[("docs/page.md", bad), there],
+            &["docs/page.md:2: the link to `"],
+        );
+    }
+}
+
+#[test]
+fn the_project_itself_is_read_and_skips_what_nobody_wrote() {
+    let tree = Tree::read(&crate::cargo::root()).unwrap();
+    assert!(tree.file("xtask/src/tidy/tests.rs").is_some());
+    assert!(tree.paths.contains("Cargo.lock"));
+    let built = |path: &String| path.starts_with("target/") || path.starts_with(".git/");
+    assert!(!tree.paths.iter().any(built));
+}

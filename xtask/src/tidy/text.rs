@@ -1,0 +1,72 @@
+//! Rules for every text: its length, its leftovers, its white space.
+
+use super::{
+    Finding,
+    tree::{Tree, words},
+};
+
+/// The longest file, in lines.
+const LINES_MAX: usize = 600;
+
+/// What is left behind while working. Written in halves, so that this file passes its own rule.
+const LEFTOVERS: [&str; 3] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+];
+const DEBUG_MACRO: &str = concat!("dbg", "!(");
+
+/// No file is over [`LINES_MAX`] lines.
+pub(super) fn length(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in &tree.files {
+        let lines = file.lines().count();
+        if lines > LINES_MAX {
+            let message = format!("{lines} lines, {LINES_MAX} at most; split it by purpose");
+            findings.push(Finding::new(&file.path, LINES_MAX + 1, message));
+        }
+    }
+    findings
+}
+
+/// Nothing is left for later in a place where nobody looks.
+pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
+    each_line(tree, |line| {
+        let note = words(line).find(|word| LEFTOVERS.contains(word));
+        let debug = line.contains(DEBUG_MACRO).then_some(DEBUG_MACRO);
+        let what = note.or(debug)?;
+        Some(format!("`{what}`; do it now, or take it out"))
+    })
+}
+
+/// No line ends in white space.
+pub(super) fn white_space(tree: &Tree) -> Vec<Finding> {
+    each_line(tree, |line| {
+        let trailing = line.trim_end() != line;
+        trailing.then(|| "white space at the end of the line; delete it".into())
+    })
+}
+
+/// Every file ends with one newline.
+pub(super) fn last_newline(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| !file.text.is_empty()) {
+        let message = match file.text.as_str() {
+            text if !text.ends_with('\n') => "no newline at the end of the file; add one",
+            text if text.ends_with("\n\n") => "empty lines at the end of the file; delete them",
+            _ => continue,
+        };
+        findings.push(Finding::new(&file.path, file.lines().count(), message));
+    }
+    findings
+}
+
+fn each_line(tree: &Tree, rule: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in &tree.files {
+        for (at, line) in file.lines() {
+            findings.extend(rule(line).map(|message| Finding::new(&file.path, at, message)));
+        }
+    }
+    findings
+}

@@ -1,0 +1,108 @@
+//! What the rules look at: every file of the project, text files with their text.
+
+use std::{collections::BTreeSet, fs, io, path::Path};
+
+/// Folders that hold nothing that anybody wrote.
+const SKIPPED: [&str; 3] = [".git", "target", "refrain-data"];
+/// How the names of the texts that we write by hand end.
+const WRITTEN: [&str; 6] = [".rs", ".md", ".toml", ".sh", ".ci/run", ".gitignore"];
+
+/// The project, as paths from its root with `/` between the names.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// The texts that are written by hand.
+    pub(super) files: Vec<File>,
+    /// All files, for links to point to.
+    pub(super) paths: BTreeSet<String>,
+}
+
+/// One text.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+impl Tree {
+    /// Reads the project under `root`.
+    pub(super) fn read(root: &Path) -> io::Result<Self> {
+        let mut tree = Self::default();
+        tree.read_folder(root, "")?;
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
+    }
+
+    fn read_folder(&mut self, folder: &Path, prefix: &str) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if SKIPPED.contains(&name.as_str()) {
+                continue;
+            }
+            let path = format!("{prefix}{name}");
+            if entry.file_type()?.is_dir() {
+                self.read_folder(&entry.path(), &format!("{path}/"))?;
+            } else {
+                self.read_file(&entry.path(), path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_file(&mut self, file: &Path, path: String) -> io::Result<()> {
+        if !WRITTEN.iter().any(|end| path.ends_with(end)) {
+            self.paths.insert(path);
+            return Ok(());
+        }
+        let text = fs::read_to_string(file)
+            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+        self.add(&path, &text);
+        Ok(())
+    }
+
+    /// Adds a text.
+    pub(super) fn add(&mut self, path: &str, text: &str) {
+        self.paths.insert(path.into());
+        self.files.push(File {
+            path: path.into(),
+            text: text.into(),
+        });
+    }
+
+    /// The text at exactly this path.
+    pub(super) fn file(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// The texts whose names end like this.
+    pub(super) fn ending(&self, end: &'static str) -> impl Iterator<Item = &File> {
+        self.files
+            .iter()
+            .filter(move |file| file.path.ends_with(end))
+    }
+}
+
+impl File {
+    /// The lines with their numbers, from 1.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| (at + 1, line))
+    }
+
+    /// The lines of a Rust source or a TOML file without their comments.
+    pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mark = match self.path.ends_with(".rs") {
+            true => "//",
+            false => "#",
+        };
+        self.lines()
+            .map(move |(at, line)| (at, line.split_once(mark).map_or(line, |(code, _)| code)))
+    }
+}
+
+/// The words of a line: runs of letters, digits and underscores.
+pub(super) fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
