@@ -83,7 +83,7 @@ impl fmt::Debug for RequestView<'_> {
 }
 
 /// Header fields, looked up by name.
-pub trait Fields {
+pub trait Fields: Sync {
     /// Shows every value of the field `name`, which is in lower case, in order.
     fn each(&self, name: &str, show: &mut dyn FnMut(&[u8]));
 }
