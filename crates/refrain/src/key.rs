@@ -8,6 +8,8 @@ use std::fmt;
 
 use crate::{Error, ErrorKind, Result};
 
+mod derive;
+
 mod pointer;
 pub use pointer::Pointer;
 
@@ -18,10 +20,13 @@ mod source;
 pub use source::{Source, Syntax};
 
 mod template;
-pub use template::Template;
+pub use template::{MEMBERS_MAX, Template};
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
+
+/// The header that carries a key unless the policy names another one.
+pub const KEY_HEADER: &str = "idempotency-key";
 
 /// The version of how a record's identity is made from scope and key.
 const DERIVATION: u8 = 1;
@@ -125,13 +130,36 @@ impl Secret {
     /// Digests `parts` for one `purpose`; the parts cannot run into each other.
     #[must_use]
     pub fn digest<const N: usize>(&self, purpose: &str, parts: &[&[u8]]) -> [u8; N] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        for part in std::iter::once(&purpose.as_bytes()).chain(parts) {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part);
-        }
+        let mut digest = self.start_digest(purpose);
+        parts.iter().for_each(|part| digest.part(part));
+        digest.finish()
+    }
+
+    /// Starts such a digest, to give it its parts one by one.
+    pub(crate) fn start_digest(&self, purpose: &str) -> Digest {
+        let mut digest = Digest(blake3::Hasher::new_keyed(&self.0));
+        digest.part(purpose.as_bytes());
+        digest
+    }
+}
+
+/// A digest over parts that cannot run into each other: each stands behind its length.
+pub(crate) struct Digest(blake3::Hasher);
+
+impl Digest {
+    pub(crate) fn part(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Says of which kind the next part is, or that none follows.
+    pub(crate) fn tag(&mut self, tag: u8) {
+        self.0.update(&[tag]);
+    }
+
+    pub(crate) fn finish<const N: usize>(self) -> [u8; N] {
         let mut digest = [0; N];
-        hasher.finalize_xof().fill(&mut digest);
+        self.0.finalize_xof().fill(&mut digest);
         digest
     }
 }

@@ -24,4 +24,7 @@ pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 pub mod store;
 pub use store::Store;
 
+#[cfg(feature = "http")]
+pub mod http;
+
 mod varint;

@@ -21,6 +21,11 @@ pub enum Part {
     Header(String),
 }
 
+impl Part {
+    /// What a fingerprint is made of unless the policy says otherwise.
+    pub const DEFAULT: [Self; 4] = [Self::Method, Self::Path, Self::Query, Self::Body];
+}
+
 impl FromStr for Part {
     type Err = Error;
 
@@ -31,7 +36,7 @@ impl FromStr for Part {
             None if text == "query" => Ok(Self::Query),
             None if text == "body" => Ok(Self::Body),
             Some(("body", pointer)) => pointer.parse().map(Self::Member),
-            Some(("header", name)) => crate::key::header_name(name).map(Self::Header),
+            Some(("header", name)) => header(name),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
@@ -39,6 +44,20 @@ impl FromStr for Part {
                 ),
             )),
         }
+    }
+}
+
+/// Any header but those that carry credentials: a retry with a renewed one is still the same request.
+fn header(name: &str) -> Result<Part> {
+    let name = crate::key::header_name(name)?;
+    match name.as_str() {
+        "authorization" | "proxy-authorization" => Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "header:{name} is never part of a fingerprint, since a retry may carry a renewed credential; name it in `credential` instead"
+            ),
+        )),
+        _ => Ok(Part::Header(name)),
     }
 }
 

@@ -1,11 +1,15 @@
 //! Where a request's key comes from, as a policy writes it.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
-use super::{pointer::Pointer, template::Template};
+use super::{Key, pointer::Pointer, template::Template};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a request's key comes from.
+///
+/// Members of the body are looked up whatever its content type says: a policy that names a member knows that the body is JSON,
+/// and a client that labels it wrongly must not slip past its key.
+/// A body that is not JSON as it stands (a compressed one, say) has no members; make the key `required` where that must not pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// `header:NAME`: sent by the client. The name is in lower case.
@@ -39,6 +43,71 @@ pub enum Syntax {
     Strict,
     /// The header's bytes are the key, quotes included.
     Raw,
+}
+
+impl Syntax {
+    /// Reads the key from the value of one header field; white space around it does not count.
+    ///
+    /// The quoted form is a string of RFC 9651, with `\\"` and `\\\\` as its only escapes and without parameters.
+    ///
+    /// ```
+    /// use refrain::key::Syntax;
+    /// let quoted = Syntax::Both.read(br#""order-7""#)?;
+    /// assert_eq!(quoted, Syntax::Both.read(b"order-7")?);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the value is not written that way, or is no [`Key`].
+    pub fn read(self, value: &[u8]) -> Result<Key> {
+        let text = std::str::from_utf8(value)
+            .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?
+            .trim_matches([' ', '\t']);
+        match (self, text.strip_prefix('"')) {
+            (Self::Raw, _) | (Self::Both, None) => Key::new(text),
+            (Self::Both | Self::Strict, Some(rest)) => Key::new(unquoted(rest)?),
+            (Self::Strict, None) => Err(invalid(
+                "the key is not quoted; write it as \"KEY\", with the quotes",
+            )),
+        }
+    }
+}
+
+/// The string whose opening quote was just read.
+fn unquoted(rest: &str) -> Result<Cow<'_, str>> {
+    let end = rest
+        .find(['"', '\\'])
+        .ok_or_else(|| invalid("the key has no closing quote"))?;
+    match &rest[end..] {
+        "\"" => Ok(Cow::Borrowed(&rest[..end])),
+        tail if tail.starts_with('"') => Err(trailing()),
+        _ => unescaped(rest).map(Cow::Owned),
+    }
+}
+
+fn unescaped(rest: &str) -> Result<String> {
+    let mut text = String::with_capacity(rest.len());
+    let mut chars = rest.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' if chars.as_str().is_empty() => return Ok(text),
+            '"' => return Err(trailing()),
+            '\\' => match chars.next() {
+                Some(escaped @ ('"' | '\\')) => text.push(escaped),
+                _ => return Err(invalid("in the key, \\ stands before \" or \\ only")),
+            },
+            _ => text.push(char),
+        }
+    }
+    Err(invalid("the key has no closing quote"))
+}
+
+fn trailing() -> Error {
+    invalid("text follows the key's closing quote; send one key, without parameters")
+}
+
+fn invalid(message: &str) -> Error {
+    Error::new(ErrorKind::Invalid, message)
 }
 
 impl FromStr for Source {

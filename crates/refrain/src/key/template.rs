@@ -1,23 +1,189 @@
 //! Natural keys: a template over members of the body.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
-use crate::{Error, Result};
+use super::{KEY_BYTES_MAX, Key, Pointer};
+use crate::{Error, ErrorKind, Result, fingerprint::Json};
+
+/// How many members a template may name.
+pub const MEMBERS_MAX: usize = 16;
+
+/// Members that tell when something was sent: they change with every attempt, and so would the key.
+const CLOCKS: &[&str] = &["timestamp", "now", "createdat", "sentat"];
+/// Members that are rolled anew for every attempt.
+const RANDOM: &[&str] = &["nonce", "random"];
+/// Members that name the attempt where they stand at the top of the body; further down they may name a thing, as in `/order/uuid`.
+const RANDOM_AT_TOP: &[&str] = &["requestid", "uuid"];
 
 /// A template over members of the body, such as `{/customer}-{/cart}`.
+///
+/// Between two members stands at least one character of visible ASCII other than `%`, `{` and `}`.
+/// In the values, `%XX` stands for `%`, for every character that the template's own text holds, and for all that is not visible ASCII.
+/// So two different lists of values never give the same key.
+///
+/// Members that are clocks or randomness by their names are refused (case, `_` and `-` aside):
+/// `timestamp`, `now`, `created_at`, `sent_at`, `nonce`, `random`, and at the top of the body `request_id` and `uuid`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(String);
+pub struct Template {
+    text: String,
+    pieces: Vec<Piece>,
+    /// The bytes of the template's own text, which values must not show bare.
+    literals: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Literal(String),
+    Member(Pointer),
+}
+
+impl Template {
+    /// The key for this body; `None` where a member is missing, `null`, an array or an object.
+    ///
+    /// Numbers count as they are written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the key would be empty or too long.
+    pub fn render(&self, body: &Json) -> Result<Option<Key>> {
+        let mut key = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Literal(text) => key.push_str(text),
+                Piece::Member(pointer) => match body.text(pointer) {
+                    Some(value) => self.encode(&value, &mut key),
+                    None => return Ok(None),
+                },
+            }
+        }
+        match key.len() {
+            0 => Err(self.refuse("is empty, since its members are; send them with a value")),
+            len if len > KEY_BYTES_MAX => Err(self.refuse(&format!(
+                "has {len} bytes, {KEY_BYTES_MAX} at most are taken; name shorter members in the template, or let the policy use `derive`"
+            ))),
+            _ => Key::new(key).map(Some),
+        }
+    }
+
+    fn encode(&self, value: &str, key: &mut String) {
+        for byte in value.bytes() {
+            if byte.is_ascii_graphic() && byte != b'%' && !self.literals.contains(&byte) {
+                key.push(byte.into());
+            } else {
+                key.push('%');
+                key.extend([byte >> 4, byte & 15].map(hex_digit));
+            }
+        }
+    }
+
+    fn refuse(&self, why: &str) -> Error {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("the natural key `{self}` of this request {why}"),
+        )
+    }
+}
+
+fn hex_digit(half: u8) -> char {
+    char::from(b"0123456789ABCDEF"[usize::from(half & 15)])
+}
 
 impl FromStr for Template {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Ok(Self(text.into()))
+        let refuse = |why: Cow<'static, str>| {
+            let message = format!("`{text}` is no natural key: {why}");
+            Error::new(ErrorKind::Invalid, message)
+        };
+        let pieces = pieces(text).map_err(refuse)?;
+        check(&pieces).map_err(refuse)?;
+        Ok(Self {
+            text: text.into(),
+            literals: literals(&pieces).flat_map(str::bytes).collect(),
+            pieces,
+        })
     }
 }
 
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
+}
+
+type Reason = Cow<'static, str>;
+
+fn pieces(text: &str) -> Result<Vec<Piece>, Reason> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(['{', '}']).unwrap_or(rest.len());
+        let (literal, tail) = rest.split_at(end);
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(checked_literal(literal)?));
+        }
+        if tail.is_empty() {
+            break;
+        }
+        let (pointer, behind) = tail
+            .strip_prefix('{')
+            .and_then(|tail| tail.split_once('}'))
+            .filter(|(pointer, _)| !pointer.contains('{'))
+            .ok_or("a brace has no partner; write {/member}")?;
+        pieces.push(Piece::Member(checked_member(pointer)?));
+        rest = behind;
+    }
+    Ok(pieces)
+}
+
+fn checked_literal(text: &str) -> Result<String, Reason> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
+    match text.bytes().all(is_plain) {
+        true => Ok(text.into()),
+        false => Err("between members stands visible ASCII other than %".into()),
+    }
+}
+
+fn checked_member(text: &str) -> Result<Pointer, Reason> {
+    let pointer: Pointer = text.parse().map_err(|error: Error| error.to_string())?;
+    let (above, name) = text.rsplit_once('/').unwrap_or_default();
+    let name = name.to_ascii_lowercase().replace(['_', '-'], "");
+    let is_top = above.is_empty();
+    let is_in = |list: &[&str]| list.contains(&name.as_str());
+    let what = match () {
+        () if is_in(CLOCKS) => "a clock",
+        () if is_in(RANDOM) || (is_top && is_in(RANDOM_AT_TOP)) => "rolled anew",
+        () => return Ok(pointer),
+    };
+    Err(format!(
+        "by its name {text} is {what} with every attempt, so that no retry would have its first key; name members that stay the same"
+    )
+    .into())
+}
+
+fn check(pieces: &[Piece]) -> Result<(), Reason> {
+    let is_member = |piece: &Piece| matches!(piece, Piece::Member(_));
+    let members = pieces.iter().filter(|piece| is_member(piece)).count();
+    if members == 0 {
+        return Err("it names no member; write {/member}".into());
+    }
+    if members > MEMBERS_MAX {
+        return Err(format!("it names more than {MEMBERS_MAX} members").into());
+    }
+    if pieces.windows(2).any(|pair| pair.iter().all(is_member)) {
+        return Err(
+            "two members stand side by side, and could not be told apart; write something between them".into(),
+        );
+    }
+    match literals(pieces).map(str::len).sum::<usize>() < KEY_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!("its text alone takes {KEY_BYTES_MAX} bytes").into()),
+    }
+}
+
+fn literals(pieces: &[Piece]) -> impl Iterator<Item = &str> {
+    pieces.iter().filter_map(|piece| match piece {
+        Piece::Literal(text) => Some(text.as_str()),
+        Piece::Member(_) => None,
+    })
 }

@@ -1,0 +1,106 @@
+//! JSON in one form, whoever wrote it.
+
+use std::{borrow::Cow, fmt};
+
+use crate::key::Pointer;
+
+pub(crate) mod escape;
+mod parser;
+
+/// How deep arrays and objects may lie in each other.
+pub const JSON_DEPTH_MAX: usize = 128;
+
+/// A JSON document in canonical form.
+///
+/// - Members are sorted by their names, by Unicode code point.
+/// - There is no white space.
+/// - Strings hold the characters themselves; escaped are only `"`, `\` and control characters (`\b \t \n \f \r`, else `\u00xx` in lower case).
+/// - Numbers are kept as they were written: `1`, `1.0` and `1e0` all differ, and none goes through a float.
+///
+/// ```
+/// use refrain::fingerprint::Json;
+/// let json = Json::parse(br#" {"b": 1.0, "\u0061": "x"} "#).unwrap();
+/// assert_eq!(json.as_str(), r#"{"a":"x","b":1.0}"#);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Json(String);
+
+/// Why bytes have no canonical form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotJson {
+    /// They are not JSON in UTF-8, or hold half a surrogate pair.
+    Malformed,
+    /// An object names a member twice, and readers do not agree which one counts.
+    DuplicateName,
+    /// Arrays and objects lie deeper in each other than [`JSON_DEPTH_MAX`].
+    TooDeep,
+    /// There are 4 GiB or more.
+    TooLarge,
+}
+
+impl Json {
+    /// Reads a whole document.
+    ///
+    /// # Errors
+    /// [`NotJson`] says why there is no canonical form.
+    pub fn parse(bytes: &[u8]) -> Result<Self, NotJson> {
+        let text = std::str::from_utf8(bytes).map_err(|_| NotJson::Malformed)?;
+        if u32::try_from(text.len()).is_err() {
+            return Err(NotJson::TooLarge);
+        }
+        parser::canonical(text).map(Self)
+    }
+
+    /// The canonical form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value that the pointer names, in canonical form.
+    #[must_use]
+    pub fn find(&self, pointer: &Pointer) -> Option<&str> {
+        pointer.find_in(&self.0)
+    }
+
+    /// The string, number or boolean that the pointer names, as text: a string without its quotes, a number as written.
+    ///
+    /// `null`, arrays and objects have no text.
+    #[must_use]
+    pub fn text(&self, pointer: &Pointer) -> Option<Cow<'_, str>> {
+        let value = self.find(pointer)?;
+        match value.as_bytes().first()? {
+            b'"' => unquoted(value),
+            b'{' | b'[' | b'n' => None,
+            _ => Some(Cow::Borrowed(value)),
+        }
+    }
+
+    /// The string that the pointer names; nothing else will do.
+    #[must_use]
+    pub fn string(&self, pointer: &Pointer) -> Option<Cow<'_, str>> {
+        self.find(pointer).and_then(unquoted)
+    }
+}
+
+impl From<Json> for String {
+    fn from(json: Json) -> Self {
+        json.0
+    }
+}
+
+impl fmt::Debug for Json {
+    /// Bodies do not belong in logs: only the length is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Json({} bytes)", self.0.len())
+    }
+}
+
+fn unquoted(value: &str) -> Option<Cow<'_, str>> {
+    let inner = value.strip_prefix('"')?.strip_suffix('"')?;
+    Some(match inner.contains('\\') {
+        false => Cow::Borrowed(inner),
+        true => Cow::Owned(escape::decoded(inner).collect()),
+    })
+}

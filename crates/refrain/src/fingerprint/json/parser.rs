@@ -1,0 +1,343 @@
+//! One pass over the text: checks it and writes the canonical form.
+//!
+//! Members are written in the order of the source at first.
+//! Objects whose members are out of order are noted on the way, and put in order by one copy at the end.
+//! So the time is linear but for the sorting of names, and no tree is built.
+
+use std::{cmp::Ordering, ops::Range};
+
+use super::{
+    JSON_DEPTH_MAX, NotJson,
+    escape::{decoded, put_char, simple_escape},
+};
+
+/// The canonical form of a whole document of less than 4 GiB.
+pub(super) fn canonical(text: &str) -> Result<String, NotJson> {
+    let mut parser = Parser::new(text);
+    parser.value(0)?;
+    parser.skip_blank();
+    match parser.peek() {
+        None => Ok(parser.finish()),
+        Some(_) => Err(NotJson::Malformed),
+    }
+}
+
+/// Where a member lies in the text that was written.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    start: u32,
+    name_end: u32,
+    end: u32,
+    /// Whether the name holds an escape, so that its bytes do not sort like its characters.
+    escaped: bool,
+}
+
+impl Member {
+    fn name<'t>(&self, text: &'t str) -> &'t str {
+        &text[self.start as usize..self.name_end as usize]
+    }
+
+    fn cmp(&self, other: &Self, text: &str) -> Ordering {
+        let (one, two) = (self.name(text), other.name(text));
+        match self.escaped || other.escaped {
+            false => inner(one).cmp(inner(two)),
+            true => decoded(inner(one)).cmp(decoded(inner(two))),
+        }
+    }
+}
+
+/// A name without its quotes.
+fn inner(quoted: &str) -> &str {
+    &quoted[1..quoted.len() - 1]
+}
+
+/// An object whose members were written out of order.
+#[derive(Debug)]
+struct Unsorted {
+    start: u32,
+    end: u32,
+    /// Its members, in their right order, within [`Parser::reordered`].
+    members: Range<usize>,
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    /// Canonical but for the order of members. Never longer than what was read, so that 32 bits count it.
+    out: String,
+    /// The members so far of the objects that are still open; a stack.
+    open: Vec<Member>,
+    unsorted: Vec<Unsorted>,
+    reordered: Vec<Member>,
+}
+
+type Step<T = ()> = Result<T, NotJson>;
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            at: 0,
+            out: String::with_capacity(text.len()),
+            open: Vec::new(),
+            unsorted: Vec::new(),
+            reordered: Vec::new(),
+        }
+    }
+
+    fn value(&mut self, depth: usize) -> Step {
+        self.skip_blank();
+        match self.peek() {
+            Some(b'{') => self.object(depth),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => self.string(),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null"),
+            _ => Err(NotJson::Malformed),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Step {
+        let start = self.out_len();
+        let first = self.open.len();
+        let mut more = self.enter(b'}', depth)?;
+        while more {
+            self.member(depth + 1)?;
+            more = self.comma_or(b'}')?;
+        }
+        self.put_in_order(start, first)
+    }
+
+    fn array(&mut self, depth: usize) -> Step {
+        let mut more = self.enter(b']', depth)?;
+        while more {
+            self.value(depth + 1)?;
+            more = self.comma_or(b']')?;
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, depth: usize) -> Step {
+        self.skip_blank();
+        let start = self.out_len();
+        self.string()?;
+        let name_end = self.out_len();
+        self.skip_blank();
+        self.copy(b':')?;
+        self.value(depth)?;
+        let escaped = self.out[start as usize..name_end as usize].contains('\\');
+        self.open.push(Member {
+            start,
+            name_end,
+            end: self.out_len(),
+            escaped,
+        });
+        Ok(())
+    }
+
+    /// Opens an array or object; answers whether anything is in it.
+    fn enter(&mut self, close: u8, depth: usize) -> Step<bool> {
+        if depth >= JSON_DEPTH_MAX {
+            return Err(NotJson::TooDeep);
+        }
+        self.copy(self.text.as_bytes()[self.at])?;
+        self.skip_blank();
+        match self.peek() == Some(close) {
+            true => self.copy(close).map(|()| false),
+            false => Ok(true),
+        }
+    }
+
+    /// Goes on behind an element or member; answers whether there is another one.
+    fn comma_or(&mut self, close: u8) -> Step<bool> {
+        self.skip_blank();
+        match self.peek() {
+            Some(b',') => self.copy(b',').map(|()| true),
+            _ => self.copy(close).map(|()| false),
+        }
+    }
+
+    /// Ends an object: its members are those from `first` on.
+    fn put_in_order(&mut self, start: u32, first: usize) -> Step {
+        let text = &self.out;
+        let members = &mut self.open[first..];
+        // Strictly: two equal names are not in order either, and are found below.
+        if !members.is_sorted_by(|one, two| one.cmp(two, text).is_lt()) {
+            members.sort_unstable_by(|one, two| one.cmp(two, text));
+            let is_twice = |pair: &[Member]| pair[0].name(text) == pair[1].name(text);
+            if members.windows(2).any(is_twice) {
+                return Err(NotJson::DuplicateName);
+            }
+            let from = self.reordered.len();
+            self.reordered.extend_from_slice(members);
+            self.unsorted.push(Unsorted {
+                start,
+                end: self.out_len(),
+                members: from..self.reordered.len(),
+            });
+        }
+        self.open.truncate(first);
+        Ok(())
+    }
+
+    fn string(&mut self) -> Step {
+        self.copy(b'"')?;
+        loop {
+            let rest = &self.text.as_bytes()[self.at..];
+            let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..=0x1f);
+            let run = rest.iter().position(is_special).ok_or(NotJson::Malformed)?;
+            self.copy_run(run);
+            match self.peek() {
+                Some(b'"') => return self.copy(b'"'),
+                Some(b'\\') => self.escape()?,
+                _ => return Err(NotJson::Malformed),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Step {
+        self.at += 1;
+        let byte = self.peek().ok_or(NotJson::Malformed)?;
+        self.at += 1;
+        let char = match byte {
+            b'u' => self.code_point()?,
+            _ => simple_escape(byte.into()).ok_or(NotJson::Malformed)?,
+        };
+        put_char(&mut self.out, char);
+        Ok(())
+    }
+
+    /// The character that one `\uXXXX` or a pair of them stands for.
+    fn code_point(&mut self) -> Step<char> {
+        let first = self.hex_digits()?;
+        let mut units = [first, 0];
+        let mut len = 1;
+        if (0xd800..0xdc00).contains(&first) && self.text[self.at..].starts_with("\\u") {
+            self.at += 2;
+            units[1] = self.hex_digits()?;
+            len = 2;
+        }
+        let mut chars = char::decode_utf16(units[..len].iter().copied());
+        match (chars.next(), chars.next()) {
+            (Some(Ok(char)), None) => Ok(char),
+            _ => Err(NotJson::Malformed),
+        }
+    }
+
+    fn hex_digits(&mut self) -> Step<u16> {
+        let digits = self.text.as_bytes().get(self.at..self.at + 4);
+        let mut unit = 0;
+        for &byte in digits.ok_or(NotJson::Malformed)? {
+            let digit = char::from(byte).to_digit(16).ok_or(NotJson::Malformed)?;
+            unit = unit << 4 | digit as u16;
+        }
+        self.at += 4;
+        Ok(unit)
+    }
+
+    fn number(&mut self) -> Step {
+        if self.peek() == Some(b'-') {
+            self.copy(b'-')?;
+        }
+        match self.peek() {
+            Some(b'0') => self.copy(b'0')?,
+            _ => self.digits()?,
+        }
+        if self.peek() == Some(b'.') {
+            self.copy(b'.')?;
+            self.digits()?;
+        }
+        if let Some(e @ (b'e' | b'E')) = self.peek() {
+            self.copy(e)?;
+            if let Some(sign @ (b'+' | b'-')) = self.peek() {
+                self.copy(sign)?;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Step {
+        let rest = &self.text.as_bytes()[self.at..];
+        let run = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.copy_run(run);
+        match run {
+            0 => Err(NotJson::Malformed),
+            _ => Ok(()),
+        }
+    }
+
+    fn word(&mut self, word: &str) -> Step {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(NotJson::Malformed);
+        }
+        self.copy_run(word.len());
+        Ok(())
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// Copies this ASCII byte, which must be next.
+    fn copy(&mut self, byte: u8) -> Step {
+        if self.peek() != Some(byte) {
+            return Err(NotJson::Malformed);
+        }
+        self.at += 1;
+        self.out.push(byte.into());
+        Ok(())
+    }
+
+    fn copy_run(&mut self, len: usize) {
+        self.out.push_str(&self.text[self.at..self.at + len]);
+        self.at += len;
+    }
+
+    fn skip_blank(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn out_len(&self) -> u32 {
+        debug_assert!(self.out.len() <= self.text.len());
+        self.out.len() as u32
+    }
+
+    /// What was written, with every object in order.
+    fn finish(mut self) -> String {
+        if self.unsorted.is_empty() {
+            return self.out;
+        }
+        self.unsorted.sort_unstable_by_key(|object| object.start);
+        let mut out = String::with_capacity(self.out.len());
+        self.emit(0, self.out_len(), &mut out);
+        out
+    }
+
+    /// Copies a part of what was written. Goes no deeper than the parser did.
+    fn emit(&self, from: u32, to: u32, out: &mut String) {
+        let mut at = from;
+        while let Some(object) = self.unsorted_from(at).filter(|object| object.start < to) {
+            out.push_str(&self.out[at as usize..object.start as usize]);
+            out.push('{');
+            for (nth, member) in self.reordered[object.members.clone()].iter().enumerate() {
+                if nth > 0 {
+                    out.push(',');
+                }
+                self.emit(member.start, member.end, out);
+            }
+            out.push('}');
+            at = object.end;
+        }
+        out.push_str(&self.out[at as usize..to as usize]);
+    }
+
+    fn unsorted_from(&self, at: u32) -> Option<&Unsorted> {
+        let next = self.unsorted.partition_point(|object| object.start < at);
+        self.unsorted.get(next)
+    }
+}

@@ -1,0 +1,3 @@
+//! Guarding HTTP operations.
+
+pub mod extract;

@@ -1,0 +1,139 @@
+//! What a request says of itself: its key, its scope, its credential and what its fingerprint is taken of.
+//!
+//! Nothing here decides whether a request is guarded, and nothing here proves who calls.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, header::CONTENT_TYPE, request::Parts};
+
+use crate::{
+    Error, ErrorKind, Key, Result,
+    fingerprint::{Content, Fields, Json, NotJson, RequestView},
+    key::{KEY_HEADER, Pointer, Source, Syntax},
+};
+
+mod caller;
+pub use caller::{credential, scope};
+
+/// The header that carries a key unless the policy names another one.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(KEY_HEADER);
+
+/// What the head of a request tells of its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeadKey {
+    /// This is it.
+    Found(Key),
+    /// It has none: the body need not be read.
+    Absent,
+    /// It may lie in the body, or be derived from it.
+    NeedsBody,
+}
+
+/// Looks for the key in the head alone, so that a request without one can stream through untouched.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where a key header is malformed or stands twice.
+pub fn head_key(sources: &[Source], syntax: Syntax, headers: &HeaderMap) -> Result<HeadKey> {
+    for source in sources {
+        let Source::Header(name) = source else {
+            return Ok(HeadKey::NeedsBody);
+        };
+        if let Some(key) = header_key(name, syntax, headers)? {
+            return Ok(HeadKey::Found(key));
+        }
+    }
+    Ok(HeadKey::Absent)
+}
+
+/// The key of a request: the first of the sources that is present decides, and the others are not looked at.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where that source is present and what it holds is no key.
+pub fn find_key(
+    sources: &[Source],
+    syntax: Syntax,
+    head: &Parts,
+    content: &Content<'_>,
+) -> Result<Option<Key>> {
+    for source in sources {
+        let key = match source {
+            Source::Header(name) => header_key(name, syntax, &head.headers)?,
+            Source::Body(pointer) => body_key(pointer, content)?,
+            Source::Derive => Some(Key::derive_from_request(&view(head, content))),
+            Source::Natural(template) => match readable(content)? {
+                Some(json) => template.render(json)?,
+                None => None,
+            },
+        };
+        if key.is_some() {
+            return Ok(key);
+        }
+    }
+    Ok(None)
+}
+
+/// The body with what its head says of it.
+#[must_use]
+pub fn content<'a>(head: &Parts, body: &'a Bytes) -> Content<'a> {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    Content::new(content_type.map(|value| value.as_bytes()), body)
+}
+
+/// What the fingerprint is taken of.
+#[must_use]
+pub fn view<'a>(head: &'a Parts, content: &'a Content<'a>) -> RequestView<'a> {
+    RequestView {
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        query: head.uri.query(),
+        headers: &head.headers,
+        content,
+    }
+}
+
+impl Fields for HeaderMap {
+    fn each(&self, name: &str, show: &mut dyn FnMut(&[u8])) {
+        self.get_all(name)
+            .iter()
+            .for_each(|value| show(value.as_bytes()));
+    }
+}
+
+fn header_key(name: &str, syntax: Syntax, headers: &HeaderMap) -> Result<Option<Key>> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        let message = format!("the header {name} stands twice; send one key");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let key = syntax.read(value.as_bytes());
+    key.map(Some)
+        .map_err(|error| at(&format!("header {name}"), &error))
+}
+
+fn body_key(pointer: &Pointer, content: &Content<'_>) -> Result<Option<Key>> {
+    let text = readable(content)?.and_then(|json| json.text(pointer));
+    text.map(Key::new)
+        .transpose()
+        .map_err(|error| at(&format!("{pointer} in the body"), &error))
+}
+
+/// The body as JSON; `None` where it is something else and so holds no members.
+///
+/// JSON of which readers may make different things is refused: a key must not depend on the reader.
+fn readable<'c>(content: &'c Content<'_>) -> Result<Option<&'c Json>> {
+    let why = match content.json() {
+        Ok(json) => return Ok(Some(json)),
+        Err(NotJson::Malformed) => return Ok(None),
+        Err(NotJson::DuplicateName) => "it names a member twice; name each once",
+        Err(NotJson::TooDeep) => "it is nested too deep; flatten it",
+        Err(NotJson::TooLarge) => "it is too large; send less",
+    };
+    let message = format!("the key cannot be read from the body: {why}");
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+fn at(place: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{place}: {error}"))
+}

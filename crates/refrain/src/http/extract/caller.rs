@@ -1,0 +1,203 @@
+//! Who calls: as a namespace for keys, and as a credential that tells callers apart.
+
+use std::sync::LazyLock;
+
+use base64::{
+    Engine as _, alphabet,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
+use http::{
+    HeaderMap,
+    header::{AUTHORIZATION, COOKIE},
+};
+
+use crate::{
+    Credential, Error, ErrorKind, Result, Scope, Secret,
+    fingerprint::Json,
+    key::{CredentialPart, Digest, Pointer, ScopePart},
+};
+
+/// The scope of a request.
+///
+/// `operation` is the name of the matched operation, `path_values` are the named segments of its path.
+/// A header that is missing differs from an empty one.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, since a claim that nobody verified must not pass for a verified one;
+/// [`ErrorKind::Invalid`] where the path has no segment of that name.
+pub fn scope<N: AsRef<str>, V: AsRef<str>>(
+    parts: &[ScopePart],
+    secret: &Secret,
+    headers: &HeaderMap,
+    operation: &str,
+    path_values: &[(N, V)],
+) -> Result<Scope> {
+    let mut scope = Scope::none();
+    for part in parts {
+        scope = match part {
+            ScopePart::Credential => with_credential(scope, secret, headers),
+            ScopePart::Header(name) => with_header(scope, name, headers),
+            ScopePart::Path(name) => scope.with(&part.to_string(), path_value(name, path_values)?),
+            ScopePart::Route => scope.with("route", operation),
+            ScopePart::None => scope,
+            ScopePart::Jwt(claim) => return Err(unverified(claim)),
+        };
+    }
+    Ok(scope)
+}
+
+/// Digest of the caller's credential over all the parts that a policy names.
+///
+/// A part that is missing differs from an empty one; several values count in their order.
+#[must_use]
+pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
+    let mut digest = secret.start_digest("credential");
+    for part in parts {
+        match part {
+            CredentialPart::Header(name) => {
+                let values = headers.get_all(name.as_str()).iter();
+                add_values(&mut digest, 1, name, values.map(|value| value.as_bytes()));
+            }
+            CredentialPart::Cookie(name) => {
+                add_values(&mut digest, 2, name, cookies(headers, name));
+            }
+        }
+    }
+    Credential(digest.finish())
+}
+
+fn add_values<'v>(
+    digest: &mut Digest,
+    kind: u8,
+    name: &str,
+    values: impl Iterator<Item = &'v [u8]>,
+) {
+    digest.tag(kind);
+    digest.part(name.as_bytes());
+    for value in values {
+        digest.tag(1);
+        digest.part(value);
+    }
+    digest.tag(0);
+}
+
+fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'h [u8]> {
+    let pairs = headers
+        .get_all(COOKIE)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
+        let pair = pair.trim_ascii();
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        (&pair[..equals] == name.as_bytes()).then_some(&pair[equals + 1..])
+    })
+}
+
+fn with_header(scope: Scope, name: &str, headers: &HeaderMap) -> Scope {
+    let mut values = headers.get_all(name).iter().peekable();
+    // Names of header fields hold no colon, so that no header is called like this.
+    if values.peek().is_none() {
+        return scope.with(&format!("header:{name}:absent"), "");
+    }
+    values.fold(scope, |scope, value| {
+        scope.with(&format!("header:{name}"), value)
+    })
+}
+
+fn path_value<'v, N: AsRef<str>, V: AsRef<str>>(
+    name: &str,
+    path_values: &'v [(N, V)],
+) -> Result<&'v str> {
+    let mut named = path_values.iter().filter(|(key, _)| key.as_ref() == name);
+    let (_, value) = named.next().ok_or_else(|| {
+        let message = format!(
+            "scope `path:{name}`: the operation's path has no {{{name}}}; name one of its segments"
+        );
+        Error::new(ErrorKind::Invalid, message)
+    })?;
+    Ok(value.as_ref())
+}
+
+fn unverified(claim: &str) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "scope `jwt:{claim}` needs verified claims, which this build does not have; use `credential` or `header:NAME`"
+        ),
+    )
+}
+
+/// Each kind of credential has a name of its own, so that none can pass for another.
+fn with_credential(scope: Scope, secret: &Secret, headers: &HeaderMap) -> Scope {
+    let values: Vec<&[u8]> = headers
+        .get_all(AUTHORIZATION)
+        .iter()
+        .map(|value| value.as_bytes())
+        .collect();
+    match named_caller(&values) {
+        Some(Caller::Anonymous) => scope.with("credential:anonymous", ""),
+        Some(Caller::User(user)) => scope.with("credential:basic", user),
+        Some(Caller::Subject { issuer, subject }) => scope
+            .with("credential:issuer", issuer)
+            .with("credential:subject", subject),
+        None => {
+            let digest: [u8; 16] = secret.digest("scope", &values);
+            scope.with("credential:digest", digest)
+        }
+    }
+}
+
+enum Caller {
+    Anonymous,
+    User(Vec<u8>),
+    Subject { issuer: String, subject: String },
+}
+
+/// The caller, where the credential names one. The name is not proven.
+fn named_caller(values: &[&[u8]]) -> Option<Caller> {
+    let [value] = values else {
+        return values.is_empty().then_some(Caller::Anonymous);
+    };
+    let value = std::str::from_utf8(value).ok()?.trim_ascii();
+    let (scheme, rest) = value.split_once(' ')?;
+    let rest = rest.trim_ascii();
+    match () {
+        () if scheme.eq_ignore_ascii_case("basic") => basic_user(rest).map(Caller::User),
+        () if scheme.eq_ignore_ascii_case("bearer") => jwt_subject(rest),
+        () => None,
+    }
+}
+
+/// With or without padding: clients send both.
+const LENIENT: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+const BASE64: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
+const BASE64_URL: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
+
+/// The user name. An empty one names nobody: then the password alone tells callers apart.
+fn basic_user(encoded: &str) -> Option<Vec<u8>> {
+    let mut pair = BASE64.decode(encoded).ok()?;
+    let colon = pair.iter().position(|byte| *byte == b':')?;
+    pair.truncate(colon);
+    (!pair.is_empty()).then_some(pair)
+}
+
+/// Issuer and subject from the claims of a JWT, which nobody has verified: a namespace, not a proof.
+fn jwt_subject(jwt: &str) -> Option<Caller> {
+    static ISSUER: LazyLock<Option<Pointer>> = LazyLock::new(|| "/iss".parse().ok());
+    static SUBJECT: LazyLock<Option<Pointer>> = LazyLock::new(|| "/sub".parse().ok());
+    let mut segments = jwt.split('.');
+    let (_, claims, _, None) = (
+        segments.next()?,
+        segments.next()?,
+        segments.next()?,
+        segments.next(),
+    ) else {
+        return None;
+    };
+    let claims = Json::parse(&BASE64_URL.decode(claims).ok()?).ok()?;
+    Some(Caller::Subject {
+        issuer: claims.string(ISSUER.as_ref()?)?.into_owned(),
+        subject: claims.string(SUBJECT.as_ref()?)?.into_owned(),
+    })
+}

@@ -1,0 +1,97 @@
+//! Derived keys: made from what is asked, so that equal requests have equal keys.
+
+use super::{KEY_BYTES_MAX, Key};
+use crate::fingerprint::{Json, RequestView, json::escape};
+
+/// The version of how keys are derived, which is part of every derived key.
+const VERSION: &[u8] = b"refrain-key-1";
+/// How much of the entity and the action a key shows; all of both is in its digest.
+const ENTITY_SHOWN_MAX: usize = 120;
+const ACTION_SHOWN_MAX: usize = 60;
+const DIGEST_LEN: usize = 64;
+const _: () = assert!(ENTITY_SHOWN_MAX + ACTION_SHOWN_MAX + DIGEST_LEN + 2 <= KEY_BYTES_MAX);
+
+impl Key {
+    /// Derives the key for doing `action` to `entity` with these parameters, given as JSON.
+    ///
+    /// The same three always give the same key, in every process and every version: no clock, no randomness, no secret.
+    /// Other ones give another key. The parameters count in their canonical form (see [`Json`]), or as they are where they have none.
+    ///
+    /// The text is `entity:action:digest`. The digest is BLAKE3, in hexadecimal, of `refrain-key-1`, the entity, the action,
+    /// `json` or `bytes`, and the parameters, each behind its length in 8 bytes, least first.
+    /// Entity and action are shown up to 120 and 60 bytes, with `_` for what is not visible ASCII and for `:`.
+    ///
+    /// ```
+    /// use refrain::Key;
+    /// let key = Key::derive("invoice-7", "pay", br#"{"amount": 5, "currency": "EUR"}"#);
+    /// assert_eq!(key, Key::derive("invoice-7", "pay", br#"{"currency":"EUR","amount":5}"#));
+    /// assert!(key.as_str().starts_with("invoice-7:pay:"));
+    /// ```
+    #[must_use]
+    pub fn derive(entity: &str, action: &str, params: &[u8]) -> Self {
+        match Json::parse(params) {
+            Ok(json) => derive(entity, action, "json", &[json.as_str().as_bytes()]),
+            Err(_) => derive(entity, action, "bytes", &[params]),
+        }
+    }
+
+    /// Derives the key of a request: the entity is its path, the action its method,
+    /// and the parameters are the object `{"body": …, "query": "…"}`.
+    ///
+    /// A request without a query, or with an empty body, lacks that member.
+    /// A body that does not count as JSON (see [`Content`](crate::fingerprint::Content)) stands as `body_bytes`: its BLAKE3 digest, in hexadecimal.
+    /// A client can therefore derive the same key ahead with [`Key::derive`].
+    #[must_use]
+    pub fn derive_from_request(request: &RequestView<'_>) -> Self {
+        let mut params: Vec<&[u8]> = Vec::with_capacity(7);
+        let digest;
+        let query = request.query.map(escape::quoted);
+        params.push(b"{");
+        if let Some(json) = request.content.canonical() {
+            params.extend([b"\"body\":", json.as_str().as_bytes()]);
+        } else if !request.content.bytes().is_empty() {
+            digest = blake3::hash(request.content.bytes()).to_hex();
+            params.extend([b"\"body_bytes\":\"", digest.as_bytes(), b"\""]);
+        }
+        if let Some(query) = &query {
+            params.push(if params.len() > 1 { b"," } else { b"" });
+            params.extend([b"\"query\":", query.as_bytes()]);
+        }
+        params.push(b"}");
+        derive(request.path, request.method, "json", &params)
+    }
+}
+
+/// The parameters come in pieces, so that a body need not be copied.
+fn derive(entity: &str, action: &str, kind: &str, params: &[&[u8]]) -> Key {
+    let mut hasher = blake3::Hasher::new();
+    for part in [
+        VERSION,
+        entity.as_bytes(),
+        action.as_bytes(),
+        kind.as_bytes(),
+    ] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    let len: usize = params.iter().map(|piece| piece.len()).sum();
+    hasher.update(&(len as u64).to_le_bytes());
+    for piece in params {
+        hasher.update(piece);
+    }
+    let mut text = String::with_capacity(KEY_BYTES_MAX);
+    text.extend(shown(entity, ENTITY_SHOWN_MAX));
+    text.push(':');
+    text.extend(shown(action, ACTION_SHOWN_MAX));
+    text.push(':');
+    text.push_str(&hasher.finalize().to_hex());
+    Key(text.into())
+}
+
+fn shown(text: &str, len_max: usize) -> impl Iterator<Item = char> {
+    let show = |byte: u8| match byte.is_ascii_graphic() && byte != b':' {
+        true => char::from(byte),
+        false => '_',
+    };
+    text.bytes().take(len_max).map(show)
+}
