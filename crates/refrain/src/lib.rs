@@ -21,6 +21,9 @@ pub use outcome::Outcome;
 pub mod record;
 pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 
+pub mod policy;
+pub use policy::{Operation, Policy};
+
 pub mod store;
 pub use store::Store;
 

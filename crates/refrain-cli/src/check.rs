@@ -1,0 +1,178 @@
+//! `refrain check`: reads a file as the proxy would and shows what it comes to.
+
+use std::{
+    io::{ErrorKind, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use refrain::policy::{
+    File, Mode, OnStoreFailure, Operation, ReplayTo, Reply, Settings, redacted, units::Span,
+};
+use serde_json::json;
+
+/// A file that cannot be used.
+const BAD_FILE: u8 = 64;
+
+/// Check refrain.toml and show what it comes to
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain check refrain.toml            what is guarded, and how
+  refrain check refrain.toml --json     the same for a program
+  refrain check --schema > refrain.schema.json
+                                        the JSON schema of the file, for editors
+
+Exit codes: 0 the file is fine, 2 wrong usage, 64 the file is bad or missing.")]
+pub(crate) struct Args {
+    /// The file to check
+    #[arg(required_unless_present = "schema")]
+    file: Option<PathBuf>,
+    /// Print JSON: the resolved settings, or what is wrong
+    #[arg(long)]
+    json: bool,
+    /// Print the JSON schema of the file and stop
+    #[arg(long, conflicts_with_all = ["file", "json"])]
+    schema: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Some(file) = args.file.as_deref().filter(|_| !args.schema) else {
+        print(&serde_json::to_string_pretty(&File::schema())?)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (text, code) = match File::read(file) {
+        Ok(settings) if args.json => (serde_json::to_string_pretty(&settings)?, 0),
+        Ok(settings) => (summary(&file.display().to_string(), &settings), 0),
+        Err(error) => {
+            eprintln!("{error}");
+            if !args.json {
+                return Ok(BAD_FILE.into());
+            }
+            (
+                serde_json::to_string_pretty(&json!({ "error": error }))?,
+                BAD_FILE,
+            )
+        }
+    };
+    print(&text)?;
+    Ok(code.into())
+}
+
+/// Prints; a reader that has seen enough, such as `head`, is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn summary(name: &str, settings: &Settings) -> String {
+    let store: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
+    let upstream = settings.upstream.as_deref().unwrap_or("not set");
+    let operations = settings.policy.operations();
+    let mut rows = vec![HEADINGS.map(String::from)];
+    rows.extend(operations.map(row));
+    format!(
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}",
+        settings.listen,
+        settings.admin,
+        store.join(", "),
+        aligned(&rows)
+    )
+}
+
+const HEADINGS: [&str; 8] = [
+    "OPERATION",
+    "CLASS",
+    "GUARANTEE",
+    "KEY",
+    "SCOPE",
+    "RETENTION",
+    "REMEMBER",
+    "NOTES",
+];
+
+fn row(operation: &Operation) -> [String; 8] {
+    let class = operation.class.map_or("-".into(), |class| word(&class));
+    let name = operation.name.clone();
+    if !operation.guarded {
+        let dash = || "-".to_owned();
+        return [
+            name,
+            class,
+            "unguarded".into(),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+            String::new(),
+        ];
+    }
+    let terms = &operation.terms;
+    [
+        name,
+        class,
+        word(&terms.guarantee),
+        list(&operation.key, " or ")
+            + if operation.required {
+                " (required)"
+            } else {
+                ""
+            },
+        list(&operation.scope, " + "),
+        Span(terms.retention).to_string(),
+        Span(terms.remember).to_string(),
+        notes(operation),
+    ]
+}
+
+/// What is out of the ordinary.
+fn notes(operation: &Operation) -> String {
+    let notes = [
+        (operation.mode == Mode::Observe, "observe only"),
+        (operation.reply == Reply::Streamed, "streamed"),
+        (
+            operation.on_store_failure == OnStoreFailure::Pass,
+            "passes without store",
+        ),
+        (
+            operation.replay_to == ReplayTo::SameScope,
+            "replays to the scope",
+        ),
+        (
+            !operation.keep.is_empty() || !operation.release.is_empty(),
+            "own keep/release",
+        ),
+        (operation.probe.is_some(), "probe"),
+        (operation.audit, "audit"),
+    ];
+    let said = notes
+        .iter()
+        .filter(|(is_so, _)| *is_so)
+        .map(|(_, note)| *note);
+    said.collect::<Vec<_>>().join(", ")
+}
+
+fn list(parts: &[impl ToString], between: &str) -> String {
+    let parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
+    parts.join(between)
+}
+
+/// A choice as the file writes it.
+fn word(choice: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(choice).unwrap_or_default();
+    value.as_str().unwrap_or_default().into()
+}
+
+fn aligned(rows: &[[String; 8]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..8).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &[String; 8]| {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<_> = cells
+            .map(|(cell, &width)| format!("{cell:width$}"))
+            .collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,209 @@
+//! Which operations are guarded, and how.
+//!
+//! A [`Policy`] is resolved once and never changes: it comes from `refrain.toml` through [`File`], or from Rust.
+//! It answers one question, [`Policy::find`]; what it does not find is unguarded and streams through untouched.
+//!
+//! ```
+//! use refrain::policy::{Class, Operation, Policy};
+//!
+//! let payments = Operation::new("POST /v1/payments/{id}/capture")?.with_class(Class::Monetary);
+//! let policy = Policy::default().with(payments)?;
+//!
+//! let found = policy.find("POST", "/v1/payments/7/capture").unwrap();
+//! assert!(found.operation.required);
+//! assert_eq!(found.value("id"), Some(&b"7"[..]));
+//! assert_eq!(policy.find("POST", "/anything/else").unwrap().operation.name, "POST *");
+//! assert!(policy.find("GET", "/v1/payments/7").is_none());
+//! # Ok::<(), refrain::Error>(())
+//! ```
+
+use std::sync::Arc;
+
+use crate::{Error, ErrorKind, Result};
+
+mod class;
+pub use class::Class;
+
+mod file;
+pub use file::{ConfigError, Durability, File, Problem, Settings, redacted};
+
+mod matcher;
+
+mod operation;
+pub use operation::{Mode, OnStoreFailure, Operation, ReplayTo, Reply};
+
+mod pattern;
+pub use pattern::Pattern;
+
+mod probe;
+pub use probe::Probe;
+
+mod rules;
+
+mod status;
+pub use status::{Ending, Statuses};
+
+mod suggest;
+
+mod terms;
+pub use terms::Terms;
+
+pub mod units;
+
+/// How many operations one policy may name.
+pub const OPERATIONS_MAX: usize = 10_000;
+
+/// The methods that are guarded where nothing else is said.
+const METHODS_DEFAULT: [&str; 2] = ["POST", "PATCH"];
+
+/// The operations that are guarded, ready to be asked. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Policy(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// In the order in which they were given.
+    operations: Vec<Arc<Operation>>,
+    /// Their patterns; leaves are positions in `operations`.
+    tree: matcher::Tree,
+}
+
+/// The operation that a request belongs to.
+#[derive(Debug, Clone)]
+pub struct Match {
+    /// How the request is guarded.
+    pub operation: Arc<Operation>,
+    /// What stands where the pattern has `{name}`, decoded, in the pattern's order.
+    values: Vec<Box<[u8]>>,
+}
+
+impl Match {
+    /// What the path has for the pattern's `{name}`, percent-decoded.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&[u8]> {
+        let at = self.operation.pattern.names().position(|n| n == name)?;
+        self.values.get(at).map(AsRef::as_ref)
+    }
+}
+
+impl Policy {
+    /// A policy of exactly these operations. What none of them matches is unguarded.
+    ///
+    /// # Errors
+    /// When an operation breaks a rule, or two of them match the same requests equally specifically.
+    pub fn new(operations: Vec<Operation>) -> Result<Self> {
+        if operations.len() > OPERATIONS_MAX {
+            let len = operations.len();
+            return Err(invalid(format!(
+                "the policy names {len} operations, {OPERATIONS_MAX} at most are taken"
+            )));
+        }
+        for operation in &operations {
+            if let Some(fault) = rules::faults(operation).into_iter().next() {
+                let (name, message, help) = (&operation.name, fault.message, fault.help);
+                return Err(invalid(format!("operation `{name}`: {message}; {help}")));
+            }
+        }
+        let (policy, clashes) = Self::build(operations);
+        match clashes.first() {
+            None => Ok(policy),
+            Some(&(first, second)) => {
+                let name = |at: usize| &policy.0.operations[at].name;
+                Err(invalid(format!(
+                    "operations `{}` and `{}` match the same requests; remove one of them",
+                    name(first),
+                    name(second)
+                )))
+            }
+        }
+    }
+
+    /// The same policy with one more operation, in place of those that match nothing else than it does.
+    ///
+    /// # Errors
+    /// As for [`Policy::new`].
+    pub fn with(self, operation: Operation) -> Result<Self> {
+        let mut operations: Vec<_> = self
+            .operations()
+            .filter(|other| !operation.pattern.covers(&other.pattern))
+            .cloned()
+            .collect();
+        operations.push(operation);
+        Self::new(operations)
+    }
+
+    /// The guarded operation that this request belongs to; `None` means unguarded.
+    ///
+    /// The most specific pattern wins, segment by segment from the left: literal, then `{name}`, then the rest, then `*` alone.
+    /// Of two with the same path, one that names the method goes before one for any method.
+    /// A query behind the path is not looked at.
+    ///
+    /// Servers disagree about `//`, `.` and `..`, encoded slashes and `;parameters`.
+    /// A path that has any of these is read in every way a server might, and the strictest operation found counts:
+    /// no spelling leads around a guard.
+    #[must_use]
+    pub fn find(&self, method: &str, path: &str) -> Option<Match> {
+        matcher::readings(path)
+            .iter()
+            .filter_map(|reading| self.find_reading(method, reading))
+            .max_by_key(|found| found.operation.strictness())
+    }
+
+    /// Every operation, unguarded ones too, in the order in which they were given.
+    pub fn operations(&self) -> impl ExactSizeIterator<Item = &Operation> {
+        self.0.operations.iter().map(AsRef::as_ref)
+    }
+
+    fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> Option<Match> {
+        let operations = &self.0.operations;
+        let pick = |slot: &[usize]| {
+            let named = |&&at: &&usize| operations[at].pattern.names_method(method);
+            let any = |&&at: &&usize| operations[at].pattern.is_any_method();
+            let found = slot.iter().find(named).or_else(|| slot.iter().find(any));
+            found.copied()
+        };
+        let operation = operations[self.0.tree.find(reading, &pick)?].clone();
+        if !operation.guarded {
+            return None;
+        }
+        let values = operation.pattern.values(reading);
+        Some(Match { operation, values })
+    }
+
+    /// The policy, and which operations match the same requests as an earlier one.
+    fn build(operations: Vec<Operation>) -> (Self, Vec<(usize, usize)>) {
+        let mut tree = matcher::Tree::default();
+        let mut clashes = Vec::new();
+        for (at, operation) in operations.iter().enumerate() {
+            let slot = tree.slot(&operation.pattern);
+            let is_same =
+                |&&other: &&usize| operations[other].pattern.shares_method(&operation.pattern);
+            clashes.extend(slot.iter().find(is_same).map(|&first| (first, at)));
+            slot.push(at);
+        }
+        let operations = operations.into_iter().map(Arc::new).collect();
+        (Self(Arc::new(Inner { operations, tree })), clashes)
+    }
+}
+
+impl Default for Policy {
+    /// Guards POST and PATCH with default settings.
+    fn default() -> Self {
+        let operations = default_operations(&Operation::default(), &[]);
+        Self::build(operations).0
+    }
+}
+
+/// `POST *` and `PATCH *` with the settings of `base`, except where one of `others` speaks for all paths already.
+fn default_operations(base: &Operation, others: &[Operation]) -> Vec<Operation> {
+    let speaks = |other: &Operation, method| other.pattern.is_every_path_of(method);
+    METHODS_DEFAULT
+        .into_iter()
+        .filter(|method| !others.iter().any(|other| speaks(other, method)))
+        .map(|method| base.clone().at(Pattern::every_path(method)))
+        .collect()
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}

@@ -1,0 +1,181 @@
+//! `refrain.toml`: read as typed, then resolved. Everything is checked before anything starts.
+
+use std::{fmt, fs, io::Read as _, net::SocketAddr, path::Path};
+
+use serde::{Serialize, Serializer};
+
+use super::Policy;
+
+mod draft;
+
+mod problem;
+use problem::Report;
+pub use problem::{ConfigError, Problem};
+
+mod resolve;
+
+mod schema;
+
+mod server;
+
+mod table;
+
+mod typed;
+
+/// The largest file that is read, in bytes.
+pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// `refrain.toml`, as typed.
+///
+/// ```
+/// use refrain::policy::File;
+/// let settings = File::parse("[policy]\nretention = \"2d\"\n", "refrain.toml")?;
+/// let found = settings.policy.find("POST", "/orders").unwrap();
+/// assert_eq!(found.operation.terms.retention.as_secs(), 172_800);
+/// # Ok::<(), refrain::policy::ConfigError>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct File;
+
+/// Everything that `refrain.toml` says, resolved and checked.
+#[derive(Clone, Serialize)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Where the proxy listens.
+    pub listen: SocketAddr,
+    /// Where dashboard, API, metrics and probes are served.
+    pub admin: SocketAddr,
+    /// The service behind the proxy: scheme and authority, without a slash behind them.
+    pub upstream: Option<String>,
+    /// Where records live; several make a cache in front of a store. May hold passwords: [`redacted`] before it is shown.
+    #[serde(serialize_with = "as_redacted")]
+    pub store: Vec<String>,
+    /// What an acknowledged record survives.
+    pub durability: Durability,
+    /// What the `type` of a problem starts with; ends with a slash.
+    pub problems: String,
+    /// Which operations are guarded, and how.
+    #[serde(rename = "operations", serialize_with = "as_operations")]
+    pub policy: Policy,
+}
+
+/// What an acknowledged record survives.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// The loss of power.
+    #[default]
+    Full,
+    /// The death of the process, not the loss of power.
+    Relaxed,
+}
+
+impl File {
+    /// Reads and resolves a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or as for [`File::parse`].
+    pub fn read(path: &Path) -> Result<Settings, ConfigError> {
+        let name = path.display().to_string();
+        let mut bytes = Vec::new();
+        let read = fs::File::open(path).and_then(|file| {
+            // One byte over the limit is enough to know that it is too large.
+            file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)
+        });
+        if let Err(error) = read {
+            let message = format!("cannot be read: {error}");
+            return Err(ConfigError::whole(
+                &name,
+                message,
+                "check the path and its permissions",
+            ));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&text, &name),
+            Err(_) => Err(ConfigError::whole(
+                &name,
+                "is not UTF-8",
+                "save it as UTF-8",
+            )),
+        }
+    }
+
+    /// Resolves the text of a file; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// The first mistake in the syntax; or, where that is fine, all mistakes at once.
+    pub fn parse(text: &str, name: &str) -> Result<Settings, ConfigError> {
+        let mut report = Report::new(text, name);
+        let settings = resolve::settings(text, &mut report);
+        match (settings, report.finish()) {
+            (Some(settings), None) => Ok(settings),
+            (_, Some(error)) => Err(error),
+            (None, None) => Err(ConfigError::whole(
+                name,
+                "cannot be resolved",
+                "simplify it",
+            )),
+        }
+    }
+
+    /// The JSON schema (draft 2020-12) of the file, for editors.
+    #[must_use]
+    pub fn schema() -> serde_json::Value {
+        schema::schema()
+    }
+}
+
+/// The same text with the passwords of all addresses in it made unreadable.
+///
+/// ```
+/// use refrain::policy::redacted;
+/// assert_eq!(redacted("postgres://app:secret@db/app"), "postgres://app:***@db/app");
+/// ```
+#[must_use]
+pub fn redacted(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (front, behind) = rest.split_at(at + 3);
+        let end = behind.find(['/', '?', '#', '"', '\'', ' ']);
+        let (authority, tail) = behind.split_at(end.unwrap_or(behind.len()));
+        shown.push_str(front);
+        shown.push_str(&redacted_authority(authority));
+        rest = tail;
+    }
+    shown + rest
+}
+
+fn redacted_authority(authority: &str) -> String {
+    let parts = authority.rsplit_once('@');
+    match parts.map(|(user, host)| (user.split_once(':'), host)) {
+        Some((Some((user, _)), host)) => format!("{user}:***@{host}"),
+        _ => authority.into(),
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store: Vec<_> = self.store.iter().map(|url| redacted(url)).collect();
+        f.debug_struct("Settings")
+            .field("listen", &self.listen)
+            .field("admin", &self.admin)
+            .field("upstream", &self.upstream)
+            .field("store", &store)
+            .field("durability", &self.durability)
+            .field("problems", &self.problems)
+            .field("policy", &self.policy)
+            .finish()
+    }
+}
+
+fn as_redacted<S: Serializer>(store: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(store.iter().map(|url| redacted(url)))
+}
+
+fn as_operations<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(policy.operations())
+}

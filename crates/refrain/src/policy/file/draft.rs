@@ -1,0 +1,317 @@
+//! One operation on its way from typed to resolved.
+
+use std::{fmt::Display, ops::Range, str::FromStr, time::Duration};
+
+use serde::de::DeserializeOwned;
+
+use super::{
+    problem::Report,
+    table::{self, Part, Places},
+    typed::{Head, List, Scalar, Section},
+};
+use crate::{
+    Error, Result,
+    policy::{
+        Class, Operation,
+        rules::{self, Fault},
+        suggest, units,
+    },
+};
+
+/// An operation on its way to being resolved.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Draft {
+    pub(super) operation: Operation,
+    /// Where nobody says it, it follows from other settings once they are known.
+    settle_after: Option<Duration>,
+}
+
+impl Draft {
+    pub(super) fn apply_class(
+        &mut self,
+        head: &Part<Head>,
+        section: &Part<Section>,
+        report: &mut Report<'_>,
+    ) {
+        let Some(text) = &head.values.class else {
+            return;
+        };
+        let place = head.places.get("class").cloned().unwrap_or_default();
+        let mut class = Class::Create;
+        if !choice(&mut class, text, "class", place, report) {
+            return;
+        }
+        class.apply(&mut self.operation);
+        if class != Class::Read {
+            return;
+        }
+        let probe = head.places.get_key_value("probe");
+        for (name, place) in section.places.iter().chain(probe) {
+            let message =
+                format!("`{name}` has no meaning here: operations of class `read` are not guarded");
+            report.push(place.clone(), message, "remove it, or choose another class");
+        }
+    }
+
+    pub(super) fn apply_probe(&mut self, head: &Part<Head>, report: &mut Report<'_>) {
+        let Some(text) = &head.values.probe else {
+            return;
+        };
+        let place = head.places.get("probe").cloned().unwrap_or_default();
+        match text.parse() {
+            Ok(probe) => self.operation.probe = Some(probe),
+            Err(error) => report.push_error(place, &error),
+        }
+    }
+
+    /// Sets what this part of the file says.
+    pub(super) fn apply(&mut self, part: &Part<Section>, report: &mut Report<'_>) {
+        let Self {
+            operation,
+            settle_after,
+        } = self;
+        let terms = &mut operation.terms;
+        let values = &part.values;
+        let mut apply = Apply {
+            places: &part.places,
+            report,
+        };
+
+        apply.list(
+            "key",
+            &values.key,
+            &["header", "body", "derive", "natural"],
+            &mut operation.key,
+        );
+        apply.choice("syntax", &values.syntax, &mut operation.syntax);
+        apply.list(
+            "scope",
+            &values.scope,
+            &["credential", "header", "path", "route", "none"],
+            &mut operation.scope,
+        );
+        apply.list(
+            "credential",
+            &values.credential,
+            &["header", "cookie"],
+            &mut operation.credential,
+        );
+        apply.choice("replay_to", &values.replay_to, &mut operation.replay_to);
+        apply.list(
+            "fingerprint",
+            &values.fingerprint,
+            &["method", "path", "query", "body", "header"],
+            &mut operation.fingerprint,
+        );
+        apply.choice("guarantee", &values.guarantee, &mut terms.guarantee);
+        apply.scalar(
+            "attempts_max",
+            &values.attempts_max,
+            attempts,
+            &mut terms.attempts_max,
+        );
+        apply.scalar("wait", &values.wait, units::duration, &mut terms.wait);
+        apply.scalar("lease", &values.lease, units::duration, &mut terms.lease);
+        apply.scalar(
+            "retention",
+            &values.retention,
+            units::duration,
+            &mut terms.retention,
+        );
+        apply.scalar(
+            "remember",
+            &values.remember,
+            units::duration,
+            &mut terms.remember,
+        );
+        apply.scalar(
+            "timeout",
+            &values.timeout,
+            units::duration,
+            &mut terms.timeout,
+        );
+        apply.scalar(
+            "settle_after",
+            &values.settle_after,
+            |text| units::duration(text).map(Some),
+            settle_after,
+        );
+        if values.keep.is_some() || values.release.is_some() {
+            // The two lists are one setting: half of another place's would be a surprise.
+            operation.keep.clear();
+            operation.release.clear();
+        }
+        apply.list("keep", &values.keep, &[], &mut operation.keep);
+        apply.list("release", &values.release, &[], &mut operation.release);
+        apply.headers(
+            "replay_headers",
+            &values.replay_headers,
+            &mut operation.replay_headers,
+        );
+        apply.scalar(
+            "request_bytes_max",
+            &values.request_bytes_max,
+            units::size,
+            &mut operation.request_bytes_max,
+        );
+        apply.scalar(
+            "outcome_bytes_max",
+            &values.outcome_bytes_max,
+            units::size,
+            &mut operation.outcome_bytes_max,
+        );
+        apply.choice("reply", &values.reply, &mut operation.reply);
+        apply.choice("mode", &values.mode, &mut operation.mode);
+        apply.choice(
+            "on_store_failure",
+            &values.on_store_failure,
+            &mut operation.on_store_failure,
+        );
+        operation.required = values.required.unwrap_or(operation.required);
+        operation.audit = values.audit.unwrap_or(operation.audit);
+    }
+
+    /// Works out what follows from the rest, and checks the whole against the rules.
+    /// A fault is told at the first of `places` that has a setting to blame, or else at `otherwise`.
+    pub(super) fn finish(
+        &mut self,
+        places: &[&Places],
+        otherwise: Range<usize>,
+        report: &mut Report<'_>,
+    ) {
+        let terms = &mut self.operation.terms;
+        terms.settle_after = self.settle_after.unwrap_or(terms.timeout + terms.lease);
+        let blame = |fault: &Fault| {
+            let place = |places: &&Places| {
+                let mut settings = fault.settings.iter();
+                settings.find_map(|setting| places.get(*setting).cloned())
+            };
+            places.iter().find_map(place).unwrap_or(otherwise.clone())
+        };
+        let mut faults: Vec<_> = rules::faults(&self.operation)
+            .into_iter()
+            .map(|fault| (blame(&fault), fault))
+            .collect();
+        // What could not be read was told; what follows from that is no news.
+        faults.retain(|(place, _)| !report.has(place));
+        for (place, fault) in faults {
+            report.push(place, fault.message, fault.help);
+        }
+    }
+}
+
+/// Sets fields from one part of the file and tells what cannot be read.
+struct Apply<'a, 'r, 't> {
+    places: &'a Places,
+    report: &'r mut Report<'t>,
+}
+
+impl Apply<'_, '_, '_> {
+    fn place(&self, name: &str) -> Range<usize> {
+        self.places.get(name).cloned().unwrap_or_default()
+    }
+
+    fn scalar<T>(
+        &mut self,
+        name: &str,
+        text: &Option<Scalar>,
+        parse: impl Fn(&str) -> Result<T>,
+        field: &mut T,
+    ) {
+        let Some(Scalar(text)) = text else { return };
+        match parse(text) {
+            Ok(value) => *field = value,
+            Err(error) => self.report.push_error(self.place(name), &error),
+        }
+    }
+
+    fn choice<T: DeserializeOwned>(&mut self, name: &str, text: &Option<String>, field: &mut T) {
+        if let Some(text) = text {
+            choice(field, text, name, self.place(name), self.report);
+        }
+    }
+
+    /// `words` are what members can start with, for a suggestion.
+    fn list<T>(&mut self, name: &str, list: &Option<List>, words: &[&str], field: &mut Vec<T>)
+    where
+        T: FromStr<Err = Error> + PartialEq + Display,
+    {
+        let Some(List(members)) = list else { return };
+        field.clear();
+        for (text, place) in members {
+            let place = place.clone().unwrap_or_else(|| self.place(name));
+            match text.parse() {
+                Ok(value) if field.contains(&value) => {
+                    self.report.push(
+                        place,
+                        format!("`{value}` is written twice"),
+                        "remove one of them",
+                    );
+                }
+                Ok(value) => field.push(value),
+                Err(error) => self.refuse(text, words, place, &error),
+            }
+        }
+    }
+
+    fn headers(&mut self, name: &str, list: &Option<List>, field: &mut Vec<String>) {
+        let Some(List(members)) = list else { return };
+        field.clear();
+        for (text, place) in members {
+            match crate::key::header_name(text) {
+                Ok(value) => field.push(value),
+                Err(error) => {
+                    let place = place.clone().unwrap_or_else(|| self.place(name));
+                    self.report.push_error(place, &error);
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, text: &str, words: &[&str], place: Range<usize>, error: &Error) {
+        let (word, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+        match suggest::nearest(word, words.iter().copied()) {
+            Some(meant) if !words.contains(&word) => {
+                let message = error.to_string();
+                let message = message.split("; ").next().unwrap_or_default();
+                self.report
+                    .push(place, message, format!("did you mean `{meant}{rest}`?"));
+            }
+            _ => self.report.push_error(place, error),
+        }
+    }
+}
+
+/// Sets a choice; where it is none, tells what was probably meant.
+pub(super) fn choice<T: DeserializeOwned>(
+    field: &mut T,
+    text: &str,
+    setting: &str,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> bool {
+    match table::choose(text) {
+        Ok(value) => {
+            *field = value;
+            true
+        }
+        Err(names) => {
+            let all = names.join(", ");
+            let help = match suggest::nearest(text, names.iter().copied()) {
+                Some(meant) => format!("did you mean `{meant}`? `{setting}` is one of {all}"),
+                None => format!("write one of {all}"),
+            };
+            report.push(at, format!("`{text}` is no `{setting}`"), help);
+            false
+        }
+    }
+}
+
+fn attempts(text: &str) -> Result<u16> {
+    let bad = |_| {
+        crate::policy::invalid(format!(
+            "`{text}` is out of range; write a number from 1 to 1000"
+        ))
+    };
+    text.parse().map_err(bad)
+}

@@ -1,0 +1,201 @@
+//! From the file as typed to settings that can be relied on.
+
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{
+    FILE_BYTES_MAX, Settings,
+    draft::Draft,
+    problem::{FOUND_MAX, Report},
+    server,
+    table::{self, Part, Place, Places},
+    typed::{Head, Section, Server},
+};
+use crate::policy::{OPERATIONS_MAX, Operation, Pattern, Policy, default_operations, units};
+
+/// Resolves a whole file. Answers `None`, or what must not be used, where the report is not empty.
+pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> {
+    if text.len() > FILE_BYTES_MAX {
+        let message = format!(
+            "the file has {}, {} at most are read",
+            units::Size(text.len()),
+            units::Size(FILE_BYTES_MAX)
+        );
+        report.push(
+            0..0,
+            message,
+            "split what it says, or name operations by pattern",
+        );
+        return None;
+    }
+    let mut root = match DeTable::parse(text) {
+        Ok(root) => root.into_inner(),
+        Err(error) => {
+            report.push(error.span().unwrap_or_default(), error.message(), "");
+            return None;
+        }
+    };
+    table::refuse_unknown(&mut root, Place::Top, report);
+    let policy = root.remove("policy");
+    let operations = root.remove("operation");
+    let server = server::resolve(&table::read::<Server>(root, report), report);
+    let policy = self::policy(policy, operations, report);
+    Some(Settings {
+        listen: server.listen,
+        admin: server.admin,
+        upstream: server.upstream,
+        store: server.store,
+        durability: server.durability,
+        problems: server.problems,
+        policy,
+    })
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+fn policy(
+    policy: Option<Value<'_>>,
+    operations: Option<Value<'_>>,
+    report: &mut Report<'_>,
+) -> Policy {
+    let (base, base_places) = base(policy, report);
+    let (mut resolved, mut places) = (Vec::new(), Vec::new());
+    for (table, at) in operation_tables(operations, report) {
+        if let Some((operation, place)) = operation(table, at, &base, &base_places, report) {
+            resolved.push(operation);
+            places.push(place);
+        }
+    }
+    let defaults = default_operations(&base.operation, &resolved);
+    resolved.extend(defaults);
+    let (policy, clashes) = Policy::build(resolved);
+    for clash in clashes.into_iter().take(FOUND_MAX) {
+        tell_clash(clash, &policy, &places, report);
+    }
+    policy
+}
+
+/// What `[policy]` makes of an operation, and where it says so.
+fn base(policy: Option<Value<'_>>, report: &mut Report<'_>) -> (Draft, Places) {
+    let table = policy.and_then(|value| table_of(value, "write [policy], once", report));
+    let part = table.map(|(mut table, _)| {
+        table::refuse_unknown(&mut table, Place::Policy, report);
+        table::read::<Section>(table, report)
+    });
+    let part = part.unwrap_or_default();
+    let mut base = Draft::default();
+    base.apply(&part, report);
+    base.finish(&[&part.places], 0..0, report);
+    (base, part.places)
+}
+
+fn tell_clash(
+    (first, second): (usize, usize),
+    policy: &Policy,
+    places: &[Range<usize>],
+    report: &mut Report<'_>,
+) {
+    let at = |at: usize| Some((policy.operations().nth(at)?, places.get(at)?));
+    if let (Some((first, first_at)), Some((second, second_at))) = (at(first), at(second)) {
+        let line = report.line(first_at.start);
+        let message = format!(
+            "`{}` matches the same requests as `{}` on line {line}",
+            second.name, first.name
+        );
+        let help = "remove one of the two operations";
+        report.push(second_at.clone(), message, help);
+    }
+}
+
+fn table_of<'a>(
+    value: Value<'a>,
+    help: &str,
+    report: &mut Report<'_>,
+) -> Option<(DeTable<'a>, Range<usize>)> {
+    let at = value.span();
+    match value.into_inner() {
+        DeValue::Table(table) => Some((table, at)),
+        _ => {
+            report.push(at, "this is no table", help);
+            None
+        }
+    }
+}
+
+fn operation_tables<'a>(
+    value: Option<Value<'a>>,
+    report: &mut Report<'_>,
+) -> Vec<(DeTable<'a>, Range<usize>)> {
+    let help = "write [[operation]], with two brackets, above each operation";
+    let Some(value) = value else {
+        return Vec::new();
+    };
+    let at = value.span();
+    let DeValue::Array(members) = value.into_inner() else {
+        report.push(at, "`operation` is no list of tables", help);
+        return Vec::new();
+    };
+    if members.len() > OPERATIONS_MAX {
+        let message = format!(
+            "the file has {} operations, {OPERATIONS_MAX} at most are taken",
+            members.len()
+        );
+        report.push(at, message, "name several by one pattern with {name} or *");
+        return Vec::new();
+    }
+    members
+        .into_iter()
+        .filter_map(|member| table_of(member, help, report))
+        .collect()
+}
+
+/// One operation, where it has a pattern; and the place of that.
+fn operation(
+    mut table: DeTable<'_>,
+    at: Range<usize>,
+    base: &Draft,
+    base_places: &Places,
+    report: &mut Report<'_>,
+) -> Option<(Operation, Range<usize>)> {
+    table::refuse_unknown(&mut table, Place::Operation, report);
+    let mut head_table = DeTable::new();
+    for name in table::fields::<Head>() {
+        head_table.extend(table.remove_entry(*name));
+    }
+    let head = table::read::<Head>(head_table, report);
+    let section = table::read::<Section>(table, report);
+    let pattern = pattern(&head, at, report)?;
+    let mut draft = base.clone();
+    draft.operation = draft.operation.at(pattern);
+    draft.apply_class(&head, &section, report);
+    draft.apply(&section, report);
+    draft.apply_probe(&head, report);
+    let place = head.places.get("match").cloned().unwrap_or_default();
+    draft.finish(
+        &[&section.places, &head.places, base_places],
+        place.clone(),
+        report,
+    );
+    Some((draft.operation, place))
+}
+
+fn pattern(head: &Part<Head>, at: Range<usize>, report: &mut Report<'_>) -> Option<Pattern> {
+    let Some(text) = &head.values.pattern else {
+        if !head.places.contains_key("match") {
+            report.push(
+                at,
+                "this operation has no `match`",
+                "add one, such as match = \"POST /v1/payments\"",
+            );
+        }
+        return None;
+    };
+    let place = head.places.get("match").cloned().unwrap_or_default();
+    text.parse()
+        .map_err(|error| report.push_error(place, &error))
+        .ok()
+}

@@ -1,0 +1,167 @@
+//! The JSON schema of the file.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
+use serde_json::Value;
+
+use super::typed::{Head, Section, Server};
+use crate::policy::OPERATIONS_MAX;
+
+/// How Refrain guards what: the file `refrain.toml`.
+// For the schema alone: serde would lose the places of list members in flattened parts.
+#[derive(JsonSchema)]
+#[schemars(title = "refrain.toml", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Whole {
+    #[schemars(flatten)]
+    server: Server,
+    /// For every guarded operation; POST and PATCH are guarded by default.
+    policy: Option<Section>,
+    /// Operations of their own. Their settings go before those of their class, and these before `[policy]`.
+    #[schemars(length(max = OPERATIONS_MAX))]
+    operation: Option<Vec<Entry>>,
+}
+
+/// One operation: what it matches, and how it is guarded.
+#[derive(JsonSchema)]
+#[schemars(rename = "Operation", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Entry {
+    #[schemars(flatten)]
+    head: Head,
+    #[schemars(flatten)]
+    section: Section,
+}
+
+pub(super) fn schema() -> Value {
+    let generator = SchemaSettings::draft2020_12().into_generator();
+    let mut schema = generator.into_root_schema_for::<Whole>().to_value();
+    strip_null(&mut schema);
+    if let Some(Value::Array(choices)) = schema.pointer_mut("/$defs/Guarantee/oneOf") {
+        // Known, and refused by this version.
+        choices.retain(|choice| choice["const"] != "exactly-once");
+    }
+    if let Some(Value::Object(operation)) = schema.pointer_mut("/$defs/Operation") {
+        operation.insert("required".into(), serde_json::json!(["match"]));
+    }
+    schema
+}
+
+/// TOML has no null: a setting that is not wanted is left out.
+fn strip_null(schema: &mut Value) {
+    match schema {
+        Value::Array(members) => members.iter_mut().for_each(strip_null),
+        Value::Object(object) => {
+            if let Some(Value::Array(types)) = object.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [single] = types.as_slice() {
+                    let single = single.clone();
+                    object.insert("type".into(), single);
+                }
+            }
+            if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
+                choices.retain(|choice| choice.get("type").is_none_or(|name| name != "null"));
+                if let [Value::Object(single)] = choices.as_slice() {
+                    let single = single.clone();
+                    object.remove("anyOf");
+                    object.extend(single.into_iter().filter(|(name, _)| name != "description"));
+                }
+            }
+            object.values_mut().for_each(strip_null);
+        }
+        _ => {}
+    }
+}
+
+macro_rules! text {
+    ($($name:ident: $pattern:expr;)*) => {$(
+        pub(super) struct $name;
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "pattern": $pattern })
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+        }
+    )*};
+}
+
+text! {
+    Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
+    Upstream: r"^https?://[^/?#@\s]+/?$";
+    StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
+    ProblemBase: r"^(/|https?://).*/$|^/$";
+    KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*)$";
+    ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
+    CredentialText: r"^(header|cookie):[^\s:]+$";
+    FingerprintText: r"^(method|path|query|body|body:/.*|header:[^\s:]+)$";
+    Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
+    HeaderName: r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
+    PatternText: r"^(\*|[A-Z_-]+(\|[A-Z_-]+)*)\s+(\*|/\S*)$";
+    ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
+}
+
+/// A whole number of bytes, or text with a unit.
+pub(super) struct Size;
+
+/// A status, or text for several.
+pub(super) struct StatusText;
+
+/// A number from 1 to 1000.
+pub(super) struct Attempts;
+
+macro_rules! fixed {
+    ($($name:ident: $schema:tt;)*) => {$(
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+        }
+    )*};
+}
+
+fixed! {
+    Size: { "anyOf": [
+        { "type": "string", "pattern": "^[0-9]+(B|bytes|KiB|MiB|GiB)?$" },
+        { "type": "integer", "minimum": 0, "maximum": 67_108_864 }
+    ] };
+    StatusText: { "anyOf": [
+        { "type": "string", "pattern": "^([2-5]xx|[2-5][0-9]{2}(-[2-5][0-9]{2})?)$" },
+        { "type": "integer", "minimum": 200, "maximum": 599 }
+    ] };
+    Attempts: { "type": "integer", "minimum": 1, "maximum": 1000 };
+}
+
+/// One `T`, or a list of them.
+pub(super) struct OneOrMore<T>(std::marker::PhantomData<T>);
+
+impl<T: JsonSchema> JsonSchema for OneOrMore<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("OneOrMore{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [one, { "type": "array", "items": one, "maxItems": 64 }] })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+}

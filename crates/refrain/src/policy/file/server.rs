@@ -1,0 +1,167 @@
+//! Resolves the settings of the process.
+
+use std::{net::SocketAddr, ops::Range};
+
+use super::{Durability, draft::choice, problem::Report, table::Part, typed::Server};
+use crate::policy::suggest;
+
+const LISTEN: SocketAddr = loopback(8377);
+const ADMIN: SocketAddr = loopback(8378);
+const PROBLEMS: &str = "/.well-known/refrain/problems/";
+const STORE: &str = "file:refrain-data";
+/// A cache in front of a store; more makes no sense.
+const STORES_MAX: usize = 2;
+const SCHEMES: [&str; 6] = [
+    "memory",
+    "file",
+    "postgres",
+    "postgresql",
+    "redis",
+    "rediss",
+];
+
+/// The settings of the process, checked.
+pub(super) struct Resolved {
+    pub(super) listen: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) upstream: Option<String>,
+    pub(super) store: Vec<String>,
+    pub(super) durability: Durability,
+    pub(super) problems: String,
+}
+
+pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved {
+    let Server {
+        listen,
+        admin,
+        upstream,
+        durability,
+        problems,
+        ..
+    } = &part.values;
+    let place = |name: &str| part.places.get(name).cloned().unwrap_or_default();
+    let mut resolved = Resolved {
+        listen: address(listen.as_deref(), LISTEN, place("listen"), report),
+        admin: address(admin.as_deref(), ADMIN, place("admin"), report),
+        upstream: upstream
+            .as_deref()
+            .and_then(|url| self::upstream(url, place("upstream"), report)),
+        store: stores(part, report),
+        durability: Durability::default(),
+        problems: problems.clone().unwrap_or_else(|| PROBLEMS.into()),
+    };
+    if let Some(durability) = durability {
+        choice(
+            &mut resolved.durability,
+            durability,
+            "durability",
+            place("durability"),
+            report,
+        );
+    }
+    check_problems(&resolved.problems, place("problems"), report);
+    if resolved.listen == resolved.admin && resolved.listen.port() != 0 {
+        let at = if admin.is_some() {
+            place("admin")
+        } else {
+            place("listen")
+        };
+        let message = format!(
+            "`listen` and `admin` are the same address, {}",
+            resolved.admin
+        );
+        report.push(at, message, "give one of them another port");
+    }
+    resolved
+}
+
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)
+}
+
+fn address(
+    text: Option<&str>,
+    default: SocketAddr,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> SocketAddr {
+    let Some(text) = text else { return default };
+    text.parse().unwrap_or_else(|_| {
+        let message = format!("`{text}` is no address to listen on");
+        report.push(
+            at,
+            message,
+            format!("write a numeric address and a port, such as \"{default}\""),
+        );
+        default
+    })
+}
+
+fn upstream(url: &str, at: Range<usize>, report: &mut Report<'_>) -> Option<String> {
+    let url = url.strip_suffix('/').unwrap_or(url);
+    let authority = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    let is_host = |byte: u8| byte.is_ascii_graphic() && !b"/?#@\\".contains(&byte);
+    if authority.is_some_and(|host| !host.is_empty() && host.bytes().all(is_host)) {
+        return Some(url.into());
+    }
+    let help = "write scheme, host and port alone, such as \"http://127.0.0.1:3000\"";
+    report.push(at, "`upstream` is no address of a service", help);
+    None
+}
+
+fn stores(part: &Part<Server>, report: &mut Report<'_>) -> Vec<String> {
+    let whole = part.places.get("store").cloned().unwrap_or_default();
+    let Some(list) = &part.values.store else {
+        return vec![STORE.into()];
+    };
+    if list.0.is_empty() || list.0.len() > STORES_MAX {
+        let message = format!("`store` names {} stores", list.0.len());
+        report.push(
+            whole.clone(),
+            message,
+            "name one, or a cache and the store behind it",
+        );
+    }
+    for (url, place) in &list.0 {
+        check_store(url, place.clone().unwrap_or_else(|| whole.clone()), report);
+    }
+    list.0.iter().map(|(url, _)| url.clone()).collect()
+}
+
+fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    let is_whole = match scheme {
+        "memory" => rest.is_empty() && url.ends_with(':'),
+        "file" => !rest.is_empty(),
+        _ => rest.starts_with("//") && rest.len() > 2,
+    };
+    if is_whole && SCHEMES.contains(&scheme) {
+        return;
+    }
+    let help = match suggest::nearest(scheme, SCHEMES) {
+        Some(meant) if !SCHEMES.contains(&scheme) => format!("did you mean `{meant}:`?"),
+        _ => "write memory:, file:DIR, postgres://… or redis://…".into(),
+    };
+    // The rest of the address may hold a password.
+    report.push(
+        at,
+        format!("`{scheme}:` with what follows is no store"),
+        help,
+    );
+}
+
+fn check_problems(base: &str, at: Range<usize>, report: &mut Report<'_>) {
+    let starts = ["/", "http://", "https://"]
+        .iter()
+        .any(|start| base.starts_with(start));
+    if !starts || !base.ends_with('/') || !base.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let help = format!("write a path or URL with a slash at its end, such as \"{PROBLEMS}\"");
+        report.push(
+            at,
+            format!("`{base}` is no base for the type of problems"),
+            help,
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! From parsed tables to typed parts, with the place of every value and every unknown name told.
+
+use std::{collections::HashMap, fmt, ops::Range};
+
+use serde::de::{DeserializeOwned, IntoDeserializer, value::MapDeserializer};
+use toml::{
+    Spanned,
+    de::{DeTable, Deserializer},
+};
+
+use super::{
+    problem::Report,
+    typed::{Head, Section, Server},
+};
+use crate::policy::suggest;
+
+/// Settings that later versions will have, and why this one refuses them.
+const LATER: [(&str, &str); 3] = [
+    ("receipts", "receipts need a transactional store"),
+    (
+        "replay_probe",
+        "asking the upstream before a replay is not built yet",
+    ),
+    (
+        "accept_lossy_claims",
+        "no store of this version loses claims",
+    ),
+];
+
+/// Where the values of a table stand.
+pub(super) type Places = HashMap<String, Range<usize>>;
+
+/// A part of the file as typed, and where its values stand.
+#[derive(Debug, Default)]
+pub(super) struct Part<T> {
+    pub(super) values: T,
+    pub(super) places: Places,
+}
+
+/// Where in the file a table stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Top,
+    Policy,
+    Operation,
+}
+
+impl Place {
+    const ALL: [Self; 3] = [Self::Top, Self::Policy, Self::Operation];
+
+    /// The settings that belong here.
+    fn names(self) -> Vec<&'static str> {
+        match self {
+            Self::Top => [fields::<Server>(), &["policy", "operation"]].concat(),
+            Self::Policy => fields::<Section>().to_vec(),
+            Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Top => "at the top of the file",
+            Self::Policy => "in [policy]",
+            Self::Operation => "in [[operation]]",
+        })
+    }
+}
+
+/// Takes out of `table` what does not belong in `place`, and tells it.
+pub(super) fn refuse_unknown(table: &mut DeTable<'_>, place: Place, report: &mut Report<'_>) {
+    let names = place.names();
+    let (known, strangers): (DeTable<'_>, DeTable<'_>) = std::mem::take(table)
+        .into_iter()
+        .partition(|(name, _)| names.contains(&name.get_ref().as_ref()));
+    *table = known;
+    for (name, _) in &strangers {
+        unknown(name, place, &names, report);
+    }
+}
+
+fn unknown(
+    name: &Spanned<std::borrow::Cow<'_, str>>,
+    place: Place,
+    names: &[&str],
+    report: &mut Report<'_>,
+) {
+    let text = name.get_ref().as_ref();
+    if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
+        let message = format!("`{text}` is not available in this version: {reason}");
+        return report.push(name.span(), message, "remove it");
+    }
+    let elsewhere = Place::ALL
+        .into_iter()
+        .find(|other| other.names().contains(&text));
+    let help = match (elsewhere, suggest::nearest(text, names.iter().copied())) {
+        (Some(Place::Top), _) => {
+            format!("`{text}` belongs at the top of the file, above the first [table]")
+        }
+        (Some(other), _) => format!("`{text}` belongs {other}"),
+        (None, Some(meant)) => format!("did you mean `{meant}`?"),
+        (None, None) => format!("settings here are {}", names.join(", ")),
+    };
+    report.push(name.span(), format!("`{text}` is no setting {place}"), help);
+}
+
+/// Makes a typed part of a table. A value of the wrong kind is told and left out.
+pub(super) fn read<T: DeserializeOwned + Default>(
+    mut table: DeTable<'_>,
+    report: &mut Report<'_>,
+) -> Part<T> {
+    let places: Places = table
+        .iter()
+        .map(|(name, value)| (name.get_ref().to_string(), value.span()))
+        .collect();
+    loop {
+        let error = match T::deserialize(Deserializer::from(Spanned::new(0..0, table.clone()))) {
+            Ok(values) => return Part { values, places },
+            Err(error) => error,
+        };
+        let at = error.span().unwrap_or_default();
+        let holds = |place: &Range<usize>| place.start <= at.start && at.end <= place.end;
+        let culprit = places.iter().find(|(_, place)| holds(place));
+        report.push(at.clone(), error.message(), "");
+        // Once more without it, so that the rest of the table is checked too.
+        if culprit
+            .and_then(|(name, _)| table.remove(name.as_str()))
+            .is_none()
+        {
+            return Part {
+                values: T::default(),
+                places,
+            };
+        }
+    }
+}
+
+/// The settings of `T`, as its own deserializer lists them.
+pub(super) fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
+    let stranger = MapDeserializer::<_, Names>::new([("", "")].into_iter());
+    T::deserialize(stranger).err().map_or(&[], |names| names.0)
+}
+
+/// The choice that `text` names; else all that there are.
+pub(super) fn choose<T: DeserializeOwned>(text: &str) -> Result<T, &'static [&'static str]> {
+    let text: serde::de::value::StrDeserializer<'_, Names> = text.into_deserializer();
+    T::deserialize(text).map_err(|names| names.0)
+}
+
+/// The names that would have been right: an error of serde that remembers them.
+#[derive(Debug)]
+struct Names(&'static [&'static str]);
+
+impl std::error::Error for Names {}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
+    }
+}
+
+impl serde::de::Error for Names {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self(&[])
+    }
+
+    fn unknown_field(_: &str, expected: &'static [&'static str]) -> Self {
+        Self(expected)
+    }
+
+    fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
+        Self(expected)
+    }
+}

@@ -1,0 +1,198 @@
+//! The file as typed: names and kinds of values are checked by serde, what they say is checked when they are resolved.
+
+use std::{fmt, ops::Range};
+
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, SeqAccess, Visitor},
+};
+use toml::Spanned;
+
+use super::{Durability, schema};
+use crate::{
+    Guarantee,
+    key::Syntax,
+    policy::{Class, Mode, OnStoreFailure, ReplayTo, Reply},
+};
+
+/// The settings of the process, at the top of the file.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Server {
+    /// Where the proxy listens. Default: 127.0.0.1:8377.
+    #[schemars(with = "Option<schema::Address>")]
+    pub(super) listen: Option<String>,
+    /// Where dashboard, API, metrics and probes are served. Default: 127.0.0.1:8378.
+    #[schemars(with = "Option<schema::Address>")]
+    pub(super) admin: Option<String>,
+    /// The service behind the proxy, such as `http://127.0.0.1:3000`.
+    #[schemars(with = "Option<schema::Upstream>")]
+    pub(super) upstream: Option<String>,
+    /// Where records live. Two make a cache in front of a store. Default: file:refrain-data.
+    #[schemars(with = "Option<schema::OneOrMore<schema::StoreUrl>>")]
+    pub(super) store: Option<List>,
+    /// What an acknowledged record survives. Default: full.
+    #[schemars(with = "Option<Durability>")]
+    pub(super) durability: Option<String>,
+    /// What the `type` of a problem starts with. Default: /.well-known/refrain/problems/.
+    #[schemars(with = "Option<schema::ProblemBase>")]
+    pub(super) problems: Option<String>,
+}
+
+/// The settings that `[policy]` and every `[[operation]]` share.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Section {
+    /// Where the key comes from; the first that is found counts. Default: header:Idempotency-Key.
+    #[schemars(with = "Option<schema::OneOrMore<schema::KeySource>>")]
+    pub(super) key: Option<List>,
+    /// How a key header is written. Default: both.
+    #[schemars(with = "Option<Syntax>")]
+    pub(super) syntax: Option<String>,
+    /// Whether a request without a key is refused; otherwise it is let through unguarded. Default: false.
+    pub(super) required: Option<bool>,
+    /// The namespace in which keys are unique. Default: credential.
+    #[schemars(with = "Option<schema::OneOrMore<schema::ScopeText>>")]
+    pub(super) scope: Option<List>,
+    /// What tells callers apart. Default: the headers Authorization, X-Api-Key and Cookie.
+    #[schemars(with = "Option<schema::OneOrMore<schema::CredentialText>>")]
+    pub(super) credential: Option<List>,
+    /// Who may see a replay. Default: same-credential.
+    #[schemars(with = "Option<ReplayTo>")]
+    pub(super) replay_to: Option<String>,
+    /// What tells a retry from another request under the same key. Default: method, path, query and body.
+    #[schemars(with = "Option<schema::OneOrMore<schema::FingerprintText>>")]
+    pub(super) fingerprint: Option<List>,
+    /// What is promised about how often the operation takes effect. Default: at-most-once.
+    #[schemars(with = "Option<Guarantee>")]
+    pub(super) guarantee: Option<String>,
+    /// How often a lapsed claim may be granted in all, under at-least-once: 1 to 1000. Default: 10.
+    #[schemars(with = "Option<schema::Attempts>")]
+    pub(super) attempts_max: Option<Scalar>,
+    /// How long a duplicate waits for the outcome of the one in flight: up to 5m. Default: 10s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) wait: Option<Scalar>,
+    /// How long a claim stands unrenewed: 1s to 1h. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) lease: Option<Scalar>,
+    /// How long an outcome is kept: 1s to ten years. Default: 24h.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) retention: Option<Scalar>,
+    /// How long after the end of retention the key is refused instead of run again. Default: 7d.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) remember: Option<Scalar>,
+    /// How long the operation may take to answer: up to 1d. Default: 60s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) timeout: Option<Scalar>,
+    /// How long after its dispatch an attempt may still act; not shorter than `timeout`. Default: `timeout` and `lease` together.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) settle_after: Option<Scalar>,
+    /// Answers that are kept, against the table. An operation that writes `keep` or `release` replaces both lists of `[policy]`.
+    #[schemars(with = "Option<schema::OneOrMore<schema::StatusText>>")]
+    pub(super) keep: Option<List>,
+    /// Answers that free the key again, against the table.
+    #[schemars(with = "Option<schema::OneOrMore<schema::StatusText>>")]
+    pub(super) release: Option<List>,
+    /// Headers that are replayed on top of the usual ones.
+    #[schemars(with = "Option<schema::OneOrMore<schema::HeaderName>>")]
+    pub(super) replay_headers: Option<List>,
+    /// The largest request body that is taken: up to 64MiB. Default: 8MiB.
+    #[schemars(with = "Option<schema::Size>")]
+    pub(super) request_bytes_max: Option<Scalar>,
+    /// The largest body that is kept with an outcome: up to 64MiB. Default: 8MiB.
+    #[schemars(with = "Option<schema::Size>")]
+    pub(super) outcome_bytes_max: Option<Scalar>,
+    /// When a reply leaves. Default: stored.
+    #[schemars(with = "Option<Reply>")]
+    pub(super) reply: Option<String>,
+    /// Whether the guard acts or only watches. Default: enforce.
+    #[schemars(with = "Option<Mode>")]
+    pub(super) mode: Option<String>,
+    /// What happens while the store cannot be reached. Default: refuse.
+    #[schemars(with = "Option<OnStoreFailure>")]
+    pub(super) on_store_failure: Option<String>,
+    /// Whether every ending is written to the audit log. Default: false.
+    pub(super) audit: Option<bool>,
+}
+
+/// What an `[[operation]]` has besides.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Head {
+    /// Methods and a path pattern, such as `POST /v1/payments/{id}/capture` or `POST|PUT /hooks/*`.
+    #[serde(rename = "match")]
+    #[schemars(with = "Option<schema::PatternText>")]
+    pub(super) pattern: Option<String>,
+    /// What kind of operation it is, and the settings that go with it.
+    #[schemars(with = "Option<Class>")]
+    pub(super) class: Option<String>,
+    /// Learns what became of an indeterminate one: 2xx is its outcome, 404 means that it never happened.
+    #[schemars(with = "Option<schema::ProbeText>")]
+    pub(super) probe: Option<String>,
+}
+
+/// Text or a number, as text.
+#[derive(Debug)]
+pub(super) struct Scalar(pub(super) String);
+
+/// One text or several, each with its place where the file has one for it alone.
+#[derive(Debug)]
+pub(super) struct List(pub(super) Vec<(String, Option<Range<usize>>)>);
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ScalarVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for List {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ListVisitor)
+    }
+}
+
+struct ScalarVisitor;
+
+impl Visitor<'_> for ScalarVisitor {
+    type Value = Scalar;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a whole number")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
+        Ok(Scalar(text.into()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar, E> {
+        Ok(Scalar(number.to_string()))
+    }
+}
+
+struct ListVisitor;
+
+impl<'de> Visitor<'de> for ListVisitor {
+    type Value = List;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a list of texts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<List, E> {
+        Ok(List(vec![(text.into(), None)]))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<List, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<List, A::Error> {
+        let mut list = Vec::new();
+        while let Some(member) = members.next_element::<Spanned<Scalar>>()? {
+            let place = member.span();
+            list.push((member.into_inner().0, Some(place)));
+        }
+        Ok(List(list))
+    }
+}

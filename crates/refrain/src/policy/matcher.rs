@@ -1,0 +1,180 @@
+//! Finds the pattern that a path belongs to.
+//!
+//! Patterns stand in a tree, segment by segment. A search goes down to literal, named and rest in this order and comes back up where that leads nowhere.
+//! Every node is reached on one way only, so a request costs no more than the length of its path plus the size of the tree, whatever it asks for.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use super::pattern::{Pattern, SEGMENTS_MAX, Segment, Tail};
+
+/// A path as one server might read it: its segments, percent-decoded.
+pub(super) type Reading<'a> = Vec<Cow<'a, [u8]>>;
+
+/// All patterns of a policy. What is stored are positions in the policy's list of operations.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    root: Node,
+    /// Patterns with `*` in place of the path.
+    every_path: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    literal: HashMap<Vec<u8>, Node>,
+    named: Option<Box<Node>>,
+    /// Patterns that end here.
+    end: Vec<usize>,
+    /// Patterns with `/*` behind this.
+    rest: Vec<usize>,
+}
+
+impl Tree {
+    /// Where the operations with this path pattern are kept.
+    pub(super) fn slot(&mut self, pattern: &Pattern) -> &mut Vec<usize> {
+        let mut node = &mut self.root;
+        for segment in &pattern.segments {
+            node = match segment {
+                Segment::Literal(bytes) => node.literal.entry(bytes.clone()).or_default(),
+                Segment::Named(_) => node.named.get_or_insert_default(),
+            };
+        }
+        match pattern.tail {
+            Tail::End => &mut node.end,
+            Tail::Rest => &mut node.rest,
+            Tail::EveryPath => &mut self.every_path,
+        }
+    }
+
+    /// The most specific operation for this path; `pick` chooses by method from those with one pattern.
+    pub(super) fn find(
+        &self,
+        reading: &Reading<'_>,
+        pick: &impl Fn(&[usize]) -> Option<usize>,
+    ) -> Option<usize> {
+        let found = self.root.find(reading, pick);
+        found.or_else(|| pick(&self.every_path))
+    }
+}
+
+impl Node {
+    fn find(
+        &self,
+        segments: &[Cow<'_, [u8]>],
+        pick: &impl Fn(&[usize]) -> Option<usize>,
+    ) -> Option<usize> {
+        let Some((first, behind)) = segments.split_first() else {
+            return pick(&self.end).or_else(|| pick(&self.rest));
+        };
+        let literal = self.literal.get(first.as_ref());
+        let literal = literal.and_then(|node| node.find(behind, pick));
+        literal
+            .or_else(|| self.named.as_ref().and_then(|node| node.find(behind, pick)))
+            .or_else(|| pick(&self.rest))
+    }
+}
+
+/// The ways in which servers may read this path; just one unless it is oddly written.
+/// Last comes the reading that smooths everything out.
+pub(super) fn readings(path: &str) -> Vec<Reading<'_>> {
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let mut plain = Smoothing(0).read(path);
+    let is_oddly_written = plain.iter().any(|segment| is_odd(segment));
+    shorten(&mut plain);
+    let mut readings = vec![plain];
+    for smoothing in (1..=Smoothing::ALL).take_while(|_| is_oddly_written) {
+        let mut reading = Smoothing(smoothing).read(path);
+        shorten(&mut reading);
+        readings.retain(|other| *other != reading);
+        readings.push(reading);
+    }
+    readings
+}
+
+/// Cuts off what no pattern looks at, so that long paths take little room.
+fn shorten(reading: &mut Reading<'_>) {
+    reading.truncate(SEGMENTS_MAX + 1);
+    reading.shrink_to_fit();
+}
+
+/// What a server may smooth out of a path before it looks at it: a set of the habits below.
+#[derive(Clone, Copy)]
+struct Smoothing(u8);
+
+impl Smoothing {
+    /// Encoded slashes, and back slashes, are slashes.
+    const SLASHES: u8 = 1;
+    /// Empty segments are dropped.
+    const EMPTY: u8 = 2;
+    /// `.` and `..` are resolved.
+    const DOTS: u8 = 4;
+    /// `;parameters` are dropped.
+    const PARAMETERS: u8 = 8;
+    const ALL: u8 = 15;
+
+    fn has(self, habit: u8) -> bool {
+        self.0 & habit != 0
+    }
+
+    fn read(self, path: &str) -> Reading<'_> {
+        let mut reading = Vec::new();
+        if path.is_empty() {
+            return reading;
+        }
+        for segment in path.split('/') {
+            let segment = match self.has(Self::PARAMETERS) {
+                true => segment.split_once(';').map_or(segment, |(front, _)| front),
+                false => segment,
+            };
+            let decoded = decode(segment);
+            let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+            if self.has(Self::SLASHES) && decoded.iter().any(is_slash) {
+                let pieces = decoded.split(is_slash);
+                pieces.for_each(|piece| self.push(&mut reading, Cow::Owned(piece.to_vec())));
+            } else {
+                self.push(&mut reading, decoded);
+            }
+        }
+        reading
+    }
+
+    fn push<'a>(self, reading: &mut Reading<'a>, segment: Cow<'a, [u8]>) {
+        match segment.as_ref() {
+            b"" if self.has(Self::EMPTY) => {}
+            b"." if self.has(Self::DOTS) => {}
+            b".." if self.has(Self::DOTS) => drop(reading.pop()),
+            _ => reading.push(segment),
+        }
+    }
+}
+
+pub(super) fn is_dots(segment: &[u8]) -> bool {
+    matches!(segment, b"." | b"..")
+}
+
+/// Whether servers may disagree about this segment.
+fn is_odd(segment: &[u8]) -> bool {
+    let is_special = |byte: &u8| matches!(byte, b'/' | b'\\' | b';');
+    segment.is_empty() || is_dots(segment) || segment.iter().any(is_special)
+}
+
+/// Percent-decodes; a `%` without two hexadecimal digits stays as it is.
+pub(super) fn decode(text: &str) -> Cow<'_, [u8]> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        let pair = (byte == b'%').then(|| hex_pair(behind)).flatten();
+        decoded.push(pair.unwrap_or(byte));
+        rest = if pair.is_some() { &behind[2..] } else { behind };
+    }
+    Cow::Owned(decoded)
+}
+
+fn hex_pair(bytes: &[u8]) -> Option<u8> {
+    let digit = |at: usize| char::from(*bytes.get(at)?).to_digit(16);
+    u8::try_from(digit(0)? * 16 + digit(1)?).ok()
+}

@@ -1,0 +1,250 @@
+//! One operation, with every setting resolved.
+
+use std::fmt::Display;
+
+use serde::{Serialize, Serializer};
+
+use super::{Class, Ending, Pattern, Probe, Statuses, Terms, status};
+use crate::{
+    Guarantee, Result, fingerprint,
+    key::{CredentialPart, ScopePart, Source, Syntax},
+};
+
+/// Headers that are replayed without being asked for.
+const REPLAY_HEADERS: [&str; 8] = [
+    "content-type",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "location",
+    "etag",
+    "last-modified",
+    "link",
+];
+
+/// A class of requests, and how they are guarded.
+///
+/// Set the fields as needed; the rules between them are checked when a [`Policy`](super::Policy) is made.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Operation {
+    /// What it is called in reports, metrics and the scope `route`: its pattern, where nothing else is said.
+    pub name: String,
+    /// What it matches.
+    #[serde(rename = "match", serialize_with = "as_text")]
+    pub pattern: Pattern,
+    /// What kind of operation it is.
+    pub class: Option<Class>,
+    /// Whether it is guarded at all; [`Class::Read`] is not.
+    pub guarded: bool,
+    /// Where the key comes from; the first that is found counts.
+    #[serde(serialize_with = "as_texts")]
+    pub key: Vec<Source>,
+    /// How a key header is written.
+    pub syntax: Syntax,
+    /// Whether a request without a key is refused. Otherwise it is let through unguarded.
+    pub required: bool,
+    /// The namespace in which keys are unique.
+    #[serde(serialize_with = "as_texts")]
+    pub scope: Vec<ScopePart>,
+    /// What tells callers apart.
+    #[serde(serialize_with = "as_texts")]
+    pub credential: Vec<CredentialPart>,
+    /// Who may see a replay.
+    pub replay_to: ReplayTo,
+    /// What tells a retry from another request under the same key.
+    #[serde(serialize_with = "as_texts")]
+    pub fingerprint: Vec<fingerprint::Part>,
+    /// What is promised, and for how long everything stands.
+    #[serde(flatten)]
+    pub terms: Terms,
+    /// Answers that are kept against the contract's table.
+    #[serde(serialize_with = "as_texts")]
+    pub keep: Vec<Statuses>,
+    /// Answers that free the key against the contract's table.
+    #[serde(serialize_with = "as_texts")]
+    pub release: Vec<Statuses>,
+    /// Headers that are replayed on top of the usual ones, in lower case.
+    pub replay_headers: Vec<String>,
+    /// The largest request body that is taken.
+    pub request_bytes_max: usize,
+    /// The largest body that is kept with an outcome.
+    pub outcome_bytes_max: usize,
+    /// When a reply leaves.
+    pub reply: Reply,
+    /// Whether the guard acts or only watches.
+    pub mode: Mode,
+    /// What happens while the store cannot be reached.
+    pub on_store_failure: OnStoreFailure,
+    /// How to learn what became of an indeterminate one.
+    #[serde(serialize_with = "as_optional_text")]
+    pub probe: Option<Probe>,
+    /// Whether every ending is written to the audit log.
+    pub audit: bool,
+}
+
+/// Who may see a replay.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplayTo {
+    /// Only who presents the first request's credential.
+    #[default]
+    SameCredential,
+    /// Everybody in the same scope.
+    SameScope,
+}
+
+/// When a reply leaves.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// Once its outcome is durable.
+    #[default]
+    Stored,
+    /// As it comes; recorded beside.
+    Streamed,
+}
+
+/// Whether the guard acts or only watches.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Duplicates are answered, not run.
+    #[default]
+    Enforce,
+    /// What would have happened is counted; nothing is changed.
+    Observe,
+}
+
+/// What happens to a guarded request while the store cannot be reached.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStoreFailure {
+    /// It is refused, and nothing runs.
+    #[default]
+    Refuse,
+    /// It runs unguarded, and is counted.
+    Pass,
+}
+
+impl Operation {
+    /// An operation with default settings for what `pattern` matches, such as `POST /v1/payments`.
+    ///
+    /// # Errors
+    /// When the pattern is malformed.
+    pub fn new(pattern: &str) -> Result<Self> {
+        Ok(Self::default().at(pattern.parse()?))
+    }
+
+    /// The same operation with the settings of a class. Set what differs from the class afterwards.
+    #[must_use]
+    pub fn with_class(mut self, class: Class) -> Self {
+        class.apply(&mut self);
+        self
+    }
+
+    /// The same operation on other terms.
+    #[must_use]
+    pub fn with_terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// The same settings for another pattern.
+    pub(super) fn at(self, pattern: Pattern) -> Self {
+        let name = pattern.to_string();
+        Self {
+            name,
+            pattern,
+            ..self
+        }
+    }
+
+    /// What becomes of the key when the operation has answered with this status.
+    #[must_use]
+    pub fn keeps(&self, status: u16) -> Ending {
+        let has = |list: &[Statuses]| list.iter().any(|statuses| statuses.contains(status));
+        match (has(&self.keep), has(&self.release)) {
+            (true, _) => Ending::Keep,
+            (false, true) => Ending::Release,
+            (false, false) => status::ending(status, self.terms.guarantee),
+        }
+    }
+
+    /// Whether a header with this name, in lower case, is kept and replayed.
+    #[must_use]
+    pub fn replays_header(&self, name: &str) -> bool {
+        REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
+    }
+
+    /// Larger for the operation that lets less through.
+    pub(super) fn strictness(&self) -> impl Ord + use<> {
+        (
+            self.guarded,
+            self.mode == Mode::Enforce,
+            self.required,
+            self.terms.guarantee != Guarantee::AtLeastOnce,
+        )
+    }
+}
+
+impl Default for Operation {
+    /// `POST *` with default settings.
+    fn default() -> Self {
+        use fingerprint::Part;
+        let pattern = Pattern::every_path("POST");
+        let header = |name: &str| CredentialPart::Header(name.into());
+        Self {
+            name: pattern.to_string(),
+            pattern,
+            class: None,
+            guarded: true,
+            key: vec![Source::Header("idempotency-key".into())],
+            syntax: Syntax::default(),
+            required: false,
+            scope: vec![ScopePart::Credential],
+            credential: vec![
+                header("authorization"),
+                header("x-api-key"),
+                header("cookie"),
+            ],
+            replay_to: ReplayTo::default(),
+            fingerprint: vec![Part::Method, Part::Path, Part::Query, Part::Body],
+            terms: Terms::default(),
+            keep: Vec::new(),
+            release: Vec::new(),
+            replay_headers: Vec::new(),
+            request_bytes_max: 8 << 20,
+            outcome_bytes_max: 8 << 20,
+            reply: Reply::default(),
+            mode: Mode::default(),
+            on_store_failure: OnStoreFailure::default(),
+            probe: None,
+            audit: false,
+        }
+    }
+}
+
+fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn as_optional_text<S: Serializer>(
+    value: &Option<impl Display>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn as_texts<S: Serializer>(values: &[impl Display], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
+}

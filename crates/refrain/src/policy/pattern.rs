@@ -1,0 +1,284 @@
+//! What an operation matches: `POST /v1/payments/{id}/capture`, `POST|PUT /hooks/*`, `* /v1/*`.
+
+use std::{fmt, str::FromStr};
+
+use super::{invalid, matcher, suggest};
+use crate::{Error, Result};
+
+/// The longest pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 2048;
+/// How many segments a pattern may have; the matcher goes no deeper than this.
+pub(super) const SEGMENTS_MAX: usize = 64;
+const METHODS_MAX: usize = 16;
+/// Methods that are known; another one is taken unless it looks like a slip for one of these.
+const METHODS: [&str; 10] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY",
+];
+
+/// Methods and a path pattern.
+///
+/// `{name}` stands for one segment, a trailing `*` for the rest, an empty rest too.
+/// `*` in place of the path stands for every path, below all others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    /// Empty means any.
+    methods: Vec<String>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) tail: Tail,
+}
+
+/// One segment of a path pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// Exactly these bytes, percent-decoded.
+    Literal(Vec<u8>),
+    /// `{name}`.
+    Named(String),
+}
+
+/// What comes behind the segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// Nothing.
+    End,
+    /// `/*`: anything, or nothing.
+    Rest,
+    /// `*` in place of the path.
+    EveryPath,
+}
+
+impl Pattern {
+    /// Every path, with this method.
+    pub(super) fn every_path(method: &str) -> Self {
+        Self {
+            text: format!("{method} *"),
+            methods: vec![method.into()],
+            segments: Vec::new(),
+            tail: Tail::EveryPath,
+        }
+    }
+
+    /// The names of the `{name}` segments, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().filter_map(|segment| match segment {
+            Segment::Named(name) => Some(name.as_str()),
+            Segment::Literal(_) => None,
+        })
+    }
+
+    pub(super) fn is_any_method(&self) -> bool {
+        self.methods.is_empty()
+    }
+
+    /// Whether the pattern names this method.
+    /// Case is not looked at: a server that takes `post` for POST must not be reached unguarded.
+    pub(super) fn names_method(&self, method: &str) -> bool {
+        self.methods
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(method))
+    }
+
+    /// Whether a request could be found for both, had they the same path.
+    pub(super) fn shares_method(&self, other: &Self) -> bool {
+        match self.is_any_method() || other.is_any_method() {
+            true => self.is_any_method() && other.is_any_method(),
+            false => self.methods.iter().any(|name| other.names_method(name)),
+        }
+    }
+
+    /// Whether this pattern matches all that `other` matches, equally specifically.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let is_same = |(left, right): (&Segment, &Segment)| match (left, right) {
+            (Segment::Named(_), Segment::Named(_)) => true,
+            (left, right) => left == right,
+        };
+        let same_path = self.tail == other.tail
+            && self.segments.len() == other.segments.len()
+            && self.segments.iter().zip(&other.segments).all(is_same);
+        let same_methods = match other.is_any_method() {
+            true => self.is_any_method(),
+            false => other.methods.iter().all(|name| self.names_method(name)),
+        };
+        same_path && same_methods
+    }
+
+    pub(super) fn is_every_path_of(&self, method: &str) -> bool {
+        self.tail == Tail::EveryPath && (self.is_any_method() || self.names_method(method))
+    }
+
+    /// What stands in `reading` where the pattern has names.
+    pub(super) fn values(&self, reading: &matcher::Reading<'_>) -> Vec<Box<[u8]>> {
+        let named = |(segment, value)| match segment {
+            &Segment::Named(_) => Some(Box::from(AsRef::<[u8]>::as_ref(value))),
+            Segment::Literal(_) => None,
+        };
+        self.segments
+            .iter()
+            .zip(reading)
+            .filter_map(named)
+            .collect()
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if text.len() > PATTERN_BYTES_MAX {
+            return Err(invalid(format!(
+                "the pattern has {} bytes, {PATTERN_BYTES_MAX} at most are taken",
+                text.len()
+            )));
+        }
+        let words: Vec<_> = text.split_whitespace().collect();
+        let &[methods, path] = words.as_slice() else {
+            return Err(invalid(format!(
+                "`{text}` is no pattern; write a method and a path, such as `POST /v1/payments`"
+            )));
+        };
+        let (segments, tail) = parse_path(path)?;
+        Ok(Self {
+            text: format!("{methods} {path}"),
+            methods: parse_methods(methods)?,
+            segments,
+            tail,
+        })
+    }
+}
+
+fn parse_methods(text: &str) -> Result<Vec<String>> {
+    if text == "*" {
+        return Ok(Vec::new());
+    }
+    let mut methods: Vec<String> = Vec::new();
+    for name in text.split('|') {
+        check_method(name)?;
+        if methods.iter().any(|other| other == name) {
+            return Err(invalid(format!(
+                "method `{name}` is written twice; remove one"
+            )));
+        }
+        methods.push(name.into());
+    }
+    match methods.len() > METHODS_MAX {
+        true => Err(invalid(format!(
+            "at most {METHODS_MAX} methods are taken; write `*` for any"
+        ))),
+        false => Ok(methods),
+    }
+}
+
+fn check_method(name: &str) -> Result<()> {
+    if name.starts_with('/') {
+        return Err(invalid(format!(
+            "`{name}` is a path; write a method before it, such as `POST`"
+        )));
+    }
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_';
+    if name.is_empty() || !name.bytes().all(is_letter) {
+        return Err(invalid(format!(
+            "`{name}` is no method; write `POST`, `POST|PUT` or `*`"
+        )));
+    }
+    let upper = name.to_ascii_uppercase();
+    if upper != name {
+        return Err(invalid(format!(
+            "method `{name}` is not in upper case; write `{upper}`"
+        )));
+    }
+    match suggest::nearest(name, METHODS) {
+        Some(meant) if !METHODS.contains(&name) => Err(invalid(format!(
+            "`{name}` is no method; did you mean `{meant}`?"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn parse_path(text: &str) -> Result<(Vec<Segment>, Tail)> {
+    if text == "*" {
+        return Ok((Vec::new(), Tail::EveryPath));
+    }
+    let Some(path) = text.strip_prefix('/') else {
+        return Err(invalid(format!(
+            "path `{text}` does not start with /; write `/{text}`"
+        )));
+    };
+    let path = path
+        .strip_suffix('/')
+        .filter(|path| !path.is_empty())
+        .unwrap_or(path);
+    let (path, tail) = match path.strip_suffix('*') {
+        Some("") => ("", Tail::Rest),
+        Some(front) if front.ends_with('/') => (&front[..front.len() - 1], Tail::Rest),
+        _ => (path, Tail::End),
+    };
+    let mut segments = Vec::new();
+    for segment in path.split('/').take_while(|_| !path.is_empty()) {
+        let segment = parse_segment(segment, text)?;
+        if matches!(segment, Segment::Named(_)) && segments.contains(&segment) {
+            return Err(invalid(format!(
+                "path `{text}` has the same name twice; rename one"
+            )));
+        }
+        segments.push(segment);
+    }
+    match segments.len() > SEGMENTS_MAX {
+        true => Err(invalid(format!(
+            "a path pattern has at most {SEGMENTS_MAX} segments"
+        ))),
+        false => Ok((segments, tail)),
+    }
+}
+
+fn parse_segment(segment: &str, path: &str) -> Result<Segment> {
+    if let Some(name) = segment
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'))
+    {
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        return match !name.is_empty() && name.bytes().all(is_word) {
+            true => Ok(Segment::Named(name.into())),
+            false => Err(invalid(format!(
+                "`{segment}` in path `{path}` is no name; write it like {{id}}"
+            ))),
+        };
+    }
+    let literal = matcher::decode(segment).into_owned();
+    let fault = match segment {
+        "" => "has an empty segment; write one / only",
+        _ if segment.contains('*') => {
+            "has a * that does not stand alone at its end; write {name} for one segment"
+        }
+        _ if segment.contains(['{', '}']) => {
+            "mixes text and a name in one segment; {name} stands alone between slashes"
+        }
+        _ if segment.contains(['?', '#']) => {
+            "has a query or fragment; patterns match the path alone"
+        }
+        _ if segment.chars().any(char::is_control) => "has a control character; remove it",
+        _ if matcher::is_dots(&literal) => "has a . or .. segment; write the path that is meant",
+        _ if literal.contains(&b'/') || literal.contains(&b'\\') => {
+            "has an encoded slash; write {name} for that segment"
+        }
+        _ if !is_well_encoded(segment) => {
+            "has a % without two hexadecimal digits; write %25 for a percent sign"
+        }
+        _ => return Ok(Segment::Literal(literal)),
+    };
+    Err(invalid(format!("path `{path}` {fault}")))
+}
+
+fn is_well_encoded(segment: &str) -> bool {
+    let is_hex = |rest: &str| {
+        let digits = rest.as_bytes().get(..2);
+        digits.is_some_and(|pair| pair.iter().all(u8::is_ascii_hexdigit))
+    };
+    segment.split('%').skip(1).all(is_hex)
+}

@@ -1,0 +1,126 @@
+//! The request that learns what became of an indeterminate operation.
+
+use std::{fmt, str::FromStr};
+
+use super::{invalid, matcher};
+use crate::{Error, Result};
+
+const PROBE_BYTES_MAX: usize = 2048;
+
+/// A GET with places to fill, such as `GET /v1/payments?key={key}`.
+///
+/// `{key}` is the record's key; any other name is a named segment of the operation's pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// Text and place by turns, text first.
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Place(String),
+}
+
+impl Probe {
+    /// The names of the places to fill.
+    pub fn places(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Place(name) => Some(name.as_str()),
+            Piece::Text(_) => None,
+        })
+    }
+
+    /// The path and query to ask, with every place filled by `value` and percent-encoded.
+    /// `None` where `value` does not know a place, or has dots that would lead to another path.
+    #[must_use]
+    pub fn target<'a>(&self, value: impl Fn(&str) -> Option<&'a [u8]>) -> Option<String> {
+        let mut target = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => target.push_str(text),
+                Piece::Place(name) => {
+                    let value = value(name).filter(|value| !matcher::is_dots(value))?;
+                    encode(value, &mut target);
+                }
+            }
+        }
+        Some(target)
+    }
+}
+
+impl FromStr for Probe {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = |fault: &str| invalid(format!("`{text}` is no probe: {fault}"));
+        if text.len() > PROBE_BYTES_MAX {
+            return Err(invalid(format!(
+                "a probe has at most {PROBE_BYTES_MAX} bytes"
+            )));
+        }
+        let Some((method, target)) = text.split_once(' ') else {
+            return Err(bad("write it like `GET /v1/payments?key={key}`"));
+        };
+        if method != "GET" {
+            return Err(bad(
+                "only GET is sure to change nothing; write `GET` and what to ask",
+            ));
+        }
+        if !target.starts_with('/')
+            || !target.bytes().all(|byte| byte.is_ascii_graphic())
+            || target.contains('#')
+        {
+            return Err(bad(
+                "its target is a path and query of visible ASCII, starting with /",
+            ));
+        }
+        let probe = Self {
+            pieces: pieces(target)
+                .ok_or_else(|| bad("its braces do not fit; write {key} where the key goes"))?,
+        };
+        match probe.places().count() {
+            1.. => Ok(probe),
+            0 => Err(bad(
+                "it asks the same of every record; write {key} where the key goes",
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GET ")?;
+        self.pieces.iter().try_for_each(|piece| match piece {
+            Piece::Text(text) => f.write_str(text),
+            Piece::Place(name) => write!(f, "{{{name}}}"),
+        })
+    }
+}
+
+fn pieces(target: &str) -> Option<Vec<Piece>> {
+    let mut pieces = Vec::new();
+    let mut parts = target.split('{');
+    pieces.push(Piece::Text(parts.next()?.into()));
+    for part in parts {
+        let (name, text) = part.split_once('}')?;
+        pieces.push(Piece::Place(name.into()));
+        pieces.push(Piece::Text(text.into()));
+    }
+    let is_whole = |piece: &Piece| match piece {
+        Piece::Text(text) => !text.contains('}'),
+        Piece::Place(name) => !name.is_empty(),
+    };
+    pieces.iter().all(is_whole).then_some(pieces)
+}
+
+fn encode(bytes: &[u8], target: &mut String) {
+    use fmt::Write as _;
+    for &byte in bytes {
+        // Writing to a string does not fail.
+        let _ = match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            true => write!(target, "{}", char::from(byte)),
+            false => write!(target, "%{byte:02X}"),
+        };
+    }
+}

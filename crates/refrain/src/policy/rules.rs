@@ -1,0 +1,290 @@
+//! The rules that a resolved operation must keep, wherever it came from.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::{
+    Operation, Statuses,
+    units::{Size, Span, days},
+};
+use crate::{
+    Guarantee,
+    key::{ScopePart, Source},
+};
+
+/// What an operation breaks.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// The settings to blame, the likeliest first.
+    pub(super) settings: &'static [&'static str],
+    /// What is wrong.
+    pub(super) message: String,
+    /// What to do about it.
+    pub(super) help: String,
+}
+
+const YEARS_10: Duration = days(3653);
+/// A body is held in memory while it is read and stored, once for every request in flight.
+const BYTES_MAX: usize = 64 << 20;
+/// How long the lists of one operation may be.
+const LIST_MAX: usize = 64;
+/// Headers that are never replayed: they speak of the caller, the moment or the connection, not of the outcome.
+const NEVER_REPLAYED: [&str; 23] = [
+    "set-cookie",
+    "set-cookie2",
+    "www-authenticate",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "authentication-info",
+    "proxy-authentication-info",
+    "date",
+    "age",
+    "connection",
+    "proxy-connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "cache-control",
+    "retry-after",
+    "traceparent",
+    "tracestate",
+    "idempotent-replayed",
+    "b3",
+];
+const NEVER_REPLAYED_FAMILIES: [&str; 5] = [
+    "ratelimit",
+    "x-ratelimit",
+    "x-rate-limit",
+    "x-b3-",
+    "refrain-",
+];
+
+/// Everything that is wrong with this operation.
+pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    terms(operation, &mut faults);
+    sizes(operation, &mut faults);
+    lists(operation, &mut faults);
+    key_and_scope(operation, &mut faults);
+    statuses(operation, &mut faults);
+    headers(operation, &mut faults);
+    probe(operation, &mut faults);
+    faults
+}
+
+fn fault(
+    settings: &'static [&'static str],
+    message: impl Into<String>,
+    help: impl Into<String>,
+) -> Fault {
+    let (message, help) = (message.into(), help.into());
+    Fault {
+        settings,
+        message,
+        help,
+    }
+}
+
+fn terms(operation: &Operation, faults: &mut Vec<Fault>) {
+    let terms = &operation.terms;
+    let second = Duration::from_secs(1);
+    let spans: [(&'static [&'static str], Duration, RangeInclusive<Duration>); 6] = [
+        (&["wait"], terms.wait, Duration::ZERO..=second * 300),
+        (&["lease"], terms.lease, second..=second * 3600),
+        (&["retention"], terms.retention, second..=YEARS_10),
+        (&["remember"], terms.remember, Duration::ZERO..=YEARS_10),
+        (
+            &["timeout"],
+            terms.timeout,
+            Duration::from_millis(10)..=days(1),
+        ),
+        (
+            &["settle_after"],
+            terms.settle_after,
+            Duration::ZERO..=days(30),
+        ),
+    ];
+    for (setting, value, range) in spans {
+        if !range.contains(&value) {
+            let (low, high) = (Span(*range.start()), Span(*range.end()));
+            let message = format!("`{}` is {}, out of range", setting[0], Span(value));
+            faults.push(fault(
+                setting,
+                message,
+                format!("write a duration from {low} to {high}"),
+            ));
+        }
+    }
+    if terms.settle_after < terms.timeout {
+        let (settle, timeout) = (Span(terms.settle_after), Span(terms.timeout));
+        let message = format!(
+            "`settle_after` ({settle}) is shorter than `timeout` ({timeout}): an attempt could still act after it was held never to have happened"
+        );
+        let help = format!("write at least {timeout}, or leave `settle_after` out");
+        faults.push(fault(&["settle_after", "timeout"], message, help));
+    }
+    if !(1..=1000).contains(&terms.attempts_max) {
+        let message = format!("`attempts_max` is {}, out of range", terms.attempts_max);
+        faults.push(fault(
+            &["attempts_max"],
+            message,
+            "write a number from 1 to 1000",
+        ));
+    }
+    if terms.guarantee == Guarantee::ExactlyOnce {
+        let message = "exactly-once needs a transactional store, which this version does not have";
+        let help =
+            "write \"at-most-once\", and a `probe` that learns what became of an indeterminate one";
+        faults.push(fault(&["guarantee"], message, help));
+    }
+}
+
+fn sizes(operation: &Operation, faults: &mut Vec<Fault>) {
+    let sizes: [(&'static [&'static str], usize); 2] = [
+        (&["request_bytes_max"], operation.request_bytes_max),
+        (&["outcome_bytes_max"], operation.outcome_bytes_max),
+    ];
+    for (setting, bytes) in sizes {
+        if bytes > BYTES_MAX {
+            let message = format!(
+                "`{}` is {}: bodies are held in memory while they are checked and stored",
+                setting[0],
+                Size(bytes)
+            );
+            faults.push(fault(
+                setting,
+                message,
+                format!("write at most {}", Size(BYTES_MAX)),
+            ));
+        }
+    }
+}
+
+fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
+    let lists: [(&'static [&'static str], usize, &str); 7] = [
+        (
+            &["key"],
+            operation.key.len(),
+            "name a source, such as \"header:Idempotency-Key\"",
+        ),
+        (
+            &["scope"],
+            operation.scope.len(),
+            "write \"none\" where everybody shares one namespace",
+        ),
+        (
+            &["credential"],
+            operation.credential.len(),
+            "write replay_to = \"same-scope\" where the scope alone decides",
+        ),
+        (
+            &["fingerprint"],
+            operation.fingerprint.len(),
+            "name what makes a request this request, such as \"body\"",
+        ),
+        (&["keep"], operation.keep.len(), ""),
+        (&["release"], operation.release.len(), ""),
+        (&["replay_headers"], operation.replay_headers.len(), ""),
+    ];
+    for (setting, len, help) in lists {
+        if len == 0 && !help.is_empty() {
+            faults.push(fault(setting, format!("`{}` is empty", setting[0]), help));
+        }
+        if len > LIST_MAX {
+            let message = format!("`{}` has {len} members", setting[0]);
+            faults.push(fault(setting, message, format!("write at most {LIST_MAX}")));
+        }
+    }
+}
+
+fn key_and_scope(operation: &Operation, faults: &mut Vec<Fault>) {
+    let derive_at = operation
+        .key
+        .iter()
+        .position(|source| *source == Source::Derive);
+    if derive_at.is_some_and(|at| at + 1 < operation.key.len()) {
+        let message = "`derive` always finds a key: what is written behind it is never looked at";
+        faults.push(fault(&["key"], message, "move \"derive\" to the end"));
+    }
+    if operation.scope.len() > 1 && operation.scope.contains(&ScopePart::None) {
+        let message = "`none` stands beside other parts of the scope";
+        faults.push(fault(
+            &["scope"],
+            message,
+            "remove \"none\", or everything else",
+        ));
+    }
+    for part in &operation.scope {
+        match part {
+            ScopePart::Jwt(_) => faults.push(fault(
+                &["scope"],
+                format!("`{part}` needs verified claims, which this version does not have"),
+                "write \"credential\", which takes issuer and subject of a bearer token as the namespace",
+            )),
+            ScopePart::Path(name) if !operation.pattern.names().any(|other| other == name) => {
+                let pattern = &operation.pattern;
+                faults.push(fault(
+                    &["scope"],
+                    format!("`{part}` names a segment that `{pattern}` does not have"),
+                    format!("write {{{name}}} in the operation's `match`, and `scope` in that operation"),
+                ));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn statuses(operation: &Operation, faults: &mut Vec<Fault>) {
+    let clash = operation.keep.iter().find_map(|kept| {
+        let common = |released: &Statuses| kept.common(*released);
+        operation.release.iter().find_map(common)
+    });
+    if let Some(status) = clash {
+        let message = format!("status {status} is in `keep` and in `release`");
+        let help = "leave it in one of them; a run of statuses is written like \"500-502\"";
+        faults.push(fault(&["release", "keep"], message, help));
+    }
+}
+
+fn headers(operation: &Operation, faults: &mut Vec<Fault>) {
+    for written in &operation.replay_headers {
+        let name = written.to_ascii_lowercase();
+        if name != *written {
+            let message = format!("header `{written}` is not in lower case");
+            faults.push(fault(
+                &["replay_headers"],
+                message,
+                format!("write `{name}`"),
+            ));
+        }
+        let in_family = NEVER_REPLAYED_FAMILIES
+            .iter()
+            .any(|family| name.starts_with(family));
+        if in_family || NEVER_REPLAYED.contains(&name.as_str()) {
+            let message = format!(
+                "header `{name}` is never replayed: it belongs to one caller, moment or connection, not to the outcome"
+            );
+            faults.push(fault(&["replay_headers"], message, "remove it"));
+        }
+    }
+}
+
+fn probe(operation: &Operation, faults: &mut Vec<Fault>) {
+    let Some(probe) = &operation.probe else {
+        return;
+    };
+    let is_known =
+        |place: &&str| *place == "key" || operation.pattern.names().any(|name| name == *place);
+    if let Some(place) = probe.places().find(|place| !is_known(place)) {
+        let pattern = &operation.pattern;
+        let message =
+            format!("the probe's {{{place}}} is neither the key nor a segment of `{pattern}`");
+        faults.push(fault(
+            &["probe"],
+            message,
+            "write {key}, or a name that `match` has",
+        ));
+    }
+}

@@ -1,0 +1,265 @@
+//! Somebody writes `refrain.toml` for the first time and gets things wrong.
+//! Every mistake is told with its place, what was probably meant and a fix; none is passed over in silence.
+//!
+//! Each `policy_errors/NAME.toml` is a bad file, and `NAME.txt` what is said about it; `SNAPSHOTS=overwrite` writes the latter anew.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+
+use refrain::policy::{File, OPERATIONS_MAX, Reply, Settings};
+use serde_json::Value;
+use snapbox::{Assert, Data};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn sample() -> String {
+    std::fs::read_to_string(folder().join("policy_sample.toml")).unwrap()
+}
+
+fn message(text: &str) -> String {
+    File::parse(text, "refrain.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn bad_files_are_refused_with_place_and_fix() {
+    let assert = Assert::new().action_env("SNAPSHOTS");
+    let mut checked = 0;
+    for file in std::fs::read_dir(folder().join("policy_errors")).unwrap() {
+        let path = file.unwrap().path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            let said = message(&std::fs::read_to_string(&path).unwrap());
+            assert!(!said.contains("secret"), "{said}");
+            assert.eq(
+                said + "\n",
+                Data::read_from(&path.with_extension("txt"), None).raw(),
+            );
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 21);
+}
+
+#[test]
+fn files_and_policies_that_are_too_large_are_refused() {
+    let comment = "#".repeat((4 << 20) + 1);
+    assert!(message(&comment).contains("4MiB at most are read"));
+    let operations = |count: usize| -> String {
+        (0..count)
+            .map(|n| format!("[[operation]]\nmatch = \"POST /{n}\"\n"))
+            .collect()
+    };
+    assert!(File::parse(&operations(OPERATIONS_MAX), "refrain.toml").is_ok());
+    assert!(message(&operations(OPERATIONS_MAX + 1)).contains("10001 operations, 10000 at most"));
+}
+
+#[test]
+fn at_most_twenty_problems_are_told() {
+    let same = "[[operation]]\nmatch = \"POST /same\"\n".repeat(31);
+    let error = File::parse(&same, "refrain.toml").unwrap_err();
+    assert_eq!(error.problems().len(), 20);
+    assert!(error.to_string().ends_with("and 10 more"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_read_is_said_plainly() {
+    let error = File::read(Path::new("no/such/refrain.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("no/such/refrain.toml: cannot be read"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_sample_resolves_to_what_it_says() {
+    let Settings {
+        listen,
+        upstream,
+        store,
+        problems,
+        policy,
+        ..
+    } = File::parse(&sample(), "refrain.toml").unwrap();
+    assert_eq!(listen.to_string(), "127.0.0.1:8377");
+    assert_eq!(upstream.as_deref(), Some("http://127.0.0.1:3000"));
+    assert_eq!(store, ["file:refrain-data"]);
+    assert_eq!(problems, "https://example.com/problems/");
+    let names: Vec<_> = policy
+        .operations()
+        .map(|operation| operation.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "POST /v1/payments",
+            "POST|PUT /hooks/*",
+            "POST /t/{tenant}/orders",
+            "POST /search",
+            "POST *",
+            "PATCH *"
+        ]
+    );
+    let payments = policy.find("POST", "/v1/payments").unwrap().operation;
+    assert!(payments.required && payments.audit && payments.replays_header("x-cost"));
+    assert_eq!(payments.terms.attempts_max, 5);
+    let orders = policy.find("POST", "/t/7/orders").unwrap().operation;
+    assert_eq!(orders.reply, Reply::Streamed);
+    assert_eq!(orders.key[0].to_string(), "natural:{/customer}-{/cart}");
+    assert!(policy.find("POST", "/search").is_none());
+}
+
+#[test]
+fn an_empty_file_is_the_default_policy() {
+    let settings = File::parse("", "refrain.toml").unwrap();
+    let names: Vec<_> = settings
+        .policy
+        .operations()
+        .map(|operation| operation.name.as_str())
+        .collect();
+    assert_eq!(names, ["POST *", "PATCH *"]);
+    assert_eq!(settings.admin.to_string(), "127.0.0.1:8378");
+    assert_eq!(settings.problems, "/.well-known/refrain/problems/");
+}
+
+#[test]
+fn passwords_are_not_shown() {
+    let file = "store = [\"redis://cache\", \"postgres://app:secret@db/app\"]";
+    let settings = File::parse(file, "refrain.toml").unwrap();
+    let shown = format!("{settings:?}{}", serde_json::to_string(&settings).unwrap());
+    assert!(
+        !shown.contains("secret") && shown.contains("app:***@db"),
+        "{shown}"
+    );
+    assert!(settings.store[1].contains("secret"));
+}
+
+#[test]
+fn the_schema_takes_the_sample_and_refuses_what_the_parser_refuses() {
+    let schema = File::schema();
+    assert_eq!(
+        schema["$schema"],
+        "https://json-schema.org/draft/2020-12/schema"
+    );
+    let sample: toml::Table = sample().parse().unwrap();
+    assert_eq!(
+        fault(&schema, &schema, &serde_json::to_value(&sample).unwrap()),
+        None
+    );
+    let bad = [
+        "stroe = \"memory:\"",
+        "[policy]\nretension = \"1h\"",
+        "[policy]\nmatch = \"POST /a\"",
+        "[policy]\nrequired = \"yes\"",
+        "[policy]\nguarantee = \"exactly-once\"",
+        "[policy]\nattempts_max = 0",
+        "[policy]\nkeep = [true]",
+        "[[operation]]\nclass = \"create\"",
+        "[[operation]]\nmatch = \"POST /a\"\nclass = \"monetery\"",
+        "[[operation]]\nmatch = \"POST /a\"\nreceipts = \"x\"",
+    ];
+    for text in bad {
+        let file: toml::Table = text.parse().unwrap();
+        let file = serde_json::to_value(&file).unwrap();
+        assert!(
+            fault(&schema, &schema, &file).is_some(),
+            "the schema takes {text}"
+        );
+        assert!(
+            File::parse(text, "refrain.toml").is_err(),
+            "the parser takes {text}"
+        );
+    }
+}
+
+#[test]
+fn every_setting_in_the_schema_has_a_description() {
+    let schema = File::schema();
+    for place in [
+        "/properties",
+        "/$defs/Section/properties",
+        "/$defs/Operation/properties",
+    ] {
+        for (name, setting) in schema.pointer(place).unwrap().as_object().unwrap() {
+            assert!(
+                setting["description"].is_string(),
+                "{place}/{name}: {setting}"
+            );
+        }
+    }
+}
+
+/// What `value` breaks of `schema`, as far as the keywords go that our schema uses; patterns are left to editors.
+fn fault(root: &Value, schema: &Value, value: &Value) -> Option<String> {
+    let mut faults =
+        schema
+            .as_object()?
+            .iter()
+            .filter_map(|(keyword, rule)| match keyword.as_str() {
+                "$ref" => {
+                    let pointer = rule.as_str().unwrap().trim_start_matches('#');
+                    fault(root, root.pointer(pointer).unwrap(), value)
+                }
+                "type" => {
+                    (kind(value) != rule.as_str().unwrap()).then(|| format!("{value} is no {rule}"))
+                }
+                "const" => (value != rule).then(|| format!("{value} is not {rule}")),
+                "minimum" => (value.as_i64()? < rule.as_i64().unwrap())
+                    .then(|| format!("{value} is below {rule}")),
+                "maximum" => (value.as_i64()? > rule.as_i64().unwrap())
+                    .then(|| format!("{value} is above {rule}")),
+                "maxItems" => (value.as_array()?.len() > rule.as_u64().unwrap() as usize)
+                    .then(|| "too long".into()),
+                "items" => value
+                    .as_array()?
+                    .iter()
+                    .find_map(|member| fault(root, rule, member)),
+                "anyOf" | "oneOf" => {
+                    let fits = |choice: &Value| fault(root, choice, value).is_none();
+                    (!rule.as_array().unwrap().iter().any(fits))
+                        .then(|| format!("{value} fits no choice"))
+                }
+                "required" => {
+                    let missing = |name: &&Value| value.get(name.as_str().unwrap()).is_none();
+                    rule.as_array()
+                        .unwrap()
+                        .iter()
+                        .find(missing)
+                        .map(|name| format!("{name} is missing"))
+                }
+                "properties" => value
+                    .as_object()?
+                    .iter()
+                    .find_map(|(name, value)| fault(root, rule.get(name)?, value)),
+                "additionalProperties" => {
+                    assert_eq!(rule, false);
+                    let unknown =
+                        |name: &&String| schema["properties"].get(name.as_str()).is_none();
+                    value
+                        .as_object()?
+                        .keys()
+                        .find(unknown)
+                        .map(|name| format!("{name} is unknown"))
+                }
+                "description" | "title" | "pattern" | "$defs" | "$schema" => None,
+                other => panic!("this test does not know the keyword {other}"),
+            });
+    faults.next()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

@@ -1,0 +1,270 @@
+//! A payment API guards `POST /v1/payments` and leaves a search by POST unguarded.
+//! Whoever writes `//`, `..` or `%2F` must not get around the guard, and whoever adds a pattern must not have to think of the order.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use refrain::policy::{Class, Mode, Operation, Policy};
+
+fn operation(pattern: &str) -> Operation {
+    Operation::new(pattern).unwrap()
+}
+
+/// Checks which pattern each request finds, whatever order the patterns are given in.
+fn check(patterns: &[&str], requests: &[(&str, Option<&str>)]) {
+    let mut operations: Vec<_> = patterns.iter().map(|pattern| operation(pattern)).collect();
+    for _ in 0..2 {
+        let policy = Policy::new(operations.clone()).unwrap();
+        for (request, expected) in requests {
+            let (method, path) = request.split_once(' ').unwrap();
+            let found = policy
+                .find(method, path)
+                .map(|found| found.operation.name.clone());
+            assert_eq!(found.as_deref(), *expected, "{request} among {patterns:?}");
+        }
+        operations.reverse();
+    }
+}
+
+#[test]
+fn the_most_specific_pattern_wins_whatever_the_order() {
+    check(
+        &[
+            "POST *",
+            "POST /*",
+            "POST /v1/*",
+            "POST /v1/{id}",
+            "POST /v1/pay",
+            "POST /v1/{id}/x",
+            "POST /{a}/pay/x",
+        ],
+        &[
+            ("POST /v1/pay", Some("POST /v1/pay")),
+            ("POST /v1/other", Some("POST /v1/{id}")),
+            ("POST /v1/a/b", Some("POST /v1/*")),
+            ("POST /v1", Some("POST /v1/*")),
+            ("POST /", Some("POST /*")),
+            ("POST /v2", Some("POST /*")),
+            // Literal from the left: `v1` counts more than what comes behind it.
+            ("POST /v1/pay/x", Some("POST /v1/{id}/x")),
+            ("POST /v2/pay/x", Some("POST /{a}/pay/x")),
+            ("POST /v1/pay/y", Some("POST /v1/*")),
+            ("GET /v1/pay", None),
+        ],
+    );
+}
+
+#[test]
+fn a_search_that_leads_nowhere_comes_back_to_less_specific_patterns() {
+    check(
+        &["POST /a/b/c", "POST /a/{x}/d", "POST /{y}/b/e", "POST /a/*"],
+        &[
+            ("POST /a/b/c", Some("POST /a/b/c")),
+            ("POST /a/b/d", Some("POST /a/{x}/d")),
+            ("POST /a/b/e", Some("POST /a/*")),
+            ("POST /z/b/e", Some("POST /{y}/b/e")),
+            ("POST /z/b/f", None),
+        ],
+    );
+}
+
+#[test]
+fn methods_are_alternatives_and_a_named_one_goes_before_any() {
+    check(
+        &["POST|PUT /a", "* /a", "* /b/{id}", "DELETE /b/*", "* *"],
+        &[
+            ("POST /a", Some("POST|PUT /a")),
+            ("PUT /a", Some("POST|PUT /a")),
+            ("post /a", Some("POST|PUT /a")),
+            ("PATCH /a", Some("* /a")),
+            ("DELETE /b/1", Some("* /b/{id}")),
+            ("DELETE /b/1/2", Some("DELETE /b/*")),
+            ("OPTIONS *", Some("* *")),
+            ("GET /elsewhere", Some("* *")),
+        ],
+    );
+}
+
+#[test]
+fn spelling_does_not_matter() {
+    let found = Some("POST /v1/pay%20ments/größe");
+    check(
+        &["POST /v1/pay%20ments/größe"],
+        &[
+            ("POST /v1/pay%20ments/gr%C3%B6%C3%9Fe", found),
+            ("POST /v1/pay%20ments/gr%c3%b6%c3%9fe/", found),
+            ("POST /%76%31/pay%20ments/größe?q=/other", found),
+            ("POST /v1/pay%2520ments/größe", None),
+            ("POST /V1/pay%20ments/größe", None),
+        ],
+    );
+}
+
+#[test]
+fn no_spelling_leads_around_a_guard() {
+    let guarded = Some("POST /v1/payments/{id}");
+    check(
+        &["POST /v1/payments/{id}"],
+        &[
+            ("POST /v1/payments/7", guarded),
+            ("POST /v1/payments/7/", guarded),
+            ("POST //v1/payments/7", guarded),
+            ("POST /v1//payments///7//", guarded),
+            ("POST /v1/./payments/7", guarded),
+            ("POST /v1/other/../payments/7", guarded),
+            ("POST /../../v1/payments/7", guarded),
+            ("POST /v1/%2e%2E/v1/payments/7", guarded),
+            ("POST /v1%2Fpayments%2F7", guarded),
+            ("POST /v1%2f..%2fv1/payments/7", guarded),
+            ("POST /v1\\payments%5C7", guarded),
+            ("POST /v1;a=b/payments;c/7", guarded),
+            // A server may read a slash inside the id as part of it, and smooth out the rest.
+            ("POST /v1//payments/a%2Fb", guarded),
+            ("POST /v1/payments/..", guarded),
+            ("POST /v1/payments", None),
+            ("POST /v1/payments/7/8", None),
+            ("POST /v1/payments/7/..", None),
+        ],
+    );
+}
+
+#[test]
+fn of_two_readings_the_strictest_operation_counts() {
+    let read = operation("POST /search/*").with_class(Class::Read);
+    let payments = operation("POST /v1/payments").with_class(Class::Monetary);
+    let refunds = operation("POST /v1/refunds/*").with_class(Class::Monetary);
+    let mut watched = operation("POST /watched/*");
+    watched.mode = Mode::Observe;
+    let policy = Policy::default()
+        .with(read)
+        .and_then(|policy| policy.with(payments))
+        .and_then(|policy| policy.with(refunds))
+        .and_then(|policy| policy.with(watched))
+        .unwrap();
+    let cases = [
+        ("/search/books", None),
+        ("/search/../v1/payments", Some("POST /v1/payments")),
+        ("/search/..%2Fv1/payments", Some("POST /v1/payments")),
+        ("/v1/payments/../../search/books", Some("POST *")),
+        ("/watched/../v1/payments", Some("POST /v1/payments")),
+        ("/v1/refunds/../other", Some("POST /v1/refunds/*")),
+        ("/watched/a", Some("POST /watched/*")),
+        ("/watched%2Fa", Some("POST *")),
+    ];
+    for (path, expected) in cases {
+        let found = policy
+            .find("POST", path)
+            .map(|found| found.operation.name.clone());
+        assert_eq!(found.as_deref(), expected, "{path}");
+    }
+}
+
+#[test]
+fn named_segments_have_their_decoded_values() {
+    let policy = Policy::new(vec![operation("POST /t/{tenant}/o/{id}/*")]).unwrap();
+    let found = policy.find("POST", "/t/a%20b/o/%FF/rest/of/it").unwrap();
+    assert_eq!(found.value("tenant"), Some(&b"a b"[..]));
+    assert_eq!(found.value("id"), Some(&b"\xFF"[..]));
+    assert_eq!(found.value("rest"), None);
+}
+
+#[test]
+fn long_and_deep_paths_are_read_in_one_go() {
+    let deep = format!("POST /{}", ["a"; 64].join("/"));
+    let policy = Policy::new(vec![operation(&deep), operation("POST /a/*")]).unwrap();
+    let path = deep.strip_prefix("POST ").unwrap();
+    assert_eq!(policy.find("POST", path).unwrap().operation.name, deep);
+    let deeper = format!("{path}/a");
+    assert_eq!(
+        policy.find("POST", &deeper).unwrap().operation.name,
+        "POST /a/*"
+    );
+    let odd = "/./..;x//%2f".repeat(20_000) + path;
+    assert_eq!(policy.find("POST", &odd).unwrap().operation.name, deep);
+}
+
+/// Every policy of two patterns over a small alphabet finds what a plain reading of the rules finds.
+#[test]
+fn finds_what_comparing_all_patterns_finds() {
+    let patterns = words(&["a", "b", "{x}"], 3)
+        .into_iter()
+        .flat_map(|path| {
+            [
+                format!("POST {path}"),
+                format!("POST {}/*", path.trim_end_matches('/')),
+            ]
+        })
+        .collect::<Vec<_>>();
+    let paths = words(&["a", "b", "c"], 4);
+    let mut checked = 0;
+    for (at, left) in patterns.iter().enumerate() {
+        for right in &patterns[at + 1..] {
+            let policy = Policy::new(vec![operation(left), operation(right)]).unwrap();
+            for path in &paths {
+                let expected = [left, right]
+                    .into_iter()
+                    .filter(|pattern| matches(pattern, path))
+                    .max_by_key(|pattern| rank(pattern));
+                let found = policy.find("POST", path);
+                assert_eq!(
+                    found.map(|found| found.operation.name.clone()).as_ref(),
+                    expected,
+                    "{left}, {right}: {path}"
+                );
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 100_000);
+}
+
+fn words(alphabet: &[&str], depth: usize) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let mut last = all.clone();
+    for _ in 0..depth {
+        last = last
+            .iter()
+            .flat_map(|front| alphabet.iter().map(move |word| format!("{front}/{word}")))
+            .collect();
+        // A name may stand in a pattern once.
+        last.retain(|path| path.matches("{x}").count() < 2);
+        all.extend(last.clone());
+    }
+    all.into_iter()
+        .map(|path| if path.is_empty() { "/".into() } else { path })
+        .collect()
+}
+
+fn segments(text: &str) -> Vec<&str> {
+    text.trim_start_matches("POST ")
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .collect()
+}
+
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut pattern, path) = (segments(pattern), segments(path));
+    let open = pattern.pop_if(|last| *last == "*").is_some();
+    let fits = |(expected, segment): (&&str, &&str)| *expected == "{x}" || expected == segment;
+    let long_enough = if open {
+        path.len() >= pattern.len()
+    } else {
+        path.len() == pattern.len()
+    };
+    long_enough && pattern.iter().zip(&path).all(fits)
+}
+
+/// Larger is more specific: literal 3, name 2, end 1, rest 0.
+fn rank(pattern: &str) -> Vec<u8> {
+    let mut rank: Vec<_> = segments(pattern)
+        .iter()
+        .map(|segment| match *segment {
+            "{x}" => 2,
+            "*" => 0,
+            _ => 3,
+        })
+        .collect();
+    if !pattern.ends_with('*') {
+        rank.push(1);
+    }
+    rank
+}
