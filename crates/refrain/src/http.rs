@@ -1,3 +1,58 @@
-//! Guarding HTTP operations.
+//! Guards HTTP services: a [tower](https://docs.rs/tower) layer for axum, hyper and everything that speaks `http`.
+//!
+//! What the policy does not name streams through untouched.
+//! A guarded operation runs detached from its client's connection: hanging up cancels neither it nor the recording of its outcome.
+//!
+//! ```
+//! use axum::{Router, routing::post};
+//! use refrain::{Engine, Policy, http::RefrainLayer, store::Memory};
+//!
+//! let layer = RefrainLayer::new(Engine::new(Memory::new()), Policy::default());
+//! let app: Router = Router::new()
+//!     .route("/v1/payments", post(async || "charged"))
+//!     .layer(layer);
+//! ```
+//!
+//! Handlers find the [`Fence`](crate::Fence) of their claim among the request's extensions, to hand it to the resource that they change.
 
 pub mod extract;
+
+mod body;
+pub use body::{Body, BodyError};
+
+mod capture;
+
+mod layer;
+pub use layer::RefrainLayer;
+
+mod probe;
+
+mod problem;
+pub use problem::{Code, PROBLEMS_PATH};
+
+mod reply;
+pub use reply::IDEMPOTENT_REPLAYED;
+
+mod run;
+
+mod service;
+pub use service::{RefrainService, ResponseFuture};
+
+use http::HeaderName;
+
+use crate::record::Reason;
+
+/// Tells the operation how often it was started: above 1 it may have taken effect before.
+pub const REFRAIN_ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
+
+/// Set by the operation on its answer to overrule the policy: `keep` or `release`. Never reaches the client.
+pub const REFRAIN_OUTCOME: HeaderName = HeaderName::from_static("refrain-outcome");
+
+/// Put among the extensions of a response by a service that forwards requests and did not get an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// No byte of the request was written: the key is free again.
+    NotSent,
+    /// The request was sent, and what became of it is not known.
+    Lost(Reason),
+}

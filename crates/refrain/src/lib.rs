@@ -22,10 +22,13 @@ pub mod record;
 pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 
 pub mod policy;
-pub use policy::{Operation, Policy};
+pub use policy::{Operation, Policy, Terms};
 
 pub mod store;
 pub use store::Store;
+
+pub mod engine;
+pub use engine::{Engine, Intent};
 
 #[cfg(feature = "http")]
 pub mod http;

@@ -14,7 +14,7 @@
 //! # Ok::<(), refrain::Error>(())
 //! ```
 //!
-//! Layout: version, flags, identity (16), status (2), length and block of headers, body, block and length (2) of trailers, CRC-32 (4).
+//! Layout: version, flags, identity (16), status (2), length and block of headers, body, block and length (2) of trailers, CRC-32 (4). Trailers over 64 KiB are left out.
 
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ impl Outcome {
     pub fn new(status: u16, body: impl AsRef<[u8]>) -> Self {
         let mut packer = Packer::new(status, std::iter::empty());
         packer.push(body.as_ref());
-        packer.finish_plain()
+        packer.finish([])
     }
 
     /// Reads an outcome back and checks that it is whole and belongs to the record `id`.
@@ -207,28 +207,21 @@ impl Packer {
         self.bytes[1] &= !BODY_KEPT;
     }
 
-    /// Ends the outcome with its trailers.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] when the trailers take more than 64 KiB.
+    /// Ends the outcome with its trailers. More than 64 KiB of them are left out.
+    #[must_use]
     pub fn finish<'a>(
         mut self,
         trailers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
-    ) -> Result<Outcome> {
-        let block = pair_block(trailers);
-        let len = u16::try_from(block.len())
-            .map_err(|_| Error::new(ErrorKind::Invalid, "the trailers take more than 64 KiB"))?;
+    ) -> Outcome {
+        let mut block = pair_block(trailers);
+        let len = u16::try_from(block.len()).unwrap_or_else(|_| {
+            block.clear();
+            0
+        });
         let body = self.body_start..self.bytes.len();
         self.bytes.extend(block);
         self.bytes.extend(len.to_le_bytes());
         self.bytes.extend([0; 4]);
-        let encoded = self.bytes.into();
-        Ok(Outcome { encoded, body })
-    }
-
-    fn finish_plain(mut self) -> Outcome {
-        let body = self.body_start..self.bytes.len();
-        self.bytes.extend([0; TAIL_LEN]);
         let encoded = self.bytes.into();
         Outcome { encoded, body }
     }

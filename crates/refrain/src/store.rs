@@ -22,7 +22,7 @@ mod memory;
 pub use memory::Memory;
 
 mod table;
-use table::Table;
+pub(crate) use table::Table;
 
 /// The most records that one page lists.
 pub const LIST_MAX: u32 = 1_000;

@@ -5,6 +5,7 @@ use std::{fmt, fs, io::Read as _, net::SocketAddr, path::Path};
 use serde::{Serialize, Serializer};
 
 use super::Policy;
+use crate::store::embedded::Durability;
 
 mod draft;
 
@@ -58,19 +59,6 @@ pub struct Settings {
     /// Which operations are guarded, and how.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
-}
-
-/// What an acknowledged record survives.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Durability {
-    /// The loss of power.
-    #[default]
-    Full,
-    /// The death of the process, not the loss of power.
-    Relaxed,
 }
 
 impl File {

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    Operation, Statuses,
+    Operation, Reply, Statuses,
     units::{Size, Span, days},
 };
 use crate::{
@@ -71,6 +71,7 @@ pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
     statuses(operation, &mut faults);
     headers(operation, &mut faults);
     probe(operation, &mut faults);
+    reply(operation, &mut faults);
     faults
 }
 
@@ -285,6 +286,16 @@ fn probe(operation: &Operation, faults: &mut Vec<Fault>) {
             &["probe"],
             message,
             "write {key}, or a name that `match` has",
+        ));
+    }
+}
+
+fn reply(operation: &Operation, faults: &mut Vec<Fault>) {
+    if operation.reply == Reply::Streamed {
+        faults.push(fault(
+            &["reply"],
+            "`reply` is \"streamed\", which this version cannot do",
+            "leave it at \"stored\", or leave the operation unguarded",
         ));
     }
 }

@@ -19,25 +19,28 @@ use crate::{
 
 /// The scope of a request.
 ///
-/// `operation` is the name of the matched operation, `path_values` are the named segments of its path.
+/// `operation` is the name of the matched operation, `path_value` gives the named segments of its path.
 /// A header that is missing differs from an empty one.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, since a claim that nobody verified must not pass for a verified one;
 /// [`ErrorKind::Invalid`] where the path has no segment of that name.
-pub fn scope<N: AsRef<str>, V: AsRef<str>>(
+pub fn scope<'v>(
     parts: &[ScopePart],
     secret: &Secret,
     headers: &HeaderMap,
     operation: &str,
-    path_values: &[(N, V)],
+    path_value: impl Fn(&str) -> Option<&'v [u8]>,
 ) -> Result<Scope> {
     let mut scope = Scope::none();
     for part in parts {
         scope = match part {
             ScopePart::Credential => with_credential(scope, secret, headers),
             ScopePart::Header(name) => with_header(scope, name, headers),
-            ScopePart::Path(name) => scope.with(&part.to_string(), path_value(name, path_values)?),
+            ScopePart::Path(name) => scope.with(
+                &part.to_string(),
+                path_value(name).ok_or_else(|| no_value(name))?,
+            ),
             ScopePart::Route => scope.with("route", operation),
             ScopePart::None => scope,
             ScopePart::Jwt(claim) => return Err(unverified(claim)),
@@ -104,18 +107,11 @@ fn with_header(scope: Scope, name: &str, headers: &HeaderMap) -> Scope {
     })
 }
 
-fn path_value<'v, N: AsRef<str>, V: AsRef<str>>(
-    name: &str,
-    path_values: &'v [(N, V)],
-) -> Result<&'v str> {
-    let mut named = path_values.iter().filter(|(key, _)| key.as_ref() == name);
-    let (_, value) = named.next().ok_or_else(|| {
-        let message = format!(
-            "scope `path:{name}`: the operation's path has no {{{name}}}; name one of its segments"
-        );
-        Error::new(ErrorKind::Invalid, message)
-    })?;
-    Ok(value.as_ref())
+fn no_value(name: &str) -> Error {
+    let message = format!(
+        "scope `path:{name}`: the operation's path has no {{{name}}}; name one of its segments"
+    );
+    Error::new(ErrorKind::Invalid, message)
 }
 
 fn unverified(claim: &str) -> Error {

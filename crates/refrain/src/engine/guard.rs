@@ -1,0 +1,257 @@
+//! The right to run, first as a [`Guard`], then, once the operation has started, as [`Running`].
+//!
+//! A guard that is dropped releases the key: nothing has run.
+//! A running operation that is dropped leaves doubt: it may have taken effect, and is never silently released.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Ended, Flight, Inner};
+use crate::{
+    Outcome, Result,
+    engine::tally::Count,
+    key::RecordId,
+    policy::Terms,
+    record::{Fence, Grant, Reason, Settled, Settlement},
+    store::Store,
+};
+
+/// The first pause before an end that could not be stored is tried again.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A granted claim whose operation has not started.
+#[derive(Debug)]
+#[must_use = "dropped, it releases the key"]
+pub struct Guard {
+    hold: Option<Hold>,
+}
+
+/// An operation that is running. Its lease is renewed as long as this lives.
+#[derive(Debug)]
+#[must_use = "dropped, it leaves its record indeterminate"]
+pub struct Running {
+    hold: Hold,
+    state: RunState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunState {
+    Running,
+    /// In doubt for now; the truth may still come.
+    Doubted,
+    Settled,
+}
+
+/// A claim that this engine holds.
+#[derive(Debug, Clone)]
+struct Hold {
+    inner: Arc<Inner>,
+    flight: Arc<Flight>,
+    attempt: u16,
+}
+
+impl Inner {
+    pub(super) fn grant(self: &Arc<Self>, id: RecordId, grant: Grant, terms: &Terms) -> Guard {
+        let flight = self.flights.start(id, grant, *terms);
+        Guard {
+            hold: Some(Hold {
+                inner: self.clone(),
+                flight,
+                attempt: grant.attempt,
+            }),
+        }
+    }
+}
+
+impl Guard {
+    /// 1 for the first grant; above 1 it is a takeover and a possible duplicate.
+    #[must_use]
+    pub fn attempt(&self) -> u16 {
+        self.hold.as_ref().map_or(0, |hold| hold.attempt)
+    }
+
+    /// From here on the operation may take effect.
+    pub fn start(mut self) -> Running {
+        let hold = self
+            .hold
+            .take()
+            .unwrap_or_else(|| unreachable!("a guard starts once"));
+        Running {
+            hold,
+            state: RunState::Running,
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.end_in_background(Settlement::Release, Ended::Released(None));
+        }
+    }
+}
+
+impl Running {
+    /// The record's identity.
+    #[must_use]
+    pub fn id(&self) -> RecordId {
+        self.hold.flight.id
+    }
+
+    /// What was granted.
+    #[must_use]
+    pub fn grant(&self) -> Grant {
+        Grant {
+            fence: self.fence(),
+            attempt: self.hold.attempt,
+        }
+    }
+
+    /// To be handed to the resource that the operation changes, which can then refuse holders that were overtaken.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.hold.flight.fence
+    }
+
+    /// It ended: stores the outcome, then wakes those who wait. Welcome also after a [`doubt`](Self::doubt).
+    ///
+    /// [`Settled::Fenced`] means that somebody took over meanwhile: this outcome does not count.
+    ///
+    /// # Errors
+    /// When the store does not answer. The outcome is then held and stored as soon as it can be, while the process lives.
+    ///
+    /// # Cancellation
+    /// Dropped, the outcome may be stored or not; if not, the record becomes indeterminate.
+    pub async fn complete(mut self, outcome: Outcome) -> Result<Settled> {
+        let outcome = outcome.sealed(self.id());
+        let terms = &self.hold.flight.terms;
+        let end = Settlement::Complete {
+            outcome: outcome.clone(),
+            retention: terms.retention,
+            remember: terms.remember,
+        };
+        let settled = self.hold.end(end, Ended::Completed(outcome)).await;
+        self.state = RunState::Settled;
+        if settled
+            .as_ref()
+            .is_ok_and(|settled| *settled == Settled::Fenced)
+        {
+            self.hold.inner.tally.count(Count::Overtaken);
+        }
+        settled
+    }
+
+    /// It provably had no effect: the key is free again. Those who wait here get `answer`, if there is one.
+    ///
+    /// # Errors
+    /// When the store does not answer; it is tried again while the process lives.
+    pub async fn release(mut self, answer: Option<Outcome>) -> Result<Settled> {
+        self.hold.inner.tally.count(Count::Released);
+        let settled = self
+            .hold
+            .end(Settlement::Release, Ended::Released(answer))
+            .await;
+        self.state = RunState::Settled;
+        settled
+    }
+
+    /// Whether it took effect is not known, for now. The truth may still come: [`complete`](Self::complete) settles it then.
+    ///
+    /// # Errors
+    /// When the store does not answer; the lease lapses then, with the same result.
+    pub async fn doubt(&mut self, reason: Reason) -> Result<Settled> {
+        self.state = RunState::Doubted;
+        self.hold.inner.tally.count(Count::Doubted);
+        self.hold.flight.stop_renewing();
+        let end = Settlement::Doubt { reason };
+        let settled = self.hold.settle(end).await;
+        self.hold
+            .inner
+            .flights
+            .end(&self.hold.flight, Ended::Unknown);
+        settled
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let reason = match std::thread::panicking() {
+            true => Reason::Panicked,
+            false => Reason::Dropped,
+        };
+        if self.state == RunState::Running {
+            self.hold.inner.tally.count(Count::Doubted);
+            let hold = self.hold.clone();
+            hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
+        }
+    }
+}
+
+impl Hold {
+    async fn settle(&self, end: Settlement) -> Result<Settled> {
+        self.inner
+            .store
+            .settle(self.flight.id, self.flight.fence, end)
+            .await
+    }
+
+    /// Stores the end, then wakes who waits. What cannot be stored now is held and tried again.
+    async fn end(&self, end: Settlement, ended: Ended) -> Result<Settled> {
+        match self.settle(end.clone()).await {
+            Ok(Settled::Applied) => {
+                self.inner.flights.end(&self.flight, ended);
+                Ok(Settled::Applied)
+            }
+            Ok(refused) => {
+                self.inner.flights.end(&self.flight, Ended::Unknown);
+                Ok(refused)
+            }
+            Err(error) => {
+                match error.is_retryable() {
+                    true => self.clone().retry_in_background(end, ended),
+                    false => self.inner.flights.end(&self.flight, Ended::Unknown),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// For drops, which cannot wait. Where no runtime is left the lease lapses, with a like result.
+    fn end_in_background(self, end: Settlement, ended: Ended) {
+        let Some(runtime) = self.inner.runtime.get().cloned() else {
+            return self.inner.flights.end(&self.flight, Ended::Unknown);
+        };
+        runtime.spawn(async move {
+            if let Err(error) = self.end(end, ended).await {
+                tracing::warn!(record = %self.flight.id, %error, "a dropped claim could not be settled");
+            }
+        });
+    }
+
+    fn retry_in_background(self, end: Settlement, ended: Ended) {
+        let Some(held) = self.inner.tally.hold_end() else {
+            tracing::error!(record = %self.flight.id, "too many ends wait for the store: this one is given up");
+            return self.inner.flights.end(&self.flight, Ended::Unknown);
+        };
+        let Some(runtime) = self.inner.runtime.get().cloned() else {
+            return;
+        };
+        runtime.spawn(async move {
+            let _held = held;
+            let mut pause = RETRY_FIRST;
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+                match self.settle(end.clone()).await {
+                    Ok(Settled::Applied) => return self.inner.flights.end(&self.flight, ended),
+                    Ok(_) => return self.inner.flights.end(&self.flight, Ended::Unknown),
+                    Err(error) if error.is_retryable() => {}
+                    Err(error) => {
+                        tracing::error!(record = %self.flight.id, %error, "an end could not be stored");
+                        return self.inner.flights.end(&self.flight, Ended::Unknown);
+                    }
+                }
+            }
+        });
+    }
+}

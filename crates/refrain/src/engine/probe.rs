@@ -1,0 +1,29 @@
+//! How an indeterminate record can be settled: by asking the system that it may have changed.
+
+use std::{fmt::Debug, pin::Pin};
+
+use super::Intent;
+use crate::{Outcome, record::Doubt};
+
+/// Learns what became of an indeterminate operation.
+///
+/// Asked when a duplicate comes, and only once the old attempt can no longer act.
+pub trait Probe: Debug + Send + Sync + 'static {
+    /// Looks whether it happened.
+    fn probe<'a>(
+        &'a self,
+        intent: &'a Intent,
+        doubt: Doubt,
+    ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>>;
+}
+
+/// What a probe found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// It took effect, and this is its outcome.
+    Happened(Outcome),
+    /// It did not take effect: the key is free again.
+    NeverHappened,
+    /// Still not known.
+    Unknown,
+}

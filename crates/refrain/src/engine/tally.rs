@@ -1,0 +1,129 @@
+//! What happened so far, in numbers.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use super::Turn;
+use crate::record::Verdict;
+
+/// How many ends may wait for a store that does not answer.
+const HELD_MAX: usize = 1_024;
+
+/// One kind of thing that is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Count {
+    /// Claims that were granted.
+    Granted,
+    /// Among these, takeovers: possible duplicates.
+    PossibleDuplicate,
+    /// Outcomes replayed.
+    Replayed,
+    /// Duplicates told that it is still in flight.
+    InFlight,
+    /// Keys used for another request.
+    Mismatch,
+    /// Keys used by another credential.
+    OtherCredential,
+    /// Duplicates told that the outcome is unknown.
+    Indeterminate,
+    /// Keys past retention.
+    Expired,
+    /// Duplicates that got the answer of the refused one that they waited for.
+    Refused,
+    /// Operations that ended without effect.
+    Released,
+    /// Operations whose outcome could not be learnt.
+    Doubted,
+    /// Indeterminate records that a probe settled.
+    Resolved,
+    /// Operations whose outcome came after somebody took over.
+    Overtaken,
+    /// Leases that were lost while the operation ran.
+    LeaseLost,
+    /// Requests that ran without a claim because the policy says so when the store fails.
+    Unguarded,
+}
+
+const COUNTS: usize = Count::Unguarded as usize + 1;
+
+/// What happened so far, in numbers.
+#[derive(Debug, Default)]
+pub struct Tally {
+    counts: [AtomicU64; COUNTS],
+    waiting: Arc<AtomicUsize>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Tally {
+    /// How often this happened.
+    #[must_use]
+    pub fn get(&self, count: Count) -> u64 {
+        self.counts[count as usize].load(Ordering::Relaxed)
+    }
+
+    /// How many duplicates wait now.
+    #[must_use]
+    pub fn waiting_now(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How many ends wait now for a store that did not answer.
+    #[must_use]
+    pub fn held_now(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more.
+    pub(crate) fn count(&self, count: Count) {
+        self.counts[count as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn turn(&self, turn: &Turn) {
+        self.count(match turn {
+            Turn::Refused(_) => Count::Refused,
+            Turn::Verdict(Verdict::Granted(guard)) => {
+                if guard.attempt() > 1 {
+                    self.count(Count::PossibleDuplicate);
+                }
+                Count::Granted
+            }
+            Turn::Verdict(Verdict::Replay(_)) => Count::Replayed,
+            Turn::Verdict(Verdict::InFlight { .. }) => Count::InFlight,
+            Turn::Verdict(Verdict::OtherCredential) => Count::OtherCredential,
+            Turn::Verdict(Verdict::Mismatch) => Count::Mismatch,
+            Turn::Verdict(Verdict::Indeterminate(_)) => Count::Indeterminate,
+            Turn::Verdict(Verdict::Expired) => Count::Expired,
+        });
+    }
+
+    /// Counts one who waits, until what this gives is dropped.
+    pub(super) fn waiting(&self) -> Gauge {
+        Gauge::up(&self.waiting)
+    }
+
+    /// Counts one end that waits for the store; `None` when there are too many.
+    pub(super) fn hold_end(&self) -> Option<Gauge> {
+        let gauge = Gauge::up(&self.held);
+        (self.held_now() <= HELD_MAX).then_some(gauge)
+    }
+}
+
+/// Counts one as long as it lives.
+#[derive(Debug)]
+pub(super) struct Gauge(Arc<AtomicUsize>);
+
+impl Gauge {
+    fn up(gauge: &Arc<AtomicUsize>) -> Self {
+        gauge.fetch_add(1, Ordering::Relaxed);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,110 @@
+//! One body type for everything that goes in or out: whole from memory, passed through, or begun in memory and passed on.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+
+/// Any error of a body that passes through.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request or response body around a body of type `B`.
+#[derive(Debug)]
+pub struct Body<B> {
+    /// What comes first.
+    front: Option<Bytes>,
+    /// What comes behind it.
+    rest: Rest<B>,
+}
+
+#[derive(Debug)]
+enum Rest<B> {
+    Nothing,
+    Trailers(HeaderMap),
+    Through(B),
+}
+
+impl<B> Body<B> {
+    /// Passes a body through untouched.
+    pub fn through(body: B) -> Self {
+        Self {
+            front: None,
+            rest: Rest::Through(body),
+        }
+    }
+
+    /// What was read of a body already, then the rest of it.
+    pub fn begun(front: Bytes, rest: B) -> Self {
+        Self {
+            front: Some(front).filter(|front| !front.is_empty()),
+            rest: Rest::Through(rest),
+        }
+    }
+
+    /// A whole body from memory.
+    pub fn full(bytes: Bytes) -> Self {
+        Self::with_trailers(bytes, None)
+    }
+
+    /// A whole body from memory, and trailers behind it.
+    pub fn with_trailers(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self {
+            front: Some(bytes).filter(|bytes| !bytes.is_empty()),
+            rest: trailers.map_or(Rest::Nothing, Rest::Trailers),
+        }
+    }
+}
+
+impl<B> HttpBody for Body<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BodyError>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(front) = self.front.take() {
+            return Poll::Ready(Some(Ok(Frame::data(front))));
+        }
+        if let Rest::Through(body) = &mut self.rest {
+            let polled = Pin::new(body).poll_frame(context);
+            return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let trailers = match std::mem::replace(&mut self.rest, Rest::Nothing) {
+            Rest::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
+            Rest::Nothing | Rest::Through(_) => None,
+        };
+        Poll::Ready(trailers)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.front.is_none()
+            && match &self.rest {
+                Rest::Nothing => true,
+                Rest::Trailers(_) => false,
+                Rest::Through(body) => body.is_end_stream(),
+            }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let front = self.front.as_ref().map_or(0, |front| front.len() as u64);
+        let Rest::Through(body) = &self.rest else {
+            return SizeHint::with_exact(front);
+        };
+        let rest = body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(front + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(front + upper);
+        }
+        hint
+    }
+}

@@ -1,0 +1,223 @@
+//! Our own answers: RFC 9457 problems that say what happened and what to do next.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+
+use super::body::Body;
+use crate::outcome::Outcome;
+
+/// Where the pages behind a problem's `type` are served unless told otherwise.
+pub const PROBLEMS_PATH: &str = "/.well-known/refrain/problems/";
+
+/// What kind of problem it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The operation is still running.
+    InFlight,
+    /// The key was used for another request.
+    KeyReused,
+    /// The operation needs a key.
+    KeyMissing,
+    /// The key breaks the rules.
+    KeyInvalid,
+    /// It may or may not have taken effect.
+    OutcomeUnknown,
+    /// Nothing was sent.
+    UpstreamUnreachable,
+    /// It took effect; its body was too large to keep.
+    BodyNotKept,
+    /// It took effect; its outcome is past retention.
+    KeyExpired,
+    /// The key belongs to another credential.
+    CredentialChanged,
+    /// The store did not answer, or the record is damaged.
+    StoreUnavailable,
+    /// The request's body is over the cap.
+    RequestTooLarge,
+}
+
+impl Code {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::InFlight,
+        Self::KeyReused,
+        Self::KeyMissing,
+        Self::KeyInvalid,
+        Self::OutcomeUnknown,
+        Self::UpstreamUnreachable,
+        Self::BodyNotKept,
+        Self::KeyExpired,
+        Self::CredentialChanged,
+        Self::StoreUnavailable,
+        Self::RequestTooLarge,
+    ];
+
+    /// Its name in the problem, and the name of its page.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::InFlight => "in-flight",
+            Self::KeyReused => "key-reused",
+            Self::KeyMissing => "key-missing",
+            Self::KeyInvalid => "key-invalid",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::UpstreamUnreachable => "upstream-unreachable",
+            Self::BodyNotKept => "body-not-kept",
+            Self::KeyExpired => "key-expired",
+            Self::CredentialChanged => "credential-changed",
+            Self::StoreUnavailable => "store-unavailable",
+            Self::RequestTooLarge => "request-too-large",
+        }
+    }
+
+    /// Its page, for people.
+    #[must_use]
+    pub fn page(self) -> &'static str {
+        macro_rules! page {
+            ($name:literal) => {
+                include_str!(concat!("../../../../docs/problems/", $name, ".md"))
+            };
+        }
+        match self {
+            Self::InFlight => page!("in-flight"),
+            Self::KeyReused => page!("key-reused"),
+            Self::KeyMissing => page!("key-missing"),
+            Self::KeyInvalid => page!("key-invalid"),
+            Self::OutcomeUnknown => page!("outcome-unknown"),
+            Self::UpstreamUnreachable => page!("upstream-unreachable"),
+            Self::BodyNotKept => page!("body-not-kept"),
+            Self::KeyExpired => page!("key-expired"),
+            Self::CredentialChanged => page!("credential-changed"),
+            Self::StoreUnavailable => page!("store-unavailable"),
+            Self::RequestTooLarge => page!("request-too-large"),
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::InFlight => "The first request with this key is still running",
+            Self::KeyReused => "This key was used for another request",
+            Self::KeyMissing => "This operation needs an idempotency key",
+            Self::KeyInvalid => "The idempotency key is not valid",
+            Self::OutcomeUnknown => "It is not known whether the operation took effect",
+            Self::UpstreamUnreachable => "The service could not be reached; nothing was sent",
+            Self::BodyNotKept => "The operation took effect; its answer was too large to keep",
+            Self::KeyExpired => "This key was used before; its outcome is no longer kept",
+            Self::CredentialChanged => "This key was used with another credential",
+            Self::StoreUnavailable => "What happened under this key cannot be looked up",
+            Self::RequestTooLarge => "The request body is too large",
+        }
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::InFlight | Self::OutcomeUnknown | Self::BodyNotKept | Self::CredentialChanged => {
+                StatusCode::CONFLICT
+            }
+            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::KeyMissing | Self::KeyInvalid => StatusCode::BAD_REQUEST,
+            Self::UpstreamUnreachable => StatusCode::BAD_GATEWAY,
+            Self::KeyExpired => StatusCode::GONE,
+            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        }
+    }
+
+    /// What the client should do: `wait`, `reuse-key`, `new-key` or `ask`.
+    #[must_use]
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::InFlight => "wait",
+            Self::UpstreamUnreachable | Self::StoreUnavailable => "reuse-key",
+            Self::KeyReused | Self::KeyMissing | Self::KeyInvalid | Self::RequestTooLarge => {
+                "new-key"
+            }
+            // A new key might make it happen twice: somebody has to look first.
+            Self::OutcomeUnknown
+            | Self::BodyNotKept
+            | Self::KeyExpired
+            | Self::CredentialChanged => "ask",
+        }
+    }
+}
+
+/// One problem.
+#[derive(Debug, Clone)]
+pub(super) struct Problem {
+    code: Code,
+    status: StatusCode,
+    detail: String,
+    retry_after: Option<Duration>,
+    /// The outcome whose body was not kept.
+    original: Option<Outcome>,
+}
+
+impl Problem {
+    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            status: code.status(),
+            detail: detail.into(),
+            retry_after: None,
+            original: None,
+        }
+    }
+
+    pub(super) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    pub(super) fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    pub(super) fn with_original(mut self, outcome: Outcome) -> Self {
+        self.original = Some(outcome);
+        self
+    }
+
+    /// The answer; `base` is where the pages are.
+    pub(super) fn response<R>(&self, base: &str) -> Response<Body<R>> {
+        let page = format!("{base}{}", self.code.code());
+        let mut response = Response::new(Body::full(self.json(&page)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, json);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Ok(link) = HeaderValue::try_from(format!("<{page}>; rel=\"describedby\"")) {
+            headers.insert(header::LINK, link);
+        }
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_millis().div_ceil(1_000).max(1);
+            let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        let location = self.original.iter().flat_map(Outcome::headers);
+        for (_, value) in location.filter(|(name, _)| *name == "location") {
+            if let Ok(value) = HeaderValue::from_maybe_shared(value) {
+                headers.insert(header::LOCATION, value);
+            }
+        }
+        response
+    }
+
+    fn json(&self, page: &str) -> Bytes {
+        let mut json = serde_json::json!({
+            "type": page,
+            "title": self.code.title(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "code": self.code.code(),
+            "advice": self.code.advice(),
+        });
+        if let Some(original) = &self.original {
+            json["original_status"] = original.status().into();
+        }
+        json.to_string().into()
+    }
+}

@@ -1,0 +1,43 @@
+//! From a verdict to a response: fresh, replayed, or a problem.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+
+use super::body::Body;
+use crate::outcome::Outcome;
+
+/// Marks a replay.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// The stored outcome as an answer, marked as a replay.
+pub(super) fn replay<R>(outcome: &Outcome) -> Response<Body<R>> {
+    let mut response = answer(outcome);
+    let headers = response.headers_mut();
+    headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// An outcome as an answer, as it is.
+pub(super) fn answer<R>(outcome: &Outcome) -> Response<Body<R>> {
+    let trailers = fields(outcome.trailers());
+    let trailers = Some(trailers).filter(|trailers| !trailers.is_empty());
+    let mut response = Response::new(Body::with_trailers(outcome.body(), trailers));
+    *response.headers_mut() = fields(outcome.headers());
+    // What was packed came from a response: a status that is none cannot be in there.
+    *response.status_mut() =
+        StatusCode::from_u16(outcome.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+fn fields<'a>(pairs: impl Iterator<Item = (&'a str, Bytes)>) -> HeaderMap {
+    pairs
+        .filter_map(|(name, value)| {
+            let name = HeaderName::try_from(name).ok()?;
+            Some((name, HeaderValue::from_maybe_shared(value).ok()?))
+        })
+        .fold(HeaderMap::new(), |mut headers, (name, value)| {
+            headers.append(name, value);
+            headers
+        })
+}

@@ -1,0 +1,436 @@
+//! The guarded service: what is decided before anything runs.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http_body::Body as HttpBody;
+use tower_service::Service;
+
+use super::{
+    Code,
+    body::{Body, BodyError},
+    capture::{self, Read},
+    extract::{self, HeadKey},
+    layer::Shared,
+    probe::HttpProbe,
+    problem::Problem,
+    reply,
+    run::{self, Ran},
+};
+use crate::{
+    Error, Fingerprint, Intent, Key, Verdict,
+    engine::{Count, Turn},
+    policy::{Match, Mode, OnStoreFailure, ReplayTo},
+};
+
+/// The longest that a client is told to wait before it asks again.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// A service whose operations are guarded.
+#[derive(Debug, Clone)]
+pub struct RefrainService<S> {
+    pub(super) inner: S,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// The answer of a guarded service.
+pub(super) type Answer<R, E> = Result<Response<Body<R>>, E>;
+
+type Boxed<R, E> = Pin<Box<dyn Future<Output = Answer<R, E>> + Send>>;
+
+/// What a body has to be to be guarded.
+pub trait Carried: HttpBody<Data = Bytes, Error: Into<BodyError>> + Unpin + Send + 'static {}
+
+impl<B> Carried for B where
+    B: HttpBody<Data = Bytes, Error: Into<BodyError>> + Unpin + Send + 'static
+{
+}
+
+/// What a service has to be to be guarded.
+pub trait Guarded<B, R>:
+    Service<Request<Body<B>>, Response = Response<R>, Error: Send, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S, B, R> Guarded<B, R> for S where
+    S: Service<Request<Body<B>>, Response = Response<R>, Error: Send, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
+impl<S, B, R> Service<Request<B>> for RefrainService<S>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>> + Guarded<B, R>,
+    B: Carried,
+    R: Carried,
+{
+    type Response = Response<Body<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if let Some(page) = self.shared.page(&request) {
+            return ResponseFuture::boxed(async { Ok(page) });
+        }
+        let Some(found) = self.shared.find(&request) else {
+            return ResponseFuture::through(self.inner.call(request.map(Body::through)));
+        };
+        // The service that was polled ready is the one to call.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let (head, body) = request.into_parts();
+        let guarding = Guarding {
+            shared: self.shared.clone(),
+            inner,
+            found,
+        };
+        ResponseFuture::boxed(guarding.answer(head, body))
+    }
+}
+
+impl Shared {
+    fn find<B>(&self, request: &Request<B>) -> Option<Match> {
+        self.policy
+            .find(request.method().as_str(), request.uri().path())
+    }
+
+    /// The page behind a problem's `type`.
+    fn page<B, R>(&self, request: &Request<B>) -> Option<Response<Body<R>>> {
+        let name = request.uri().path().strip_prefix(self.problems.as_str())?;
+        let code = Code::ALL.into_iter().find(|code| code.code() == name)?;
+        if request.method() != Method::GET || !self.problems.starts_with('/') {
+            return None;
+        }
+        let mut response = Response::new(Body::full(Bytes::from_static(code.page().as_bytes())));
+        let markdown = HeaderValue::from_static("text/markdown; charset=utf-8");
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, markdown);
+        Some(response)
+    }
+}
+
+/// One guarded request on its way.
+pub(super) struct Guarding<S> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) inner: S,
+    pub(super) found: Match,
+}
+
+impl<S> Guarding<S> {
+    async fn answer<B, R>(self, head: Parts, body: B) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        if self.found.operation.mode == Mode::Observe {
+            return self.observe(head, body).await;
+        }
+        let operation = &*self.found.operation;
+        let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
+            Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
+            Ok(HeadKey::Absent) => return self.pass(head, Body::through(body)).await,
+            Ok(HeadKey::Found(key)) => Some(key),
+            Ok(HeadKey::NeedsBody) => None,
+            Err(error) => return Ok(self.refuse(&invalid(&error))),
+        };
+        let body = match capture::read(body, operation.request_bytes_max).await {
+            Ok(Read::Whole(body, _)) => body,
+            Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
+            Err(error) => return Ok(unreadable(error.as_ref())),
+        };
+        let key = match self.key(in_head, &head, &body) {
+            Ok(Some(key)) => key,
+            Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
+            Ok(None) => return self.pass(head, Body::full(body)).await,
+            Err(error) => return Ok(self.refuse(&invalid(&error))),
+        };
+        match self.intent(key, &head, &body) {
+            Ok(intent) => self.attend(intent, head, body).await,
+            Err(error) => Ok(self.refuse(&invalid(&error))),
+        }
+    }
+
+    fn key(&self, in_head: Option<Key>, head: &Parts, body: &Bytes) -> Result<Option<Key>, Error> {
+        let operation = &self.found.operation;
+        match in_head {
+            Some(key) => Ok(Some(key)),
+            None => {
+                let content = extract::content(head, body);
+                extract::find_key(&operation.key, operation.syntax, head, &content)
+            }
+        }
+    }
+
+    fn intent(&self, key: Key, head: &Parts, body: &Bytes) -> Result<Intent, Error> {
+        let (operation, secret) = (&self.found.operation, self.shared.engine.secret());
+        let scope = match &self.shared.scope {
+            Some(scope) => scope(head),
+            None => {
+                let value = |name: &str| self.found.value(name);
+                extract::scope(
+                    &operation.scope,
+                    secret,
+                    &head.headers,
+                    &operation.name,
+                    value,
+                )?
+            }
+        };
+        let content = extract::content(head, body);
+        let view = extract::view(head, &content);
+        Ok(Intent {
+            scope,
+            key,
+            fingerprint: Fingerprint::of(secret, &operation.fingerprint, &view),
+            credential: (operation.replay_to == ReplayTo::SameCredential)
+                .then(|| extract::credential(&operation.credential, secret, &head.headers)),
+            terms: operation.terms,
+            probe: None,
+        })
+    }
+
+    /// Asks for the right to run until there is an answer.
+    async fn attend<B, R>(self, mut intent: Intent, head: Parts, body: Bytes) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        if self.found.operation.probe.is_some() {
+            let probe = HttpProbe::<S, B, R>::new(self.inner.clone(), &self.found, &head.headers);
+            intent.probe = Some(Arc::new(probe));
+        }
+        loop {
+            let verdict = match self.shared.engine.attend(&intent).await {
+                Ok(Turn::Verdict(verdict)) => verdict,
+                Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
+                Err(error) => return self.store_failed(&error, head, body).await,
+            };
+            let guard = match verdict {
+                Verdict::Granted(guard) => guard,
+                other => return Ok(self.other(&other)),
+            };
+            let operation = self.found.operation.clone();
+            let request = run::request(&head, body.clone());
+            match run::detached(self.inner.clone(), request, guard, operation).await {
+                Ran::Answered(response) => return response,
+                Ran::Failed(problem) => return Ok(self.refuse(&problem)),
+                // Somebody took over while it ran: what counts is what the other one makes of it.
+                Ran::Overtaken => {}
+            }
+        }
+    }
+
+    /// The answer to everybody who may not run.
+    fn other<G, R>(&self, verdict: &Verdict<G>) -> Response<Body<R>> {
+        let problem = match verdict {
+            Verdict::Replay(outcome) if outcome.is_body_kept() => return reply::replay(outcome),
+            Verdict::Replay(outcome) => {
+                let status = outcome.status();
+                Problem::new(Code::BodyNotKept, format!("It ended with status {status}."))
+                    .with_original(outcome.clone())
+            }
+            Verdict::InFlight { lease_left } => Problem::new(
+                Code::InFlight,
+                "Ask again with the same key for its outcome.",
+            )
+            .with_retry_after((*lease_left).min(RETRY_AFTER_MAX)),
+            Verdict::OtherCredential => Problem::new(
+                Code::CredentialChanged,
+                "The outcome is shown only to the credential that sent the first request.",
+            ),
+            Verdict::Mismatch => Problem::new(
+                Code::KeyReused,
+                "Method, path, query or body differ from the first request's.",
+            ),
+            Verdict::Indeterminate(doubt) => {
+                let reason = run::words(doubt.reason);
+                Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
+            }
+            Verdict::Expired => Problem::new(
+                Code::KeyExpired,
+                "It was used before, and is not run again.",
+            ),
+            Verdict::Granted(_) => Problem::new(Code::StoreUnavailable, "The claim was lost."),
+        };
+        self.refuse(&problem)
+    }
+
+    fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
+        problem.response(&self.shared.problems)
+    }
+
+    fn missing(&self) -> Problem {
+        let sources: Vec<_> = self
+            .found
+            .operation
+            .key
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let detail = format!(
+            "Send a key that is unique to this request: {}.",
+            sources.join(" or ")
+        );
+        Problem::new(Code::KeyMissing, detail)
+    }
+
+    fn too_large(&self) -> Problem {
+        let bytes_max = self.found.operation.request_bytes_max;
+        let detail = format!("At most {bytes_max} bytes are taken here.");
+        Problem::new(Code::RequestTooLarge, detail)
+    }
+
+    async fn store_failed<B, R>(
+        mut self,
+        error: &Error,
+        head: Parts,
+        body: Bytes,
+    ) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+    {
+        let name = &self.found.operation.name;
+        tracing::error!(operation = %name, %error, "the store failed");
+        if self.found.operation.on_store_failure == OnStoreFailure::Pass {
+            self.shared.engine.tally().count(Count::Unguarded);
+            let request = Request::from_parts(head, Body::full(body));
+            return self
+                .inner
+                .call(request)
+                .await
+                .map(|response| response.map(Body::through));
+        }
+        let detail = "Nothing was run. Send the same request with the same key again.";
+        let problem = Problem::new(Code::StoreUnavailable, detail);
+        Ok(self.refuse(&problem.with_retry_after(Duration::from_secs(1))))
+    }
+
+    /// Lets a request through unguarded.
+    async fn pass<B, R>(mut self, head: Parts, body: Body<B>) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+    {
+        let request = Request::from_parts(head, body);
+        self.inner
+            .call(request)
+            .await
+            .map(|response| response.map(Body::through))
+    }
+
+    /// Counts what would have happened, and changes nothing.
+    async fn observe<B, R>(mut self, head: Parts, body: B) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        let operation = self.found.operation.clone();
+        let read = match capture::read(body, operation.request_bytes_max).await {
+            Ok(read) => read,
+            Err(error) => return Ok(unreadable(error.as_ref())),
+        };
+        let (body, whole) = match read {
+            Read::Whole(body, _) => (Body::full(body.clone()), Some(body)),
+            Read::Over(front, rest) => (Body::begun(front, rest), None),
+        };
+        let turn = match whole.map(|whole| self.observed_intent(&head, &whole)) {
+            Some(Ok(Some(intent))) => self.shared.engine.attend(&intent).await.ok(),
+            _ => None,
+        };
+        let request = Request::from_parts(head, body);
+        let Some(Turn::Verdict(Verdict::Granted(guard))) = turn else {
+            return self
+                .inner
+                .call(request)
+                .await
+                .map(|response| response.map(Body::through));
+        };
+        let running = guard.start();
+        let response = self.inner.call(request).await?;
+        run::note(running, &operation, response.status()).await;
+        Ok(response.map(Body::through))
+    }
+
+    /// Records of an observed operation are kept apart: they have no bodies, and must not answer anybody later.
+    fn observed_intent(&self, head: &Parts, body: &Bytes) -> Result<Option<Intent>, Error> {
+        let operation = &self.found.operation;
+        let content = extract::content(head, body);
+        let key = extract::find_key(&operation.key, operation.syntax, head, &content)?;
+        let Some(key) = key else { return Ok(None) };
+        let mut intent = self.intent(key, head, body)?;
+        intent.scope = intent.scope.with("mode", "observe");
+        intent.terms.wait = Duration::ZERO;
+        Ok(Some(intent))
+    }
+}
+
+fn invalid(error: &Error) -> Problem {
+    Problem::new(Code::KeyInvalid, error.to_string())
+}
+
+/// The client broke off in the middle of its body; nobody reads this answer.
+fn unreadable<R>(error: &(dyn std::error::Error + Send + Sync)) -> Response<Body<R>> {
+    tracing::debug!(%error, "the request body could not be read");
+    let mut response = Response::new(Body::full(Bytes::from_static(b"the body is incomplete\n")));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response
+}
+
+/// The future of a [`RefrainService`].
+pub struct ResponseFuture<F, R, E>(Kind<F, R, E>);
+
+enum Kind<F, R, E> {
+    Through(Pin<Box<F>>),
+    Guarded(Boxed<R, E>),
+}
+
+impl<F, R, E> ResponseFuture<F, R, E> {
+    fn through(future: F) -> Self {
+        Self(Kind::Through(Box::pin(future)))
+    }
+
+    fn boxed(future: impl Future<Output = Answer<R, E>> + Send + 'static) -> Self {
+        Self(Kind::Guarded(Box::pin(future)))
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Answer<R, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Kind::Guarded(future) => future.as_mut().poll(context),
+            Kind::Through(future) => {
+                let polled = future.as_mut().poll(context);
+                polled.map(|answer| answer.map(|response| response.map(Body::through)))
+            }
+        }
+    }
+}
+
+impl<F, R, E> std::fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ResponseFuture")
+    }
+}
