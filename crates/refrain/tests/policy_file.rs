@@ -110,7 +110,7 @@ fn the_sample_resolves_to_what_it_says() {
     assert!(payments.required && payments.audit && payments.replays_header("x-cost"));
     assert_eq!(payments.terms.attempts_max, 5);
     let orders = policy.find("POST", "/t/7/orders").unwrap().operation;
-    assert_eq!(orders.reply, Reply::Streamed);
+    assert_eq!(orders.reply, Reply::Stored);
     assert_eq!(orders.key[0].to_string(), "natural:{/customer}-{/cart}");
     assert!(policy.find("POST", "/search").is_none());
 }
