@@ -13,7 +13,7 @@ pub use clock::ManualClock;
 pub mod model;
 pub use model::{Flaw, Model};
 
-//SS
+pub mod store_suite;
 
 //LL
 //LU

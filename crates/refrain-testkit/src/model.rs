@@ -160,7 +160,11 @@ impl Model {
             let message = format!("the model holds {RECORDS_MAX} records; use fewer keys");
             return Err(Error::new(ErrorKind::Full, message));
         }
-        let fence = shared.next_fence(self.flaw);
+        let is_new = !shared.records.contains_key(&self.place(claim.id));
+        let fence = match is_new && self.is_flawed(Flaw::RepeatsFences) {
+            true => FIRST_FENCE,
+            false => shared.next_fence(),
+        };
         match self.decide(shared, claim.id, Command::Claim(claim.clone(), fence)) {
             Reply::Verdict(verdict) => Ok(verdict),
             other => Err(unanswered(&other)),
@@ -203,19 +207,22 @@ impl Model {
 }
 
 impl Shared {
-    fn next_fence(&mut self, flaw: Option<Flaw>) -> Fence {
+    fn next_fence(&mut self) -> Fence {
         self.fences += 1;
-        let counter = match flaw {
-            Some(Flaw::RepeatsFences) => self.fences.div_ceil(50),
-            _ => self.fences,
-        };
         Fence {
+            counter: self.fences,
             epoch: self.epoch,
-            counter,
-            nonce: 0,
+            ..FIRST_FENCE
         }
     }
 }
+
+/// Below every fence that the model makes.
+const FIRST_FENCE: Fence = Fence {
+    epoch: 0,
+    counter: 0,
+    nonce: 0,
+};
 
 /// [`step`] answers in kind; this is what a broken one would look like.
 fn unanswered(reply: &Reply) -> Error {
