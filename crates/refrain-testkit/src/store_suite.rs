@@ -31,7 +31,7 @@ mod stage;
 mod time;
 mod view;
 
-use bench::{Bench, Checked};
+use bench::{Bench, Checked, caught};
 
 /// How the suite comes by a store.
 ///
@@ -183,11 +183,9 @@ impl<F: Fixture> Runner<'_, F> {
         name: &'static str,
         case: impl AsyncFnOnce(&Bench<F::Store>) -> Checked,
     ) {
-        let checked = match Bench::open(self.fixture).await {
-            Ok(bench) => case(&bench).await,
-            Err(broken) => Err(broken),
-        };
-        self.add(name, checked);
+        let fixture = self.fixture;
+        let checked = async { case(&Bench::open(fixture).await?).await };
+        self.add(name, caught(checked).await);
     }
 
     async fn transitions(&mut self) {
@@ -277,14 +275,14 @@ impl<F: Fixture> Runner<'_, F> {
         }
         let fixture = self.fixture;
         for stage in stage::Stage::ALL {
-            let kept = durable::a_restart_keeps(fixture, *stage).await;
-            self.add(stage.restart_case(), kept);
+            let kept = durable::a_restart_keeps(fixture, *stage);
+            self.add(stage.restart_case(), caught(kept).await);
         }
-        let grow = durable::i11_fences_grow_over_restarts(fixture).await;
-        self.add("i11_fences_grow_over_restarts", grow);
-        let counted = durable::time_passes_while_closed(fixture).await;
-        self.add("time_passes_while_closed", counted);
-        let reboot = durable::a_reboot_ends_nothing_early(fixture).await;
-        self.add("a_reboot_ends_nothing_early", reboot);
+        let grow = durable::i11_fences_grow_over_restarts(fixture);
+        self.add("i11_fences_grow_over_restarts", caught(grow).await);
+        let counted = durable::time_passes_while_closed(fixture);
+        self.add("time_passes_while_closed", caught(counted).await);
+        let reboot = durable::a_reboot_ends_nothing_early(fixture);
+        self.add("a_reboot_ends_nothing_early", caught(reboot).await);
     }
 }

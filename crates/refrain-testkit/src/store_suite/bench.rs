@@ -1,6 +1,15 @@
 //! What a case works with: a fresh store, its clock, and the questions it asks.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt::Debug,
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use refrain::{
     Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Settled, Settlement,
@@ -27,6 +36,22 @@ impl From<refrain::Error> for Broken {
     fn from(error: refrain::Error) -> Self {
         Self(format!("the store failed: {error}"))
     }
+}
+
+/// A store that panics breaks the case it does so in, and the suite goes on.
+pub(super) async fn caught(case: impl Future<Output = Checked>) -> Checked {
+    let mut case = pin!(case);
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| case.as_mut().poll(context)));
+        polled.unwrap_or_else(|panic| Poll::Ready(Err(Broken(panicked(&*panic)))))
+    })
+    .await
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text));
+    format!("the store panicked: {}", text.unwrap_or("without a word"))
 }
 
 /// Compares what came with what was expected.

@@ -6,7 +6,7 @@ use refrain::{Fence, RecordId, Store, Verdict, record::Record, store::Query};
 use self::op::{IDS, Op};
 use super::{
     Fixture, Options,
-    bench::{Broken, Checked, expect, id},
+    bench::{Broken, Checked, caught, expect, id},
     view,
 };
 use crate::{ManualClock, Model};
@@ -22,7 +22,7 @@ pub(super) async fn agree<F: Fixture>(fixture: &F, options: &Options) -> Checked
     for number in 0..u64::from(options.histories) {
         let seed = start.wrapping_add(number);
         let history = history(seed, options.steps);
-        if let Err(broken) = replay(fixture, &history).await {
+        if let Err(broken) = caught(replay(fixture, &history)).await {
             return Err(shrunk(fixture, seed, history, broken).await);
         }
     }
@@ -49,7 +49,7 @@ async fn shrunk<F: Fixture>(
             let mut shorter = history.clone();
             shorter.drain(at..(at + size).min(shorter.len()));
             tries += 1;
-            match replay(fixture, &shorter).await {
+            match caught(replay(fixture, &shorter)).await {
                 Ok(()) => at += size,
                 Err(still) => (history, broken) = (shorter, still),
             }
