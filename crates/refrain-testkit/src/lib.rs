@@ -15,5 +15,5 @@ pub use model::{Flaw, Model};
 
 pub mod store_suite;
 
-//LL
-//LU
+pub mod ledger;
+pub use ledger::{Audit, Ledger, Seen};

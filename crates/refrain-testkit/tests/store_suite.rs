@@ -1,7 +1,7 @@
 //! The suite, checked: the model passes it, and a model with a flaw does not, whatever the flaw.
 //! A case that no flaw can fail would be no case.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use refrain::{Result, clock::Clock, store::Guarantees};
 use refrain_testkit::{
@@ -54,6 +54,7 @@ async fn a_closure_is_enough_for_a_store_in_memory() {
 
 /// Which case must notice which flaw; others may, too.
 const NOTICED: &[(Flaw, &str)] = &[
+    (Flaw::KeepsNoClaims, "t1_an_absent_key_is_granted"),
     (Flaw::ForgetsFence, "i4_a_wrong_fence_changes_nothing"),
     (
         Flaw::NoFingerprintCheck,
@@ -123,13 +124,21 @@ async fn every_flaw_is_noticed() {
         fences: 200,
         ..Options::default()
     };
+    let mut failed = HashSet::new();
     for flaw in Flaw::ALL {
         let expected = NOTICED.iter().find(|(noticed, _)| noticed == flaw);
         let (_, case) = expected.unwrap_or_else(|| panic!("no case is named for {flaw:?}"));
         let report = report(Some(*flaw), &options).await;
         let noticed = report.failures.iter().any(|failure| failure.case == *case);
         assert!(noticed, "{case} does not notice {flaw:?}: {report}");
+        failed.extend(report.failures.iter().map(|failure| failure.case));
     }
+    let passed = report(None, &options).await.passed;
+    let idle: Vec<_> = passed
+        .iter()
+        .filter(|case| !failed.contains(*case))
+        .collect();
+    assert_eq!(idle, [&"histories"], "cases that no flaw fails");
 }
 
 /// Flaws that one handle on a running store shows.

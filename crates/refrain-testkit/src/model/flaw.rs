@@ -24,6 +24,8 @@ macro_rules! flaws {
 }
 
 flaws! {
+    /// Keeps outcomes and no claims.
+    KeepsNoClaims,
     /// Settles and renews whatever fence is shown.
     ForgetsFence,
     /// Never compares fingerprints.
@@ -101,8 +103,16 @@ impl Flaw {
         let command = self.bend_command(command, record.as_ref());
         match self.overrule(record.as_ref(), &command, now) {
             Some(reply) => kept(record, reply),
-            None => step(record, command, now),
+            None => self.forget(step(record, command, now)),
         }
+    }
+
+    fn forget(self, mut stepped: Stepped) -> Stepped {
+        let granted = matches!(stepped.reply, Reply::Verdict(Verdict::Granted(_)));
+        if self == Self::KeepsNoClaims && granted {
+            stepped.record = None;
+        }
+        stepped
     }
 
     /// Whether a sweep wrongly takes this record.
