@@ -303,6 +303,9 @@ impl Store for Model {
             swept += u32::from(goes);
             !goes
         });
+        if self.is_flawed(Flaw::SweepsWithoutEnd) {
+            return Ok(at_most);
+        }
         Ok(swept)
     }
 

@@ -228,8 +228,8 @@ impl<F: Fixture> Runner<'_, F> {
             t12_after_remember_the_key_is_free,
             i8_time_alone_loses_nothing,
             the_wall_clock_is_not_believed,
-            a_sweep_takes_what_is_past_its_time,
-            a_sweep_takes_about_as_many_as_asked,
+            a_sweep_takes_only_what_is_past_its_time,
+            sweeps_come_to_an_end,
         );
     }
 

@@ -107,7 +107,11 @@ const NOTICED: &[(Flaw, &str)] = &[
     (Flaw::LooksThenActs, "one_of_many_is_granted"),
     (Flaw::TrustsWallClock, "the_wall_clock_is_not_believed"),
     (Flaw::SweepsDoubt, "i8_time_alone_loses_nothing"),
-    (Flaw::SweepsOutcomes, "a_sweep_takes_what_is_past_its_time"),
+    (
+        Flaw::SweepsOutcomes,
+        "a_sweep_takes_only_what_is_past_its_time",
+    ),
+    (Flaw::SweepsWithoutEnd, "sweeps_come_to_an_end"),
     (
         Flaw::ListsOutOfOrder,
         "lists_come_in_the_order_of_identities",
@@ -151,6 +155,7 @@ async fn random_histories_notice_flaws_by_themselves() {
         Flaw::RepeatsFencesOnReopen,
         Flaw::RepeatsFences,
         Flaw::LosesTrailers,
+        Flaw::SweepsWithoutEnd,
     ];
     let options = Options {
         histories: 300,

@@ -84,6 +84,8 @@ flaws! {
     SweepsDoubt,
     /// A sweep takes every outcome with it.
     SweepsOutcomes,
+    /// A sweep always says that it took as many as it was asked to.
+    SweepsWithoutEnd,
     /// Lists come in no order.
     ListsOutOfOrder,
     /// Lists do not look at the state that was asked for.
