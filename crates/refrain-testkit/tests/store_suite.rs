@@ -151,6 +151,7 @@ async fn random_histories_notice_flaws_by_themselves() {
     let unseen = [
         // These show only in a race, over a restart, or in what a history does not hold.
         Flaw::LooksThenActs,
+        Flaw::BatchIsBlind,
         Flaw::ForgetsOnReopen,
         Flaw::RepeatsFencesOnReopen,
         Flaw::RepeatsFences,

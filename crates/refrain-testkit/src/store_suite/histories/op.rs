@@ -37,11 +37,7 @@ pub(super) enum Op {
 impl Op {
     pub(super) fn random(rng: &mut StdRng) -> Self {
         match rng.random_range(0..100) {
-            0..45 => Self::Claim(
-                (0..one_of(rng, &[1, 1, 1, 2, 4]))
-                    .map(|_| claim(rng))
-                    .collect(),
-            ),
+            0..45 => Self::Claim(batch(rng)),
             45..70 => Self::Settle {
                 id: any_id(rng),
                 pick: pick(rng),
@@ -75,6 +71,15 @@ fn any_id(rng: &mut StdRng) -> RecordId {
 /// Mostly the last fence, now and then an older one or nobody's.
 fn pick(rng: &mut StdRng) -> Option<usize> {
     one_of(rng, &[Some(0), Some(0), Some(0), Some(1), Some(2), None])
+}
+
+/// Each key once: the claims of a batch stand on their own, and which of two comes first is left open.
+fn batch(rng: &mut StdRng) -> Vec<Claim> {
+    let len = one_of(rng, &[1, 1, 1, 2, 4]);
+    let mut claims: Vec<_> = (0..len).map(|_| claim(rng)).collect();
+    claims.sort_by_key(|claim| claim.id);
+    claims.dedup_by_key(|claim| claim.id);
+    claims
 }
 
 fn claim(rng: &mut StdRng) -> Claim {
