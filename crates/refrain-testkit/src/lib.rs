@@ -1,1 +1,19 @@
 //! What the tests of every store and service share.
+//!
+//! Shipped to users: whoever writes a store, or a service behind one, checks it with the same means as Refrain itself.
+//! Nothing here belongs into a running service.
+//!
+//! The modules, in reading order:
+
+#![warn(rustdoc::broken_intra_doc_links)]
+
+pub mod clock;
+pub use clock::ManualClock;
+
+pub mod model;
+pub use model::{Flaw, Model};
+
+pub mod store_suite;
+
+pub mod ledger;
+pub use ledger::{Audit, Ledger, Seen};

@@ -97,6 +97,10 @@ async fn run<S, B, R>(
 }
 
 /// What calling the operation gave.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made once a request and moved on at once"
+)]
 enum Called<R, E> {
     Response(response::Parts, Read<R>),
     /// The service failed.

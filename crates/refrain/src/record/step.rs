@@ -93,8 +93,10 @@ fn claim_step<O: Clone>(
         return answer(record, Verdict::Mismatch);
     }
     match &record.state {
-        State::InFlight { hold, .. } if hold.claimant == claim.claimant => {
-            regrant(claim, record.credential, *hold, now)
+        State::InFlight { hold, lease_ends } if hold.claimant == claim.claimant => {
+            let lease_ends = (*lease_ends).max(now + claim.lease);
+            let hold = *hold;
+            regrant(record, hold, lease_ends, now)
         }
         State::InFlight { hold, lease_ends } if *lease_ends <= now => {
             let hold = *hold;
@@ -153,15 +155,23 @@ fn grant<O>(
 }
 
 /// The same claimant asks again: its answer was lost on the way, so it has run nothing yet.
+/// It gets what it has, on the terms of its first asking; its lease is counted anew and never cut.
 fn regrant<O>(
-    claim: &Claim,
-    credential: Option<Credential>,
-    hold: Hold,
+    record: Record<O>,
+    mut hold: Hold,
+    lease_ends: Timestamp,
     now: Timestamp,
 ) -> Stepped<O> {
+    hold.settles = hold.settles.max(now + hold.settle_after);
+    let grant = Grant {
+        fence: hold.fence,
+        attempt: hold.attempts,
+    };
+    let state = State::InFlight { hold, lease_ends };
     Stepped {
+        record: Some(Record { state, ..record }),
+        reply: Reply::Verdict(Verdict::Granted(grant)),
         change: Change::Lease,
-        ..grant(claim, credential, hold.fence, hold.attempts, now)
     }
 }
 

@@ -54,6 +54,9 @@ use manifest::Manifest;
 use segment::{Location, Segment};
 use writer::{Queue, Request};
 
+/// How often a record may have been moved while it is looked for.
+const MOVES_MAX: usize = 10_000;
+
 /// How an embedded store is opened.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -414,7 +417,7 @@ impl Shared {
     /// The record as it stands; reads its outcome from the disk.
     fn find(&self, id: RecordId) -> Result<Option<Record>> {
         self.check_open()?;
-        loop {
+        for _ in 0..MOVES_MAX {
             let at = match self.table.get(id) {
                 None => return self.absent(id),
                 Some(Slot::Live(live)) => return Ok(Some(live.record)),
@@ -433,6 +436,8 @@ impl Shared {
                 None => std::thread::yield_now(),
             }
         }
+        let message = format!("record {id} is moved about; ask again");
+        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// Absent is only known where everything could be read.

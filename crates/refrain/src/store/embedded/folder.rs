@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -25,7 +26,10 @@ pub(super) struct Folder {
 impl Folder {
     /// Takes hold of the folder, and makes it if there is none.
     pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
-        fs::create_dir_all(path).map_err(|error| trouble(path, "cannot be made", error))?;
+        // Outcomes are other people's data: nobody else on the machine reads them.
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(path);
+        made.map_err(|error| trouble(path, "cannot be made", error))?;
         refuse_foreign(path)?;
         let lock = take_lock(path)?;
         let secret = match fs::read_to_string(path.join(IDENTITY)) {
@@ -78,7 +82,12 @@ fn refuse_foreign(path: &Path) -> Result<()> {
 fn take_lock(path: &Path) -> Result<File> {
     let name = path.join(LOCK);
     let mut options = fs::OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
     let mut file = options
         .open(&name)
         .map_err(|error| trouble(&name, "cannot be opened", error))?;

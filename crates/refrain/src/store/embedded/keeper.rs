@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -136,27 +137,35 @@ impl Keeper {
 
 impl Shared {
     pub(super) fn start_threads(self: &Arc<Self>, epoch: u32) -> Result<Vec<JoinHandle<()>>> {
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            thread::Builder::new()
-                .name(name.into())
-                .spawn(work)
-                .map_err(|error| {
-                    Error::new(ErrorKind::Unavailable, "no thread could be started")
-                        .with_source(error)
-                })
-        };
         let (writer, allocator, keeper) = (self.clone(), self.clone(), self.clone());
         Ok(vec![
-            spawn(
-                "refrain-alloc",
-                Box::new(move || allocator.allocate_ahead()),
-            )?,
-            spawn("refrain-keep", Box::new(move || keeper.keep()))?,
-            spawn(
-                "refrain-write",
-                Box::new(move || Writer::new(writer, epoch).run()),
-            )?,
+            self.spawn("refrain-alloc", move || allocator.allocate_ahead())?,
+            self.spawn("refrain-keep", move || keeper.keep())?,
+            self.spawn("refrain-write", move || Writer::new(writer, epoch).run())?,
         ])
+    }
+
+    /// Starts a thread. If it panics the store shuts itself, and nobody waits for ever.
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<JoinHandle<()>> {
+        let shared = self.clone();
+        let guarded = move || {
+            // Nothing of the thread's own state is looked at afterwards.
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                shared.shut(&"one of its threads failed");
+                shared.queue.abandon();
+                shared.keeper.close(None);
+            }
+        };
+        thread::Builder::new()
+            .name(name.into())
+            .spawn(guarded)
+            .map_err(|error| {
+                Error::new(ErrorKind::Unavailable, "no thread could be started").with_source(error)
+            })
     }
 
     /// Until there is a segment to write to, or it is known that there is no room for one.

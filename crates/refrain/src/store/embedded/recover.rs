@@ -20,7 +20,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
-    record::{Record, State},
+    record::{Claimant, Record, State},
     store::table::Table,
 };
 
@@ -272,6 +272,8 @@ impl Recovered {
 fn lapsed(mut record: Record, now: Timestamp) -> Record {
     if let State::InFlight { hold, lease_ends } = &mut record.state {
         *lease_ends = now;
+        // Whoever asked is gone, and nobody else may pass for them.
+        hold.claimant = Claimant::random();
         hold.settles = hold.settles.max(now + hold.settle_after);
     }
     record

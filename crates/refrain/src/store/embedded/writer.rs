@@ -105,6 +105,12 @@ impl Queue {
         lock(&self.waiting).is_closed = true;
         self.arrived.notify_all();
     }
+
+    /// Closes, and lets go of those who wait: nobody will answer them.
+    pub(super) fn abandon(&self) {
+        self.close();
+        lock(&self.waiting).jobs.clear();
+    }
 }
 
 impl Shared {

@@ -1,0 +1,333 @@
+//! The reference store: [`step`] over a map, and nothing else.
+//!
+//! Other stores are compared with it, reply by reply.
+//! It can be given a [`Flaw`] on purpose, to see that a test notices.
+//!
+//! ```
+//! use refrain::{Claim, Store, Verdict};
+//! use refrain_testkit::{ManualClock, Model};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let model = Model::new(ManualClock::new().shared());
+//! let claim = Claim::new(Default::default(), Default::default());
+//! let verdicts = model.claim(&[claim]).await?;
+//! assert!(matches!(verdicts[0], Ok(Verdict::Granted(_))));
+//! # Ok::<(), refrain::Error>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use refrain::{
+    Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
+    clock::{Clock, ClockMark, StoreClock, Timestamp},
+    record::{Command, Record, Reply, Stepped, step},
+    store::{Guarantees, Page, Query, Reading},
+};
+
+mod flaw;
+pub use flaw::Flaw;
+
+/// How many records the model takes: it is for tests, and lives in memory.
+const RECORDS_MAX: usize = 1_000_000;
+
+/// A store in memory that is nothing but [`step`] over a map. Clones hold the same records.
+#[derive(Debug, Clone)]
+pub struct Model {
+    shared: Arc<Mutex<Shared>>,
+    /// What the machine's clocks show; looked at only by a model that is [flawed](Flaw).
+    clock: Arc<dyn Clock>,
+    time: StoreClock,
+    /// What was known of the clock when the model was opened, to carry on from.
+    mark: ClockMark,
+    secret: Secret,
+    guarantees: Guarantees,
+    flaw: Option<Flaw>,
+}
+
+/// What every handle on the model sees.
+#[derive(Debug, Default)]
+struct Shared {
+    records: HashMap<RecordId, Record>,
+    /// How often the model was opened.
+    epoch: u32,
+    /// How many fences were made in all.
+    fences: u64,
+    /// The last moment at which anything was decided.
+    latest: Timestamp,
+}
+
+impl Model {
+    /// An empty model on this clock.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let time = StoreClock::start(clock.clone());
+        Self {
+            shared: Arc::default(),
+            mark: time.mark(),
+            time,
+            clock,
+            secret: Secret::from([7; 32]),
+            guarantees: Guarantees {
+                survives_process: false,
+                survives_power: false,
+                lossy_failover: false,
+                shared: false,
+            },
+            flaw: None,
+        }
+    }
+
+    /// The same model with something wrong about it.
+    #[must_use]
+    pub fn with_flaw(mut self, flaw: Flaw) -> Self {
+        self.flaw = Some(flaw);
+        self
+    }
+
+    /// The same model that claims to promise this, so that the suite picks its cases accordingly.
+    #[must_use]
+    pub fn with_guarantees(mut self, guarantees: Guarantees) -> Self {
+        self.guarantees = guarantees;
+        self
+    }
+
+    /// The model as after a restart of its process, or of the machine: the same records, later fences, the clock carried on.
+    #[must_use]
+    pub fn reopened(mut self, clock: Arc<dyn Clock>) -> Self {
+        let mut shared = self.shared();
+        match self.flaw {
+            Some(Flaw::ForgetsOnReopen) => shared.records.clear(),
+            Some(Flaw::RepeatsFencesOnReopen) => shared.fences = 0,
+            _ => shared.epoch += 1,
+        }
+        let latest = shared.latest;
+        drop(shared);
+        self.time = StoreClock::resume(clock.clone(), self.mark, latest);
+        self.mark = self.time.mark();
+        self.clock = clock;
+        self
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        match self.flaw {
+            Some(Flaw::TrustsWallClock) => self.clock.wall(),
+            _ => self.time.now(),
+        }
+    }
+
+    fn is_flawed(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    /// Where a record is kept.
+    fn place(&self, id: RecordId) -> RecordId {
+        match self.flaw {
+            Some(Flaw::MixesUpRecords) => RecordId([id.0[0] % 4; 16]),
+            _ => id,
+        }
+    }
+
+    fn step(&self, record: Option<Record>, command: Command) -> Stepped {
+        match self.flaw {
+            Some(flaw) => flaw.step(record, command, self.now()),
+            None => step(record, command, self.now()),
+        }
+    }
+
+    /// One atomic step of one record.
+    fn decide(&self, shared: &mut Shared, id: RecordId, command: Command) -> Reply {
+        let place = self.place(id);
+        shared.latest = self.now();
+        let stepped = self.step(shared.records.remove(&place), command);
+        if let Some(record) = stepped.record {
+            shared.records.insert(place, record);
+        }
+        stepped.reply
+    }
+
+    fn claim_one(&self, shared: &mut Shared, claim: &Claim) -> Result<Verdict> {
+        if shared.records.len() >= RECORDS_MAX {
+            let message = format!("the model holds {RECORDS_MAX} records; use fewer keys");
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        let is_new = !shared.records.contains_key(&self.place(claim.id));
+        let fence = match is_new && self.is_flawed(Flaw::RepeatsFences) {
+            true => FIRST_FENCE,
+            false => shared.next_fence(),
+        };
+        match self.decide(shared, claim.id, Command::Claim(claim.clone(), fence)) {
+            Reply::Verdict(verdict) => Ok(verdict),
+            other => Err(unanswered(&other)),
+        }
+    }
+
+    /// Decides every claim on what was there before any of them: two alike are both granted.
+    fn claim_blindly(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        let mut shared = self.shared();
+        let before = shared.records.clone();
+        let decide = |claim: &Claim| {
+            let place = self.place(claim.id);
+            match before.get(&place).cloned() {
+                Some(record) => shared.records.insert(place, record),
+                None => shared.records.remove(&place),
+            };
+            self.claim_one(&mut shared, claim)
+        };
+        claims.iter().map(decide).collect()
+    }
+
+    fn settled(&self, id: RecordId, command: Command) -> Result<Settled> {
+        match self.decide(&mut self.shared(), id, command) {
+            Reply::Settled(settled) => Ok(settled),
+            other => Err(unanswered(&other)),
+        }
+    }
+
+    fn reading(&self, id: RecordId, record: &Record) -> Option<Reading> {
+        let now = self.now();
+        let record = self.step(Some(record.clone()), Command::Age).record?;
+        Some(Reading { id, record, now })
+    }
+
+    fn readings(&self) -> Vec<Reading> {
+        let shared = self.shared();
+        let aged = |(id, record): (&RecordId, &Record)| self.reading(*id, record);
+        shared.records.iter().filter_map(aged).collect()
+    }
+}
+
+impl Shared {
+    fn next_fence(&mut self) -> Fence {
+        self.fences += 1;
+        Fence {
+            counter: self.fences,
+            epoch: self.epoch,
+            ..FIRST_FENCE
+        }
+    }
+}
+
+/// Below every fence that the model makes.
+const FIRST_FENCE: Fence = Fence {
+    epoch: 0,
+    counter: 0,
+    nonce: 0,
+};
+
+/// [`step`] answers in kind; this is what a broken one would look like.
+fn unanswered(reply: &Reply) -> Error {
+    let message = format!("the command was answered with {reply:?}");
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+impl Store for Model {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        if self.is_flawed(Flaw::BatchIsBlind) {
+            return Ok(self.claim_blindly(claims));
+        }
+        let mut verdicts = Vec::with_capacity(claims.len());
+        for claim in claims {
+            if self.is_flawed(Flaw::LooksThenActs) {
+                verdicts.push(self.look_then_act(claim).await);
+            } else {
+                verdicts.push(self.claim_one(&mut self.shared(), claim));
+            }
+        }
+        Ok(verdicts)
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        let end = match end {
+            Settlement::Complete {
+                outcome,
+                retention,
+                remember,
+            } => Settlement::Complete {
+                outcome: outcome.sealed(id),
+                retention,
+                remember,
+            },
+            other => other,
+        };
+        self.settled(id, Command::Settle(fence, end))
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        self.settled(id, Command::Renew(fence, lease))
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        let record = self.shared().records.get(&self.place(id)).cloned();
+        Ok(record.and_then(|record| self.reading(id, &record)))
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        let mut readings = self.readings();
+        if !self.is_flawed(Flaw::ListsOutOfOrder) {
+            readings.sort_by_key(|reading| reading.id);
+        }
+        let wanted = |reading: &Reading| {
+            let in_state = query
+                .state
+                .is_none_or(|state| reading.record.state.name() == state);
+            (in_state || self.is_flawed(Flaw::ListsEveryState))
+                && query.after.is_none_or(|after| reading.id > after)
+        };
+        readings.retain(wanted);
+        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+        let more = readings.len() > limit;
+        readings.truncate(limit);
+        let next = readings.last().map(|last| last.id).filter(|_| more);
+        Ok(Page { readings, next })
+    }
+
+    async fn sweep(&self, at_most: u32) -> Result<u32> {
+        let mut shared = self.shared();
+        let is_past = |record: &Record| match self.step(Some(record.clone()), Command::Age).record {
+            None => true,
+            Some(record) => self.flaw.is_some_and(|flaw| flaw.sweeps(&record)),
+        };
+        let mut swept = 0;
+        shared.records.retain(|_, record| {
+            let goes = swept < at_most && is_past(record);
+            swept += u32::from(goes);
+            !goes
+        });
+        if self.is_flawed(Flaw::SweepsWithoutEnd) {
+            return Ok(at_most);
+        }
+        Ok(swept)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+}
+
+impl Model {
+    /// Reads, lets others in, then writes what it made of the reading.
+    async fn look_then_act(&self, claim: &Claim) -> Result<Verdict> {
+        let seen = self.shared().records.get(&claim.id).cloned();
+        tokio::task::yield_now().await;
+        let mut shared = self.shared();
+        match seen {
+            Some(record) => shared.records.insert(claim.id, record),
+            None => shared.records.remove(&claim.id),
+        };
+        self.claim_one(&mut shared, claim)
+    }
+}

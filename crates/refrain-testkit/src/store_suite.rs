@@ -1,0 +1,288 @@
+//! What every store must pass.
+//!
+//! The suite asks a store for every transition with its guard, lets random histories run against the store and the [`Model`](crate::Model), and races handles against each other.
+//! Cases are chosen by what the store [promises](refrain::store::Guarantees): one that says it survives a restart is restarted.
+//!
+//! ```
+//! use refrain_testkit::{Model, store_suite};
+//!
+//! # tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?.block_on(async {
+//! store_suite::run(|clock| async { Ok(Model::new(clock)) }).await;
+//! # });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! It wants a multi-thread runtime (`#[tokio::test(flavor = "multi_thread")]`): on one thread nothing races.
+
+use std::{fmt, sync::Arc};
+
+use refrain::{Result, Store, clock::Clock};
+
+mod bench;
+mod claims;
+mod durable;
+mod fences;
+mod histories;
+mod lists;
+mod outcomes;
+mod races;
+mod settlements;
+mod stage;
+mod time;
+mod view;
+
+use bench::{Bench, Checked, caught};
+
+/// How the suite comes by a store.
+///
+/// A closure from a clock to a fresh store is one: enough for a store that does not survive its process.
+pub trait Fixture {
+    /// The store under test.
+    type Store: Store;
+
+    /// A fresh store without records that reads time from `clock`.
+    fn open(&self, clock: Arc<dyn Clock>) -> impl Future<Output = Result<Self::Store>>;
+
+    /// Another handle on the same records. A store that only one process can use hands out the same one again.
+    fn another(&self, store: &Arc<Self::Store>) -> impl Future<Output = Result<Arc<Self::Store>>> {
+        let same = store.clone();
+        async { Ok(same) }
+    }
+
+    /// Drops the store and opens its records again; `None` where they are gone.
+    fn reopen(
+        &self,
+        store: Self::Store,
+        clock: Arc<dyn Clock>,
+    ) -> impl Future<Output = Result<Option<Self::Store>>> {
+        drop((store, clock));
+        async { Ok(None) }
+    }
+}
+
+impl<F, Opened, S> Fixture for F
+where
+    F: Fn(Arc<dyn Clock>) -> Opened,
+    Opened: Future<Output = Result<S>>,
+    S: Store,
+{
+    type Store = S;
+
+    fn open(&self, clock: Arc<dyn Clock>) -> impl Future<Output = Result<S>> {
+        self(clock)
+    }
+}
+
+/// How much the suite does.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many random histories run against store and model.
+    pub histories: u32,
+    /// How many steps each of them has.
+    pub steps: u32,
+    /// Where randomness starts; `None` for another start each time. A failure names its seed.
+    pub seed: Option<u64>,
+    /// How many tasks race.
+    pub racers: usize,
+    /// How often they do.
+    pub rounds: u8,
+    /// How many fences are compared with each other.
+    pub fences: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            histories: 100,
+            steps: 40,
+            seed: None,
+            racers: 16,
+            rounds: 20,
+            fences: 10_000,
+        }
+    }
+}
+
+/// Runs the whole suite with default [`Options`].
+///
+/// # Panics
+/// When a case fails, naming each that did with what was expected.
+pub async fn run<F: Fixture>(fixture: F) {
+    let report = check(&fixture, &Options::default()).await;
+    assert!(report.failures.is_empty(), "{report}");
+}
+
+/// Runs the whole suite and reports instead of panicking.
+pub async fn check<F: Fixture>(fixture: &F, options: &Options) -> Report {
+    let mut runner = Runner {
+        fixture,
+        report: Report::default(),
+    };
+    runner.transitions().await;
+    runner.records().await;
+    runner.add("histories", histories::agree(fixture, options).await);
+    runner.races(options).await;
+    runner.durable().await;
+    runner.report
+}
+
+/// What the suite found.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// The cases that held.
+    pub passed: Vec<&'static str>,
+    /// The cases that did not.
+    pub failures: Vec<Failure>,
+}
+
+/// A case that did not hold.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Which case.
+    pub case: &'static str,
+    /// What was expected, and what came instead.
+    pub message: String,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (passed, failed) = (self.passed.len(), self.failures.len());
+        writeln!(f, "{passed} cases of the store suite hold, {failed} do not")?;
+        for Failure { case, message } in &self.failures {
+            writeln!(f, "- {case}: {message}")?;
+        }
+        Ok(())
+    }
+}
+
+struct Runner<'a, F> {
+    fixture: &'a F,
+    report: Report,
+}
+
+/// Runs cases one by one, each on a fresh store, under the names of their functions.
+macro_rules! cases {
+    ($runner:ident, $module:ident: $($case:ident),* $(,)?) => {
+        $($runner.case(stringify!($case), $module::$case).await;)*
+    };
+}
+
+impl<F: Fixture> Runner<'_, F> {
+    fn add(&mut self, case: &'static str, checked: Checked) {
+        match checked {
+            Ok(()) => self.report.passed.push(case),
+            Err(broken) => self.report.failures.push(Failure {
+                case,
+                message: broken.0,
+            }),
+        }
+    }
+
+    async fn case(
+        &mut self,
+        name: &'static str,
+        case: impl AsyncFnOnce(&Bench<F::Store>) -> Checked,
+    ) {
+        let fixture = self.fixture;
+        let checked = async { case(&Bench::open(fixture).await?).await };
+        self.add(name, caught(checked).await);
+    }
+
+    async fn transitions(&mut self) {
+        cases!(self, claims:
+            t1_an_absent_key_is_granted,
+            t2_another_claimant_finds_it_in_flight,
+            t3_credential_then_fingerprint_then_state,
+            t3_a_claim_without_credential_is_not_bound,
+            the_same_claimant_gets_the_same_fence,
+            t8_a_lapsed_claim_is_taken_over,
+            t8_needs_a_claim_that_stands_for_it,
+            t8_ends_with_the_attempts,
+            a_zero_lease_lapses_at_once,
+            a_batch_grants_a_key_once,
+            a_batch_answers_in_order,
+            records_do_not_interact,
+        );
+        cases!(self, settlements:
+            t4_renewing_prolongs_the_lease,
+            t4_renewing_brings_back_a_lapsed_claim,
+            t5_completing_replays,
+            t5_late_truth_lands,
+            t5_doubt_can_be_completed,
+            t5_an_overtaken_holder_is_fenced,
+            t5_the_first_outcome_stays,
+            t6_releasing_frees_the_key,
+            t9_doubt_is_remembered,
+            t9_doubt_leaves_the_lease_where_it_may_run_again,
+            t10_never_happened_waits_for_the_attempt,
+            t10_never_happened_needs_doubt,
+        );
+        cases!(self, fences:
+            i4_a_wrong_fence_changes_nothing,
+            i4_an_overtaken_fence_changes_nothing,
+            i4_a_released_fence_changes_nothing,
+        );
+        cases!(self, time:
+            t7_a_lapsed_claim_is_indeterminate,
+            t11_after_retention_the_key_is_refused,
+            t12_after_remember_the_key_is_free,
+            i8_time_alone_loses_nothing,
+            the_wall_clock_is_not_believed,
+            a_sweep_takes_only_what_is_past_its_time,
+            sweeps_come_to_an_end,
+        );
+    }
+
+    async fn records(&mut self) {
+        cases!(self, outcomes:
+            i2_outcomes_come_back_to_the_byte,
+            i2_a_body_that_was_not_kept_stays_so,
+        );
+        cases!(self, lists:
+            lists_come_in_the_order_of_identities,
+            lists_come_by_state,
+            lists_go_by_what_time_has_made_of_records,
+        );
+    }
+
+    async fn races(&mut self, options: &Options) {
+        let options = &options;
+        self.case("one_of_many_is_granted", async |bench| {
+            races::one_of_many_is_granted(bench, options).await
+        })
+        .await;
+        self.case("completion_races_takeover", async |bench| {
+            races::completion_races_takeover(bench, options).await
+        })
+        .await;
+        self.case("holders_exclude_each_other", async |bench| {
+            races::holders_exclude_each_other(bench, options).await
+        })
+        .await;
+        self.case("i11_fences_are_never_issued_twice", async |bench| {
+            races::i11_fences_are_never_issued_twice(bench, options).await
+        })
+        .await;
+    }
+
+    async fn durable(&mut self) {
+        let survives = match Bench::open(self.fixture).await {
+            Ok(bench) => bench.store.guarantees().survives_process,
+            Err(broken) => return self.add("opening", Err(broken)),
+        };
+        if !survives {
+            return;
+        }
+        let fixture = self.fixture;
+        for stage in stage::Stage::ALL {
+            let kept = durable::a_restart_keeps(fixture, *stage);
+            self.add(stage.restart_case(), caught(kept).await);
+        }
+        let grow = durable::i11_fences_grow_over_restarts(fixture);
+        self.add("i11_fences_grow_over_restarts", caught(grow).await);
+        let counted = durable::time_passes_while_closed(fixture);
+        self.add("time_passes_while_closed", caught(counted).await);
+        let reboot = durable::a_reboot_ends_nothing_early(fixture);
+        self.add("a_reboot_ends_nothing_early", caught(reboot).await);
+    }
+}

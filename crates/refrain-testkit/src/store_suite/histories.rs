@@ -1,0 +1,240 @@
+//! Random histories, run against the store and the model side by side.
+
+use rand::{SeedableRng as _, rngs::StdRng};
+use refrain::{Fence, RecordId, Store, Verdict, record::Record, store::Query};
+
+use self::op::{IDS, Op};
+use super::{
+    Fixture, Options,
+    bench::{Broken, Checked, caught, expect, id},
+    view,
+};
+use crate::{ManualClock, Model};
+
+mod op;
+
+/// How many shorter histories are tried when one shows a difference.
+const SHRINKS_MAX: u32 = 400;
+
+/// Expects every reply and every record of the store to be the model's.
+pub(super) async fn agree<F: Fixture>(fixture: &F, options: &Options) -> Checked {
+    let start = options.seed.unwrap_or_else(rand::random);
+    for number in 0..u64::from(options.histories) {
+        let seed = start.wrapping_add(number);
+        let history = history(seed, options.steps);
+        if let Err(broken) = caught(replay(fixture, &history)).await {
+            return Err(shrunk(fixture, seed, history, broken).await);
+        }
+    }
+    Ok(())
+}
+
+fn history(seed: u64, steps: u32) -> Vec<Op> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    (0..steps).map(|_| Op::random(&mut rng)).collect()
+}
+
+/// Leaves out whatever the difference does not need, and tells the rest.
+async fn shrunk<F: Fixture>(
+    fixture: &F,
+    seed: u64,
+    mut history: Vec<Op>,
+    mut broken: Broken,
+) -> Broken {
+    let mut tries = 0;
+    let mut size = history.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < history.len() && tries < SHRINKS_MAX {
+            let mut shorter = history.clone();
+            shorter.drain(at..(at + size).min(shorter.len()));
+            tries += 1;
+            match caught(replay(fixture, &shorter)).await {
+                Ok(()) => at += size,
+                Err(still) => (history, broken) = (shorter, still),
+            }
+        }
+        size /= 2;
+    }
+    let steps: String = history.iter().map(|op| format!("\n    {op:?}")).collect();
+    Broken(format!(
+        "with seed {seed} the store and the model part ways; {}; the shortest history found:{steps}",
+        broken.0
+    ))
+}
+
+/// Runs one history on a fresh store and a fresh model.
+async fn replay<F: Fixture>(fixture: &F, history: &[Op]) -> Checked {
+    let clock = ManualClock::new();
+    let mut pair = Pair {
+        store: fixture.open(clock.shared()).await?,
+        model: Model::new(clock.shared()),
+        clock,
+        grants: Vec::new(),
+    };
+    for (number, op) in (1..).zip(history) {
+        let applied = pair.apply(op).await;
+        let compared = match applied {
+            Ok(()) => pair.compare().await,
+            broken => broken,
+        };
+        compared.map_err(|broken| Broken(format!("step {number}, {op:?}: {}", broken.0)))?;
+    }
+    Ok(())
+}
+
+/// The store under test and the model, on one clock.
+struct Pair<S> {
+    store: S,
+    model: Model,
+    clock: ManualClock,
+    /// What was granted, with the fence that each gave out for it.
+    grants: Vec<Granted>,
+}
+
+struct Granted {
+    id: RecordId,
+    by_store: Fence,
+    by_model: Fence,
+}
+
+/// Whose fence it is.
+#[derive(Clone, Copy)]
+enum Side {
+    Store,
+    Model,
+}
+
+impl<S: Store> Pair<S> {
+    async fn apply(&mut self, op: &Op) -> Checked {
+        match op {
+            Op::Claim(claims) => self.claim(claims).await,
+            Op::Settle { id, pick, end } => {
+                let (by_store, by_model) = self.pick(*id, *pick);
+                let got = self.store.settle(*id, by_store, end.clone()).await?;
+                let want = self.model.settle(*id, by_model, end.clone()).await?;
+                expect("the answer", got, want)
+            }
+            Op::Renew { id, pick, lease } => {
+                let (by_store, by_model) = self.pick(*id, *pick);
+                let got = self.store.renew(*id, by_store, *lease).await?;
+                let want = self.model.renew(*id, by_model, *lease).await?;
+                expect("the answer", got, want)
+            }
+            Op::Advance(span) => {
+                self.clock.advance(*span);
+                Ok(())
+            }
+            Op::Jump(span) => {
+                self.clock.jump(*span);
+                Ok(())
+            }
+            // How many went is left open: a store may drop a record as soon as it meets it.
+            Op::Sweep(at_most) => {
+                self.store.sweep(*at_most).await?;
+                Ok(())
+            }
+            Op::List(query) => self.list(query).await,
+        }
+    }
+
+    async fn claim(&mut self, claims: &[refrain::Claim]) -> Checked {
+        let got = self.store.claim(claims).await?;
+        let want = self.model.claim(claims).await?;
+        expect("the number of verdicts", got.len(), want.len())?;
+        for (claim, (got, want)) in claims.iter().zip(got.into_iter().zip(want)) {
+            let (got, want) = (got?, want?);
+            if let (Verdict::Granted(got), Verdict::Granted(want)) = (&got, &want) {
+                self.note(claim.id, got.fence, want.fence);
+            }
+            let got = self.named(Side::Store, view::of_verdict(got, claim.id));
+            let want = self.named(Side::Model, view::of_verdict(want, claim.id));
+            expect("the verdict", got, want)?;
+        }
+        Ok(())
+    }
+
+    async fn list(&self, query: &Query) -> Checked {
+        let got = self.store.list(query).await?;
+        let want = self.model.list(query).await?;
+        let records = |side, page: refrain::store::Page| -> Vec<(RecordId, Option<Record>)> {
+            let record = |reading| view::of_reading(reading);
+            let name = |record| view::renamed(record, |fence| self.name(side, fence));
+            page.readings
+                .into_iter()
+                .map(|reading| (reading.id, record(reading).map(name)))
+                .collect()
+        };
+        let (got, want) = (records(Side::Store, got), records(Side::Model, want));
+        expect("the list", got, want)
+    }
+
+    /// Both sides hold the same.
+    async fn compare(&self) -> Checked {
+        for number in 0..IDS {
+            let id = id(number);
+            let got = self.store.read(id).await?.and_then(view::of_reading);
+            let want = self.model.read(id).await?.and_then(view::of_reading);
+            let name = |side| move |record| view::renamed(record, |fence| self.name(side, fence));
+            let (got, want) = (got.map(name(Side::Store)), want.map(name(Side::Model)));
+            expect(&format!("the record {id} after it"), got, want)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, id: RecordId, by_store: Fence, by_model: Fence) {
+        let known =
+            |granted: &Granted| granted.by_store == by_store || granted.by_model == by_model;
+        if !self.grants.iter().any(known) {
+            self.grants.push(Granted {
+                id,
+                by_store,
+                by_model,
+            });
+        }
+    }
+
+    /// One of the record's fences, counted from the last; or one that nobody was granted.
+    fn pick(&self, id: RecordId, pick: Option<usize>) -> (Fence, Fence) {
+        let of_record: Vec<_> = self.grants.iter().rev().filter(|g| g.id == id).collect();
+        match (pick, of_record.len()) {
+            (Some(back), len) if len > 0 => {
+                let granted = of_record[back % len];
+                (granted.by_store, granted.by_model)
+            }
+            _ => (NOBODYS, NOBODYS),
+        }
+    }
+
+    /// The number of the grant in place of the fence, which each side makes its own way.
+    fn name(&self, side: Side, fence: Fence) -> Fence {
+        let same = |granted: &Granted| match side {
+            Side::Store => granted.by_store == fence,
+            Side::Model => granted.by_model == fence,
+        };
+        match self.grants.iter().position(same) {
+            Some(number) => Fence {
+                epoch: 0,
+                counter: number as u64,
+                nonce: 0,
+            },
+            None => NOBODYS,
+        }
+    }
+
+    fn named(&self, side: Side, mut verdict: Verdict) -> Verdict {
+        match &mut verdict {
+            Verdict::Granted(grant) => grant.fence = self.name(side, grant.fence),
+            Verdict::Indeterminate(doubt) => doubt.fence = self.name(side, doubt.fence),
+            _ => (),
+        }
+        verdict
+    }
+}
+
+/// A fence that nobody was granted.
+const NOBODYS: Fence = Fence {
+    epoch: u32::MAX,
+    counter: u64::MAX,
+    nonce: 0,
+};

@@ -1,0 +1,112 @@
+//! What operators see: every record once, in the order of identities, by state.
+
+use refrain::{
+    RecordId, Store,
+    store::{Query, Reading, StateName},
+};
+
+use super::{
+    bench::{Bench, Broken, Checked, LEASE, RETENTION, claim, expect, id},
+    stage::Stage,
+    view,
+};
+
+pub(super) async fn lists_come_in_the_order_of_identities<S: Store>(bench: &Bench<S>) -> Checked {
+    let empty = walk(bench, None, 10).await?;
+    expect("the list of an empty store", empty, vec![])?;
+    for number in 1..=23 {
+        bench.granted(&claim(number)).await?;
+    }
+    let want = sorted((1..=23).map(id));
+    for limit in [1, 5, 23, 100] {
+        let what = format!("the list in pages of {limit}");
+        let got = walk(bench, None, limit).await?;
+        expect(&what, got, want.clone())?;
+    }
+    Ok(())
+}
+
+pub(super) async fn lists_come_by_state<S: Store>(bench: &Bench<S>) -> Checked {
+    let stages = [
+        (Stage::Tombstone, StateName::Tombstone),
+        (Stage::Completed, StateName::Completed),
+        (Stage::Indeterminate, StateName::Indeterminate),
+        (Stage::InFlight, StateName::InFlight),
+    ];
+    for (base, (stage, _)) in (0..).zip(stages) {
+        for number in 1..=4 {
+            stage.reach(bench, base * 10 + number).await?;
+        }
+    }
+    for (base, (_, name)) in (0..).zip(stages) {
+        let want = sorted((1..=4).map(|number| id(base * 10 + number)));
+        for limit in [1, 4, 9] {
+            let what = format!("the list of {name:?} in pages of {limit}");
+            let got = walk(bench, Some(name), limit).await?;
+            expect(&what, got, want.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// A list shows what a claim would meet, also where nobody has touched the record since its time came.
+pub(super) async fn lists_go_by_what_time_has_made_of_records<S: Store>(
+    bench: &Bench<S>,
+) -> Checked {
+    let lapsing = Stage::InFlight.reach(bench, 1).await?.0.id;
+    let again = Stage::UpForTakeover.reach(bench, 2).await?.0.id;
+    let ending = Stage::Completed.reach(bench, 3).await?.0.id;
+    bench.clock.advance(LEASE + RETENTION);
+    let want = [
+        (StateName::InFlight, vec![again]),
+        (StateName::Indeterminate, vec![lapsing]),
+        (StateName::Completed, vec![]),
+        (StateName::Tombstone, vec![ending]),
+    ];
+    for (name, ids) in want {
+        let what = format!("the list of {name:?} once time has passed");
+        expect(&what, walk(bench, Some(name), 10).await?, ids)?;
+    }
+    Ok(())
+}
+
+/// Goes through all pages and checks each.
+async fn walk<S: Store>(
+    bench: &Bench<S>,
+    state: Option<StateName>,
+    limit: u32,
+) -> Checked<Vec<RecordId>> {
+    let mut ids = Vec::new();
+    let mut after = None;
+    for _ in 0..1_000 {
+        let query = Query {
+            state,
+            after,
+            limit,
+        };
+        let page = bench.store.list(&query).await?;
+        let fits = page.readings.len() <= limit as usize;
+        expect("a page holds no more than was asked for", fits, true)?;
+        ids.extend(page.readings.iter().map(|reading| reading.id));
+        for reading in page.readings {
+            agrees(bench, reading).await?;
+        }
+        match page.next {
+            None => return Ok(ids),
+            next => after = next,
+        }
+    }
+    Err(Broken("a list of a few records has 1000 pages".into()))
+}
+
+/// What is listed is what is read.
+async fn agrees<S: Store>(bench: &Bench<S>, reading: Reading) -> Checked {
+    let read = bench.view(reading.id).await?;
+    expect("a record as listed", view::of_reading(reading), read)
+}
+
+fn sorted(ids: impl Iterator<Item = RecordId>) -> Vec<RecordId> {
+    let mut ids: Vec<_> = ids.collect();
+    ids.sort();
+    ids
+}

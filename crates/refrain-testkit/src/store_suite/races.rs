@@ -1,0 +1,213 @@
+//! Many tasks, two handles, one record.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use refrain::{Fence, Settled, Settlement, Store, Verdict};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::Barrier,
+};
+
+use super::{
+    Options,
+    bench::{
+        Bench, Broken, Checked, ask, brief, claim, completion, expect, id, outcome, repeatable,
+    },
+    stage::Stage,
+    view,
+};
+
+/// How many claims go to the store at once where many are needed.
+const BATCH: u32 = 100;
+
+pub(super) async fn one_of_many_is_granted<S: Store>(
+    bench: &Bench<S>,
+    options: &Options,
+) -> Checked {
+    for round in 1..=u64::from(options.rounds) {
+        let answers = race(bench, options.racers, |_, store| async move {
+            ask(&*store, &claim(round)).await
+        })
+        .await?;
+        let mut granted = 0;
+        for verdict in answers {
+            match verdict {
+                Verdict::Granted(_) => granted += 1,
+                Verdict::InFlight { .. } => (),
+                other => return Err(unexpected("a racing claim", &other)),
+            }
+        }
+        expect("how many of the racing claims are granted", granted, 1)?;
+    }
+    Ok(())
+}
+
+/// The late holder completes while others take over: one of both happens, never a bit of each.
+pub(super) async fn completion_races_takeover<S: Store>(
+    bench: &Bench<S>,
+    options: &Options,
+) -> Checked {
+    for round in 1..=u64::from(options.rounds) {
+        let (first, old) = Stage::UpForTakeover.reach(bench, round).await?;
+        let late = outcome(first.id);
+        let end = completion(late.clone());
+        let answers = race(bench, options.racers, move |racer, store| {
+            let end = end.clone();
+            async move {
+                match racer {
+                    0 => Ok(Answer::Settled(store.settle(id(round), old, end).await?)),
+                    _ => Ok(Answer::Verdict(ask(&*store, &repeatable(round)).await?)),
+                }
+            }
+        })
+        .await?;
+        let landed = answers.contains(&Answer::Settled(Settled::Applied));
+        let fences: Vec<_> = answers.iter().filter_map(Answer::fence).collect();
+        let want = if landed { 0 } else { 1 };
+        let what = format!("takeovers granted (the late completion landed: {landed})");
+        expect(&what, fences.len(), want)?;
+        let left = bench
+            .view(first.id)
+            .await?
+            .and_then(|record| record.fence());
+        let current = fences.first().copied().unwrap_or(old);
+        expect("the fence that is current in the end", left, Some(current))?;
+        if landed {
+            let want = Verdict::Replay(late);
+            let what = "a claim after the late completion landed";
+            bench.refused(what, &claim(round), want).await?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Settled(Settled),
+    Verdict(Verdict),
+}
+
+impl Answer {
+    fn fence(&self) -> Option<Fence> {
+        match self {
+            Self::Verdict(Verdict::Granted(grant)) => Some(grant.fence),
+            _ => None,
+        }
+    }
+}
+
+/// Between a grant and its release nobody else is granted.
+pub(super) async fn holders_exclude_each_other<S: Store>(
+    bench: &Bench<S>,
+    options: &Options,
+) -> Checked {
+    let busy = Arc::new(AtomicBool::new(false));
+    let turns = Arc::new(AtomicU32::new(0));
+    let rounds = options.rounds;
+    let (shared_busy, shared_turns) = (busy.clone(), turns.clone());
+    race(bench, options.racers, move |_, store| {
+        let (busy, turns) = (shared_busy.clone(), shared_turns.clone());
+        async move {
+            for _ in 0..rounds {
+                hold_once(&*store, &busy, &turns).await?;
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        }
+    })
+    .await?;
+    let held = turns.load(Ordering::SeqCst) > 0;
+    expect("somebody was granted", held, true)
+}
+
+async fn hold_once(store: &impl Store, busy: &AtomicBool, turns: &AtomicU32) -> Checked {
+    let ask_for = claim(1);
+    let Verdict::Granted(grant) = ask(store, &ask_for).await? else {
+        return Ok(());
+    };
+    let was_busy = busy.swap(true, Ordering::SeqCst);
+    expect("a key was granted while another held it", was_busy, false)?;
+    turns.fetch_add(1, Ordering::SeqCst);
+    tokio::task::yield_now().await;
+    busy.store(false, Ordering::SeqCst);
+    let settled = store
+        .settle(ask_for.id, grant.fence, Settlement::Release)
+        .await?;
+    expect("the release by its holder", settled, Settled::Applied)
+}
+
+pub(super) async fn i11_fences_are_never_issued_twice<S: Store>(
+    bench: &Bench<S>,
+    options: &Options,
+) -> Checked {
+    let racers = u32::try_from(options.racers).unwrap_or(1).max(1);
+    let batches = options.fences.div_ceil(BATCH * racers);
+    let per_racer = batches * BATCH;
+    let granted = race(bench, options.racers, move |racer, store| async move {
+        let mut fences = Vec::new();
+        for batch in 0..batches {
+            let start = u32::try_from(racer).unwrap_or(0) * per_racer + batch * BATCH;
+            fences.extend(grants(&*store, start).await?);
+        }
+        Ok(fences)
+    })
+    .await?;
+    let fences: Vec<_> = granted.into_iter().flatten().collect();
+    let distinct: HashSet<_> = fences.iter().collect();
+    expect("different fences", distinct.len(), fences.len())?;
+    let want = (racers * per_racer) as usize;
+    expect("fences granted", fences.len(), want)
+}
+
+async fn grants(store: &impl Store, start: u32) -> Checked<Vec<Fence>> {
+    let batch: Vec<_> = (start..start + BATCH).map(|n| claim(n.into())).collect();
+    let mut fences = Vec::new();
+    for (claim, verdict) in batch.iter().zip(store.claim(&batch).await?) {
+        match view::of_verdict(verdict?, claim.id) {
+            Verdict::Granted(grant) => fences.push(grant.fence),
+            other => return Err(unexpected("a claim of a new key", &other)),
+        }
+    }
+    Ok(fences)
+}
+
+/// Lets that many tasks loose at the same moment, in turn on one handle and the other.
+async fn race<S, T, Run, Running>(bench: &Bench<S>, racers: usize, run: Run) -> Checked<Vec<T>>
+where
+    S: Store,
+    T: Send + 'static,
+    Run: Fn(usize, Arc<S>) -> Running,
+    Running: Future<Output = Checked<T>> + Send + 'static,
+{
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        let message = "nothing races on one thread: run the suite under #[tokio::test(flavor = \"multi_thread\")]";
+        return Err(Broken(message.into()));
+    }
+    let start = Arc::new(Barrier::new(racers));
+    let spawn = |racer| {
+        let running = run(racer, bench.handle(racer));
+        let start = start.clone();
+        tokio::spawn(async move {
+            start.wait().await;
+            running.await
+        })
+    };
+    let tasks: Vec<_> = (0..racers).map(spawn).collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        let ended = task.await;
+        answers
+            .push(ended.map_err(|error| Broken(format!("a racing task ended badly: {error}")))??);
+    }
+    Ok(answers)
+}
+
+fn unexpected(what: &str, verdict: &Verdict) -> Broken {
+    Broken(format!("{what} was answered with {}", brief(verdict)))
+}

@@ -1,0 +1,54 @@
+//! Readings and verdicts in a form in which two stores can be compared:
+//! aged to the moment of the reading, moments as time left, outcomes sealed.
+
+use refrain::{
+    Fence, RecordId, Verdict,
+    clock::Timestamp,
+    record::{Command, Record, State, step},
+    store::Reading,
+};
+
+/// What a reading amounts to: a store may, or may not yet, have carried out what time does.
+pub(super) fn of_reading(reading: Reading) -> Option<Record> {
+    let Reading { id, record, now } = reading;
+    let record = record.map(|outcome| outcome.sealed(id));
+    let mut record = step(Some(record), Command::Age, now).record?;
+    let left = |moment: &mut Timestamp| *moment = Timestamp(moment.0.saturating_sub(now.0));
+    match &mut record.state {
+        State::InFlight { hold, lease_ends } => {
+            left(lease_ends);
+            left(&mut hold.settles);
+        }
+        State::Indeterminate { hold, .. } => left(&mut hold.settles),
+        State::Completed {
+            retention_ends,
+            remember_ends,
+            ..
+        } => {
+            left(retention_ends);
+            left(remember_ends);
+        }
+        State::Tombstone { remember_ends } => left(remember_ends),
+    }
+    Some(record)
+}
+
+/// The verdict with its outcome sealed: a store may keep it either way.
+pub(super) fn of_verdict(verdict: Verdict, id: RecordId) -> Verdict {
+    match verdict {
+        Verdict::Replay(outcome) => Verdict::Replay(outcome.sealed(id)),
+        other => other,
+    }
+}
+
+/// The same record with other names for its fences.
+pub(super) fn renamed(mut record: Record, rename: impl Fn(Fence) -> Fence) -> Record {
+    match &mut record.state {
+        State::InFlight { hold, .. } | State::Indeterminate { hold, .. } => {
+            hold.fence = rename(hold.fence);
+        }
+        State::Completed { fence, .. } => *fence = rename(*fence),
+        State::Tombstone { .. } => (),
+    }
+    record
+}

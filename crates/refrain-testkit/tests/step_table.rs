@@ -1,0 +1,563 @@
+//! The contract's table of transitions, written out: what every command meets in every state.
+//!
+//! The rows are by hand, from the contract and not from the code.
+//! A pair that is missing fails the test, as does one that is there twice.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use refrain::{
+    Claim, Credential, Fence, Fingerprint, Guarantee, Settled, Settlement, Verdict,
+    clock::Timestamp,
+    record::{Claimant, Command, Hold, Reason, Record, Reply, State, step},
+};
+
+/// Columns: command, reply, what is left, and the transition where it is one.
+///
+/// What is left: `same` is the record as found;
+/// `first` is in flight by who asks, `next` the same as a second attempt; `running` is in flight by its holder.
+const TABLE: &str = "
+= absent
+claim               granted-1       first       T1
+claim-repeatable    granted-1       first       T1
+ask-again           granted-1       first       T1
+other-request       granted-1       first       T1
+stranger            granted-1       first       T1
+stranger-other      granted-1       first       T1
+renew               fenced          absent
+complete            fenced          absent
+release             fenced          absent
+doubt               fenced          absent
+never-happened      fenced          absent
+wrong-fence         fenced          absent
+age                 aged            absent
+
+= in-flight
+claim               in-flight       same        T2
+claim-repeatable    in-flight       same        T2
+ask-again           granted-1       running
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         timeout     T9
+never-happened      fenced          same
+wrong-fence         fenced          same
+age                 aged            same
+
+= lapsed
+claim               indeterminate   lapsed      T7
+claim-repeatable    indeterminate   lapsed      T7
+ask-again           indeterminate   lapsed      T7
+other-request       mismatch        lapsed      T3
+stranger            stranger        lapsed      T3
+stranger-other      stranger        lapsed      T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         lapsed
+never-happened      too-early       lapsed      T10
+wrong-fence         fenced          lapsed
+age                 aged            lapsed      T7
+
+= lapsed-long-ago
+claim               indeterminate   lapsed      T7
+claim-repeatable    indeterminate   lapsed      T7
+ask-again           indeterminate   lapsed      T7
+other-request       mismatch        lapsed      T3
+stranger            stranger        lapsed      T3
+stranger-other      stranger        lapsed      T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         lapsed
+never-happened      applied         absent      T10
+wrong-fence         fenced          lapsed
+age                 aged            lapsed      T7
+
+= exactly-once-lapsed
+claim               indeterminate   lapsed      T7
+claim-repeatable    indeterminate   lapsed      T7
+ask-again           indeterminate   lapsed      T7
+other-request       mismatch        lapsed      T3
+stranger            stranger        lapsed      T3
+stranger-other      stranger        lapsed      T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         lapsed
+never-happened      too-early       lapsed      T10
+wrong-fence         fenced          lapsed
+age                 aged            lapsed      T7
+
+= repeatable
+claim               in-flight       same        T2
+claim-repeatable    in-flight       same        T2
+ask-again           granted-1       running
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         same
+never-happened      fenced          same
+wrong-fence         fenced          same
+age                 aged            same
+
+= repeatable-lapsed
+claim               indeterminate   lapsed      T7
+claim-repeatable    granted-2       next        T8
+ask-again           granted-1       running
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         same
+never-happened      fenced          same
+wrong-fence         fenced          same
+age                 aged            same
+
+= repeatable-used-up
+claim               in-flight       same        T2
+claim-repeatable    in-flight       same        T2
+ask-again           granted-3       running
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         timeout     T9
+never-happened      fenced          same
+wrong-fence         fenced          same
+age                 aged            same
+
+= repeatable-used-up-lapsed
+claim               indeterminate   lapsed      T7
+claim-repeatable    indeterminate   lapsed      T8
+ask-again           indeterminate   lapsed      T7
+other-request       mismatch        lapsed      T3
+stranger            stranger        lapsed      T3
+stranger-other      stranger        lapsed      T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         absent      T6
+doubt               applied         lapsed
+never-happened      too-early       lapsed      T10
+wrong-fence         fenced          lapsed
+age                 aged            lapsed      T7
+
+= indeterminate
+claim               indeterminate   same
+claim-repeatable    indeterminate   same
+ask-again           indeterminate   same
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               fenced          same
+complete            applied         completed   T5
+release             fenced          same
+doubt               applied         same
+never-happened      too-early       same        T10
+wrong-fence         fenced          same
+age                 aged            same
+
+= indeterminate-long-ago
+claim               indeterminate   same
+claim-repeatable    indeterminate   same
+ask-again           indeterminate   same
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               fenced          same
+complete            applied         completed   T5
+release             fenced          same
+doubt               applied         same
+never-happened      applied         absent      T10
+wrong-fence         fenced          same
+age                 aged            same
+
+= completed
+claim               replay          same
+claim-repeatable    replay          same
+ask-again           replay          same
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               fenced          same
+complete            applied         same
+release             fenced          same
+doubt               fenced          same
+never-happened      fenced          same
+wrong-fence         fenced          same
+age                 aged            same
+
+= past-retention
+claim               expired         tombstone   T11
+claim-repeatable    expired         tombstone   T11
+ask-again           expired         tombstone   T11
+other-request       mismatch        tombstone   T3
+stranger            expired         tombstone   T11
+stranger-other      mismatch        tombstone   T3
+renew               fenced          tombstone   T11
+complete            fenced          tombstone   T11
+release             fenced          tombstone   T11
+doubt               fenced          tombstone   T11
+never-happened      fenced          tombstone   T11
+wrong-fence         fenced          tombstone   T11
+age                 aged            tombstone   T11
+
+= tombstone
+claim               expired         same
+claim-repeatable    expired         same
+ask-again           expired         same
+other-request       mismatch        same        T3
+stranger            expired         same
+stranger-other      mismatch        same        T3
+renew               fenced          same
+complete            fenced          same
+release             fenced          same
+doubt               fenced          same
+never-happened      fenced          same
+wrong-fence         fenced          same
+age                 aged            same
+
+= past-remember
+claim               granted-1       first       T12
+claim-repeatable    granted-1       first       T12
+ask-again           granted-1       first       T12
+other-request       granted-1       first       T12
+stranger            granted-1       first       T12
+stranger-other      granted-1       first       T12
+renew               fenced          absent      T12
+complete            fenced          absent      T12
+release             fenced          absent      T12
+doubt               fenced          absent      T12
+never-happened      fenced          absent      T12
+wrong-fence         fenced          absent      T12
+age                 aged            absent      T12
+
+= completed-past-remember
+claim               granted-1       first       T12
+claim-repeatable    granted-1       first       T12
+ask-again           granted-1       first       T12
+other-request       granted-1       first       T12
+stranger            granted-1       first       T12
+stranger-other      granted-1       first       T12
+renew               fenced          absent      T12
+complete            fenced          absent      T12
+release             fenced          absent      T12
+doubt               fenced          absent      T12
+never-happened      fenced          absent      T12
+wrong-fence         fenced          absent      T12
+age                 aged            absent      T12
+";
+
+const COMMANDS: usize = 13;
+const STATES: usize = 16;
+
+#[test]
+fn every_command_in_every_state_does_what_the_contract_says() {
+    let mut rows: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut state = "";
+    for line in TABLE.lines().filter(|line| !line.is_empty()) {
+        if let Some(name) = line.strip_prefix("= ") {
+            state = name;
+            continue;
+        }
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let [name, reply, left, ..] = columns[..] else {
+            panic!("a row has a command, a reply and what is left: {line}");
+        };
+        let seen = rows.entry(state).or_default();
+        assert!(!seen.contains(&name), "{name} is there twice for {state}");
+        seen.push(name);
+        for command in commands(name) {
+            check(state, command, reply, left, line);
+        }
+    }
+    assert_eq!(rows.len(), STATES, "states: {:?}", rows.keys());
+    for (state, commands) in rows {
+        assert_eq!(
+            commands.len(),
+            COMMANDS,
+            "commands for {state}: {commands:?}"
+        );
+    }
+}
+
+/// The transitions of the contract, each named by at least one row.
+#[test]
+fn every_transition_is_in_the_table() {
+    for number in 1..=12 {
+        let name = format!("T{number}");
+        let named = TABLE.lines().any(|line| line.ends_with(&name));
+        assert!(named, "no row for {name}");
+    }
+}
+
+fn check(state: &str, command: Command<&'static str>, reply: &str, left: &str, row: &str) {
+    let found = found(state);
+    let asker = match &command {
+        Command::Claim(claim, _) => Some(claim.clone()),
+        _ => None,
+    };
+    let stepped = step(found.clone(), command.clone(), NOW);
+    let told = format!("in state {state}: {row} ({command:?})");
+    assert_eq!(stepped.reply, reply_named(reply, found.as_ref()), "{told}");
+    assert_eq!(
+        stepped.record,
+        record_left(left, found, asker.as_ref()),
+        "{told}"
+    );
+}
+
+const NOW: Timestamp = Timestamp(1_000_000_000);
+const LEASE: Duration = Duration::from_secs(30);
+const SETTLE_AFTER: Duration = Duration::from_secs(90);
+/// What is left of the lease, and until the attempt can no longer act, where they are not over.
+const LEFT: Duration = Duration::from_secs(20);
+const SETTLE_LEFT: Duration = Duration::from_secs(60);
+const RETENTION: Duration = Duration::from_secs(3_600);
+const REMEMBER: Duration = Duration::from_secs(86_400);
+const HOLDER: Claimant = Claimant(1);
+
+const fn fence(counter: u64) -> Fence {
+    Fence {
+        epoch: 1,
+        counter,
+        nonce: 5,
+    }
+}
+
+fn claim(claimant: Claimant, fingerprint: u8, credential: u8) -> Claim {
+    Claim {
+        fingerprint: Fingerprint([fingerprint; 16]),
+        credential: Some(Credential([credential; 8])),
+        claimant,
+        guarantee: Guarantee::AtMostOnce,
+        attempts_max: 3,
+        lease: LEASE,
+        settle_after: SETTLE_AFTER,
+        ..Claim::new(Default::default(), Default::default())
+    }
+}
+
+/// The commands under this name in the table.
+fn commands(name: &str) -> Vec<Command<&'static str>> {
+    let ask = |claim| vec![Command::Claim(claim, fence(8))];
+    let settle = |end| vec![Command::Settle(fence(7), end)];
+    let other = Claimant(2);
+    match name {
+        "claim" => ask(claim(other, 1, 1)),
+        "claim-repeatable" => ask(Claim {
+            guarantee: Guarantee::AtLeastOnce,
+            ..claim(other, 1, 1)
+        }),
+        "ask-again" => ask(claim(HOLDER, 1, 1)),
+        "other-request" => ask(claim(other, 2, 1)),
+        "stranger" => ask(claim(other, 1, 2)),
+        "stranger-other" => ask(claim(other, 2, 2)),
+        "renew" => vec![Command::Renew(fence(7), LEASE)],
+        "complete" => settle(complete()),
+        "release" => settle(Settlement::Release),
+        "doubt" => settle(doubt()),
+        "never-happened" => settle(Settlement::NeverHappened),
+        "wrong-fence" => vec![
+            Command::Renew(fence(6), LEASE),
+            Command::Settle(fence(6), complete()),
+            Command::Settle(fence(6), Settlement::Release),
+            Command::Settle(fence(6), doubt()),
+            Command::Settle(fence(6), Settlement::NeverHappened),
+        ],
+        "age" => vec![Command::Age],
+        other => panic!("no command is called {other}"),
+    }
+}
+
+fn complete() -> Settlement<&'static str> {
+    Settlement::Complete {
+        outcome: "new outcome",
+        retention: RETENTION,
+        remember: REMEMBER,
+    }
+}
+
+fn doubt() -> Settlement<&'static str> {
+    let reason = Reason::Timeout;
+    Settlement::Doubt { reason }
+}
+
+fn hold(guarantee: Guarantee, attempts: u16, settles: Timestamp) -> Hold {
+    Hold {
+        fence: fence(7),
+        claimant: HOLDER,
+        guarantee,
+        attempts,
+        attempts_max: 3,
+        settle_after: SETTLE_AFTER,
+        settles,
+    }
+}
+
+/// The record in the state of this name.
+fn found(state: &str) -> Option<Record<&'static str>> {
+    use Guarantee::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+    let acts = NOW + SETTLE_LEFT;
+    let in_flight = |guarantee, attempts, settles, lease_ends| State::InFlight {
+        hold: hold(guarantee, attempts, settles),
+        lease_ends,
+    };
+    let indeterminate = |settles| State::Indeterminate {
+        hold: hold(AtMostOnce, 1, settles),
+        reason: Reason::Timeout,
+    };
+    let completed = |retention_ends, remember_ends| State::Completed {
+        fence: fence(7),
+        outcome: "old outcome",
+        retention_ends,
+        remember_ends,
+    };
+    let tombstone = |remember_ends| State::Tombstone { remember_ends };
+    let state = match state {
+        "absent" => return None,
+        "in-flight" => in_flight(AtMostOnce, 1, acts, NOW + LEFT),
+        "lapsed" => in_flight(AtMostOnce, 1, acts, NOW),
+        "lapsed-long-ago" => in_flight(AtMostOnce, 1, NOW, NOW - LEFT),
+        "exactly-once-lapsed" => in_flight(ExactlyOnce, 1, acts, NOW),
+        "repeatable" => in_flight(AtLeastOnce, 1, acts, NOW + LEFT),
+        "repeatable-lapsed" => in_flight(AtLeastOnce, 1, acts, NOW),
+        "repeatable-used-up" => in_flight(AtLeastOnce, 3, acts, NOW + LEFT),
+        "repeatable-used-up-lapsed" => in_flight(AtLeastOnce, 3, acts, NOW),
+        "indeterminate" => indeterminate(acts),
+        "indeterminate-long-ago" => indeterminate(NOW),
+        "completed" => completed(NOW + LEFT, NOW + REMEMBER),
+        "past-retention" => completed(NOW, NOW + REMEMBER),
+        "completed-past-remember" => completed(NOW - LEFT, NOW),
+        "tombstone" => tombstone(NOW + REMEMBER),
+        "past-remember" => tombstone(NOW),
+        other => panic!("no state is called {other}"),
+    };
+    let credential = match state {
+        State::Tombstone { .. } => None,
+        _ => Some(Credential([1; 8])),
+    };
+    Some(Record {
+        fingerprint: Fingerprint([1; 16]),
+        credential,
+        state,
+    })
+}
+
+/// The reply of this name, with what it tells of the record that was found.
+fn reply_named(name: &str, found: Option<&Record<&'static str>>) -> Reply<&'static str> {
+    let verdict = match name {
+        "granted-1" if stands_free(found) => granted(8, 1),
+        "granted-1" => granted(7, 1),
+        "granted-2" => granted(8, 2),
+        "granted-3" => granted(7, 3),
+        "in-flight" => Verdict::InFlight { lease_left: LEFT },
+        "stranger" => Verdict::OtherCredential,
+        "mismatch" => Verdict::Mismatch,
+        "replay" => Verdict::Replay("old outcome"),
+        "expired" => Verdict::Expired,
+        "indeterminate" => Verdict::Indeterminate(doubt_of(found)),
+        "applied" => return Reply::Settled(Settled::Applied),
+        "fenced" => return Reply::Settled(Settled::Fenced),
+        "too-early" => return Reply::Settled(Settled::TooEarly { left: SETTLE_LEFT }),
+        "aged" => return Reply::Aged,
+        other => panic!("no reply is called {other}"),
+    };
+    Reply::Verdict(verdict)
+}
+
+/// Whether there is nothing that stands in the way of a first grant.
+fn stands_free(found: Option<&Record<&'static str>>) -> bool {
+    !matches!(
+        found.map(|record| &record.state),
+        Some(State::InFlight { .. })
+    )
+}
+
+fn granted(counter: u64, attempt: u16) -> Verdict<refrain::record::Grant, &'static str> {
+    let fence = fence(counter);
+    Verdict::Granted(refrain::record::Grant { fence, attempt })
+}
+
+fn doubt_of(found: Option<&Record<&'static str>>) -> refrain::record::Doubt {
+    let (hold, reason) = match found.map(|record| &record.state) {
+        Some(State::InFlight { hold, .. }) => (hold, Reason::Lapsed),
+        Some(State::Indeterminate { hold, reason }) => (hold, *reason),
+        other => panic!("nothing is in doubt about {other:?}"),
+    };
+    refrain::record::Doubt {
+        fence: fence(7),
+        reason,
+        settle_left: hold.settles.left(NOW),
+    }
+}
+
+/// The record that is left, by its name in the table.
+fn record_left(
+    name: &str,
+    found: Option<Record<&'static str>>,
+    asker: Option<&Claim>,
+) -> Option<Record<&'static str>> {
+    match name {
+        "absent" => None,
+        "same" => found,
+        "first" => asker.map(|claim| by_asker(claim, 1)),
+        "next" => asker.map(|claim| by_asker(claim, 2)),
+        other => found.map(|record| changed(other, record)),
+    }
+}
+
+fn by_asker(claim: &Claim, attempts: u16) -> Record<&'static str> {
+    let hold = Hold {
+        fence: fence(8),
+        claimant: claim.claimant,
+        ..hold(claim.guarantee, attempts, NOW + SETTLE_AFTER)
+    };
+    let lease_ends = NOW + LEASE;
+    Record {
+        fingerprint: claim.fingerprint,
+        credential: claim.credential,
+        state: State::InFlight { hold, lease_ends },
+    }
+}
+
+fn changed(name: &str, mut record: Record<&'static str>) -> Record<&'static str> {
+    record.state = match (name, record.state) {
+        ("running", State::InFlight { hold, .. }) => State::InFlight {
+            hold: Hold {
+                settles: NOW + SETTLE_AFTER,
+                ..hold
+            },
+            lease_ends: NOW + LEASE,
+        },
+        ("lapsed", State::InFlight { hold, .. }) => State::Indeterminate {
+            hold,
+            reason: Reason::Lapsed,
+        },
+        ("timeout", State::InFlight { hold, .. }) => State::Indeterminate {
+            hold,
+            reason: Reason::Timeout,
+        },
+        ("completed", State::InFlight { .. } | State::Indeterminate { .. }) => State::Completed {
+            fence: fence(7),
+            outcome: "new outcome",
+            retention_ends: NOW + RETENTION,
+            remember_ends: NOW + RETENTION + REMEMBER,
+        },
+        ("tombstone", State::Completed { remember_ends, .. }) => {
+            record.credential = None;
+            State::Tombstone { remember_ends }
+        }
+        (name, state) => panic!("{name} cannot come of {state:?}"),
+    };
+    record
+}

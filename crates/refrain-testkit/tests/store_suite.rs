@@ -1,0 +1,204 @@
+//! The suite, checked: the model passes it, and a model with a flaw does not, whatever the flaw.
+//! A case that no flaw can fail would be no case.
+
+use std::{collections::HashSet, sync::Arc};
+
+use refrain::{Result, clock::Clock, store::Guarantees};
+use refrain_testkit::{
+    Flaw, Model,
+    store_suite::{self, Fixture, Options, Report},
+};
+
+/// A model that survives its process, with something wrong about it if so wanted.
+struct Models(Option<Flaw>);
+
+impl Fixture for Models {
+    type Store = Model;
+
+    async fn open(&self, clock: Arc<dyn Clock>) -> Result<Model> {
+        let model = Model::new(clock).with_guarantees(Guarantees {
+            survives_process: true,
+            survives_power: true,
+            lossy_failover: false,
+            shared: true,
+        });
+        Ok(match self.0 {
+            Some(flaw) => model.with_flaw(flaw),
+            None => model,
+        })
+    }
+
+    async fn another(&self, store: &Arc<Model>) -> Result<Arc<Model>> {
+        Ok(Arc::new(Model::clone(store)))
+    }
+
+    async fn reopen(&self, store: Model, clock: Arc<dyn Clock>) -> Result<Option<Model>> {
+        Ok(Some(store.reopened(clock)))
+    }
+}
+
+async fn report(flaw: Option<Flaw>, options: &Options) -> Report {
+    store_suite::check(&Models(flaw), options).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_passes() {
+    let report = report(None, &Options::default()).await;
+    assert!(report.failures.is_empty(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closure_is_enough_for_a_store_in_memory() {
+    store_suite::run(|clock| async { Ok(Model::new(clock)) }).await;
+}
+
+/// Which case must notice which flaw; others may, too.
+const NOTICED: &[(Flaw, &str)] = &[
+    (Flaw::KeepsNoClaims, "t1_an_absent_key_is_granted"),
+    (Flaw::ForgetsFence, "i4_a_wrong_fence_changes_nothing"),
+    (
+        Flaw::NoFingerprintCheck,
+        "t3_credential_then_fingerprint_then_state",
+    ),
+    (
+        Flaw::NoCredentialCheck,
+        "t3_credential_then_fingerprint_then_state",
+    ),
+    (
+        Flaw::FingerprintFirst,
+        "t3_credential_then_fingerprint_then_state",
+    ),
+    (
+        Flaw::InFlightFirst,
+        "t3_credential_then_fingerprint_then_state",
+    ),
+    (Flaw::LapsedIsAbsent, "t7_a_lapsed_claim_is_indeterminate"),
+    (Flaw::NeverLapses, "t8_a_lapsed_claim_is_taken_over"),
+    (
+        Flaw::TakesOverAnything,
+        "t7_a_lapsed_claim_is_indeterminate",
+    ),
+    (Flaw::NoAttemptsLimit, "t8_ends_with_the_attempts"),
+    (Flaw::RefusesLateTruth, "t5_late_truth_lands"),
+    (Flaw::OutcomeChanges, "t5_the_first_outcome_stays"),
+    (Flaw::KeepsReleased, "t6_releasing_frees_the_key"),
+    (Flaw::DoubtFrees, "t9_doubt_is_remembered"),
+    (
+        Flaw::DoubtIsFinal,
+        "t9_doubt_leaves_the_lease_where_it_may_run_again",
+    ),
+    (
+        Flaw::SettlesTooEarly,
+        "t10_never_happened_waits_for_the_attempt",
+    ),
+    (Flaw::NoTombstone, "t11_after_retention_the_key_is_refused"),
+    (Flaw::NoRetention, "t11_after_retention_the_key_is_refused"),
+    (Flaw::ZeroLeaseIsEndless, "a_zero_lease_lapses_at_once"),
+    (Flaw::WrongUnits, "t2_another_claimant_finds_it_in_flight"),
+    (
+        Flaw::ForgetsClaimant,
+        "the_same_claimant_gets_the_same_fence",
+    ),
+    (Flaw::TextBodies, "i2_outcomes_come_back_to_the_byte"),
+    (Flaw::LosesTrailers, "i2_outcomes_come_back_to_the_byte"),
+    (Flaw::RepeatsFences, "i11_fences_are_never_issued_twice"),
+    (Flaw::MixesUpRecords, "records_do_not_interact"),
+    (Flaw::BatchIsBlind, "a_batch_grants_a_key_once"),
+    (Flaw::LooksThenActs, "one_of_many_is_granted"),
+    (Flaw::TrustsWallClock, "the_wall_clock_is_not_believed"),
+    (Flaw::SweepsDoubt, "i8_time_alone_loses_nothing"),
+    (
+        Flaw::SweepsOutcomes,
+        "a_sweep_takes_only_what_is_past_its_time",
+    ),
+    (Flaw::SweepsWithoutEnd, "sweeps_come_to_an_end"),
+    (
+        Flaw::ListsOutOfOrder,
+        "lists_come_in_the_order_of_identities",
+    ),
+    (Flaw::ListsEveryState, "lists_come_by_state"),
+    (Flaw::ForgetsOnReopen, "a_restart_keeps_completed"),
+    (Flaw::RepeatsFencesOnReopen, "i11_fences_grow_over_restarts"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_flaw_is_noticed() {
+    let options = Options {
+        histories: 0,
+        fences: 200,
+        ..Options::default()
+    };
+    let mut failed = HashSet::new();
+    for flaw in Flaw::ALL {
+        let expected = NOTICED.iter().find(|(noticed, _)| noticed == flaw);
+        let (_, case) = expected.unwrap_or_else(|| panic!("no case is named for {flaw:?}"));
+        let report = report(Some(*flaw), &options).await;
+        let noticed = report.failures.iter().any(|failure| failure.case == *case);
+        assert!(noticed, "{case} does not notice {flaw:?}: {report}");
+        failed.extend(report.failures.iter().map(|failure| failure.case));
+    }
+    let passed = report(None, &options).await.passed;
+    let idle: Vec<_> = passed
+        .iter()
+        .filter(|case| !failed.contains(*case))
+        .collect();
+    assert_eq!(idle, [&"histories"], "cases that no flaw fails");
+}
+
+/// Flaws that one handle on a running store shows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_histories_notice_flaws_by_themselves() {
+    let unseen = [
+        // These show only in a race, over a restart, or in what a history does not hold.
+        Flaw::LooksThenActs,
+        Flaw::BatchIsBlind,
+        Flaw::ForgetsOnReopen,
+        Flaw::RepeatsFencesOnReopen,
+        Flaw::RepeatsFences,
+        Flaw::LosesTrailers,
+        Flaw::SweepsWithoutEnd,
+    ];
+    let options = Options {
+        histories: 300,
+        seed: Some(1),
+        rounds: 1,
+        fences: 1,
+        ..Options::default()
+    };
+    for flaw in Flaw::ALL.iter().filter(|flaw| !unseen.contains(flaw)) {
+        let report = report(Some(*flaw), &options).await;
+        let history = report.failures.iter().find(|f| f.case == "histories");
+        let Some(history) = history else {
+            panic!("no history notices {flaw:?}");
+        };
+        let steps = history.message.lines().count() - 1;
+        assert!(steps <= 12, "{flaw:?} is not told briefly: {report}");
+    }
+}
+
+#[tokio::test]
+async fn one_thread_is_refused_where_things_should_race() {
+    let report = report(None, &Options::default()).await;
+    let told = report
+        .failures
+        .iter()
+        .all(|f| f.message.contains("multi_thread"));
+    assert!(told && !report.failures.is_empty(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promise_to_survive_is_held_against_the_fixture() {
+    let durable = Guarantees {
+        survives_process: true,
+        survives_power: false,
+        lossy_failover: false,
+        shared: false,
+    };
+    let fixture = |clock| async move { Ok(Model::new(clock).with_guarantees(durable)) };
+    let report = store_suite::check(&fixture, &Options::default()).await;
+    let told = report
+        .failures
+        .iter()
+        .all(|f| f.message.contains("`reopen`"));
+    assert!(told && !report.failures.is_empty(), "{report}");
+}
