@@ -34,3 +34,8 @@ pub use engine::{Engine, Intent};
 pub mod http;
 
 mod varint;
+
+/// The examples of the front page, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
