@@ -123,6 +123,8 @@ fn ready(report: &mut Report, what: &str, openings: &[Opening]) {
 }
 
 fn compare(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
+    // Opening from the disk emptied the cache; a store that has been running has it filled.
+    folder::cache(folder)?;
     let plan = setup.plan(TASKS);
     let full = Plan {
         loaded: setup.options.records,

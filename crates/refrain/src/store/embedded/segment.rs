@@ -23,7 +23,7 @@ const MAGIC: [u8; 8] = *b"refr.seg";
 const VERSION: u32 = 1;
 /// Where the first frame starts.
 pub(super) const HEADER_LEN: usize = 32;
-const ZEROS: [u8; 256 << 10] = [0; 256 << 10];
+static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// One file of the log.
 #[derive(Debug)]
