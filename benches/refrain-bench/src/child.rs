@@ -24,19 +24,19 @@ use crate::{
 pub(crate) enum Errand {
     /// Opens it and tells how long that took and what memory it takes.
     Open,
-    /// Writes for `--seconds`, says so, and goes on until it is killed.
+    /// Writes with `--tasks` for `--seconds`, says so, and goes on until it is killed.
     Write,
 }
 
 /// How many tasks write until the process is killed.
-const TASKS: usize = 64;
+const TASKS: &str = "64";
 
 /// Does the errand; called in the child.
 pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
     let folder = options.folder.as_deref().context("no folder was named")?;
     match errand {
         Errand::Open => tell_opening(folder),
-        Errand::Write => write_until_killed(folder, options.seconds),
+        Errand::Write => write_until_killed(folder, options),
     }
 }
 
@@ -59,11 +59,11 @@ fn tell_opening(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write_until_killed(folder: &Path, seconds: f64) -> Result<()> {
+fn write_until_killed(folder: &Path, options: &Options) -> Result<()> {
     let subject = Arc::new(Subject::open(folder, StoreOptions::default())?);
     let plan = Plan {
-        tasks: TASKS,
-        measured: std::time::Duration::from_secs_f64(seconds),
+        tasks: options.tasks.iter().sum(),
+        measured: std::time::Duration::from_secs_f64(options.seconds),
         loaded: 0,
         recent: u64::MAX,
     };
@@ -102,7 +102,7 @@ pub(crate) fn open(folder: &Path) -> Result<Opening> {
 /// Writes to the store for a while in a process of its own, and kills that in the middle.
 pub(crate) fn write_and_kill(folder: &Path, seconds: f64) -> Result<()> {
     let mut child = command(Errand::Write, folder)?
-        .args(["--seconds", &seconds.to_string()])
+        .args(["--seconds", &seconds.to_string(), "--tasks", TASKS])
         .stdout(Stdio::piped())
         .spawn()?;
     let said = child.stdout.take().context("the child has no output")?;

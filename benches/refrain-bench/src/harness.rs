@@ -16,6 +16,8 @@ const LATENCY_MAX_MICROS: u64 = 60_000_000;
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) seconds: f64,
+    /// How long the processors worked for it, ours and the kernel's share.
+    pub(crate) processor_seconds: f64,
     /// How long operations with a new key took.
     pub(crate) new: Histogram<u64>,
     /// How long duplicates took.
@@ -23,9 +25,18 @@ pub(crate) struct Round {
 }
 
 impl Round {
+    fn operations(&self) -> f64 {
+        (self.new.len() + self.duplicates.len()) as f64
+    }
+
     /// Operations a second.
     pub(crate) fn rate(&self) -> f64 {
-        (self.new.len() + self.duplicates.len()) as f64 / self.seconds
+        self.operations() / self.seconds
+    }
+
+    /// Processor time of an operation, in microseconds: hardly depends on what else the machine does.
+    pub(crate) fn processor_micros(&self) -> f64 {
+        self.processor_seconds * 1e6 / self.operations()
     }
 
     /// All operations, new and duplicate.

@@ -21,6 +21,8 @@ use tokio::sync::oneshot;
 use crate::work::Engine;
 
 const FILE_BYTES: usize = 64 << 20;
+/// Synced while it is zeroed, so that the writer's sync never waits for a whole file's.
+const ZEROED_BETWEEN_SYNCS: usize = 1 << 20;
 /// What the embedded store writes for a claim, and for a completion beside the body.
 const CLAIM_LEN: usize = 58;
 const COMPLETION_LEN: usize = 85;
@@ -148,6 +150,9 @@ fn make_files(folder: &Path, ready: &mpsc::SyncSender<File>) -> Result<()> {
             .open(path)?;
         for at in (0..FILE_BYTES).step_by(zeros.len()) {
             file.write_all_at(&zeros, at as u64)?;
+            if (at + zeros.len()).is_multiple_of(ZEROED_BETWEEN_SYNCS) {
+                file.sync_data()?;
+            }
         }
         file.sync_all()?;
         if ready.send(file).is_err() {

@@ -68,6 +68,8 @@ pub(crate) fn describe(report: &mut Report, what: &str, rounds: &[Round]) -> f64
         let latencies = harness::each(rounds, |round| harness::quantile_ms(&round.new, quantile));
         report.figure(format!("{what}, {name} of new"), "ms", &latencies);
     }
+    let processor = harness::each(rounds, Round::processor_micros);
+    report.figure(format!("{what}, processor time"), "µs/op", &processor);
     rate
 }
 

@@ -12,7 +12,7 @@ use refrain::RecordId;
 use tokio::task::JoinSet;
 
 use crate::{
-    clock::now,
+    clock::{now, processor_time},
     harness::{self, Round},
 };
 
@@ -66,8 +66,11 @@ pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Re
         tasks.spawn(work(engine.clone(), plan, keys, counted_from..end));
     }
     let all = async {
+        tokio::time::sleep_until(counted_from.into()).await;
+        let processor_before = processor_time();
         let mut round = Round {
             seconds: plan.measured.as_secs_f64(),
+            processor_seconds: 0.0,
             new: harness::histogram(),
             duplicates: harness::histogram(),
         };
@@ -76,6 +79,7 @@ pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Re
             round.new += new;
             round.duplicates += duplicates;
         }
+        round.processor_seconds = (processor_time() - processor_before).as_secs_f64();
         Ok(round)
     };
     let limit = WARM_UP + plan.measured + STUCK_AFTER;
