@@ -24,6 +24,8 @@ const VERSION: u32 = 1;
 /// Where the first frame starts.
 pub(super) const HEADER_LEN: usize = 32;
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
+/// So much is zeroed between two syncs: whoever waits for the log's own sync does not wait for a whole segment's.
+const FILL_BYTES: u64 = 1 << 20;
 
 /// One file of the log.
 #[derive(Debug)]
@@ -116,6 +118,9 @@ impl Segment {
             let chunk = ZEROS.len().min((len - at) as usize);
             self.file.write_all_at(&ZEROS[..chunk], at)?;
             at += chunk as u64;
+            if at.is_multiple_of(FILL_BYTES) {
+                self.file.sync()?;
+            }
         }
         self.file.write_all_at(&self.header(), 0)?;
         self.file.sync()

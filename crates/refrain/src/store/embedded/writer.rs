@@ -5,6 +5,7 @@
 use std::{
     collections::HashMap,
     fmt::Display,
+    hash::BuildHasherDefault,
     io,
     path::Path,
     sync::{Arc, Condvar, Mutex},
@@ -27,6 +28,7 @@ use crate::{
     clock::Timestamp,
     key::RecordId,
     record::{Change, Claim, Command, Fence, Record, Reply, Settlement, State, step},
+    store::table::IdHasher,
 };
 
 /// A frame is closed once its images take this much.
@@ -140,7 +142,7 @@ pub(super) struct Writer {
     builder: Builder,
     frame: Vec<u8>,
     /// What this batch changed so far.
-    pending: HashMap<RecordId, Pending>,
+    pending: HashMap<RecordId, Pending, BuildHasherDefault<IdHasher>>,
     answers: Vec<(oneshot::Sender<Result<Reply>>, Result<Reply>)>,
 }
 
@@ -179,7 +181,7 @@ impl Writer {
             },
             builder: Builder::default(),
             frame: Vec::new(),
-            pending: HashMap::new(),
+            pending: HashMap::default(),
             answers: Vec::new(),
         }
     }
@@ -239,9 +241,16 @@ impl Writer {
         if let Some(pending) = self.pending.get(&id) {
             return Ok((pending.record.clone(), pending.segment));
         }
-        match self.shared.table.get(id) {
-            Some(Slot::Live(live)) => Ok((Some(live.record), live.segment)),
-            _ => Ok((self.shared.find(id)?, 0)),
+        // Most are in flight or absent, and need no second look; what lies on the disk is read without the table's lock.
+        let known = self.shared.table.with(id, |entry| match entry.get() {
+            Some(Slot::Live(live)) => Some((Some(live.record.clone()), live.segment)),
+            Some(_) => None,
+            None => Some((None, 0)),
+        });
+        match known {
+            Some((None, _)) => Ok((self.shared.absent(id)?, 0)),
+            Some(live) => Ok(live),
+            None => Ok((self.shared.find(id)?, 0)),
         }
     }
 

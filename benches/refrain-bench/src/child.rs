@@ -1,0 +1,135 @@
+//! What is measured in a process of its own: memory, so that nothing else is in it, and an end by SIGKILL.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use refrain::store::embedded::Options as StoreOptions;
+
+use crate::{
+    Options,
+    clock::now,
+    harness,
+    store::Subject,
+    work::{self, Plan},
+};
+
+/// What the process does with the store in `--folder`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Errand {
+    /// Opens it and tells how long that took and what memory it takes.
+    Open,
+    /// Writes with `--tasks` for `--seconds`, says so, and goes on until it is killed.
+    Write,
+}
+
+/// How many tasks write until the process is killed.
+const TASKS: &str = "64";
+
+/// Does the errand; called in the child.
+pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
+    let folder = options.folder.as_deref().context("no folder was named")?;
+    match errand {
+        Errand::Open => tell_opening(folder),
+        Errand::Write => write_until_killed(folder, options),
+    }
+}
+
+/// What opening a store took.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) seconds: f64,
+    /// How much more of the memory is resident once it is open.
+    pub(crate) resident_bytes: f64,
+    pub(crate) records: f64,
+}
+
+fn tell_opening(folder: &Path) -> Result<()> {
+    let before = resident_bytes()?;
+    let start = now();
+    let subject = Subject::open(folder, StoreOptions::default())?;
+    let seconds = start.elapsed().as_secs_f64();
+    let more = resident_bytes()? - before;
+    println!("{seconds} {more} {}", subject.store.len());
+    Ok(())
+}
+
+fn write_until_killed(folder: &Path, options: &Options) -> Result<()> {
+    let subject = Arc::new(Subject::open(folder, StoreOptions::default())?);
+    let plan = Plan {
+        tasks: options.tasks.iter().sum(),
+        measured: std::time::Duration::from_secs_f64(options.seconds),
+        loaded: 0,
+        recent: u64::MAX,
+    };
+    let runtime = harness::runtime()?;
+    for run in 0.. {
+        // Other keys than any process before this one.
+        let run = u64::from(std::process::id()) << 8 | run;
+        runtime.block_on(work::round(subject.clone(), plan, run))?;
+        println!("written");
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn resident_bytes() -> Result<f64> {
+    let statm = fs::read_to_string("/proc/self/statm")?;
+    let pages = statm.split(' ').nth(1).context("no resident size")?;
+    Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
+}
+
+/// Opens the store in a process of its own.
+pub(crate) fn open(folder: &Path) -> Result<Opening> {
+    let output = command(Errand::Open, folder)?
+        .stderr(Stdio::inherit())
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut numbers = text.split_whitespace().map(str::parse::<f64>);
+    let mut next = || numbers.next().context("the child said too little");
+    Ok(Opening {
+        seconds: next()??,
+        resident_bytes: next()??,
+        records: next()??,
+    })
+}
+
+/// Writes to the store for a while in a process of its own, and kills that in the middle.
+pub(crate) fn write_and_kill(folder: &Path, seconds: f64) -> Result<()> {
+    let mut child = command(Errand::Write, folder)?
+        .args(["--seconds", &seconds.to_string(), "--tasks", TASKS])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let said = child.stdout.take().context("the child has no output")?;
+    let first = first_line(said);
+    let ended = kill(&mut child);
+    anyhow::ensure!(first? == "written", "the child wrote nothing");
+    ended
+}
+
+fn first_line(from: ChildStdout) -> Result<String> {
+    let mut line = String::new();
+    BufReader::new(from).read_line(&mut line)?;
+    Ok(line.trim().into())
+}
+
+fn kill(child: &mut Child) -> Result<()> {
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+fn command(errand: Errand, folder: &Path) -> Result<Command> {
+    let name = match errand {
+        Errand::Open => "open",
+        Errand::Write => "write",
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--child", name, "--folder"]).arg(folder);
+    Ok(command)
+}

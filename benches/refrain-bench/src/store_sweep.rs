@@ -1,0 +1,101 @@
+//! `store-sweep`: how long operations take while segments are dropped and compacted all the time.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use anyhow::Result;
+use refrain::{RecordId, store::embedded::Options};
+
+use crate::{
+    Setup,
+    harness::{self, Round, System},
+    report::{Need, Report},
+    store::{self, Subject},
+    work::{self, Plan},
+};
+
+const TASKS: usize = 64;
+const P999_MS_MAX: f64 = 20.0;
+/// Short enough that segments go while the round lasts.
+const RETENTION_SHORT: Duration = Duration::from_secs(1);
+const RETENTION_LONG: Duration = Duration::from_secs(3_600);
+/// Small segments, so that several a second go.
+const SEGMENT_BYTES: u64 = 16 << 20;
+/// Duplicates are of keys that are surely within retention.
+const RECENT: u64 = 16;
+
+/// Measures a store that drops, and one that has to keep one record in eight.
+pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let plan = Plan {
+        recent: RECENT,
+        ..setup.plan(TASKS)
+    };
+    let (mut dropped, mut compacted) = (Vec::new(), Vec::new());
+    let mut systems: [System<'_>; 2] = [
+        (
+            "dropping",
+            Box::new(|| round(setup, plan, |_| RETENTION_SHORT, &mut dropped)),
+        ),
+        (
+            "compacting",
+            Box::new(|| round(setup, plan, mostly_short, &mut compacted)),
+        ),
+    ];
+    let rounds = harness::in_turns(setup, &mut systems)?;
+    drop(systems);
+    describe(report, "dropping", &rounds[0], &dropped);
+    describe(report, "compacting", &rounds[1], &compacted);
+    Ok(())
+}
+
+fn describe(report: &mut Report, name: &str, rounds: &[Round], gone: &[f64]) {
+    store::describe(report, &format!("{name}, {TASKS} tasks"), rounds);
+    let went = report.figure(format!("{name}, segments that went"), "a round", gone);
+    report.target(format!("{name}: segments went"), went, Need::AtLeast(1.0));
+    let slowest = harness::each(rounds, |round| harness::quantile_ms(&round.all(), 0.999));
+    let p999 = report.figure(format!("{name}, p99.9 of all"), "ms", &slowest);
+    let what = format!("p99.9 while {name}, {TASKS} tasks, ms");
+    report.target(what, p999, Need::AtMost(P999_MS_MAX));
+}
+
+fn mostly_short(id: RecordId) -> Duration {
+    match id.0[15] % 8 {
+        0 => RETENTION_LONG,
+        _ => RETENTION_SHORT,
+    }
+}
+
+fn round(
+    setup: &Setup,
+    plan: Plan,
+    retention: fn(RecordId) -> Duration,
+    gone: &mut Vec<f64>,
+) -> Result<Round> {
+    harness::in_folder(&setup.root, |folder| {
+        let options = Options {
+            segment_bytes_max: SEGMENT_BYTES,
+            ..Options::default()
+        };
+        let subject = Arc::new(Subject {
+            retention,
+            remember: Duration::ZERO,
+            ..Subject::open(folder, options)?
+        });
+        let round = harness::runtime()?.block_on(work::round(subject.clone(), plan, 0))?;
+        gone.push(segments_gone(folder)?);
+        Ok(round)
+    })
+}
+
+/// Segments are numbered from 1 on: what is missing below the highest number has gone.
+fn segments_gone(folder: &Path) -> Result<f64> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "log") {
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            numbers.extend(stem.and_then(|stem| stem.parse::<u32>().ok()));
+        }
+    }
+    let highest = numbers.iter().max().copied().unwrap_or(0);
+    Ok(f64::from(highest) - numbers.len() as f64)
+}

@@ -1,0 +1,206 @@
+//! The work: claim a new key durably, complete it durably with 1 KiB; one in five is a duplicate of one that completed.
+
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use refrain::RecordId;
+use tokio::task::JoinSet;
+
+use crate::{
+    clock::{now, processor_time},
+    harness::{self, Round},
+};
+
+/// How long an outcome's body is.
+pub(crate) const BODY_LEN: usize = 1_024;
+/// One in so many is a duplicate.
+const DUPLICATE_EVERY: u64 = 5;
+/// A round is not counted before this.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// An engine that takes so much longer than the round is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// What is measured: something that holds records.
+pub(crate) trait Engine: Send + Sync + 'static {
+    /// What a claim gives, to complete it with.
+    type Held: Send;
+
+    /// Claims a new key; durable when it returns.
+    fn begin(&self, id: RecordId) -> impl Future<Output = Result<Self::Held>> + Send;
+
+    /// Completes it; durable when it returns.
+    fn complete(
+        &self,
+        id: RecordId,
+        held: Self::Held,
+        body: Vec<u8>,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Claims a key that was completed before; answers the start of the body that is replayed.
+    fn replay(&self, id: RecordId) -> impl Future<Output = Result<[u8; 16]>> + Send;
+}
+
+/// How much work is done, and on which keys.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) tasks: usize,
+    pub(crate) measured: Duration,
+    /// Duplicates are of keys that were completed before the round, if there are any; else of the round's own.
+    pub(crate) loaded: u64,
+    /// Duplicates are of so many last keys of the task's own at the most.
+    pub(crate) recent: u64,
+}
+
+/// Works for one round.
+pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Result<Round> {
+    let counted_from = now() + WARM_UP;
+    let end = counted_from + plan.measured;
+    let mut tasks = JoinSet::new();
+    for task in 0..plan.tasks as u64 {
+        let keys = Keys::new(run, task);
+        tasks.spawn(work(engine.clone(), plan, keys, counted_from..end));
+    }
+    let all = async {
+        tokio::time::sleep_until(counted_from.into()).await;
+        let processor_before = processor_time();
+        let mut round = Round {
+            seconds: plan.measured.as_secs_f64(),
+            processor_seconds: 0.0,
+            new: harness::histogram(),
+            duplicates: harness::histogram(),
+        };
+        while let Some(done) = tasks.join_next().await {
+            let (new, duplicates) = done??;
+            round.new += new;
+            round.duplicates += duplicates;
+        }
+        round.processor_seconds = (processor_time() - processor_before).as_secs_f64();
+        Ok(round)
+    };
+    let limit = WARM_UP + plan.measured + STUCK_AFTER;
+    let ended = tokio::time::timeout(limit, all).await;
+    ended.context("the round did not end: an operation is stuck")?
+}
+
+async fn work<E: Engine>(
+    engine: Arc<E>,
+    plan: Plan,
+    mut keys: Keys,
+    counted: Range<Instant>,
+) -> Result<(Histogram<u64>, Histogram<u64>)> {
+    let (mut new, mut duplicates) = (harness::histogram(), harness::histogram());
+    loop {
+        let start = now();
+        if start >= counted.end {
+            return Ok((new, duplicates));
+        }
+        let taken = match keys.duplicate(plan) {
+            Some(id) => {
+                ensure!(
+                    engine.replay(id).await? == id.0,
+                    "another outcome was replayed"
+                );
+                &mut duplicates
+            }
+            None => {
+                one(&*engine, keys.next()).await?;
+                &mut new
+            }
+        };
+        let end = now();
+        if start >= counted.start && end <= counted.end {
+            harness::record(taken, end - start);
+        }
+    }
+}
+
+async fn one<E: Engine>(engine: &E, id: RecordId) -> Result<()> {
+    let held = engine.begin(id).await?;
+    engine.complete(id, held, body(id)).await
+}
+
+/// Every outcome is its own, as in life, and names its record.
+fn body(id: RecordId) -> Vec<u8> {
+    let mut body = vec![b'x'; BODY_LEN];
+    body[..16].copy_from_slice(&id.0);
+    body
+}
+
+/// Completes `records` new keys as fast as it goes.
+pub(crate) async fn load<E: Engine>(engine: Arc<E>, tasks: u64, records: u64) -> Result<()> {
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        let engine = engine.clone();
+        running.spawn(async move {
+            for number in (task..records).step_by(tasks as usize) {
+                one(&*engine, loaded_id(number)).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = running.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// The keys of one task: made from numbers, so that nobody has to remember them.
+struct Keys {
+    seed: u64,
+    made: u64,
+    dice: u64,
+}
+
+impl Keys {
+    fn new(run: u64, task: u64) -> Self {
+        let seed = mix((run + 1) << 32 | task);
+        Self {
+            seed,
+            made: 0,
+            dice: seed,
+        }
+    }
+
+    fn next(&mut self) -> RecordId {
+        self.made += 1;
+        id(self.seed, self.made - 1)
+    }
+
+    /// The next operation's key, if a duplicate's turn has come.
+    fn duplicate(&mut self, plan: Plan) -> Option<RecordId> {
+        self.dice = mix(self.dice);
+        if self.made == 0 || !self.dice.is_multiple_of(DUPLICATE_EVERY) {
+            return None;
+        }
+        let pick = self.dice / DUPLICATE_EVERY;
+        if plan.loaded > 0 {
+            return Some(loaded_id(pick % plan.loaded));
+        }
+        let back = pick % self.made.min(plan.recent);
+        Some(id(self.seed, self.made - 1 - back))
+    }
+}
+
+fn loaded_id(number: u64) -> RecordId {
+    id(mix(0), number)
+}
+
+/// Spread as evenly as the digests that real identities are.
+fn id(seed: u64, number: u64) -> RecordId {
+    let high = mix(seed ^ mix(number));
+    let both = u128::from(high) << 64 | u128::from(mix(high ^ number));
+    RecordId(both.to_be_bytes())
+}
+
+/// The finaliser of SplitMix64.
+fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
