@@ -3,7 +3,13 @@
 //! It charges first and has its troubles afterwards, which is the order that hurts.
 //! What trouble it has with a payment depends on the number in the key alone, so every run of the demo is like the last.
 
-use std::{io::Read as _, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    io::Read as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -18,7 +24,7 @@ use refrain::{
     http::RefrainLayer,
     key::{KEY_HEADER, Syntax},
     policy::Class,
-    store::AnyStore,
+    store::{AnyStore, embedded::Options},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -31,6 +37,9 @@ use super::ledger::{Charge, Ledger};
 const BANK: Duration = Duration::from_millis(30);
 /// Longer than a buyer waits, and longer than the policy's `timeout`.
 const SLOW: Duration = Duration::from_millis(700);
+
+/// A demo needs little room, and a small segment is soon read after the kill.
+const SEGMENT_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -51,16 +60,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     super::runtime()?.block_on(async {
         let mut app = shop(Ledger::at(&args.ledger));
         if let Some(folder) = &args.guarded_in {
-            let store = AnyStore::open(&format!("file:{}", folder.display())).await?;
-            let guarded = RefrainLayer::new(Engine::new(store), policy()?).layer(app);
-            // Around all routes at once: the probe has to find its way to another one.
-            app = Router::new().fallback_service(guarded);
+            app = guard(app, folder).await?;
         }
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);
         axum::serve(listener, app).await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Puts the layer around all routes at once: the probe has to find its way to another one.
+async fn guard(app: Router, folder: &Path) -> refrain::Result<Router> {
+    let options = Options {
+        segment_bytes_max: SEGMENT_BYTES_MAX,
+        ..Options::default()
+    };
+    let address = format!("file:{}", folder.display());
+    let engine = Engine::new(AnyStore::open_with(&address, options).await?);
+    let guarded = RefrainLayer::new(engine, policy()?).layer(app);
+    Ok(Router::new().fallback_service(guarded))
 }
 
 /// Real payments take longer times; the demo is in a hurry.
