@@ -1,1 +1,90 @@
-//! Stores that need a server, one file per driver.
+//! The room for stores that need a server: one file per driver, so that the library itself names none.
+//!
+//! Empty so far, but for [`open`], which knows the stores of the library and says plainly what this version does not have.
+//! How to add a store is told in `CONTRIBUTING.md`.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let store = refrain_stores::open("memory:").await?;
+//! let engine = refrain::Engine::new(store);
+//! # Ok::<(), refrain::Error>(())
+//! # }).unwrap();
+//! ```
+
+use refrain::{Error, ErrorKind, Result, policy::redacted, store::AnyStore};
+
+/// Schemes that stand for a server, and what it is called.
+const SERVERS: [(&str, &str); 4] = [
+    ("postgres", "PostgreSQL"),
+    ("postgresql", "PostgreSQL"),
+    ("redis", "Redis"),
+    ("rediss", "Redis"),
+];
+
+/// Opens the store at an address: `memory:` or `file:DIR`.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where the address is of a store that this version does not have, or of none at all.
+/// Otherwise as [`AnyStore::open`].
+///
+/// # Cancellation
+/// May be dropped; a folder that is being opened is then closed again.
+pub async fn open(address: &str) -> Result<AnyStore> {
+    let scheme = address.split_once(':').map_or("", |(scheme, _)| scheme);
+    if ["memory", "file"].contains(&scheme) {
+        return AnyStore::open(address).await;
+    }
+    let server = SERVERS.iter().find(|(name, _)| *name == scheme);
+    let what = match server {
+        Some((_, name)) => format!("a store on {name} is not in this version"),
+        None => "there is no such store".into(),
+    };
+    // An address may carry a password, and messages end up in logs.
+    let address = redacted(address);
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!("`{address}`: {what}; write memory: or file:DIR"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    //! An operator points the service at a database that it cannot use yet: it must say so, and not show the password.
+
+    use super::*;
+
+    async fn check(address: &str, words: &str) {
+        let error = open(address).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{address}");
+        let text = error.to_string();
+        assert!(text.contains(words), "{text}");
+        assert!(text.contains("write memory: or file:DIR"), "{text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_opened_is_named_without_its_password() {
+        for (address, words) in [
+            ("postgres://app:secret@db/app", "PostgreSQL is not in this"),
+            ("postgresql://app:secret@db/app", "PostgreSQL is not in"),
+            ("redis://:secret@cache", "Redis is not in this version"),
+            ("rediss://:secret@cache", "Redis is not in this version"),
+            ("mysql://app:secret@db/app", "no such store"),
+            ("refrain-data", "no such store"),
+            ("", "no such store"),
+            ("memory:please", "memory:please"),
+            ("file:", "`file:`"),
+        ] {
+            check(address, words).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_librarys_own_stores_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("file:{}", folder.path().display());
+        let _held = open(&address).await.unwrap();
+        assert_eq!(open(&address).await.unwrap_err().kind(), ErrorKind::Held);
+        open("memory:").await.unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! A client as it should be: one key for one payment, the same on every retry, and patience that ends.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::{
+    net::TcpStream,
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+/// How long a buyer waits for one answer.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// How long a buyer goes on trying: far longer than needed, so that a busy machine makes the demo slow and not wrong.
+const GIVE_UP: Duration = Duration::from_secs(30);
+const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
+const BACK_OFF_MAX: Duration = Duration::from_millis(400);
+
+/// What all buyers together have seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Requests that were sent, retries included.
+    pub(super) requests: AtomicUsize,
+    /// Payments whose buyer knows that they went through.
+    pub(super) paid: AtomicUsize,
+}
+
+/// Pays, and tries again with the same key until there is an answer. `false` if there was none, or a refusal.
+pub(super) async fn buy(key: String, shop: watch::Receiver<SocketAddr>, seen: &Seen) -> bool {
+    let is_paid = timeout(GIVE_UP, persist(&key, &shop, seen)).await;
+    let is_paid = is_paid.unwrap_or(false);
+    seen.paid.fetch_add(is_paid.into(), Ordering::Relaxed);
+    is_paid
+}
+
+async fn persist(key: &str, shop: &watch::Receiver<SocketAddr>, seen: &Seen) -> bool {
+    let mut pause = BACK_OFF_FIRST;
+    loop {
+        // It comes back at another address after it was killed.
+        let address = *shop.borrow();
+        seen.requests.fetch_add(1, Ordering::Relaxed);
+        let answer = match timeout(PATIENCE, ask(key, address)).await {
+            Ok(Ok(answer)) => answer,
+            // Lost: whether it was charged is anybody's guess. The same key makes asking again safe.
+            Ok(Err(_)) | Err(_) => Answer::Again(Duration::ZERO),
+        };
+        match answer {
+            Answer::Paid => return true,
+            Answer::Refused => return false,
+            Answer::Again(at_least) => sleep(pause.max(at_least)).await,
+        }
+        pause = (pause * 2).min(BACK_OFF_MAX);
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Paid,
+    /// Ask again with the same key, not sooner than this.
+    Again(Duration),
+    /// It would be of no use to go on.
+    Refused,
+}
+
+async fn ask(key: &str, shop: SocketAddr) -> anyhow::Result<Answer> {
+    let stream = TcpStream::connect(shop).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Aborted when this is dropped: a buyer who leaves hangs up.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    let request = Request::post("/v1/payments")
+        .header(header::HOST, shop.to_string())
+        .header("idempotency-key", key)
+        .body(Full::new(Bytes::from_static(b"amount=20")))?;
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = body.collect().await.context("cut")?.to_bytes();
+    Ok(judge(head.status, &head.headers, &body))
+}
+
+/// The problem that comes in place of an answer.
+#[derive(Debug, Deserialize)]
+struct Problem {
+    advice: String,
+}
+
+fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
+    if status.is_success() {
+        return Answer::Paid;
+    }
+    let problem: Option<Problem> = serde_json::from_slice(body).ok();
+    match problem.as_ref().map(|problem| problem.advice.as_str()) {
+        // Who is to ask is asked here by the probe, so `ask` means: later.
+        Some("wait" | "reuse-key" | "ask") => Answer::Again(retry_after(headers)),
+        _ => Answer::Refused,
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Duration {
+    let value = headers.get(header::RETRY_AFTER);
+    let seconds = value.and_then(|value| value.to_str().ok()?.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    //! A buyer that misread an answer would make the demo's numbers worthless.
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_by_its_status_and_its_advice() {
+        let again = |seconds| Answer::Again(Duration::from_secs(seconds));
+        let cases = [
+            (201, "", "{}", Answer::Paid),
+            (200, "", "{}", Answer::Paid),
+            (409, "1", r#"{"advice":"wait"}"#, again(1)),
+            (409, "", r#"{"advice":"ask"}"#, again(0)),
+            (503, "2", r#"{"advice":"reuse-key"}"#, again(2)),
+            (422, "", r#"{"advice":"new-key"}"#, Answer::Refused),
+            (500, "", "oh", Answer::Refused),
+        ];
+        for (status, after, body, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, after.parse().unwrap());
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(judge(status, &headers, body.as_bytes()), expected, "{body}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Printing that does not fail: a reader that has seen enough, such as `head`, is no reason to stop half-way.
+
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+};
+
+/// Prints a line.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Prints without ending the line, at once.
+pub(crate) fn show(text: impl Display) {
+    let mut stdout = io::stdout();
+    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+}

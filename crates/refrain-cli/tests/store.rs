@@ -1,0 +1,153 @@
+//! A disk went bad: the operator wants to know what is lost, and to decide it with open eyes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use refrain::{
+    Engine, ErrorKind, Intent, Key, Outcome, Scope, Verdict,
+    store::embedded::{Embedded, Options},
+};
+use tempfile::TempDir;
+
+/// Runs the command and answers exit code, stdout and stderr.
+fn run(args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    let output = command
+        .arg("store")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+fn open(folder: &Path) -> Embedded {
+    Embedded::open(folder, Options::default()).unwrap()
+}
+
+/// Asks for the outcome of a key that the store may hold.
+async fn ask(store: Embedded, key: &str) -> refrain::Result<Verdict<Outcome>> {
+    let intent = Intent::new(Scope::none(), Key::new(key).unwrap());
+    let work = async |_| Outcome::new(200, "a body to be damaged");
+    Engine::new(store).run(&intent, work).await
+}
+
+/// A closed store with one completed record.
+async fn store() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let done = ask(open(folder.path()), "order-7").await.unwrap();
+    assert!(matches!(done, Verdict::Granted(_)));
+    folder
+}
+
+/// Flips a bit of the outcome, where a bad disk would, and removes what would tell where records lie.
+fn damage(folder: &Path) {
+    let files = || {
+        let entries = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
+        entries.collect::<Vec<PathBuf>>()
+    };
+    let ends = |path: &PathBuf, ending: &str| path.extension().is_some_and(|it| it == ending);
+    let mut is_done = false;
+    for path in files().into_iter().filter(|path| ends(path, "log")) {
+        let mut bytes = fs::read(&path).unwrap();
+        let body = b"a body to be damaged";
+        if let Some(at) = bytes.windows(body.len()).position(|part| part == body) {
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            is_done = true;
+        }
+    }
+    assert!(is_done, "the outcome was not found");
+    for path in files().into_iter().filter(|path| ends(path, "idx")) {
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_sound_store_is_clean() {
+    let folder = store().await;
+    let dir = folder.path().to_str().unwrap();
+    let (code, stdout, _) = run(&["check", dir]);
+    assert_eq!(code, 0, "{stdout}");
+    assert!(stdout.contains("every record can be read"));
+    let (code, stdout, _) = run(&["check", dir, "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &json["damage"]), (0, &serde_json::json!([])));
+    let (code, stdout, _) = run(&["accept-damage", dir]);
+    assert_eq!(code, 0, "{stdout}");
+    assert!(stdout.contains("nothing is damaged"));
+    let replay = ask(open(folder.path()), "order-7").await.unwrap();
+    assert!(matches!(replay, Verdict::Replay(_)), "nothing was changed");
+}
+
+#[tokio::test]
+async fn damage_is_reported_and_only_given_up_on_purpose() {
+    let folder = store().await;
+    let dir = folder.path().to_str().unwrap();
+    damage(folder.path());
+
+    let (code, stdout, _) = run(&["check", dir]);
+    assert_eq!(code, 1, "{stdout}");
+    assert!(stdout.contains("1 place damaged"), "{stdout}");
+    assert!(stdout.contains("segment 1 offset "), "{stdout}");
+    let (code, stdout, _) = run(&["check", dir, "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &json["damage"][0]["segment"]), (1, &1.into()));
+    assert!(json["damage"][0]["offset"].as_u64().unwrap() > 0);
+
+    let (code, stdout, stderr) = run(&["accept-damage", dir]);
+    assert_eq!(code, 2, "{stdout}");
+    assert!(stdout.contains("RUNS AGAIN"), "{stdout}");
+    assert!(stderr.contains("--yes"), "{stderr}");
+    let refused = ask(open(folder.path()), "order-7").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "still refused");
+
+    let (code, stdout, _) = run(&["accept-damage", dir, "--yes"]);
+    assert_eq!(code, 0, "{stdout}");
+    assert!(stdout.contains("Accepted: 1 place given up"), "{stdout}");
+    assert_eq!(run(&["check", dir]).0, 0);
+    let again = ask(open(folder.path()), "order-7").await.unwrap();
+    assert!(matches!(again, Verdict::Granted(_)), "it runs again");
+}
+
+#[tokio::test]
+async fn a_folder_in_use_or_of_somebody_else_is_left_alone() {
+    let held = store().await;
+    let _holder = open(held.path());
+    let foreign = tempfile::tempdir().unwrap();
+    fs::write(foreign.path().join("precious.txt"), "mine").unwrap();
+    let absent = foreign.path().join("absent");
+    let cases = [
+        (held.path(), 69, "held by another process"),
+        (foreign.path(), 64, "no Refrain store"),
+        (&absent, 64, "no Refrain store"),
+    ];
+    for (folder, expected, words) in cases {
+        for command in [
+            &["check"][..],
+            &["check", "--json"],
+            &["accept-damage", "--yes"],
+        ] {
+            let args = [command, &[folder.to_str().unwrap()]].concat();
+            let (code, stdout, stderr) = run(&args);
+            assert_eq!(code, expected, "{args:?} {stdout}{stderr}");
+            assert!(stderr.contains(words), "{stderr}");
+            if command.contains(&"--json") {
+                let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+                assert!(json["error"].as_str().unwrap().contains(words));
+            }
+        }
+    }
+    assert!(!absent.exists(), "looking makes no store");
+    assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,35 @@
+//! Somebody types `refrain` for the first time: what is there, and what was wrong with what they typed.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::process::Command;
+
+#[test]
+fn the_command_explains_itself() {
+    let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
+    let cases: [(&[&str], i32, &[&str]); 8] = [
+        (
+            &["--help"],
+            0,
+            &["demo ", "check ", "store ", "Examples:", "Exit codes:"],
+        ),
+        (&["--version"], 0, &[version]),
+        (&["demo", "--help"], 0, &["Examples:", "--once"]),
+        (&["store", "--help"], 0, &["check ", "accept-damage "]),
+        (&["store", "check", "--help"], 0, &["--json"]),
+        (&[], 2, &["Usage: refrain"]),
+        (&["proxi"], 2, &["unrecognized subcommand 'proxi'"]),
+        (&["demo", "--twice"], 2, &["--twice"]),
+    ];
+    for (args, code, words) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        let output = command.args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        for word in words {
+            assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
+        }
+        assert!(!text.contains("demo-shop"), "{args:?} shows what is hidden");
+    }
+}

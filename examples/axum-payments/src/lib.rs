@@ -1,0 +1,97 @@
+//! The service itself, apart from the program, so that tests can run it in process.
+
+use std::{path::Path, sync::Arc};
+
+use axum::{
+    Extension, Form, Json, Router,
+    extract::{Query, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use refrain::{
+    Engine, Fence, Operation, Policy,
+    http::RefrainLayer,
+    key::{KEY_HEADER, ScopePart, Syntax},
+    policy::Class,
+    store::AnyStore,
+};
+use serde::Deserialize;
+use tower_layer::Layer as _;
+
+mod book;
+pub use book::{Book, Paid, Payment};
+
+/// The guarded service, with its records and its book of payments in `folder`.
+///
+/// # Errors
+/// When the folder cannot be used, for instance because another process holds it.
+pub async fn app(folder: &Path) -> anyhow::Result<Router> {
+    let store = AnyStore::open(&format!("file:{}", folder.join("records").display())).await?;
+    let book = Arc::new(Book::open(&folder.join("payments.jsonl"))?);
+    let payments = Router::new()
+        .route("/v1/payments", get(look_up).post(pay))
+        .with_state(book);
+    let guarded = RefrainLayer::new(Engine::new(store), policy()?).layer(payments);
+    // The layer goes around the router as a whole, not with `Router::layer` into each of its handlers:
+    // its probe is a GET, and has to be routed to the handler for GET.
+    Ok(Router::new().fallback_service(guarded))
+}
+
+/// What is guarded, and how. The same could stand in `refrain.toml`.
+fn policy() -> refrain::Result<Policy> {
+    let mut payments = Operation::new("POST /v1/payments")?.with_class(Class::Monetary);
+    payments.probe = Some("GET /v1/payments?key={key}".parse()?);
+    // The book has one payment a key, whoever sends it; so keys are unique in the whole service.
+    payments.scope = vec![ScopePart::None];
+    Policy::default().with(payments)
+}
+
+/// A payment as it is asked for.
+#[derive(Debug, Deserialize)]
+struct Order {
+    amount: u64,
+    to: String,
+}
+
+async fn pay(
+    State(book): State<Arc<Book>>,
+    Extension(fence): Extension<Fence>,
+    headers: HeaderMap,
+    Form(order): Form<Order>,
+) -> Response {
+    // The layer let nothing through without a key that it could read.
+    let value = headers.get(KEY_HEADER).map_or(&[][..], |it| it.as_bytes());
+    let Ok(key) = Syntax::default().read(value) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let payment = Payment {
+        key: key.as_str().into(),
+        amount: order.amount,
+        to: order.to,
+    };
+    // A real service asks its database here, which may take its time; the fence goes with it.
+    match tokio::task::spawn_blocking(move || book.pay(payment, fence)).await {
+        Ok(Ok(Paid::Done(payment))) => (StatusCode::CREATED, Json(payment)).into_response(),
+        Ok(Ok(Paid::Overtaken)) => StatusCode::CONFLICT.into_response(),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> Response {
+    eprintln!("a payment could not be written: {error}");
+    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+}
+
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    key: String,
+}
+
+async fn look_up(State(book): State<Arc<Book>>, Query(wanted): Query<Wanted>) -> Response {
+    match book.find(&wanted.key) {
+        Some(payment) => Json(payment).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
