@@ -33,9 +33,13 @@ struct Figure {
 #[derive(Debug, Serialize)]
 struct Target {
     what: String,
+    /// The median.
     value: f64,
     need: Need,
     is_reached: bool,
+    /// How many rounds alone would have reached it: where they disagree, the machine was too noisy to tell.
+    rounds_reached: usize,
+    rounds: usize,
 }
 
 /// A limit.
@@ -74,39 +78,18 @@ impl Report {
         }
     }
 
-    /// Notes what the rounds gave; answers the median.
-    pub(crate) fn figure(
-        &mut self,
-        what: impl Into<String>,
-        unit: &'static str,
-        rounds: &[f64],
-    ) -> f64 {
+    /// Notes what the rounds gave.
+    pub(crate) fn figure(&mut self, what: impl Into<String>, unit: &'static str, rounds: &[f64]) {
         let figure = Figure::new(what.into(), unit, rounds);
         figure.print();
-        let median = figure.median;
         self.figures.push(figure);
-        median
     }
 
-    /// Compares with what was set out to be reached.
-    pub(crate) fn target(&mut self, what: impl Into<String>, value: f64, need: Need) {
-        let what = what.into();
-        let is_reached = need.is_met(value);
-        let (sign, limit) = match need {
-            Need::AtLeast(limit) => ("≥", limit),
-            Need::AtMost(limit) => ("≤", limit),
-        };
-        let verdict = if is_reached { "reached" } else { "missed" };
-        println!(
-            "  => {what}: {}, to reach {sign} {limit}: {verdict}",
-            short(value)
-        );
-        self.targets.push(Target {
-            what,
-            value,
-            need,
-            is_reached,
-        });
+    /// Compares the median of the rounds with what was set out to be reached, and tells how many rounds agree.
+    pub(crate) fn target(&mut self, what: impl Into<String>, rounds: &[f64], need: Need) {
+        let target = Target::new(what.into(), rounds, need);
+        target.print();
+        self.targets.push(target);
     }
 
     pub(crate) fn is_reached(&self) -> bool {
@@ -134,7 +117,10 @@ impl Figure {
             median: middle,
             min: rounds.iter().copied().fold(f64::INFINITY, f64::min),
             max: rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            noise: median(&distances) / middle,
+            noise: match middle {
+                0.0 => 0.0,
+                _ => median(&distances) / middle,
+            },
             rounds: rounds.to_vec(),
         }
     }
@@ -157,6 +143,37 @@ impl Figure {
     }
 }
 
+impl Target {
+    fn new(what: String, rounds: &[f64], need: Need) -> Self {
+        let value = median(rounds);
+        Self {
+            what,
+            value,
+            need,
+            is_reached: need.is_met(value),
+            rounds_reached: rounds.iter().filter(|value| need.is_met(**value)).count(),
+            rounds: rounds.len(),
+        }
+    }
+
+    fn print(&self) {
+        let (sign, limit) = match self.need {
+            Need::AtLeast(limit) => ("≥", limit),
+            Need::AtMost(limit) => ("≤", limit),
+        };
+        let verdict = if self.is_reached { "reached" } else { "missed" };
+        let value = short(self.value);
+        print!(
+            "  => {}: {value}, to reach {sign} {limit}: {verdict}",
+            self.what
+        );
+        match self.rounds {
+            1 => println!(),
+            rounds => println!(" ({} of {rounds} rounds reach it)", self.rounds_reached),
+        }
+    }
+}
+
 impl Need {
     fn is_met(self, value: f64) -> bool {
         match self {
@@ -167,7 +184,7 @@ impl Need {
 }
 
 /// The middle one; of an even number, the mean of the two in the middle.
-pub(crate) fn median(values: &[f64]) -> f64 {
+fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

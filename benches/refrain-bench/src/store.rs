@@ -45,32 +45,28 @@ fn compare(report: &mut Report, tasks: usize, store: &[Round], raw_log: &[Round]
     for (name, rounds) in [("raw log", raw_log), ("store", store)] {
         describe(report, &format!("{name}, {tasks} tasks"), rounds);
     }
-    let ratio = report.figure(
-        format!("store / raw log, {tasks} tasks"),
-        "×",
-        &harness::ratios(store, raw_log),
-    );
+    let what = format!("store / raw log, {tasks} tasks");
+    let ratios = harness::ratios(store, raw_log);
+    report.figure(&what, "×", &ratios);
     if tasks >= TASKS_OF_TARGET {
-        let what = format!("store / raw log, {tasks} tasks");
-        report.target(what, ratio, Need::AtLeast(RATIO_MIN));
+        report.target(what, &ratios, Need::AtLeast(RATIO_MIN));
     }
     if tasks == TASKS_OF_TARGET {
         let p99 = harness::each(store, |round| harness::quantile_ms(&round.new, 0.99));
         let what = format!("p99 of new operations, {tasks} tasks, ms");
-        report.target(what, crate::report::median(&p99), Need::AtMost(P99_MS_MAX));
+        report.target(what, &p99, Need::AtMost(P99_MS_MAX));
     }
 }
 
 /// Notes rate and latencies of some rounds.
-pub(crate) fn describe(report: &mut Report, what: &str, rounds: &[Round]) -> f64 {
-    let rate = report.figure(what, "op/s", &harness::each(rounds, Round::rate));
+pub(crate) fn describe(report: &mut Report, what: &str, rounds: &[Round]) {
+    report.figure(what, "op/s", &harness::each(rounds, Round::rate));
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
         let latencies = harness::each(rounds, |round| harness::quantile_ms(&round.new, quantile));
         report.figure(format!("{what}, {name} of new"), "ms", &latencies);
     }
     let processor = harness::each(rounds, Round::processor_micros);
     report.figure(format!("{what}, processor time"), "µs/op", &processor);
-    rate
 }
 
 impl Setup {

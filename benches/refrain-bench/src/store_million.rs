@@ -66,7 +66,7 @@ fn size(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
     );
     report.target(
         "bytes on disk a record",
-        bytes,
+        &[bytes],
         Need::AtMost(DISK_BYTES_MAX),
     );
     let opened = child::open(folder)?;
@@ -74,7 +74,7 @@ fn size(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
     report.figure("memory once open (resident)", "B a record", &[bytes]);
     report.target(
         "bytes of memory a record",
-        bytes,
+        &[bytes],
         Need::AtMost(MEMORY_BYTES_MAX),
     );
     Ok(())
@@ -114,10 +114,10 @@ fn openings(setup: &Setup, mut open: impl FnMut() -> Result<Opening>) -> Result<
 fn ready(report: &mut Report, what: &str, openings: &[Opening]) {
     let seconds: Vec<_> = openings.iter().map(|opening| opening.seconds).collect();
     let records = openings.last().map_or(0.0, |opening| opening.records);
-    let median = report.figure(format!("{what}, {records} records"), "s", &seconds);
+    report.figure(format!("{what}, {records} records"), "s", &seconds);
     report.target(
         format!("{what}, s"),
-        median,
+        &seconds,
         Need::AtMost(READY_SECONDS_MAX),
     );
 }
@@ -153,8 +153,8 @@ fn compare(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
         store::describe(report, name, rounds);
     }
     let ratios = harness::ratios(&rounds[1], &rounds[0]);
-    let ratio = report.figure("full / empty", "×", &ratios);
-    report.target("full / empty", ratio, Need::AtLeast(RATIO_MIN));
+    report.figure("full / empty", "×", &ratios);
+    report.target("full / empty", &ratios, Need::AtLeast(RATIO_MIN));
     Ok(())
 }
 
