@@ -22,35 +22,30 @@
 //! # }).unwrap();
 //! ```
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
-
-use tokio::time::{Instant, sleep, timeout_at};
+use std::sync::Arc;
 
 use crate::{
-    Error, ErrorKind, Fingerprint, Outcome, Result,
-    key::{Credential, Key, RecordId, Scope, Secret},
+    Fingerprint, Outcome, Result,
+    key::{Credential, Key, Scope, Secret},
     policy::Terms,
-    record::{Claim, Claimant, Doubt, Grant, Settled, Settlement, Verdict},
+    record::{Grant, Settled, Verdict},
     store::{AnyStore, Store},
 };
 
+mod asking;
 mod flight;
 mod guard;
 mod keeper;
+mod lost;
 mod probe;
 mod tally;
 
+use asking::Asking;
 use flight::{Ended, Flight, Flights};
 pub use guard::{Guard, Running};
+use keeper::Post;
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
-
-/// The first pause before asking again about a record that another process holds.
-const POLL_FIRST: Duration = Duration::from_millis(2);
-const POLL_MAX: Duration = Duration::from_millis(200);
 
 /// Runs operations once. Clones share everything.
 #[derive(Debug, Clone)]
@@ -65,8 +60,8 @@ struct Inner {
     flights: Flights,
     /// What happened so far.
     tally: Tally,
-    /// Set by the first claim: where dropped guards are settled and leases renewed.
-    runtime: OnceLock<tokio::runtime::Handle>,
+    /// Where dropped guards are settled and leases renewed.
+    post: Post,
 }
 
 /// One intended effect: what is to run once, and on which terms.
@@ -120,7 +115,7 @@ impl Engine {
                 store: AnyStore::new(store),
                 flights: Flights::new(),
                 tally: Tally::default(),
-                runtime: OnceLock::new(),
+                post: Post::default(),
             }),
         }
     }
@@ -151,8 +146,13 @@ impl Engine {
     /// # Cancellation
     /// May be dropped: a claim that was granted and could not be handed over is released.
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
+        self.inner.keep();
+        let asking = Asking::new(self, intent);
         loop {
-            if let Turn::Verdict(verdict) = self.attend(intent).await? {
+            // An answer of somebody else's refused run is nobody's verdict: what is left of the time to wait is used.
+            let turn = asking.ask().await?;
+            self.inner.tally.turn(&turn);
+            if let Turn::Verdict(verdict) = turn {
                 return Ok(verdict);
             }
         }
@@ -162,10 +162,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot answer: then nothing may run.
+    ///
+    /// # Cancellation
+    /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
         self.inner.keep();
-        let asking = Asking::new(self, intent);
-        let turn = asking.ask().await?;
+        let turn = Asking::new(self, intent).ask().await?;
         self.inner.tally.turn(&turn);
         Ok(turn)
     }
@@ -191,16 +193,17 @@ impl Engine {
             Verdict::Indeterminate(doubt) => return Ok(Verdict::Indeterminate(doubt)),
             Verdict::Expired => return Ok(Verdict::Expired),
         };
-        let running = guard.start();
+        let mut running = guard.start();
         let outcome = work(running.grant()).await.sealed(running.id());
-        match running.complete(outcome.clone()).await? {
-            Settled::Applied => Ok(Verdict::Granted(outcome)),
-            // Overtaken: what counts is what the other one makes of it.
-            Settled::Fenced | Settled::TooEarly { .. } => {
-                let verdict = self.claim(intent).await?;
-                Ok(verdict.map(|_released| outcome))
-            }
+        while running.complete(outcome.clone()).await? != Settled::Applied {
+            // Overtaken: what counts is what the other one made of it.
+            running = match self.claim(intent).await? {
+                // Nothing, so this one's outcome is stored after all. Its work is done and not done again.
+                Verdict::Granted(guard) => guard.start(),
+                other => return Ok(other.map(|_| outcome)),
+            };
         }
+        Ok(Verdict::Granted(outcome))
     }
 }
 
@@ -215,143 +218,6 @@ impl<G> Verdict<G> {
             Self::Mismatch => Verdict::Mismatch,
             Self::Indeterminate(doubt) => Verdict::Indeterminate(doubt),
             Self::Expired => Verdict::Expired,
-        }
-    }
-}
-
-/// One caller who asks until there is an answer or the time to wait is over.
-struct Asking<'a> {
-    engine: &'a Engine,
-    intent: &'a Intent,
-    claim: Claim,
-    deadline: Instant,
-}
-
-/// What waiting for a record in flight came to.
-enum Waited {
-    Turn(Turn),
-    /// Something has changed, or may have: ask again.
-    AskAgain,
-    TimeIsUp,
-}
-
-impl<'a> Asking<'a> {
-    fn new(engine: &'a Engine, intent: &'a Intent) -> Self {
-        let terms = &intent.terms;
-        let claim = Claim {
-            id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
-            fingerprint: intent.fingerprint,
-            credential: intent.credential,
-            claimant: Claimant::random(),
-            guarantee: terms.guarantee,
-            attempts_max: terms.attempts_max,
-            lease: terms.lease,
-            settle_after: terms.settle_after,
-        };
-        Self {
-            engine,
-            intent,
-            claim,
-            deadline: Instant::now() + terms.wait,
-        }
-    }
-
-    async fn ask(&self) -> Result<Turn> {
-        let mut pause = POLL_FIRST;
-        loop {
-            match self.ask_store().await? {
-                Verdict::Granted(grant) => {
-                    let guard = self
-                        .engine
-                        .inner
-                        .grant(self.claim.id, grant, &self.intent.terms);
-                    return Ok(Turn::Verdict(Verdict::Granted(guard)));
-                }
-                Verdict::InFlight { lease_left } => match self.wait(&mut pause, lease_left).await {
-                    Waited::Turn(turn) => return Ok(turn),
-                    Waited::AskAgain => {}
-                    Waited::TimeIsUp => {
-                        return Ok(Turn::Verdict(Verdict::InFlight { lease_left }));
-                    }
-                },
-                Verdict::Indeterminate(doubt) => {
-                    if let Some(turn) = self.resolve(doubt).await {
-                        return Ok(turn);
-                    }
-                }
-                Verdict::Replay(outcome) => return Ok(Turn::Verdict(Verdict::Replay(outcome))),
-                Verdict::OtherCredential => return Ok(Turn::Verdict(Verdict::OtherCredential)),
-                Verdict::Mismatch => return Ok(Turn::Verdict(Verdict::Mismatch)),
-                Verdict::Expired => return Ok(Turn::Verdict(Verdict::Expired)),
-            }
-        }
-    }
-
-    async fn ask_store(&self) -> Result<Verdict> {
-        let claims = std::slice::from_ref(&self.claim);
-        let mut verdicts = self.engine.inner.store.claim(claims).await?;
-        verdicts.pop().unwrap_or_else(|| {
-            Err(Error::new(
-                ErrorKind::Unavailable,
-                "the store gave no answer to a claim",
-            ))
-        })
-    }
-
-    async fn wait(&self, pause: &mut Duration, lease_left: Duration) -> Waited {
-        if Instant::now() >= self.deadline {
-            return Waited::TimeIsUp;
-        }
-        if let Some(flight) = self.engine.inner.flights.get(self.claim.id) {
-            let _waiting = self.engine.inner.tally.waiting();
-            return match timeout_at(self.deadline, flight.ended()).await {
-                Err(_) => Waited::TimeIsUp,
-                Ok(Ended::Completed(outcome)) => {
-                    Waited::Turn(Turn::Verdict(Verdict::Replay(outcome)))
-                }
-                Ok(Ended::Released(Some(answer))) => Waited::Turn(Turn::Refused(answer)),
-                Ok(Ended::Released(None) | Ended::Unknown) => Waited::AskAgain,
-            };
-        }
-        // Held elsewhere, or about to be known here: look again soon, and no later than the lease lapses.
-        let _waiting = self.engine.inner.tally.waiting();
-        let nap = (*pause).min(lease_left.max(POLL_FIRST));
-        *pause = (*pause * 2).min(POLL_MAX);
-        let _ = timeout_at(self.deadline, sleep(nap)).await;
-        Waited::AskAgain
-    }
-
-    /// Asks the probe; `None` means that the key is free again.
-    async fn resolve(&self, doubt: Doubt) -> Option<Turn> {
-        let unknown = Turn::Verdict(Verdict::Indeterminate(doubt));
-        let Some(probe) = &self.intent.probe else {
-            return Some(unknown);
-        };
-        let id = self.claim.id;
-        // Before that the old attempt may still act, and two probes at once learn no more than one.
-        if !doubt.settle_left.is_zero() || !self.engine.inner.flights.start_probe(id) {
-            return Some(unknown);
-        }
-        let finding = probe.probe(self.intent, doubt).await;
-        self.engine.inner.flights.end_probe(id);
-        let end = match finding {
-            Finding::Unknown => return Some(unknown),
-            Finding::NeverHappened => Settlement::NeverHappened,
-            Finding::Happened(outcome) => Settlement::Complete {
-                outcome: outcome.sealed(id),
-                retention: self.intent.terms.retention,
-                remember: self.intent.terms.remember,
-            },
-        };
-        self.engine.inner.tally.count(Count::Resolved);
-        match self.engine.inner.store.settle(id, doubt.fence, end).await {
-            // What the store holds now is asked for, also if somebody else was faster.
-            Ok(Settled::Applied | Settled::Fenced) => None,
-            Ok(Settled::TooEarly { .. }) => Some(unknown),
-            Err(error) => {
-                tracing::warn!(record = %id, %error, "what the probe learnt could not be stored");
-                Some(unknown)
-            }
         }
     }
 }

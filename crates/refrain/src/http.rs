@@ -13,6 +13,10 @@
 //!     .layer(layer);
 //! ```
 //!
+//! A policy's `probe` is asked of the service that the layer is around.
+//! `Router::layer` puts a layer around each route by itself, behind the choice of the route; where a policy has probes,
+//! put it around all of them: `Router::new().fallback_service(layer.layer(routes))`.
+//!
 //! Handlers find the [`Fence`](crate::Fence) of their claim among the request's extensions, to hand it to the resource that they change.
 
 pub mod extract;
@@ -24,6 +28,8 @@ mod capture;
 
 mod layer;
 pub use layer::RefrainLayer;
+
+mod observe;
 
 mod probe;
 
@@ -37,6 +43,8 @@ mod run;
 
 mod service;
 pub use service::{RefrainService, ResponseFuture};
+
+mod watch;
 
 use http::HeaderName;
 

@@ -657,9 +657,13 @@ async fn observing_changes_nothing_and_counts() {
     }
     assert_eq!(shop.post("/pay", &[KEY], "y").await.status, 201);
     assert_eq!(shop.effects(), 4);
+    // Counted beside, which may take a moment.
     let tally = shop.engine.tally();
-    let counts = [Count::Granted, Count::Replayed, Count::Mismatch].map(|it| tally.get(it));
-    assert_eq!(counts, [1, 2, 1]);
+    let counts = || [Count::Granted, Count::Replayed, Count::Mismatch].map(|it| tally.get(it));
+    while counts().iter().sum::<u64>() < 4 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(counts(), [1, 2, 1]);
 }
 
 #[tokio::test]

@@ -8,10 +8,10 @@ use std::sync::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    Outcome,
-    key::RecordId,
+    Fingerprint, Outcome,
+    key::{Credential, RecordId},
     policy::Terms,
-    record::{Fence, Grant},
+    record::{Claim, Fence, Grant},
     store::Table,
 };
 
@@ -31,11 +31,16 @@ pub(super) struct Flight {
     pub(super) id: RecordId,
     pub(super) fence: Fence,
     pub(super) terms: Terms,
+    /// What runs, and for whom: its end is shown to nobody else.
+    fingerprint: Fingerprint,
+    credential: Option<Credential>,
     /// When it was granted; leases are renewed from then on.
     pub(super) since: Instant,
     ended: watch::Sender<Option<Ended>>,
-    /// Off once its end is being stored, or in doubt.
+    /// Off once it has ended or is in doubt.
     is_renewed: AtomicBool,
+    /// On once its end is being stored: then a refused renewal means nothing.
+    is_ending: AtomicBool,
 }
 
 impl Flight {
@@ -55,6 +60,14 @@ impl Flight {
     pub(super) fn stop_renewing(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
     }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    pub(super) fn start_ending(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
 }
 
 /// All claims that this engine holds.
@@ -73,24 +86,35 @@ impl Flights {
         }
     }
 
-    pub(super) fn get(&self, id: RecordId) -> Option<Arc<Flight>> {
-        self.table.get(id)
+    /// The flight that this claim asks for. Between the store's answer and now the key may have been freed
+    /// and claimed for something else: that one's end is not for this asker.
+    pub(super) fn find(&self, claim: &Claim) -> Option<Arc<Flight>> {
+        let flight = self.table.get(claim.id)?;
+        let is_same = flight.fingerprint == claim.fingerprint;
+        let is_shown = match (claim.credential, flight.credential) {
+            (Some(asking), Some(first)) => asking == first,
+            _ => true,
+        };
+        (is_same && is_shown).then_some(flight)
     }
 
-    pub(super) fn start(&self, id: RecordId, grant: Grant, terms: Terms) -> Arc<Flight> {
+    pub(super) fn start(&self, claim: &Claim, grant: Grant, terms: Terms) -> Arc<Flight> {
         let flight = Arc::new(Flight {
-            id,
+            id: claim.id,
             fence: grant.fence,
             terms,
+            fingerprint: claim.fingerprint,
+            credential: claim.credential,
             since: Instant::now(),
             ended: watch::Sender::new(None),
             is_renewed: AtomicBool::new(true),
+            is_ending: AtomicBool::new(false),
         });
-        self.table.with(id, |entry| entry.put(flight.clone()));
+        self.table.with(claim.id, |entry| entry.put(flight.clone()));
         flight
     }
 
-    /// Takes it from the list, then wakes who waits: whoever asks from now on asks the store.
+    /// Takes it from the list, then wakes who waits: whoever asks from now on asks the store. The first end counts.
     pub(super) fn end(&self, flight: &Arc<Flight>, ended: Ended) {
         flight.stop_renewing();
         self.table.with(flight.id, |entry| {
@@ -101,19 +125,27 @@ impl Flights {
                 entry.take();
             }
         });
-        flight.ended.send_replace(Some(ended));
+        flight.ended.send_if_modified(|first| {
+            let is_first = first.is_none();
+            first.get_or_insert(ended);
+            is_first
+        });
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Those whose lease is to be renewed, a shard at a time behind `after`.
-    pub(super) fn renewed_after(&self, after: Option<RecordId>) -> Vec<Arc<Flight>> {
+    /// Those whose lease is to be renewed, a shard at a time behind `after`, and where to go on from.
+    pub(super) fn renewed_after(
+        &self,
+        after: Option<RecordId>,
+    ) -> Option<(RecordId, Vec<Arc<Flight>>)> {
         let ids = self.table.ids_after(after, |flight| flight.is_renewed());
-        ids.into_iter()
-            .filter_map(|id| self.table.get(id))
-            .collect()
+        let last = *ids.last()?;
+        // All of them may have ended by now, which says nothing about the shards behind.
+        let flights = ids.into_iter().filter_map(|id| self.table.get(id));
+        Some((last, flights.collect()))
     }
 
     /// Whether nobody else is asking about this record.

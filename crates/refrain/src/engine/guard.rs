@@ -11,7 +11,7 @@ use crate::{
     engine::tally::Count,
     key::RecordId,
     policy::Terms,
-    record::{Fence, Grant, Reason, Settled, Settlement},
+    record::{Claim, Fence, Grant, Reason, Settled, Settlement},
     store::Store,
 };
 
@@ -51,8 +51,8 @@ struct Hold {
 }
 
 impl Inner {
-    pub(super) fn grant(self: &Arc<Self>, id: RecordId, grant: Grant, terms: &Terms) -> Guard {
-        let flight = self.flights.start(id, grant, *terms);
+    pub(super) fn grant(self: &Arc<Self>, claim: &Claim, grant: Grant, terms: &Terms) -> Guard {
+        let flight = self.flights.start(claim, grant, *terms);
         Guard {
             hold: Some(Hold {
                 inner: self.clone(),
@@ -132,12 +132,6 @@ impl Running {
         };
         let settled = self.hold.end(end, Ended::Completed(outcome)).await;
         self.state = RunState::Settled;
-        if settled
-            .as_ref()
-            .is_ok_and(|settled| *settled == Settled::Fenced)
-        {
-            self.hold.inner.tally.count(Count::Overtaken);
-        }
         settled
     }
 
@@ -165,10 +159,7 @@ impl Running {
         self.hold.flight.stop_renewing();
         let end = Settlement::Doubt { reason };
         let settled = self.hold.settle(end).await;
-        self.hold
-            .inner
-            .flights
-            .end(&self.hold.flight, Ended::Unknown);
+        self.hold.land(Ended::Unknown);
         settled
     }
 }
@@ -179,37 +170,51 @@ impl Drop for Running {
             true => Reason::Panicked,
             false => Reason::Dropped,
         };
-        if self.state == RunState::Running {
-            self.hold.inner.tally.count(Count::Doubted);
-            let hold = self.hold.clone();
-            hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
+        match self.state {
+            RunState::Running => {
+                self.hold.inner.tally.count(Count::Doubted);
+                let hold = self.hold.clone();
+                hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
+            }
+            // The doubt may have been cut off before it was stored.
+            RunState::Doubted => self.hold.land(Ended::Unknown),
+            RunState::Settled => {}
         }
     }
 }
 
 impl Hold {
     async fn settle(&self, end: Settlement) -> Result<Settled> {
-        self.inner
-            .store
-            .settle(self.flight.id, self.flight.fence, end)
-            .await
+        let is_outcome = matches!(end, Settlement::Complete { .. });
+        let (id, fence) = (self.flight.id, self.flight.fence);
+        let settled = self.inner.store.settle(id, fence, end).await;
+        if is_outcome && matches!(settled, Ok(Settled::Fenced)) {
+            self.inner.tally.count(Count::Overtaken);
+        }
+        settled
+    }
+
+    /// Takes it off the list and wakes who waits.
+    fn land(&self, ended: Ended) {
+        self.inner.flights.end(&self.flight, ended);
     }
 
     /// Stores the end, then wakes who waits. What cannot be stored now is held and tried again.
     async fn end(&self, end: Settlement, ended: Ended) -> Result<Settled> {
+        self.flight.start_ending();
         match self.settle(end.clone()).await {
             Ok(Settled::Applied) => {
-                self.inner.flights.end(&self.flight, ended);
+                self.land(ended);
                 Ok(Settled::Applied)
             }
             Ok(refused) => {
-                self.inner.flights.end(&self.flight, Ended::Unknown);
+                self.land(Ended::Unknown);
                 Ok(refused)
             }
             Err(error) => {
                 match error.is_retryable() {
                     true => self.clone().retry_in_background(end, ended),
-                    false => self.inner.flights.end(&self.flight, Ended::Unknown),
+                    false => self.land(Ended::Unknown),
                 }
                 Err(error)
             }
@@ -218,12 +223,13 @@ impl Hold {
 
     /// For drops, which cannot wait. Where no runtime is left the lease lapses, with a like result.
     fn end_in_background(self, end: Settlement, ended: Ended) {
-        let Some(runtime) = self.inner.runtime.get().cloned() else {
-            return self.inner.flights.end(&self.flight, Ended::Unknown);
-        };
-        runtime.spawn(async move {
-            if let Err(error) = self.end(end, ended).await {
-                tracing::warn!(record = %self.flight.id, %error, "a dropped claim could not be settled");
+        let inner = self.inner.clone();
+        let mut landing = Landing::of(self);
+        inner.spawn(async move {
+            let settled = landing.hold.end(end, ended).await;
+            landing.is_over = true;
+            if let Err(error) = settled {
+                tracing::warn!(record = %landing.hold.flight.id, %error, "a dropped claim could not be settled");
             }
         });
     }
@@ -231,27 +237,55 @@ impl Hold {
     fn retry_in_background(self, end: Settlement, ended: Ended) {
         let Some(held) = self.inner.tally.hold_end() else {
             tracing::error!(record = %self.flight.id, "too many ends wait for the store: this one is given up");
-            return self.inner.flights.end(&self.flight, Ended::Unknown);
+            return self.land(Ended::Unknown);
         };
-        let Some(runtime) = self.inner.runtime.get().cloned() else {
-            return;
-        };
-        runtime.spawn(async move {
+        let inner = self.inner.clone();
+        let landing = Landing::of(self);
+        inner.spawn(async move {
             let _held = held;
-            let mut pause = RETRY_FIRST;
-            loop {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-                match self.settle(end.clone()).await {
-                    Ok(Settled::Applied) => return self.inner.flights.end(&self.flight, ended),
-                    Ok(_) => return self.inner.flights.end(&self.flight, Ended::Unknown),
-                    Err(error) if error.is_retryable() => {}
-                    Err(error) => {
-                        tracing::error!(record = %self.flight.id, %error, "an end could not be stored");
-                        return self.inner.flights.end(&self.flight, Ended::Unknown);
-                    }
+            landing.hold.retry(end, ended).await;
+        });
+    }
+
+    /// Tries until the end is stored or never will be.
+    async fn retry(&self, end: Settlement, ended: Ended) {
+        let mut pause = RETRY_FIRST;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+            match self.settle(end.clone()).await {
+                Ok(Settled::Applied) => return self.land(ended),
+                Ok(_) => return,
+                Err(error) if error.is_retryable() => {}
+                Err(error) => {
+                    tracing::error!(record = %self.flight.id, %error, "an end could not be stored");
+                    return;
                 }
             }
-        });
+        }
+    }
+}
+
+/// Lands a flight when it goes, however its task ends: nobody waits for one that nobody flies.
+struct Landing {
+    hold: Hold,
+    /// It has landed, or somebody else sees to it.
+    is_over: bool,
+}
+
+impl Landing {
+    fn of(hold: Hold) -> Self {
+        Self {
+            hold,
+            is_over: false,
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.hold.land(Ended::Unknown);
+        }
     }
 }

@@ -1,16 +1,20 @@
 //! The one task that an engine runs beside its callers: renews leases and has the store swept.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep},
+    runtime::Handle,
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep, timeout},
 };
 
-use super::{Flight, Inner, tally::Count};
+use super::{Ended, Flight, Inner, tally::Count};
 use crate::{
     record::Settled,
     store::{AnyStore, Store},
@@ -21,102 +25,159 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const SWEEP_AT_MOST: u32 = 100_000;
 /// How many leases are renewed at once.
-const RENEWALS_MAX: usize = 64;
+const RENEWALS_MAX: usize = 256;
+
+/// Where the keeper stands.
+#[derive(Debug, Default)]
+pub(super) struct Post {
+    /// Whether there is a keeper, and so a runtime that lives.
+    is_kept: AtomicBool,
+    /// The runtime that the keeper is on, or was.
+    runtime: Mutex<Option<Handle>>,
+}
 
 impl Inner {
-    /// Starts the keeper with the first claim, on the runtime that this came in on.
+    /// Starts the keeper with the first claim, on the runtime that this came in on; again when that runtime has gone.
     pub(super) fn keep(self: &Arc<Self>) {
-        if self.runtime.get().is_some() {
+        if self.post.is_kept.load(Ordering::Relaxed) {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        if self.runtime.set(runtime.clone()).is_ok() {
-            runtime.spawn(keep(Arc::downgrade(self)));
+        if !self.post.is_kept.swap(true, Ordering::Relaxed) {
+            *self.post.runtime() = Some(runtime.clone());
+            runtime.spawn(keep(Keeping(Arc::downgrade(self))));
         }
     }
 
-    async fn renew_due(&self, last_look: Instant) {
+    /// Runs `task` in the background; `None` where there is no runtime to run it.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Option<JoinHandle<T>> {
+        let kept = self.post.is_kept.load(Ordering::Relaxed);
+        let keepers = || self.post.runtime().clone();
+        let runtime = match kept {
+            true => keepers(),
+            false => Handle::try_current().ok().or_else(keepers),
+        };
+        runtime.map(|runtime| runtime.spawn(task))
+    }
+
+    /// Starts to renew what is due. Waits only where too much is being renewed already.
+    async fn renew_due(&self, renewals: &mut JoinSet<Renewed>, last_look: Instant) {
         let now = Instant::now();
-        let mut renewals = JoinSet::new();
         let mut after = None;
-        loop {
-            let flights = self.flights.renewed_after(after);
-            let Some(last) = flights.last() else { break };
-            after = Some(last.id);
-            for flight in flights
-                .into_iter()
-                .filter(|flight| is_due(flight, last_look, now))
-            {
+        while let Some((last, flights)) = self.flights.renewed_after(after) {
+            after = Some(last);
+            for flight in flights {
+                if !is_due(&flight, last_look, now) {
+                    continue;
+                }
                 if renewals.len() >= RENEWALS_MAX {
                     self.note(renewals.join_next().await);
                 }
                 renewals.spawn(renew(self.store.clone(), flight));
             }
         }
-        while let Some(renewed) = renewals.join_next().await {
-            self.note(Some(renewed));
-        }
     }
 
-    fn note(&self, renewed: Option<Result<bool, tokio::task::JoinError>>) {
-        if let Some(Ok(false)) = renewed {
+    fn note(&self, renewed: Option<Result<Renewed, tokio::task::JoinError>>) {
+        let Some(Ok(Renewed::Refused(flight))) = renewed else {
+            return;
+        };
+        // Once its end is stored there is nothing to renew.
+        if !flight.is_ending() && flight.is_renewed() {
+            tracing::warn!(record = %flight.id, fence = %flight.fence, "the claim was taken over while it ran");
             self.tally.count(Count::LeaseLost);
+            // Who waits here waits for the wrong one.
+            self.flights.end(&flight, Ended::Unknown);
+        }
+    }
+}
+
+impl Post {
+    fn runtime(&self) -> std::sync::MutexGuard<'_, Option<Handle>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that there is no keeper any more when it goes, be it with its runtime.
+struct Keeping(Weak<Inner>);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.post.is_kept.store(false, Ordering::Relaxed);
         }
     }
 }
 
 /// Ends when the last clone of the engine has gone.
-async fn keep(engine: Weak<Inner>) {
+async fn keep(engine: Keeping) {
     let mut last_look = Instant::now();
     let mut last_sweep = last_look;
+    let mut renewals = JoinSet::new();
+    let mut sweeping = JoinSet::new();
     loop {
         sleep(LOOK_EVERY).await;
-        let Some(inner) = engine.upgrade() else {
+        let Some(inner) = engine.0.upgrade() else {
             return;
         };
         let now = Instant::now();
+        while let Some(renewed) = renewals.try_join_next() {
+            inner.note(Some(renewed));
+        }
         if !inner.flights.is_empty() {
-            inner.renew_due(last_look).await;
+            inner.renew_due(&mut renewals, last_look).await;
         }
         last_look = now;
-        if now - last_sweep >= SWEEP_EVERY {
+        let _swept = sweeping.try_join_next();
+        if sweeping.is_empty() && now - last_sweep >= SWEEP_EVERY {
             last_sweep = now;
-            let store = inner.store.clone();
-            drop(inner);
-            if let Err(error) = store.sweep(SWEEP_AT_MOST).await {
-                tracing::warn!(%error, "the store could not be swept");
-            }
+            // Beside the renewals, which a long sweep must not hold up.
+            sweeping.spawn(sweep(inner.store.clone()));
         }
     }
 }
 
-/// Renewed every third of the lease, so that two renewals may fail.
+async fn sweep(store: AnyStore) {
+    if let Err(error) = store.sweep(SWEEP_AT_MOST).await {
+        tracing::warn!(%error, "the store could not be swept");
+    }
+}
+
+/// Renewed every quarter of the lease: two renewals may fail, and the third still comes in time.
+const RENEWALS_PER_LEASE: u32 = 4;
+
 fn is_due(flight: &Flight, last_look: Instant, now: Instant) -> bool {
-    let third = flight.terms.lease / 3;
-    let thirds = |until: Instant| {
+    let quarter = flight.terms.lease / RENEWALS_PER_LEASE;
+    let quarters = |until: Instant| {
         let since = until.saturating_duration_since(flight.since);
-        since.as_nanos() / third.as_nanos().max(1)
+        since.as_nanos() / quarter.as_nanos().max(1)
     };
-    thirds(now) > thirds(last_look)
+    quarters(now) > quarters(last_look)
 }
 
-/// Whether the lease is still ours, or may be.
-async fn renew(store: AnyStore, flight: Arc<Flight>) -> bool {
-    match store
-        .renew(flight.id, flight.fence, flight.terms.lease)
-        .await
-    {
-        Ok(Settled::Fenced) => {
-            flight.stop_renewing();
-            tracing::warn!(record = %flight.id, fence = %flight.fence, "the claim was taken over while it ran");
-            false
-        }
-        Ok(_) => true,
-        Err(error) => {
+enum Renewed {
+    /// The lease is ours, or may be.
+    Stands,
+    /// The fence is not current any more.
+    Refused(Arc<Flight>),
+}
+
+async fn renew(store: AnyStore, flight: Arc<Flight>) -> Renewed {
+    let lease = flight.terms.lease;
+    let renewing = store.renew(flight.id, flight.fence, lease);
+    // Behind that the next renewal is due anyway.
+    match timeout(lease / RENEWALS_PER_LEASE, renewing).await {
+        Ok(Ok(Settled::Fenced)) => return Renewed::Refused(flight),
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
             tracing::warn!(record = %flight.id, %error, "a lease could not be renewed");
-            true
         }
+        Err(_) => tracing::warn!(record = %flight.id, "a lease could not be renewed in time"),
     }
+    Renewed::Stands
 }

@@ -9,7 +9,7 @@ use crate::{Outcome, record::Doubt};
 ///
 /// Asked when a duplicate comes, and only once the old attempt can no longer act.
 pub trait Probe: Debug + Send + Sync + 'static {
-    /// Looks whether it happened.
+    /// Looks whether it happened. Given up after the intent's `timeout`.
     fn probe<'a>(
         &'a self,
         intent: &'a Intent,

@@ -10,6 +10,8 @@ use crate::record::Verdict;
 
 /// How many ends may wait for a store that does not answer.
 const HELD_MAX: usize = 1_024;
+/// How many lost claims are looked for at once.
+const LOST_MAX: usize = 1_024;
 
 /// One kind of thing that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,7 @@ pub struct Tally {
     counts: [AtomicU64; COUNTS],
     waiting: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
+    lost: Arc<AtomicUsize>,
 }
 
 impl Tally {
@@ -106,8 +109,12 @@ impl Tally {
 
     /// Counts one end that waits for the store; `None` when there are too many.
     pub(super) fn hold_end(&self) -> Option<Gauge> {
-        let gauge = Gauge::up(&self.held);
-        (self.held_now() <= HELD_MAX).then_some(gauge)
+        Gauge::up_to(&self.held, HELD_MAX)
+    }
+
+    /// Counts one claim whose answer got lost; `None` when there are too many.
+    pub(super) fn lose_claim(&self) -> Option<Gauge> {
+        Gauge::up_to(&self.lost, LOST_MAX)
     }
 }
 
@@ -119,6 +126,11 @@ impl Gauge {
     fn up(gauge: &Arc<AtomicUsize>) -> Self {
         gauge.fetch_add(1, Ordering::Relaxed);
         Self(gauge.clone())
+    }
+
+    fn up_to(gauge: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let up = Self::up(gauge);
+        (gauge.load(Ordering::Relaxed) <= max).then_some(up)
     }
 }
 

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
+use super::watch::Watch;
+
 /// Any error of a body that passes through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -19,6 +21,8 @@ pub struct Body<B> {
     front: Option<Bytes>,
     /// What comes behind it.
     rest: Rest<B>,
+    /// Who looks on while it passes through.
+    watch: Option<Watch>,
 }
 
 #[derive(Debug)]
@@ -34,6 +38,15 @@ impl<B> Body<B> {
         Self {
             front: None,
             rest: Rest::Through(body),
+            watch: None,
+        }
+    }
+
+    /// Passes a body through untouched while somebody looks on.
+    pub(super) fn watched(body: B, watch: Watch) -> Self {
+        Self {
+            watch: Some(watch),
+            ..Self::through(body)
         }
     }
 
@@ -42,6 +55,7 @@ impl<B> Body<B> {
         Self {
             front: Some(front).filter(|front| !front.is_empty()),
             rest: Rest::Through(rest),
+            watch: None,
         }
     }
 
@@ -55,6 +69,7 @@ impl<B> Body<B> {
         Self {
             front: Some(bytes).filter(|bytes| !bytes.is_empty()),
             rest: trailers.map_or(Rest::Nothing, Rest::Trailers),
+            watch: None,
         }
     }
 }
@@ -74,8 +89,15 @@ where
         if let Some(front) = self.front.take() {
             return Poll::Ready(Some(Ok(Frame::data(front))));
         }
-        if let Rest::Through(body) = &mut self.rest {
-            let polled = Pin::new(body).poll_frame(context);
+        let this = &mut *self;
+        if let Rest::Through(body) = &mut this.rest {
+            let polled = Pin::new(&mut *body).poll_frame(context);
+            if let (Poll::Ready(frame), Some(watch)) = (&polled, &mut this.watch) {
+                watch.see(frame.as_ref().map(|frame| frame.as_ref().ok()));
+                if body.is_end_stream() {
+                    watch.see(None);
+                }
+            }
             return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
         }
         let trailers = match std::mem::replace(&mut self.rest, Rest::Nothing) {
@@ -96,11 +118,16 @@ where
 
     fn size_hint(&self) -> SizeHint {
         let front = self.front.as_ref().map_or(0, |front| front.len() as u64);
-        let Rest::Through(body) = &self.rest else {
-            return SizeHint::with_exact(front);
-        };
-        let rest = body.size_hint();
         let mut hint = SizeHint::new();
+        let rest = match &self.rest {
+            Rest::Nothing => return SizeHint::with_exact(front),
+            // HTTP/1 has no place for trailers behind a body whose length was said ahead.
+            Rest::Trailers(_) => {
+                hint.set_lower(front);
+                return hint;
+            }
+            Rest::Through(body) => body.size_hint(),
+        };
         hint.set_lower(front + rest.lower());
         if let Some(upper) = rest.upper() {
             hint.set_upper(front + upper);

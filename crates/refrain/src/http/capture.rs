@@ -46,14 +46,14 @@ where
 }
 
 /// Chunks of a body. A body of one chunk, as most are, is not copied.
-#[derive(Default)]
-struct Gathered {
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
     first: Bytes,
     more: BytesMut,
 }
 
 impl Gathered {
-    fn push(&mut self, data: Bytes) {
+    pub(super) fn push(&mut self, data: Bytes) {
         match (self.first.is_empty(), self.more.is_empty()) {
             (true, true) => self.first = data,
             (false, true) => {
@@ -66,11 +66,11 @@ impl Gathered {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.first.len() + self.more.len()
     }
 
-    fn into_bytes(self) -> Bytes {
+    pub(super) fn into_bytes(self) -> Bytes {
         match self.more.is_empty() {
             true => self.first,
             false => self.more.freeze(),
@@ -126,9 +126,11 @@ fn pack(
 
 /// Headers of one connection or one caller.
 fn is_own(name: &HeaderName) -> bool {
-    const OWN: [HeaderName; 8] = [
+    const OWN: [HeaderName; 10] = [
         header::SET_COOKIE,
         header::CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
         header::TRANSFER_ENCODING,
         header::CONTENT_LENGTH,
         header::UPGRADE,

@@ -1,6 +1,9 @@
 //! The layer that guards a service.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use http::request::Parts;
 use tower_layer::Layer;
@@ -25,6 +28,8 @@ pub(super) struct Shared {
     pub(super) problems: String,
     /// Says what the scope is, in place of the policy.
     pub(super) scope: Option<ScopeOf>,
+    /// How many requests are observed now.
+    pub(super) observed: Arc<AtomicUsize>,
 }
 
 type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
@@ -39,6 +44,7 @@ impl RefrainLayer {
                 policy,
                 problems: PROBLEMS_PATH.into(),
                 scope: None,
+                observed: Arc::default(),
             }),
         }
     }

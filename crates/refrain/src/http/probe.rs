@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header};
 
 use super::{
     Failure,
@@ -23,6 +23,28 @@ use crate::{
     record::Doubt,
 };
 
+/// What belongs to the duplicate alone: to its body, to its connection, or to a part or a version of an answer.
+const NOT_ASKED: [HeaderName; 18] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_ENCODING,
+    header::CONTENT_RANGE,
+    header::EXPECT,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::TRAILER,
+    header::CONNECTION,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::RANGE,
+    header::IF_RANGE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
+];
+
 /// Asks the inner service: 2xx is the outcome, 404 means that it never happened, anything else says nothing.
 pub(super) struct HttpProbe<S, B, R> {
     inner: Mutex<S>,
@@ -35,9 +57,7 @@ pub(super) struct HttpProbe<S, B, R> {
 impl<S, B, R> HttpProbe<S, B, R> {
     pub(super) fn new(inner: S, found: &Match, headers: &HeaderMap) -> Self {
         let mut headers = headers.clone();
-        for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::EXPECT] {
-            headers.remove(name);
-        }
+        NOT_ASKED.iter().for_each(|name| drop(headers.remove(name)));
         Self {
             inner: Mutex::new(inner),
             found: found.clone(),
@@ -108,10 +128,7 @@ where
         intent: &'a Intent,
         _doubt: Doubt,
     ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
-        Box::pin(async {
-            let asked = tokio::time::timeout(intent.terms.timeout, self.ask(intent)).await;
-            asked.ok().flatten().unwrap_or(Finding::Unknown)
-        })
+        Box::pin(async { self.ask(intent).await.unwrap_or(Finding::Unknown) })
     }
 }
 

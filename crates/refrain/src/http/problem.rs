@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::body::Body;
+use super::{body::Body, capture};
 use crate::outcome::Outcome;
 
 /// Where the pages behind a problem's `type` are served unless told otherwise.
@@ -180,9 +180,19 @@ impl Problem {
         self
     }
 
+    /// The answer for those who wait for the same one.
+    pub(super) fn outcome(&self, base: &str) -> Outcome {
+        let (head, _) = self.response::<()>(base).into_parts();
+        capture::answer(&head, &self.json(&self.page(base)), None)
+    }
+
+    fn page(&self, base: &str) -> String {
+        format!("{base}{}", self.code.code())
+    }
+
     /// The answer; `base` is where the pages are.
     pub(super) fn response<R>(&self, base: &str) -> Response<Body<R>> {
-        let page = format!("{base}{}", self.code.code());
+        let page = self.page(base);
         let mut response = Response::new(Body::full(self.json(&page)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();

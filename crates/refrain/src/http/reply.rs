@@ -22,8 +22,13 @@ pub(super) fn replay<R>(outcome: &Outcome) -> Response<Body<R>> {
 pub(super) fn answer<R>(outcome: &Outcome) -> Response<Body<R>> {
     let trailers = fields(outcome.trailers());
     let trailers = Some(trailers).filter(|trailers| !trailers.is_empty());
+    let mut headers = fields(outcome.headers());
+    // Servers send only those trailers that were announced.
+    for name in trailers.iter().flat_map(HeaderMap::keys) {
+        headers.append(header::TRAILER, name.clone().into());
+    }
     let mut response = Response::new(Body::with_trailers(outcome.body(), trailers));
-    *response.headers_mut() = fields(outcome.headers());
+    *response.headers_mut() = headers;
     // What was packed came from a response: a status that is none cannot be in there.
     *response.status_mut() =
         StatusCode::from_u16(outcome.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

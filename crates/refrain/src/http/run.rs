@@ -7,100 +7,197 @@ use std::{
     task::Poll,
 };
 
-use bytes::Bytes;
-use http::{Request, Response, StatusCode, request::Parts, response};
+use http::{Request, Response, StatusCode, response};
 use tokio::{sync::oneshot, time::timeout};
 
 use super::{
     Code, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
     body::Body,
     capture::{self, Read},
+    layer::Shared,
     problem::Problem,
     service::{Answer, Carried, Guarded},
 };
 use crate::{
+    Error, Intent, Outcome, Verdict,
     engine::{Guard, Running},
     policy::{Ending, Operation},
     record::{Reason, Settled},
 };
 
 /// What came of a run.
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
 pub(super) enum Ran<R, E> {
     /// The operation's own answer, settled.
     Answered(Answer<R, E>),
     /// Ours, because there is none.
     Failed(Problem),
-    /// Somebody took over meanwhile.
-    Overtaken,
+    /// Somebody took over meanwhile, and this came of that.
+    Overtaken(Verdict<Guard>),
 }
 
-/// The request as the operation gets it. What else the caller put on it stays.
-pub(super) fn request<B>(head: &Parts, body: Bytes) -> Request<Body<B>> {
-    Request::from_parts(head.clone(), Body::full(body))
-}
-
-/// Runs the operation in a task of its own and waits for its answer.
-pub(super) async fn detached<S, B, R>(
-    inner: S,
-    mut request: Request<Body<B>>,
-    guard: Guard,
-    operation: Arc<Operation>,
-) -> Ran<R, S::Error>
-where
-    S: Guarded<B, R>,
-    B: Carried,
-    R: Carried,
-{
-    let (reply, replied) = oneshot::channel();
-    let running = guard.start();
-    let grant = running.grant();
-    request.extensions_mut().insert(grant.fence);
-    request
-        .headers_mut()
-        .insert(REFRAIN_ATTEMPT, grant.attempt.into());
-    tokio::spawn(run(inner, request, running, operation, reply));
-    replied
-        .await
-        .unwrap_or_else(|_| Ran::Failed(unknown(Reason::Dropped)))
+/// One granted operation, and what it takes to settle it.
+pub(super) struct Run {
+    pub(super) shared: Arc<Shared>,
+    pub(super) operation: Arc<Operation>,
+    pub(super) intent: Intent,
 }
 
 type Reply<R, E> = oneshot::Sender<Ran<R, E>>;
 
-async fn run<S, B, R>(
-    inner: S,
-    request: Request<Body<B>>,
-    mut running: Running,
-    operation: Arc<Operation>,
-    reply: Reply<R, S::Error>,
-) where
-    S: Guarded<B, R>,
-    B: Carried,
-    R: Carried,
-{
-    let terms = operation.terms;
-    let mut work = pin!(caught(call(inner, request, operation.clone())));
-    match timeout(terms.timeout, &mut work).await {
-        Ok(called) => {
-            let ran = settle(running, &operation, called).await;
-            let _ = reply.send(ran);
-        }
-        Err(_) => {
-            doubt(&mut running, Reason::Timeout).await;
-            let _ = reply.send(Ran::Failed(unknown(Reason::Timeout)));
-            // The truth is welcome as long as it can still come. Behind that the attempt is ended here, so that it cannot act.
-            let left = terms.settle_after.saturating_sub(terms.timeout);
-            if let Ok(called) = timeout(left, work).await {
-                late(running, &operation, called).await;
+impl Run {
+    /// Runs the operation in a task of its own and waits for its answer.
+    pub(super) async fn detached<S, B, R>(
+        self,
+        inner: S,
+        mut request: Request<Body<B>>,
+        guard: Guard,
+    ) -> Ran<R, S::Error>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        let (reply, replied) = oneshot::channel();
+        let running = guard.start();
+        let grant = running.grant();
+        request.extensions_mut().insert(grant.fence);
+        request
+            .headers_mut()
+            .insert(REFRAIN_ATTEMPT, grant.attempt.into());
+        tokio::spawn(self.run(inner, request, running, reply));
+        replied
+            .await
+            .unwrap_or_else(|_| Ran::Failed(unknown(Reason::Dropped)))
+    }
+
+    async fn run<S, B, R>(
+        self,
+        inner: S,
+        request: Request<Body<B>>,
+        mut running: Running,
+        reply: Reply<R, S::Error>,
+    ) where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        let terms = self.operation.terms;
+        let mut work = pin!(caught(call(inner, request, self.operation.clone())));
+        match timeout(terms.timeout, &mut work).await {
+            Ok(called) => {
+                let ran = self.settle(running, called).await;
+                let _ = reply.send(ran);
             }
+            Err(_) => {
+                doubt(&mut running, Reason::Timeout).await;
+                let _ = reply.send(Ran::Failed(unknown(Reason::Timeout)));
+                // The truth is welcome as long as it can still come. Behind that the attempt is ended here, so that it cannot act.
+                let left = terms.settle_after.saturating_sub(terms.timeout);
+                if let Ok(called) = timeout(left, work).await {
+                    late(running, &self.operation, called).await;
+                }
+            }
+        }
+    }
+
+    async fn settle<R, E>(&self, mut running: Running, called: Called<R, E>) -> Ran<R, E> {
+        match called {
+            Called::Response(head, read) => self.settle_response(running, head, read).await,
+            Called::Error(error) => {
+                doubt(&mut running, Reason::Failed).await;
+                Ran::Answered(Err(error))
+            }
+            Called::Failure(Failure::NotSent) => {
+                let detail = "Nothing was sent. Send the same request with the same key again.";
+                let problem = Problem::new(Code::UpstreamUnreachable, detail);
+                let answer = problem.outcome(&self.shared.problems);
+                let ran = Ran::Failed(problem);
+                self.release(running, Some(answer), ran).await
+            }
+            Called::Failure(Failure::Lost(reason)) => {
+                doubt(&mut running, reason).await;
+                Ran::Failed(unknown(reason))
+            }
+        }
+    }
+
+    async fn settle_response<R, E>(
+        &self,
+        running: Running,
+        mut head: response::Parts,
+        read: Read<R>,
+    ) -> Ran<R, E> {
+        let operation = &*self.operation;
+        let ending = ending(operation, &mut head);
+        match (ending, read) {
+            (Ending::Keep, Read::Whole(body, trailers)) => {
+                let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_ref());
+                let outcome = outcome.sealed(running.id());
+                // The reply is made of the bytes that are stored.
+                let body = Body::with_trailers(outcome.body(), trailers);
+                self.keep(running, outcome, fresh(head, body)).await
+            }
+            (Ending::Keep, Read::Over(front, rest)) => {
+                let outcome = capture::outcome(operation, &head, None, None);
+                let fresh = fresh(head, Body::begun(front, rest));
+                self.keep(running, outcome, fresh).await
+            }
+            (Ending::Release, Read::Whole(body, trailers)) => {
+                let answer = capture::answer(&head, &body, trailers.as_ref());
+                let fresh = fresh(head, Body::with_trailers(body, trailers));
+                self.release(running, Some(answer), fresh).await
+            }
+            (Ending::Release, Read::Over(front, rest)) => {
+                let fresh = fresh(head, Body::begun(front, rest));
+                self.release(running, None, fresh).await
+            }
+        }
+    }
+
+    /// Stores the outcome; `ran` leaves only when that is done.
+    async fn keep<R, E>(&self, running: Running, outcome: Outcome, ran: Ran<R, E>) -> Ran<R, E> {
+        let mut running = running;
+        loop {
+            match running.complete(outcome.clone()).await {
+                Ok(Settled::Applied) => return ran,
+                Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
+                Err(error) => return Ran::Failed(not_stored(&error)),
+            }
+            // Overtaken: what counts is what the other one made of it.
+            running = match self.shared.engine.claim(&self.intent).await {
+                // Nothing, so this outcome is stored after all. What has run is not run again.
+                Ok(Verdict::Granted(guard)) => guard.start(),
+                Ok(other) => return Ran::Overtaken(other),
+                Err(error) => return Ran::Failed(not_stored(&error)),
+            };
+        }
+    }
+
+    /// Frees the key; `ran` leaves only when that is done.
+    async fn release<R, E>(
+        &self,
+        running: Running,
+        answer: Option<Outcome>,
+        ran: Ran<R, E>,
+    ) -> Ran<R, E> {
+        match running.release(answer).await {
+            Ok(Settled::Applied) => ran,
+            Ok(Settled::Fenced | Settled::TooEarly { .. }) => {
+                match self.shared.engine.claim(&self.intent).await {
+                    // The other one came to nothing, too; the key is free again when this is dropped.
+                    Ok(Verdict::Granted(_)) => ran,
+                    Ok(other) => Ran::Overtaken(other),
+                    Err(error) => Ran::Failed(not_stored(&error)),
+                }
+            }
+            Err(error) => Ran::Failed(not_stored(&error)),
         }
     }
 }
 
 /// What calling the operation gave.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made once a request and moved on at once"
-)]
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum Called<R, E> {
     Response(response::Parts, Read<R>),
     /// The service failed.
@@ -145,84 +242,18 @@ async fn caught<R, E>(work: impl Future<Output = Called<R, E>>) -> Called<R, E> 
     .await
 }
 
-async fn settle<R, E>(
-    mut running: Running,
-    operation: &Operation,
-    called: Called<R, E>,
-) -> Ran<R, E> {
-    match called {
-        Called::Response(head, read) => settle_response(running, operation, head, read).await,
-        Called::Error(error) => {
-            doubt(&mut running, Reason::Failed).await;
-            Ran::Answered(Err(error))
-        }
-        Called::Failure(Failure::NotSent) => {
-            let problem = Problem::new(
-                Code::UpstreamUnreachable,
-                "Nothing was sent. Send the same request with the same key again.",
-            );
-            stored(running.release(None).await, Ran::Failed(problem))
-        }
-        Called::Failure(Failure::Lost(reason)) => {
-            doubt(&mut running, reason).await;
-            Ran::Failed(unknown(reason))
-        }
-    }
-}
-
-async fn settle_response<R, E>(
-    running: Running,
-    operation: &Operation,
-    mut head: response::Parts,
-    read: Read<R>,
-) -> Ran<R, E> {
-    let ending = ending(operation, &mut head);
-    match (ending, read) {
-        (Ending::Keep, Read::Whole(body, trailers)) => {
-            let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_ref());
-            let outcome = outcome.sealed(running.id());
-            // The reply is made of the bytes that are stored.
-            let body = Body::with_trailers(outcome.body(), trailers);
-            let settled = running.complete(outcome).await;
-            stored(settled, fresh(head, body))
-        }
-        (Ending::Keep, Read::Over(front, rest)) => {
-            let outcome = capture::outcome(operation, &head, None, None);
-            let settled = running.complete(outcome).await;
-            stored(settled, fresh(head, Body::begun(front, rest)))
-        }
-        (Ending::Release, Read::Whole(body, trailers)) => {
-            let answer = capture::answer(&head, &body, trailers.as_ref());
-            let settled = running.release(Some(answer)).await;
-            stored(settled, fresh(head, Body::with_trailers(body, trailers)))
-        }
-        (Ending::Release, Read::Over(front, rest)) => {
-            let settled = running.release(None).await;
-            stored(settled, fresh(head, Body::begun(front, rest)))
-        }
-    }
-}
-
 fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
     Ran::Answered(Ok(Response::from_parts(head, body)))
 }
 
-/// A reply leaves only when what it says is stored.
-fn stored<R, E>(settled: crate::Result<Settled>, ran: Ran<R, E>) -> Ran<R, E> {
-    match settled {
-        Ok(Settled::Applied) => ran,
-        Ok(Settled::Fenced | Settled::TooEarly { .. }) => Ran::Overtaken,
-        Err(error) => {
-            tracing::error!(%error, "an outcome could not be stored");
-            let detail = "The operation has ended; its outcome could not be stored yet.";
-            let problem = Problem::new(Code::OutcomeUnknown, detail);
-            Ran::Failed(problem.with_status(StatusCode::SERVICE_UNAVAILABLE))
-        }
-    }
+fn not_stored(error: &Error) -> Problem {
+    tracing::error!(%error, "an outcome could not be stored");
+    let detail = "The operation has ended; its outcome could not be stored yet.";
+    Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// What becomes of the key: as the operation's answer says itself, or as the policy says.
-fn ending(operation: &Operation, head: &mut response::Parts) -> Ending {
+pub(super) fn ending(operation: &Operation, head: &mut response::Parts) -> Ending {
     let said = head.headers.remove(REFRAIN_OUTCOME);
     match said.as_ref().map(|value| value.as_bytes()) {
         Some(b"keep") => Ending::Keep,
@@ -257,21 +288,6 @@ async fn late<R, E>(running: Running, operation: &Operation, called: Called<R, E
         if let Err(error) = running.complete(outcome).await {
             tracing::error!(%error, "a late outcome could not be stored");
         }
-    }
-}
-
-/// Notes how an observed operation ended; its answer goes on untouched.
-pub(super) async fn note(running: Running, operation: &Operation, status: StatusCode) {
-    let settled = match operation.keeps(status.as_u16()) {
-        Ending::Keep => {
-            running
-                .complete(crate::Outcome::new(status.as_u16(), ""))
-                .await
-        }
-        Ending::Release => running.release(None).await,
-    };
-    if let Err(error) = settled {
-        tracing::warn!(operation = %operation.name, %error, "an observed operation could not be noted");
     }
 }
 

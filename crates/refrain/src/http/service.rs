@@ -8,12 +8,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
 use super::{
-    Code,
+    Code, REFRAIN_OUTCOME,
     body::{Body, BodyError},
     capture::{self, Read},
     extract::{self, HeadKey},
@@ -21,7 +21,7 @@ use super::{
     probe::HttpProbe,
     problem::Problem,
     reply,
-    run::{self, Ran},
+    run::{self, Ran, Run},
 };
 use crate::{
     Error, Fingerprint, Intent, Key, Verdict,
@@ -125,119 +125,7 @@ impl Shared {
     }
 }
 
-/// One guarded request on its way.
-pub(super) struct Guarding<S> {
-    pub(super) shared: Arc<Shared>,
-    pub(super) inner: S,
-    pub(super) found: Match,
-}
-
-impl<S> Guarding<S> {
-    async fn answer<B, R>(self, head: Parts, body: B) -> Answer<R, S::Error>
-    where
-        S: Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
-        if self.found.operation.mode == Mode::Observe {
-            return self.observe(head, body).await;
-        }
-        let operation = &*self.found.operation;
-        let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
-            Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(HeadKey::Absent) => return self.pass(head, Body::through(body)).await,
-            Ok(HeadKey::Found(key)) => Some(key),
-            Ok(HeadKey::NeedsBody) => None,
-            Err(error) => return Ok(self.refuse(&invalid(&error))),
-        };
-        let body = match capture::read(body, operation.request_bytes_max).await {
-            Ok(Read::Whole(body, _)) => body,
-            Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
-            Err(error) => return Ok(unreadable(error.as_ref())),
-        };
-        let key = match self.key(in_head, &head, &body) {
-            Ok(Some(key)) => key,
-            Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(None) => return self.pass(head, Body::full(body)).await,
-            Err(error) => return Ok(self.refuse(&invalid(&error))),
-        };
-        match self.intent(key, &head, &body) {
-            Ok(intent) => self.attend(intent, head, body).await,
-            Err(error) => Ok(self.refuse(&invalid(&error))),
-        }
-    }
-
-    fn key(&self, in_head: Option<Key>, head: &Parts, body: &Bytes) -> Result<Option<Key>, Error> {
-        let operation = &self.found.operation;
-        match in_head {
-            Some(key) => Ok(Some(key)),
-            None => {
-                let content = extract::content(head, body);
-                extract::find_key(&operation.key, operation.syntax, head, &content)
-            }
-        }
-    }
-
-    fn intent(&self, key: Key, head: &Parts, body: &Bytes) -> Result<Intent, Error> {
-        let (operation, secret) = (&self.found.operation, self.shared.engine.secret());
-        let scope = match &self.shared.scope {
-            Some(scope) => scope(head),
-            None => {
-                let value = |name: &str| self.found.value(name);
-                extract::scope(
-                    &operation.scope,
-                    secret,
-                    &head.headers,
-                    &operation.name,
-                    value,
-                )?
-            }
-        };
-        let content = extract::content(head, body);
-        let view = extract::view(head, &content);
-        Ok(Intent {
-            scope,
-            key,
-            fingerprint: Fingerprint::of(secret, &operation.fingerprint, &view),
-            credential: (operation.replay_to == ReplayTo::SameCredential)
-                .then(|| extract::credential(&operation.credential, secret, &head.headers)),
-            terms: operation.terms,
-            probe: None,
-        })
-    }
-
-    /// Asks for the right to run until there is an answer.
-    async fn attend<B, R>(self, mut intent: Intent, head: Parts, body: Bytes) -> Answer<R, S::Error>
-    where
-        S: Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
-        if self.found.operation.probe.is_some() {
-            let probe = HttpProbe::<S, B, R>::new(self.inner.clone(), &self.found, &head.headers);
-            intent.probe = Some(Arc::new(probe));
-        }
-        loop {
-            let verdict = match self.shared.engine.attend(&intent).await {
-                Ok(Turn::Verdict(verdict)) => verdict,
-                Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
-                Err(error) => return self.store_failed(&error, head, body).await,
-            };
-            let guard = match verdict {
-                Verdict::Granted(guard) => guard,
-                other => return Ok(self.other(&other)),
-            };
-            let operation = self.found.operation.clone();
-            let request = run::request(&head, body.clone());
-            match run::detached(self.inner.clone(), request, guard, operation).await {
-                Ran::Answered(response) => return response,
-                Ran::Failed(problem) => return Ok(self.refuse(&problem)),
-                // Somebody took over while it ran: what counts is what the other one makes of it.
-                Ran::Overtaken => {}
-            }
-        }
-    }
-
+impl Shared {
     /// The answer to everybody who may not run.
     fn other<G, R>(&self, verdict: &Verdict<G>) -> Response<Body<R>> {
         let problem = match verdict {
@@ -274,7 +162,145 @@ impl<S> Guarding<S> {
     }
 
     fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
-        problem.response(&self.shared.problems)
+        problem.response(&self.problems)
+    }
+}
+
+/// What a request intends: its scope, key, fingerprint and credential, on the operation's terms.
+pub(super) fn intent(
+    shared: &Shared,
+    found: &Match,
+    key: Key,
+    head: &Parts,
+    body: &Bytes,
+) -> Result<Intent, Error> {
+    let (operation, secret) = (&found.operation, shared.engine.secret());
+    let scope = match &shared.scope {
+        Some(scope) => scope(head),
+        None => {
+            let (parts, name) = (&operation.scope, &operation.name);
+            extract::scope(parts, secret, &head.headers, name, |it| found.value(it))?
+        }
+    };
+    let content = extract::content(head, body);
+    let view = extract::view(head, &content);
+    Ok(Intent {
+        scope,
+        key,
+        fingerprint: Fingerprint::of(secret, &operation.fingerprint, &view),
+        credential: (operation.replay_to == ReplayTo::SameCredential)
+            .then(|| extract::credential(&operation.credential, secret, &head.headers)),
+        terms: operation.terms,
+        probe: None,
+    })
+}
+
+/// A request body that was read to its end.
+struct Received {
+    bytes: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Received {
+    fn into_body<B>(self) -> Body<B> {
+        Body::with_trailers(self.bytes, self.trailers)
+    }
+}
+
+/// One guarded request on its way.
+pub(super) struct Guarding<S> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) inner: S,
+    pub(super) found: Match,
+}
+
+impl<S> Guarding<S> {
+    async fn answer<B, R>(self, head: Parts, body: B) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        if self.found.operation.mode == Mode::Observe {
+            return self.observe(head, body).await;
+        }
+        let operation = &*self.found.operation;
+        let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
+            Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
+            Ok(HeadKey::Absent) => return self.pass(head, Body::through(body)).await,
+            Ok(HeadKey::Found(key)) => Some(key),
+            Ok(HeadKey::NeedsBody) => None,
+            Err(error) => return Ok(self.refuse(&invalid(&error))),
+        };
+        let body = match capture::read(body, operation.request_bytes_max).await {
+            Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
+            Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
+            Err(error) => return Ok(unreadable(error.as_ref())),
+        };
+        let key = match self.key(in_head, &head, &body.bytes) {
+            Ok(Some(key)) => key,
+            Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
+            Ok(None) => return self.pass(head, body.into_body()).await,
+            Err(error) => return Ok(self.refuse(&invalid(&error))),
+        };
+        match intent(&self.shared, &self.found, key, &head, &body.bytes) {
+            Ok(intent) => self.attend(intent, head, body).await,
+            Err(error) => Ok(self.refuse(&invalid(&error))),
+        }
+    }
+
+    fn key(&self, in_head: Option<Key>, head: &Parts, body: &Bytes) -> Result<Option<Key>, Error> {
+        let operation = &self.found.operation;
+        match in_head {
+            Some(key) => Ok(Some(key)),
+            None => {
+                let content = extract::content(head, body);
+                extract::find_key(&operation.key, operation.syntax, head, &content)
+            }
+        }
+    }
+
+    /// Asks for the right to run, and runs it.
+    async fn attend<B, R>(
+        self,
+        mut intent: Intent,
+        head: Parts,
+        body: Received,
+    ) -> Answer<R, S::Error>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        if self.found.operation.probe.is_some() {
+            let probe = HttpProbe::<S, B, R>::new(self.inner.clone(), &self.found, &head.headers);
+            intent.probe = Some(Arc::new(probe));
+        }
+        let verdict = match self.shared.engine.attend(&intent).await {
+            Ok(Turn::Verdict(verdict)) => verdict,
+            Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
+            Err(error) => return self.store_failed(&error, head, body).await,
+        };
+        let shared = self.shared.clone();
+        let guard = match verdict {
+            Verdict::Granted(guard) => guard,
+            other => return Ok(shared.other(&other)),
+        };
+        let run = Run {
+            shared: self.shared,
+            operation: self.found.operation,
+            intent,
+        };
+        let request = Request::from_parts(head, body.into_body());
+        Ok(match run.detached(self.inner, request, guard).await {
+            Ran::Answered(response) => return response,
+            Ran::Failed(problem) => shared.refuse(&problem),
+            Ran::Overtaken(verdict) => shared.other(&verdict),
+        })
+    }
+
+    fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
+        self.shared.refuse(problem)
     }
 
     fn missing(&self) -> Problem {
@@ -299,10 +325,10 @@ impl<S> Guarding<S> {
     }
 
     async fn store_failed<B, R>(
-        mut self,
+        self,
         error: &Error,
         head: Parts,
-        body: Bytes,
+        body: Received,
     ) -> Answer<R, S::Error>
     where
         S: Guarded<B, R>,
@@ -311,74 +337,22 @@ impl<S> Guarding<S> {
         tracing::error!(operation = %name, %error, "the store failed");
         if self.found.operation.on_store_failure == OnStoreFailure::Pass {
             self.shared.engine.tally().count(Count::Unguarded);
-            let request = Request::from_parts(head, Body::full(body));
-            return self
-                .inner
-                .call(request)
-                .await
-                .map(|response| response.map(Body::through));
+            return self.pass(head, body.into_body()).await;
         }
         let detail = "Nothing was run. Send the same request with the same key again.";
         let problem = Problem::new(Code::StoreUnavailable, detail);
         Ok(self.refuse(&problem.with_retry_after(Duration::from_secs(1))))
     }
 
-    /// Lets a request through unguarded.
-    async fn pass<B, R>(mut self, head: Parts, body: Body<B>) -> Answer<R, S::Error>
+    /// Lets a request through unguarded. What the operation says to us alone stays here all the same.
+    pub(super) async fn pass<B, R>(mut self, head: Parts, body: Body<B>) -> Answer<R, S::Error>
     where
         S: Guarded<B, R>,
     {
         let request = Request::from_parts(head, body);
-        self.inner
-            .call(request)
-            .await
-            .map(|response| response.map(Body::through))
-    }
-
-    /// Counts what would have happened, and changes nothing.
-    async fn observe<B, R>(mut self, head: Parts, body: B) -> Answer<R, S::Error>
-    where
-        S: Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
-        let operation = self.found.operation.clone();
-        let read = match capture::read(body, operation.request_bytes_max).await {
-            Ok(read) => read,
-            Err(error) => return Ok(unreadable(error.as_ref())),
-        };
-        let (body, whole) = match read {
-            Read::Whole(body, _) => (Body::full(body.clone()), Some(body)),
-            Read::Over(front, rest) => (Body::begun(front, rest), None),
-        };
-        let turn = match whole.map(|whole| self.observed_intent(&head, &whole)) {
-            Some(Ok(Some(intent))) => self.shared.engine.attend(&intent).await.ok(),
-            _ => None,
-        };
-        let request = Request::from_parts(head, body);
-        let Some(Turn::Verdict(Verdict::Granted(guard))) = turn else {
-            return self
-                .inner
-                .call(request)
-                .await
-                .map(|response| response.map(Body::through));
-        };
-        let running = guard.start();
-        let response = self.inner.call(request).await?;
-        run::note(running, &operation, response.status()).await;
+        let mut response = self.inner.call(request).await?;
+        response.headers_mut().remove(REFRAIN_OUTCOME);
         Ok(response.map(Body::through))
-    }
-
-    /// Records of an observed operation are kept apart: they have no bodies, and must not answer anybody later.
-    fn observed_intent(&self, head: &Parts, body: &Bytes) -> Result<Option<Intent>, Error> {
-        let operation = &self.found.operation;
-        let content = extract::content(head, body);
-        let key = extract::find_key(&operation.key, operation.syntax, head, &content)?;
-        let Some(key) = key else { return Ok(None) };
-        let mut intent = self.intent(key, head, body)?;
-        intent.scope = intent.scope.with("mode", "observe");
-        intent.terms.wait = Duration::ZERO;
-        Ok(Some(intent))
     }
 }
 

@@ -74,13 +74,16 @@ impl Memory {
     }
 
     fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
-        let counter = self.shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
-        let fence = Fence {
-            epoch: 1,
-            counter,
-            nonce: self.shared.nonce,
+        // Counted under the record's lock: fences of one record grow.
+        let command = || {
+            let counter = self.shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
+            let fence = Fence {
+                epoch: 1,
+                counter,
+                nonce: self.shared.nonce,
+            };
+            Command::Claim(claim.clone(), fence)
         };
-        let command = Command::Claim(claim.clone(), fence);
         match self.apply(claim.id, command)? {
             Reply::Verdict(verdict) => Ok(verdict),
             Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
@@ -88,15 +91,16 @@ impl Memory {
     }
 
     fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
-        match self.apply(id, command)? {
+        match self.apply(id, || command)? {
             Reply::Settled(settled) => Ok(settled),
             Reply::Verdict(_) | Reply::Aged => Err(mixed_up()),
         }
     }
 
-    fn apply(&self, id: RecordId, command: Command) -> Result<Reply> {
+    fn apply(&self, id: RecordId, command: impl FnOnce() -> Command) -> Result<Reply> {
         let shared = &*self.shared;
         shared.table.with(id, |entry| {
+            let command = command();
             let is_claim = matches!(command, Command::Claim(..));
             if is_claim && entry.get().is_none() {
                 shared.check_room()?;
@@ -186,7 +190,7 @@ impl Store for Memory {
             let Some(last) = ids.last() else { break };
             after = Some(*last);
             for id in ids.into_iter().take((at_most - swept) as usize) {
-                self.apply(id, Command::Age)?;
+                self.apply(id, || Command::Age)?;
                 swept += 1;
             }
         }

@@ -1,0 +1,156 @@
+//! Claims whose answer reached nobody: the caller has gone, or the store's answer got lost on its way.
+//!
+//! Such a claim may stand all the same. Left alone it would block its key for a whole lease and then count as
+//! indeterminate, although nothing ever ran. So it is looked after here until it is known to be released.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Weak},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use super::Inner;
+use crate::{
+    Error, ErrorKind, Result,
+    policy::Terms,
+    record::{Claim, Grant, Reason, Record, State, Verdict},
+    store::{AnyStore, Store},
+};
+
+const LOOK_FIRST: Duration = Duration::from_millis(50);
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How often the store is asked about a lost claim, and how often it must have answered "no such claim" to be believed:
+/// a claim may arrive at the store behind the question for it.
+const LOOKS_MAX: u32 = 16;
+const DENIALS_ENOUGH: u32 = 5;
+
+type Answering = Pin<Box<dyn Future<Output = Result<Verdict>> + Send>>;
+
+/// One claim on its way to the store and back.
+///
+/// Dropped in the middle it goes on in the background, and what it is granted is released.
+pub(super) struct Asked<'a> {
+    inner: &'a Arc<Inner>,
+    claim: &'a Claim,
+    terms: &'a Terms,
+    /// `None` once answered.
+    answering: Option<Answering>,
+    /// Whether the store may have heard of it.
+    is_under_way: bool,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(inner: &'a Arc<Inner>, claim: &'a Claim, terms: &'a Terms) -> Self {
+        let answering = Box::pin(ask(inner.store.clone(), claim.clone()));
+        Self {
+            inner,
+            claim,
+            terms,
+            answering: Some(answering),
+            is_under_way: false,
+        }
+    }
+}
+
+async fn ask(store: AnyStore, claim: Claim) -> Result<Verdict> {
+    let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
+    verdicts.pop().unwrap_or_else(|| {
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the store gave no answer to a claim",
+        ))
+    })
+}
+
+impl Future for Asked<'_> {
+    type Output = Result<Verdict>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let Some(answering) = &mut this.answering else {
+            return Poll::Pending;
+        };
+        this.is_under_way = true;
+        let polled = answering.as_mut().poll(context);
+        if polled.is_ready() {
+            this.answering = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let answering = self.answering.take().filter(|_| self.is_under_way);
+        if let Some(answering) = answering {
+            let (inner, claim, terms) = (self.inner.clone(), self.claim.clone(), *self.terms);
+            self.inner.spawn(async move {
+                match answering.await {
+                    // Dropped at once, which releases it.
+                    Ok(Verdict::Granted(grant)) => drop(inner.grant(&claim, grant, &terms)),
+                    Err(error) if may_be_applied(&error) => inner.look_for_lost(&claim, &terms),
+                    Ok(_) | Err(_) => {}
+                }
+            });
+        }
+    }
+}
+
+/// Whether a claim may stand although this came back.
+pub(super) fn may_be_applied(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
+}
+
+impl Inner {
+    /// Looks in the background whether a claim stands whose answer got lost, and releases it if so.
+    pub(super) fn look_for_lost(self: &Arc<Self>, claim: &Claim, terms: &Terms) {
+        let Some(lost) = self.tally.lose_claim() else {
+            tracing::warn!(record = %claim.id, "too many claims got lost: if this one stands, it lapses");
+            return;
+        };
+        let (engine, claim, terms) = (Arc::downgrade(self), claim.clone(), *terms);
+        self.spawn(async move {
+            let _lost = lost;
+            look(engine, claim, terms).await;
+        });
+    }
+}
+
+/// Ends when the claim is released, denied often enough, or the engine has gone.
+async fn look(engine: Weak<Inner>, claim: Claim, terms: Terms) {
+    let mut pause = LOOK_FIRST;
+    let mut denials = 0;
+    for _ in 0..LOOKS_MAX {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK_PAUSE_MAX);
+        let Some(inner) = engine.upgrade() else {
+            return;
+        };
+        match inner.store.read(claim.id).await {
+            Ok(Some(reading)) if let Some(grant) = granted(&reading.record, &claim) => {
+                return drop(inner.grant(&claim, grant, &terms));
+            }
+            Ok(_) => denials += 1,
+            Err(error) if error.is_retryable() => {}
+            Err(_) => return,
+        }
+        if denials == DENIALS_ENOUGH {
+            return;
+        }
+    }
+    tracing::warn!(record = %claim.id, "whether a lost claim stands could not be learnt: if so, it lapses");
+}
+
+/// What this claim was granted, if the record stands under it.
+fn granted(record: &Record, claim: &Claim) -> Option<Grant> {
+    let hold = match &record.state {
+        State::InFlight { hold, .. } => hold,
+        State::Indeterminate { hold, reason } if *reason == Reason::Lapsed => hold,
+        _ => return None,
+    };
+    (hold.claimant == claim.claimant).then_some(Grant {
+        fence: hold.fence,
+        attempt: hold.attempts,
+    })
+}

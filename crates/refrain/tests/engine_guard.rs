@@ -1,0 +1,346 @@
+//! Who holds a claim can vanish at any point: before it starts, while it runs, in a panic, or while the store has not even answered.
+//! Before the start nothing has run, so the key must be free at once; left to its lease it would end as "indeterminate"
+//! and swallow a first request. Behind the start it may have taken effect, so it must never be released.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{
+    Engine, ErrorKind, Intent, Key, Outcome, Scope, Store, Terms, Verdict,
+    engine::{Count, Guard, Running},
+    record::{Reason, State},
+    store::{Query, StateName},
+};
+
+#[path = "support/scripted.rs"]
+mod scripted;
+use scripted::{Fault, Op, Scripted, complete, until};
+
+fn intent() -> Intent {
+    let mut intent = Intent::new(Scope::none(), Key::new("k").unwrap());
+    intent.terms.wait = Duration::ZERO;
+    intent
+}
+
+async fn granted(engine: &Engine, intent: &Intent) -> Guard {
+    match engine.claim(intent).await.unwrap() {
+        Verdict::Granted(guard) => guard,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// The state of the one record there is, and why where it is indeterminate.
+async fn state(store: &Scripted) -> Option<(StateName, Option<Reason>)> {
+    let page = store.records.list(&Query::default()).await.unwrap();
+    page.readings.first().map(|reading| {
+        let reason = match &reading.record.state {
+            State::Indeterminate { reason, .. } => Some(*reason),
+            _ => None,
+        };
+        (reading.record.state.name(), reason)
+    })
+}
+
+async fn settled(store: &Scripted) -> Option<(StateName, Option<Reason>)> {
+    for _ in 0..2_000 {
+        match state(store).await {
+            Some((StateName::InFlight, _)) => tokio::time::sleep(Duration::from_millis(1)).await,
+            other => return other,
+        }
+    }
+    panic!("still in flight");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_frees_the_key() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    drop(granted(&engine, &intent()).await);
+    assert_eq!(settled(&store).await, None);
+    drop(granted(&engine, &intent()).await);
+    assert_eq!(engine.tally().get(Count::PossibleDuplicate), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_run_leaves_doubt_and_its_reason() {
+    type Drops = fn(Running);
+    let cases: [(Drops, Reason); 2] = [
+        (drop, Reason::Dropped),
+        (
+            |running| {
+                let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let _running = running;
+                    panic!("a handler that fails");
+                }));
+                assert!(panicked.is_err());
+            },
+            Reason::Panicked,
+        ),
+    ];
+    for (drops, reason) in cases {
+        let store = Scripted::new();
+        let engine = Engine::new(store.clone());
+        drops(granted(&engine, &intent()).await.start());
+        let expected = Some((StateName::Indeterminate, Some(reason)));
+        assert_eq!(settled(&store).await, expected);
+        let verdict = engine.claim(&intent()).await.unwrap();
+        assert!(matches!(verdict, Verdict::Indeterminate(_)), "{verdict:?}");
+        assert_eq!(engine.tally().get(Count::Doubted), 1);
+    }
+}
+
+#[test]
+fn drops_on_a_thread_without_a_runtime_are_settled_on_the_engines() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let guard = runtime.block_on(granted(&engine, &intent()));
+    drop(guard);
+    assert_eq!(runtime.block_on(settled(&store)), None);
+    let running = runtime.block_on(granted(&engine, &intent())).start();
+    drop(running);
+    let expected = Some((StateName::Indeterminate, Some(Reason::Dropped)));
+    assert_eq!(runtime.block_on(settled(&store)), expected);
+}
+
+/// Engines live in statics, and runtimes come and go: each `#[tokio::test]` has its own.
+#[test]
+fn an_engine_outlives_the_runtime_of_its_first_claim() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let first = runtime();
+    let guard = first.block_on(granted(&engine, &intent()));
+    drop(first);
+    // Nowhere to settle it: this one is left to its lease.
+    drop(guard);
+    runtime().block_on(async {
+        let mut other = intent();
+        other.key = Key::new("other").unwrap();
+        other.terms.lease = Duration::from_millis(900);
+        let running = granted(&engine, &other).await.start();
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let verdict = engine.claim(&other).await.unwrap();
+        assert!(
+            matches!(verdict, Verdict::InFlight { .. }),
+            "renewed on the new runtime, too: {verdict:?}"
+        );
+        complete(running, "").await;
+    });
+}
+
+/// The client hangs up while the store is still thinking about its claim, and the store grants it to nobody.
+#[tokio::test]
+async fn a_claim_cancelled_on_its_way_does_not_block_the_key() {
+    for fault in [
+        Fault::DoneLate(Duration::from_millis(60)),
+        Fault::AnswersLate(Duration::from_millis(60)),
+    ] {
+        let store = Scripted::new();
+        let engine = Engine::new(store.clone());
+        store.set(Op::Claim, 1, fault);
+        let gone = tokio::time::timeout(Duration::from_millis(20), engine.attend(&intent())).await;
+        assert!(gone.is_err());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(settled(&store).await, None, "{fault:?}");
+        drop(granted(&engine, &intent()).await);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_was_never_asked_leaves_nothing_behind() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    let intent = intent();
+    drop(engine.attend(&intent));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(store.calls(Op::Claim), 0);
+}
+
+/// A cancelled claim whose answer gets lost on top of that.
+#[tokio::test(start_paused = true)]
+async fn a_claim_cancelled_and_lost_is_found_and_released() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 1, Fault::LosesAnswer(Duration::from_secs(1)));
+    let gone = tokio::time::timeout(Duration::from_millis(20), engine.attend(&intent())).await;
+    assert!(gone.is_err());
+    assert_eq!(state(&store).await.unwrap().0, StateName::InFlight);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(state(&store).await, None);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_got_lost_is_asked_again_and_granted_once() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 1, Fault::LosesAnswer(Duration::ZERO));
+    let guard = granted(&engine, &intent()).await;
+    assert_eq!((guard.attempt(), store.calls(Op::Claim)), (1, 2));
+    let settled = guard.start().complete(Outcome::new(200, "")).await.unwrap();
+    assert_eq!(settled, refrain::Settled::Applied);
+    assert_eq!(engine.tally().get(Count::PossibleDuplicate), 0);
+}
+
+/// Both answers lost: the caller is told that nothing ran, so the claim must not stand in the way of its retry.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_stands_unknown_to_its_caller_is_released() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
+    // The store is down for a while, behind the lease even.
+    store.set(Op::Read, 9, Fault::Fails(ErrorKind::Unavailable));
+    let error = engine.claim(&intent()).await.unwrap_err();
+    assert!(error.is_retryable());
+    assert_eq!(state(&store).await.unwrap().0, StateName::InFlight);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(state(&store).await, None, "released although it had lapsed");
+    drop(granted(&engine, &intent()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_for_lost_claims_ends_and_touches_nobody_elses() {
+    let store = Scripted::on_runtime_clock();
+    let (engine, other) = (Engine::new(store.clone()), Engine::new(store.clone()));
+    let _theirs = granted(&other, &intent()).await.start();
+    store.set(Op::Claim, 2, Fault::Fails(ErrorKind::Unavailable));
+    engine.claim(&intent()).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(state(&store).await.unwrap().0, StateName::InFlight);
+    assert!((1..=16).contains(&store.calls(Op::Read)));
+    let looked = store.calls(Op::Read);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(store.calls(Op::Read), looked);
+}
+
+#[tokio::test]
+async fn errors_that_say_that_nothing_was_done_are_not_asked_again() {
+    for kind in [ErrorKind::Full, ErrorKind::Corrupt, ErrorKind::Unsupported] {
+        let store = Scripted::new();
+        let engine = Engine::new(store.clone());
+        store.set(Op::Claim, 9, Fault::Fails(kind));
+        let error = engine.claim(&intent()).await.unwrap_err();
+        assert_eq!((error.kind(), store.calls(Op::Claim)), (kind, 1));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(store.calls(Op::Read), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_completion_that_is_cut_off_ends_stored_or_in_doubt_but_not_released() {
+    for (fault, expected) in [
+        (
+            Fault::DoneLate(Duration::from_millis(50)),
+            StateName::Completed,
+        ),
+        (
+            Fault::AnswersLate(Duration::from_millis(50)),
+            StateName::Completed,
+        ),
+        (Fault::Hangs, StateName::Indeterminate),
+    ] {
+        let store = Scripted::new();
+        let engine = Engine::new(store.clone());
+        let running = granted(&engine, &intent()).await.start();
+        store.set(Op::Settle, 1, fault);
+        let completing = running.complete(Outcome::new(200, "done"));
+        let cut = tokio::time::timeout(Duration::from_millis(20), completing).await;
+        assert!(cut.is_err());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(state(&store).await.unwrap().0, expected, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_doubt_that_is_cut_off_leaves_nobody_waiting() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    let mut running = granted(&engine, &intent()).await.start();
+    let waiter = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            let mut patient = intent();
+            patient.terms.wait = Duration::from_secs(30);
+            engine.claim(&patient).await.unwrap()
+        }
+    });
+    until(|| engine.tally().waiting_now() == 1).await;
+    store.set(Op::Settle, 1, Fault::Hangs);
+    let cut = tokio::time::timeout(Duration::from_millis(20), running.doubt(Reason::Timeout)).await;
+    assert!(cut.is_err());
+    let asked = store.calls(Op::Claim);
+    drop(running);
+    until(|| store.calls(Op::Claim) > asked).await;
+    waiter.abort();
+}
+
+#[tokio::test]
+async fn run_in_one_line_leaves_doubt_when_it_panics_or_is_dropped() {
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    let running = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            let work = async |_| panic!("work that fails");
+            engine.run(&intent(), work).await
+        }
+    });
+    assert!(running.await.unwrap_err().is_panic());
+    let panicked = Some((StateName::Indeterminate, Some(Reason::Panicked)));
+    assert_eq!(settled(&store).await, panicked);
+
+    let store = Scripted::new();
+    let engine = Engine::new(store.clone());
+    let intent = intent();
+    let run = engine.run(&intent, async |_| std::future::pending().await);
+    let cut = tokio::time::timeout(Duration::from_millis(20), run).await;
+    assert!(cut.is_err());
+    let dropped = Some((StateName::Indeterminate, Some(Reason::Dropped)));
+    assert_eq!(settled(&store).await, dropped);
+}
+
+#[tokio::test]
+async fn the_longest_wait_that_can_be_written_is_no_panic() {
+    let engine = Engine::new(Scripted::new());
+    let mut intent = intent();
+    intent.terms = Terms {
+        wait: Duration::MAX,
+        ..Terms::default()
+    };
+    drop(granted(&engine, &intent).await);
+}
+
+/// A resource remembers the highest fence it saw and refuses lower ones: later grants must be higher.
+#[test]
+fn fences_of_one_record_grow_under_contention() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .unwrap();
+    let engine = Engine::new(Scripted::new());
+    let highest = Arc::new(std::sync::Mutex::new(None));
+    runtime.block_on(async {
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let (engine, highest) = (engine.clone(), highest.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..2_000 {
+                    let Verdict::Granted(guard) = engine.claim(&intent()).await.unwrap() else {
+                        continue;
+                    };
+                    let running = guard.start();
+                    let before = highest.lock().unwrap().replace(running.fence());
+                    assert!(before < Some(running.fence()));
+                    let _ = running.release(None).await.unwrap();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
