@@ -17,7 +17,6 @@ use refrain::{
     store::AnyStore,
 };
 use serde::Deserialize;
-use tower_layer::Layer as _;
 
 mod book;
 pub use book::{Book, Paid, Payment};
@@ -32,10 +31,9 @@ pub async fn app(folder: &Path) -> anyhow::Result<Router> {
     let payments = Router::new()
         .route("/v1/payments", get(look_up).post(pay))
         .with_state(book);
-    let guarded = RefrainLayer::new(Engine::new(store), policy()?).layer(payments);
-    // The layer goes around the router as a whole, not with `Router::layer` into each of its handlers:
-    // its probe is a GET, and has to be routed to the handler for GET.
-    Ok(Router::new().fallback_service(guarded))
+    // Whether an indeterminate payment happened is asked of the service without its guard.
+    let layer = RefrainLayer::new(Engine::new(store), policy()?).with_probes(payments.clone());
+    Ok(payments.layer(layer))
 }
 
 /// What is guarded, and how. The same could stand in `refrain.toml`.

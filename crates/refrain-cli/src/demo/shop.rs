@@ -29,7 +29,6 @@ use refrain::{
 use serde::Deserialize;
 use serde_json::json;
 use tokio::{net::TcpListener, time::sleep};
-use tower_layer::Layer as _;
 
 use super::ledger::{Charge, Ledger};
 
@@ -69,7 +68,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Puts the layer around all routes at once: the probe has to find its way to another one.
 async fn guard(app: Router, folder: &Path) -> refrain::Result<Router> {
     let options = Options {
         segment_bytes_max: SEGMENT_BYTES_MAX,
@@ -77,8 +75,8 @@ async fn guard(app: Router, folder: &Path) -> refrain::Result<Router> {
     };
     let address = format!("file:{}", folder.display());
     let engine = Engine::new(AnyStore::open_with(&address, options).await?);
-    let guarded = RefrainLayer::new(engine, policy()?).layer(app);
-    Ok(Router::new().fallback_service(guarded))
+    let layer = RefrainLayer::new(engine, policy()?).with_probes(app.clone());
+    Ok(app.layer(layer))
 }
 
 /// Real payments take longer times; the demo is in a hurry.

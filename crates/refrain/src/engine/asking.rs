@@ -50,16 +50,18 @@ impl<'a> Asking<'a> {
             engine,
             intent,
             claim,
-            deadline: Instant::now() + terms.wait.min(WAIT_MAX),
+            deadline: tokio::time::Instant::now() + terms.wait.min(WAIT_MAX),
         }
     }
 
     pub(super) async fn ask(&self) -> Result<Turn> {
         let mut pause = POLL_FIRST;
         loop {
+            let asked = tokio::time::Instant::now();
             match self.ask_store().await? {
                 Verdict::Granted(grant) => {
-                    let guard = self.inner().grant(&self.claim, grant, &self.intent.terms);
+                    let terms = &self.intent.terms;
+                    let guard = self.inner().grant(&self.claim, grant, terms, asked);
                     return Ok(Turn::Verdict(Verdict::Granted(guard)));
                 }
                 Verdict::InFlight { lease_left } => match self.wait(&mut pause, lease_left).await {
@@ -103,7 +105,7 @@ impl<'a> Asking<'a> {
     }
 
     async fn wait(&self, pause: &mut Duration, lease_left: Duration) -> Waited {
-        if Instant::now() >= self.deadline {
+        if tokio::time::Instant::now() >= self.deadline {
             return Waited::TimeIsUp;
         }
         if let Some(flight) = self.inner().flights.find(&self.claim) {

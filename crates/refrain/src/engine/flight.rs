@@ -34,7 +34,7 @@ pub(super) struct Flight {
     /// What runs, and for whom: its end is shown to nobody else.
     fingerprint: Fingerprint,
     credential: Option<Credential>,
-    /// When it was granted; leases are renewed from then on.
+    /// When it was asked for; leases are renewed, and the attempt's time is counted, from then on.
     pub(super) since: Instant,
     ended: watch::Sender<Option<Ended>>,
     /// Off once it has ended or is in doubt.
@@ -98,14 +98,20 @@ impl Flights {
         (is_same && is_shown).then_some(flight)
     }
 
-    pub(super) fn start(&self, claim: &Claim, grant: Grant, terms: Terms) -> Arc<Flight> {
+    pub(super) fn start(
+        &self,
+        claim: &Claim,
+        grant: Grant,
+        terms: Terms,
+        since: Instant,
+    ) -> Arc<Flight> {
         let flight = Arc::new(Flight {
             id: claim.id,
             fence: grant.fence,
             terms,
             fingerprint: claim.fingerprint,
             credential: claim.credential,
-            since: Instant::now(),
+            since,
             ended: watch::Sender::new(None),
             is_renewed: AtomicBool::new(true),
             is_ending: AtomicBool::new(false),

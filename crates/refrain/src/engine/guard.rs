@@ -5,6 +5,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{Ended, Flight, Inner};
 use crate::{
     Outcome, Result,
@@ -51,8 +53,15 @@ struct Hold {
 }
 
 impl Inner {
-    pub(super) fn grant(self: &Arc<Self>, claim: &Claim, grant: Grant, terms: &Terms) -> Guard {
-        let flight = self.flights.start(claim, grant, *terms);
+    /// `asked` is the moment before the store was asked: every time that the store counts for this claim begins later.
+    pub(super) fn grant(
+        self: &Arc<Self>,
+        claim: &Claim,
+        grant: Grant,
+        terms: &Terms,
+        asked: Instant,
+    ) -> Guard {
+        let flight = self.flights.start(claim, grant, *terms, asked);
         Guard {
             hold: Some(Hold {
                 inner: self.clone(),
@@ -111,6 +120,13 @@ impl Running {
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.hold.flight.fence
+    }
+
+    /// Until when it may act: behind that, somebody may have been told that it never happened.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        let flight = &self.hold.flight;
+        flight.since + flight.terms.settle_after
     }
 
     /// It ended: stores the outcome, then wakes those who wait. Welcome also after a [`doubt`](Self::doubt).

@@ -88,7 +88,9 @@ impl Drop for Asked<'_> {
             self.inner.spawn(async move {
                 match answering.await {
                     // Dropped at once, which releases it.
-                    Ok(Verdict::Granted(grant)) => drop(inner.grant(&claim, grant, &terms)),
+                    Ok(Verdict::Granted(grant)) => {
+                        drop(inner.grant(&claim, grant, &terms, tokio::time::Instant::now()));
+                    }
                     Err(error) if may_be_applied(&error) => inner.look_for_lost(&claim, &terms),
                     Ok(_) | Err(_) => {}
                 }
@@ -129,7 +131,7 @@ async fn look(engine: Weak<Inner>, claim: Claim, terms: Terms) {
         };
         match inner.store.read(claim.id).await {
             Ok(Some(reading)) if let Some(grant) = granted(&reading.record, &claim) => {
-                return drop(inner.grant(&claim, grant, &terms));
+                return drop(inner.grant(&claim, grant, &terms, tokio::time::Instant::now()));
             }
             Ok(_) => denials += 1,
             Err(error) if error.is_retryable() => {}

@@ -8,8 +8,13 @@ use std::{
 use http::request::Parts;
 use tower_layer::Layer;
 
-use super::{RefrainService, problem::PROBLEMS_PATH};
-use crate::{Engine, Policy, Scope};
+use super::{
+    RefrainService,
+    probe::{self, Ask, Nothing},
+    problem::PROBLEMS_PATH,
+    service::{Carried, Guarded},
+};
+use crate::{Engine, Operation, Policy, Scope};
 
 /// Guards the operations of a service as a policy says.
 ///
@@ -28,6 +33,8 @@ pub(super) struct Shared {
     pub(super) problems: String,
     /// Says what the scope is, in place of the policy.
     pub(super) scope: Option<ScopeOf>,
+    /// Who is asked what became of an indeterminate operation.
+    pub(super) probes: Option<Ask>,
     /// How many requests are observed now.
     pub(super) observed: Arc<AtomicUsize>,
 }
@@ -44,6 +51,7 @@ impl RefrainLayer {
                 policy,
                 problems: PROBLEMS_PATH.into(),
                 scope: None,
+                probes: None,
                 observed: Arc::default(),
             }),
         }
@@ -53,6 +61,31 @@ impl RefrainLayer {
     #[must_use]
     pub fn with_scope(mut self, scope: impl Fn(&Parts) -> Scope + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.shared).scope = Some(Arc::new(scope));
+        self
+    }
+
+    /// Who is asked with the policy's `probe` what became of an indeterminate operation.
+    ///
+    /// The guarded service itself is never asked: with axum's `Router::layer` it is the handler of one route,
+    /// which would take the probe for the operation. Name the whole router, unguarded:
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use refrain::{Engine, Policy, http::RefrainLayer, store::Memory};
+    ///
+    /// let router: Router = Router::new()
+    ///     .route("/v1/payments", get(async || "what was charged").post(async || "charged"));
+    /// let layer = RefrainLayer::new(Engine::new(Memory::new()), Policy::default())
+    ///     .with_probes(router.clone());
+    /// let app = router.layer(layer);
+    /// ```
+    #[must_use]
+    pub fn with_probes<S, R>(mut self, service: S) -> Self
+    where
+        S: Guarded<Nothing, R>,
+        R: Carried,
+    {
+        Arc::make_mut(&mut self.shared).probes = Some(probe::ask(service));
         self
     }
 
@@ -68,6 +101,12 @@ impl<S> Layer<S> for RefrainLayer {
     type Service = RefrainService<S>;
 
     fn layer(&self, inner: S) -> RefrainService<S> {
+        let has_probe = |operation: &Operation| operation.probe.is_some();
+        if self.shared.probes.is_none() && self.shared.policy.operations().any(has_probe) {
+            tracing::warn!(
+                "the policy has a `probe`, and nobody to ask: name the service with `RefrainLayer::with_probes`"
+            );
+        }
         RefrainService {
             inner,
             shared: self.shared.clone(),

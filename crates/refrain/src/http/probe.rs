@@ -1,14 +1,17 @@
-//! The policy's `probe`: asks the service itself what became of an indeterminate operation.
+//! The policy's `probe`: asks what became of an indeterminate operation.
+//!
+//! It asks a service that was named for this, never the guarded one:
+//! that may be the handler of the operation itself, which a router has put behind the layer alone, and would run it.
 
 use std::{
     fmt,
-    marker::PhantomData,
+    future::poll_fn,
     pin::Pin,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response};
 
 use super::{
     Failure,
@@ -45,28 +48,79 @@ const NOT_ASKED: [HeaderName; 18] = [
     header::IF_UNMODIFIED_SINCE,
 ];
 
-/// Asks the inner service: 2xx is the outcome, 404 means that it never happened, anything else says nothing.
-pub(super) struct HttpProbe<S, B, R> {
-    inner: Mutex<S>,
+/// Asks a service: answers the head and the body, the latter as far as the cap allows.
+pub(super) type Ask =
+    Arc<dyn Fn(Request<Body<Nothing>>, usize) -> Asking<Option<Asked>> + Send + Sync>;
+
+type Asking<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// No body at all.
+pub(super) type Nothing = http_body_util::Empty<Bytes>;
+
+/// What a service answered; without the body where that is over the cap.
+pub(super) struct Asked {
+    head: response::Parts,
+    body: Option<(Bytes, Option<HeaderMap>)>,
+}
+
+/// Makes a service that can be asked of any service.
+pub(super) fn ask<S, R>(service: S) -> Ask
+where
+    S: Guarded<Nothing, R>,
+    R: Carried,
+{
+    let service = Mutex::new(service);
+    Arc::new(move |request, bytes_max| {
+        let service = service
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        Box::pin(ask_once(service, request, bytes_max))
+    })
+}
+
+async fn ask_once<S, R>(
+    mut service: S,
+    request: Request<Body<Nothing>>,
+    bytes_max: usize,
+) -> Option<Asked>
+where
+    S: Guarded<Nothing, R>,
+    R: Carried,
+{
+    poll_fn(|context| service.poll_ready(context)).await.ok()?;
+    let response = service.call(request).await.ok()?;
+    if response.extensions().get::<Failure>().is_some() {
+        return None;
+    }
+    let (head, body) = response.into_parts();
+    let body = match capture::read(body, bytes_max).await.ok()? {
+        Read::Whole(body, trailers) => Some((body, trailers)),
+        Read::Over(..) => None,
+    };
+    Some(Asked { head, body })
+}
+
+/// Asks with the policy's `probe`: 2xx is the outcome, 404 means that it never happened, anything else says nothing.
+pub(super) struct HttpProbe {
+    ask: Ask,
     found: Match,
     /// Who asks is who sent the duplicate.
     headers: HeaderMap,
-    bodies: PhantomData<fn() -> (B, R)>,
 }
 
-impl<S, B, R> HttpProbe<S, B, R> {
-    pub(super) fn new(inner: S, found: &Match, headers: &HeaderMap) -> Self {
+impl HttpProbe {
+    pub(super) fn new(ask: &Ask, found: &Match, headers: &HeaderMap) -> Self {
         let mut headers = headers.clone();
         NOT_ASKED.iter().for_each(|name| drop(headers.remove(name)));
         Self {
-            inner: Mutex::new(inner),
+            ask: ask.clone(),
             found: found.clone(),
             headers,
-            bodies: PhantomData,
         }
     }
 
-    fn request(&self, intent: &Intent) -> Option<Request<Body<B>>> {
+    fn request(&self, intent: &Intent) -> Option<Request<Body<Nothing>>> {
         let probe = self.found.operation.probe.as_ref()?;
         let target = probe.target(|name| match name {
             "key" => Some(intent.key.as_str().as_bytes()),
@@ -78,38 +132,18 @@ impl<S, B, R> HttpProbe<S, B, R> {
         Some(request)
     }
 
-    async fn ask(&self, intent: &Intent) -> Option<Finding>
-    where
-        S: Guarded<B, R>,
-        R: Carried,
-    {
-        let request = self.request(intent)?;
-        let mut inner = self
-            .inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        std::future::poll_fn(|context| inner.poll_ready(context))
-            .await
-            .ok()?;
-        let response = inner.call(request).await.ok()?;
-        if response.extensions().get::<Failure>().is_some() {
-            return None;
-        }
+    async fn look(&self, intent: &Intent) -> Option<Finding> {
         let operation = &self.found.operation;
-        let (head, body) = response.into_parts();
+        let request = self.request(intent)?;
+        let Asked { head, body } = (self.ask)(request, operation.outcome_bytes_max).await?;
         match head.status {
             StatusCode::NOT_FOUND => Some(Finding::NeverHappened),
             status if status.is_success() => {
-                let read = capture::read(body, operation.outcome_bytes_max)
-                    .await
-                    .ok()?;
-                let outcome = match &read {
-                    Read::Whole(body, trailers) => {
-                        capture::outcome(operation, &head, Some(body), trailers.as_ref())
-                    }
-                    Read::Over(..) => capture::outcome(operation, &head, None, None),
+                let (body, trailers) = match &body {
+                    Some((body, trailers)) => (Some(body), trailers.as_ref()),
+                    None => (None, None),
                 };
+                let outcome = capture::outcome(operation, &head, body, trailers);
                 Some(Finding::Happened(outcome))
             }
             _ => None,
@@ -117,22 +151,17 @@ impl<S, B, R> HttpProbe<S, B, R> {
     }
 }
 
-impl<S, B, R> Probe for HttpProbe<S, B, R>
-where
-    S: Guarded<B, R>,
-    B: Carried,
-    R: Carried,
-{
+impl Probe for HttpProbe {
     fn probe<'a>(
         &'a self,
         intent: &'a Intent,
         _doubt: Doubt,
     ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
-        Box::pin(async { self.ask(intent).await.unwrap_or(Finding::Unknown) })
+        Box::pin(async { self.look(intent).await.unwrap_or(Finding::Unknown) })
     }
 }
 
-impl<S, B, R> fmt::Debug for HttpProbe<S, B, R> {
+impl fmt::Debug for HttpProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HttpProbe({})", self.found.operation.name)
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use http::{Request, Response, StatusCode, response};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{sync::oneshot, time::timeout_at};
 
 use super::{
     Code, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
@@ -82,9 +82,10 @@ impl Run {
         B: Carried,
         R: Carried,
     {
-        let terms = self.operation.terms;
+        let deadline = running.deadline();
+        let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
         let mut work = pin!(caught(call(inner, request, self.operation.clone())));
-        match timeout(terms.timeout, &mut work).await {
+        match timeout_at(patience, &mut work).await {
             Ok(called) => {
                 let ran = self.settle(running, called).await;
                 let _ = reply.send(ran);
@@ -93,8 +94,7 @@ impl Run {
                 doubt(&mut running, Reason::Timeout).await;
                 let _ = reply.send(Ran::Failed(unknown(Reason::Timeout)));
                 // The truth is welcome as long as it can still come. Behind that the attempt is ended here, so that it cannot act.
-                let left = terms.settle_after.saturating_sub(terms.timeout);
-                if let Ok(called) = timeout(left, work).await {
+                if let Ok(called) = timeout_at(deadline, work).await {
                     late(running, &self.operation, called).await;
                 }
             }

@@ -272,8 +272,8 @@ impl<S> Guarding<S> {
         B: Carried,
         R: Carried,
     {
-        if self.found.operation.probe.is_some() {
-            let probe = HttpProbe::<S, B, R>::new(self.inner.clone(), &self.found, &head.headers);
+        if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
+            let probe = HttpProbe::new(ask, &self.found, &head.headers);
             intent.probe = Some(Arc::new(probe));
         }
         let verdict = match self.shared.engine.attend(&intent).await {
