@@ -1,1 +1,3 @@
 //! What the tests of every store and service share.
+
+pub mod disk;
