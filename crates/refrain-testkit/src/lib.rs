@@ -17,3 +17,5 @@ pub mod store_suite;
 
 pub mod ledger;
 pub use ledger::{Audit, Ledger, Seen};
+
+pub mod disk;

@@ -43,6 +43,8 @@ mod image;
 mod keeper;
 mod manifest;
 mod recover;
+mod scan;
+
 mod segment;
 mod snapshot;
 mod writer;
@@ -54,8 +56,10 @@ use manifest::Manifest;
 use segment::{Location, Segment};
 use writer::{Queue, Request};
 
-/// How often a record may have been moved while it is looked for.
-const MOVES_MAX: usize = 10_000;
+/// So often a record is looked up anew that is moved while it is looked up.
+const FIND_MAX: u32 = 1_000_000;
+/// The longest outcome, and the largest segment: offsets and lengths are 32 bits wide.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// How an embedded store is opened.
 #[derive(Debug, Clone)]
@@ -198,7 +202,8 @@ impl Embedded {
     /// # Errors
     /// When another process holds the folder, it is not ours, its format is not known, or it cannot be read or written.
     /// Damage is no error: see [`damage`](Self::damage).
-    pub fn open(folder: &Path, options: Options) -> Result<Self> {
+    pub fn open(folder: &Path, mut options: Options) -> Result<Self> {
+        options.segment_bytes_max = options.segment_bytes_max.min(BYTES_MAX);
         let folder = Folder::hold(&*options.disk, folder)?;
         let mut recovered = recover::recover(&*options.disk, &folder.path, &folder.secret, false)?;
         let clock = match recovered.manifest.clock {
@@ -209,9 +214,12 @@ impl Embedded {
         for damage in &recovered.damage {
             tracing::error!(%damage, folder = %folder.path.display(), "the store is damaged");
         }
-        let mut manifest = recovered.manifest;
-        manifest.epoch += 1;
-        manifest.clock = Some(clock.mark());
+        recovered.manifest.epoch += 1;
+        recovered.manifest.clock = Some(clock.mark());
+        recovered.manifest.time = clock.now();
+        recovered.begin(&*options.disk, &folder.path)?;
+        let previous = recovered.last_log();
+        let manifest = recovered.manifest;
         let epoch = manifest.epoch;
         let segments = recovered.sealed.iter().map(|sealed| &sealed.segment);
         let shared = Arc::new(Shared {
@@ -226,7 +234,7 @@ impl Embedded {
             queue: Queue::default(),
             keeper: Keeper::new(recovered.sealed),
         });
-        let threads = Mutex::new(shared.start_threads(epoch)?);
+        let threads = Mutex::new(shared.start_threads(epoch, previous)?);
         let opened = Self {
             inner: Arc::new(Inner { shared, threads }),
         };
@@ -338,6 +346,16 @@ impl Embedded {
     }
 }
 
+fn check_len(end: &Settlement) -> Result<()> {
+    match end {
+        Settlement::Complete { outcome, .. } if outcome.encoded().len() as u64 > BYTES_MAX => {
+            let message = format!("an outcome of more than {BYTES_MAX} bytes cannot be stored");
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn mixed_up() -> Error {
     Error::new(
         ErrorKind::Corrupt,
@@ -373,6 +391,7 @@ impl Store for Embedded {
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        check_len(&end)?;
         self.ask_settled(id, Request::Settle(fence, end.sealed(id)))
             .await
     }
@@ -417,7 +436,7 @@ impl Shared {
     /// The record as it stands; reads its outcome from the disk.
     fn find(&self, id: RecordId) -> Result<Option<Record>> {
         self.check_open()?;
-        for _ in 0..MOVES_MAX {
+        for _ in 0..FIND_MAX {
             let at = match self.table.get(id) {
                 None => return self.absent(id),
                 Some(Slot::Live(live)) => return Ok(Some(live.record)),
@@ -431,13 +450,26 @@ impl Shared {
                 .get(&at.segment)
                 .cloned();
             match segment {
-                Some(segment) => return segment.read(id, at).map(Some),
+                Some(segment) => return self.known(id, segment.read(id, at)?),
                 // Compacted since we looked: the table knows the new place.
                 None => std::thread::yield_now(),
             }
         }
-        let message = format!("record {id} is moved about; ask again");
-        Err(Error::new(ErrorKind::Unavailable, message))
+        Err(self.damaged(id))
+    }
+
+    /// A record that is past its time may have begun another life in a stretch that cannot be read.
+    fn known(&self, id: RecordId, record: Record) -> Result<Option<Record>> {
+        let has_holes = self.damage.iter().any(|damage| damage.record.is_none());
+        let is_past = || {
+            step(Some(record.clone()), Command::Age, self.clock.now())
+                .record
+                .is_none()
+        };
+        match has_holes && is_past() {
+            false => Ok(Some(record)),
+            true => Err(self.damaged(id)),
+        }
     }
 
     /// Absent is only known where everything could be read.

@@ -14,6 +14,7 @@ use super::{
     image::{self, Kind},
     lock,
     recover::{self, Sealed},
+    scan,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Noted, Row, Snapshot},
     writer::{Request, is_full},
@@ -42,9 +43,18 @@ impl Shared {
                 break;
             }
             self.raise_watermark(&due)?;
-            swept += match due.iter().all(|sealed| sealed.drop_at <= now) {
-                true => self.drop_segments(&due)?,
-                false => self.compact(&due)?,
+            let done = match due.iter().all(|sealed| sealed.drop_at <= now) {
+                true => self.drop_segments(&due),
+                false => self.compact(&due),
+            };
+            swept += match done {
+                Ok(count) => count,
+                Err(Trouble::Damaged(number, error)) => {
+                    tracing::error!(%error, "a segment cannot be swept");
+                    self.keeper.mark_damaged(number);
+                    0
+                }
+                Err(Trouble::Failed(error)) => return Err(error),
             };
         }
         Ok(swept)
@@ -52,8 +62,14 @@ impl Shared {
 
     /// The next segments to drop together, or to compact into one.
     fn due(&self, now: Timestamp) -> Vec<Sealed> {
-        let mut sealed = self.keeper.sealed();
-        sealed.retain(|sealed| !sealed.is_damaged);
+        let (mut sealed, active) = self.keeper.sealed();
+        // A spare that was too short is sealed while the segment before it is still written to:
+        // a record that can still change could not be carried past it.
+        let is_behind = |sealed: &Sealed| {
+            !sealed.segment.is_archive
+                && active.is_some_and(|active| sealed.segment.number > active)
+        };
+        sealed.retain(|sealed| !sealed.is_damaged && !is_behind(sealed));
         let (past, rest): (Vec<_>, Vec<_>) =
             sealed.into_iter().partition(|sealed| sealed.drop_at <= now);
         if !past.is_empty() {
@@ -104,20 +120,27 @@ impl Shared {
             .map_err(|error| self.sweep_failed(&error))
     }
 
-    fn drop_segments(&self, due: &[Sealed]) -> Result<u32> {
+    fn drop_segments(&self, due: &[Sealed]) -> Swept<u32> {
         let mut swept = 0;
         for sealed in due {
             for row in self.rows(&sealed.segment)? {
                 swept += u32::from(self.forget(&sealed.segment, &row));
             }
         }
-        self.admit(due, None)?;
+        self.admit(due, None)
+            .map_err(|error| self.sweep_failed(&error))?;
         self.retire(due, None);
         Ok(swept)
     }
 
-    fn rows(&self, segment: &Segment) -> Result<Vec<Row>> {
-        recover::snapshot_of(&*self.options.disk, segment).map(|snapshot| snapshot.rows)
+    fn rows(&self, segment: &Segment) -> Swept<Vec<Row>> {
+        let snapshot = recover::snapshot_of(&*self.options.disk, segment)?;
+        let accepted = &lock(&self.manifest).accepted;
+        match snapshot.open_damage(segment.number, accepted) {
+            None => Ok(snapshot.rows),
+            // Damaged since the store was opened: what it was must not go with the segment.
+            Some(offset) => Err(Trouble::Damaged(segment.number, segment.unreadable(offset))),
+        }
     }
 
     /// Takes a record out of the table if this row is still what it stands for.
@@ -129,24 +152,25 @@ impl Shared {
         })
     }
 
-    fn compact(&self, due: &[Sealed]) -> Result<u32> {
+    fn compact(&self, due: &[Sealed]) -> Swept<u32> {
         let mut archive = Archive::new(self);
         for sealed in due {
-            match archive.take(&sealed.segment) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    tracing::error!(%error, "a segment cannot be compacted");
-                    self.keeper.mark_damaged(sealed.segment.number);
-                    return Ok(0);
-                }
-                Err(error) => return Err(error),
+            if let Err(error) = archive.take(&sealed.segment) {
+                archive.discard();
+                return Err(error);
             }
         }
         let Archived { made, moves, gone } = archive.finish()?;
+        if let Err(error) = self.admit(due, made.as_ref()) {
+            // After any other error the manifest on the disk may count on it.
+            if let Some(made) = made.filter(|_| is_full(&error)) {
+                self.remove(&made.segment);
+            }
+            return Err(self.sweep_failed(&error).into());
+        }
         if let Some(made) = &made {
             self.add_segment(&made.segment);
         }
-        self.admit(due, made.as_ref())?;
         for (id, old, new) in moves {
             self.table.with(id, |entry| {
                 if matches!(entry.get(), Some(Slot::Stored(at)) if *at == old) {
@@ -163,16 +187,17 @@ impl Shared {
     }
 
     /// From here on the store consists of `made` instead of `due`.
-    fn admit(&self, due: &[Sealed], made: Option<&Sealed>) -> Result<()> {
+    fn admit(&self, due: &[Sealed], made: Option<&Sealed>) -> io::Result<()> {
         self.edit_manifest(|manifest| {
             for sealed in due {
-                manifest.segments.remove(&sealed.segment.number);
+                let number = sealed.segment.number;
+                manifest.segments.remove(&number);
+                manifest.accepted.retain(|(segment, _)| *segment != number);
             }
             manifest
                 .segments
                 .extend(made.map(|made| made.segment.number));
         })
-        .map_err(|error| self.sweep_failed(&error))
     }
 
     /// Removes segments that nothing points to any more. Who reads from one of them still can.
@@ -186,12 +211,16 @@ impl Shared {
         segments.retain(|number, _| !numbers.contains(number));
         drop(segments);
         for sealed in due {
-            for path in [&sealed.segment.path, &snapshot::path(&sealed.segment)] {
-                if let Err(error) = self.options.disk.remove(path) {
-                    tracing::warn!(file = %path.display(), %error, "a file could not be removed");
-                }
-            }
+            self.remove(&sealed.segment);
         }
+    }
+
+    fn remove(&self, segment: &Segment) {
+        let (disk, path) = (&*self.options.disk, &segment.path);
+        if let Err(error) = disk.remove(path) {
+            tracing::warn!(file = %path.display(), %error, "a file could not be removed");
+        }
+        snapshot::remove(disk, segment);
     }
 
     fn sweep_failed(&self, error: &io::Error) -> Error {
@@ -203,6 +232,21 @@ impl Shared {
             self.folder.path.display()
         );
         Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// Why something could not be swept.
+enum Trouble {
+    /// This segment cannot be read to its end: it stays as it is.
+    Damaged(u32, Error),
+    Failed(Error),
+}
+
+type Swept<T> = Result<T, Trouble>;
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
     }
 }
 
@@ -247,14 +291,19 @@ impl<'a> Archive<'a> {
     }
 
     /// Takes over what of this segment is still needed.
-    fn take(&mut self, segment: &Arc<Segment>) -> Result<()> {
+    fn take(&mut self, segment: &Arc<Segment>) -> Swept<()> {
         for row in self.shared.rows(segment)? {
             let old = row.location(segment.number);
             let slot = self.shared.table.get(row.id);
             if !row.kind.ends_by_time() || !matches!(slot, Some(Slot::Stored(at)) if at == old) {
                 continue;
             }
-            let record = segment.read(row.id, old)?;
+            let record = segment
+                .read(row.id, old)
+                .map_err(|error| match error.kind() {
+                    ErrorKind::Corrupt => Trouble::Damaged(segment.number, error),
+                    _ => Trouble::Failed(error),
+                })?;
             match step(Some(record), Command::Age, self.now).record {
                 Some(record) => self.push(row.id, old, record)?,
                 None => self.gone.push((segment.clone(), row)),
@@ -269,7 +318,9 @@ impl<'a> Archive<'a> {
             .push(id, kind, |out| image::encode(out, id, Some(&record)));
         self.open.push((old, record));
         match self.builder.image_bytes() >= FRAME_BYTES {
-            true => self.flush().map_err(|error| self.failed(&error)),
+            true => self
+                .flush()
+                .map_err(|error| self.shared.sweep_failed(&error)),
             false => Ok(()),
         }
     }
@@ -284,13 +335,14 @@ impl<'a> Archive<'a> {
         };
         let place = Place {
             seed: segment.seed,
+            start: self.end,
             ordinal: self.ordinal,
             time: self.now,
         };
         let entries = self.builder.assemble(&mut self.frame, place);
         let written = segment.file.write_all_at(&self.frame, self.end as u64);
         for (entry, (old, record)) in entries.iter().zip(self.open.drain(..)) {
-            let note = recover::noted(entry, Some(&record), self.end);
+            let note = scan::noted(entry, Some(&record), self.end);
             self.moves
                 .push((entry.id, old, note.row.location(segment.number)));
             self.noted.push(note);
@@ -318,36 +370,44 @@ impl<'a> Archive<'a> {
 
     /// Makes the new segment durable, with its snapshot.
     fn finish(mut self) -> Result<Archived> {
-        let done = self.flush().and_then(|()| self.seal());
-        let made = done.map_err(|error| self.failed(&error))?;
-        Ok(Archived {
-            made,
-            moves: self.moves,
-            gone: self.gone,
-        })
+        match self.flush().and_then(|()| self.seal()) {
+            Ok(snapshot) => Ok(self.archived(snapshot)),
+            Err(error) => {
+                let failed = self.shared.sweep_failed(&error);
+                self.discard();
+                Err(failed)
+            }
+        }
     }
 
-    fn seal(&mut self) -> io::Result<Option<Sealed>> {
-        let Some(segment) = self.segment.take() else {
-            return Ok(None);
-        };
-        segment.file.sync()?;
-        let len = self.end as u64;
-        let snapshot = Snapshot::new(len, self.now, &self.noted);
-        snapshot.write(&*self.shared.options.disk, &segment)?;
-        Ok(Some(Sealed {
+    fn seal(&self) -> io::Result<Snapshot> {
+        let snapshot = Snapshot::new(self.end as u64, self.now, &self.noted);
+        if let Some(segment) = &self.segment {
+            segment.file.sync()?;
+            snapshot.write(&*self.shared.options.disk, segment)?;
+        }
+        Ok(snapshot)
+    }
+
+    fn archived(self, snapshot: Snapshot) -> Archived {
+        let sealed = |segment| Sealed {
             segment: Arc::new(segment),
-            len,
+            len: snapshot.len,
             compact_at: snapshot.compact_at,
             drop_at: snapshot.drop_at,
             is_damaged: false,
-        }))
+        };
+        Archived {
+            made: self.segment.map(sealed),
+            moves: self.moves,
+            gone: self.gone,
+        }
     }
 
-    fn failed(&self, error: &io::Error) -> Error {
+    /// Nothing counts on it yet.
+    fn discard(self) {
         if let Some(segment) = &self.segment {
-            let _ = self.shared.options.disk.remove(&segment.path);
+            self.shared.remove(segment);
         }
-        self.shared.sweep_failed(error)
     }
 }

@@ -123,6 +123,8 @@ impl dyn DiskFile {
 }
 
 /// Puts a whole file in place at once: it is there entirely or not at all.
+///
+/// An error that says that the disk is full means that nothing was replaced.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let file = disk.create(&fresh)?;
@@ -130,7 +132,8 @@ pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<
     file.sync()?;
     disk.rename(&fresh, path)?;
     match path.parent() {
-        Some(folder) => disk.sync_folder(folder),
+        // Which of the two will be found after a loss of power is not known: never taken for a disk that is merely full.
+        Some(folder) => disk.sync_folder(folder).map_err(io::Error::other),
         None => Ok(()),
     }
 }

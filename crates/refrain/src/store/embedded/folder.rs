@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{Read, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -19,17 +19,21 @@ const FORMAT: &str = "1";
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) secret: Secret,
-    /// Held as long as this is open; the system lets go of it when the process dies.
-    _lock: File,
+    /// The system lets go of it when the process dies.
+    lock: File,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a process that is being started just now has the file open, too.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Folder {
     /// Takes hold of the folder, and makes it if there is none.
     pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
-        // Outcomes are other people's data: nobody else on the machine reads them.
-        let mut builder = fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(path);
-        made.map_err(|error| trouble(path, "cannot be made", error))?;
+        make(disk, path).map_err(|error| trouble(path, "cannot be made", error))?;
         refuse_foreign(path)?;
         let lock = take_lock(path)?;
         let secret = match fs::read_to_string(path.join(IDENTITY)) {
@@ -45,9 +49,31 @@ impl Folder {
         Ok(Self {
             path: path.into(),
             secret,
-            _lock: lock,
+            lock,
         })
     }
+}
+
+/// Makes the folder where there is none, and its name durable.
+fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
+    // Outcomes are other people's data: nobody else on the machine reads them.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)?;
+    for made in missing {
+        let parent = match made.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        match disk.sync_folder(parent) {
+            // Who may make a folder there may not always read there.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn trouble(path: &Path, what: &str, error: std::io::Error) -> Error {

@@ -4,7 +4,10 @@
 //! and the identity of the damaged one known.
 //! A frame is written only after the frame before it is durable.
 //! So a frame that cannot be read and has a readable one behind it is corruption;
-//! the last one may also be torn, which shows in the parts that are still zero as the segment was allocated.
+//! the last one may also be torn, which shows in sectors that are still zero as the segment was allocated.
+//! A header says how many of its frame's sectors are zero by rights, so that a body full of zeros is not taken for a torn one.
+
+use std::ops::Range;
 
 use crate::{
     clock::Timestamp,
@@ -15,8 +18,8 @@ use crate::{
 use super::image::Kind;
 
 const MAGIC: [u8; 4] = *b"rFr1";
-const HEADER_LEN: usize = 28;
-/// Never zero: shows that a frame was written to its end.
+const HEADER_LEN: usize = 32;
+/// Never zero: where it is missing, a frame was not written to its end.
 const END: u8 = 0xa5;
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
@@ -84,11 +87,14 @@ impl Builder {
         let mut offset = out.len();
         out.extend_from_slice(&self.images);
         out.push(END);
-        let header = Header {
+        let mut header = Header {
             len: out.len() as u32,
             count: self.rows.len() as u32,
+            blank: 0,
             place,
         };
+        out[..HEADER_LEN].copy_from_slice(&header.encode());
+        header.blank = blank_sectors(out, place.start);
         out[..HEADER_LEN].copy_from_slice(&header.encode());
         let entry = |row: &Row| {
             let start = offset;
@@ -109,6 +115,8 @@ impl Builder {
 pub(super) struct Place {
     /// Known to this store and segment alone: a frame from elsewhere, or one forged inside a body, is none.
     pub(super) seed: u64,
+    /// Where in the segment it starts.
+    pub(super) start: usize,
     /// Counts the frames of a segment.
     pub(super) ordinal: u32,
     pub(super) time: Timestamp,
@@ -127,6 +135,8 @@ pub(super) struct Entry {
 struct Header {
     len: u32,
     count: u32,
+    /// How many sectors are zero and were written so.
+    blank: u32,
     place: Place,
 }
 
@@ -138,27 +148,36 @@ impl Header {
         out[8..12].copy_from_slice(&self.count.to_le_bytes());
         out[12..16].copy_from_slice(&self.place.ordinal.to_le_bytes());
         out[16..24].copy_from_slice(&self.place.time.0.to_le_bytes());
-        let sum = Self::checksum(&out[..24], self.place.seed);
-        out[24..].copy_from_slice(&sum.to_le_bytes());
+        out[24..28].copy_from_slice(&self.blank.to_le_bytes());
+        let sum = Self::checksum(&out[..28], self.place.seed);
+        out[28..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
-    fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
+    fn decode(segment: &[u8], seed: u64, start: usize) -> Option<Self> {
+        let bytes = segment.get(start..)?;
         let mut reader = Reader(bytes);
-        let fields = bytes.get(..24)?;
+        let fields = bytes.get(..28)?;
         if reader.array()? != MAGIC {
             return None;
         }
         let (len, count) = (reader.u32()?, reader.u32()?);
         let ordinal = reader.u32()?;
         let time = Timestamp(reader.u64()?);
+        let blank = reader.u32()?;
         let place = Place {
             seed,
+            start,
             ordinal,
             time,
         };
         let fits = reader.u32()? == Self::checksum(fields, seed) && len as usize > HEADER_LEN;
-        fits.then_some(Self { len, count, place })
+        fits.then_some(Self {
+            len,
+            count,
+            blank,
+            place,
+        })
     }
 
     fn checksum(fields: &[u8], seed: u64) -> u32 {
@@ -177,6 +196,8 @@ pub(super) enum Found {
         place: Place,
         entries: Vec<Entry>,
         end: usize,
+        /// Parts of it may never have been written, if its images say so too.
+        is_unfinished: bool,
     },
     /// Nothing but zeros from here on: the end.
     End,
@@ -206,11 +227,11 @@ pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, is_last: 
     }
 }
 
-/// A frame whose header, table and end mark are whole.
+/// A frame whose header and table are whole.
 fn whole_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<Found> {
-    let header = Header::decode(segment.get(at..)?, seed)?;
+    let header = Header::decode(segment, seed, at)?;
     let frame = segment.get(at..at + header.len as usize)?;
-    if header.place.ordinal != ordinal || frame.last() != Some(&END) {
+    if header.place.ordinal != ordinal {
         return None;
     }
     let entries = table(frame, header.count as usize)?;
@@ -222,6 +243,7 @@ fn whole_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<Fou
         place: header.place,
         entries: entries.into_iter().map(shifted).collect(),
         end: at + frame.len(),
+        is_unfinished: header.is_unfinished(segment),
     })
 }
 
@@ -258,7 +280,7 @@ fn next_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<usiz
     let mut from = at + 1;
     while let Some(found) = find_magic(segment.get(from..)?) {
         let start = from + found;
-        let header = Header::decode(&segment[start..], seed);
+        let header = Header::decode(segment, seed, start);
         if header.is_some_and(|header| header.place.ordinal > ordinal) {
             return Some(start);
         }
@@ -275,32 +297,56 @@ fn find_magic(bytes: &[u8]) -> Option<usize> {
 
 /// The ordinal of the frame at `at`, to go on behind damage.
 pub(super) fn ordinal_at(segment: &[u8], seed: u64, at: usize) -> Option<u32> {
-    let header = Header::decode(segment.get(at..)?, seed)?;
+    let header = Header::decode(segment, seed, at)?;
     Some(header.place.ordinal)
 }
 
 /// Whether the unreadable last frame is one that was not written to its end.
 fn is_torn(segment: &[u8], seed: u64, at: usize, used_end: usize) -> bool {
-    let Some(header) = Header::decode(&segment[at..], seed) else {
-        return used_end - at < HEADER_LEN || has_zero_sector(segment, at, used_end);
-    };
-    let end = at + header.len as usize;
-    match segment.get(end - 1) {
-        None | Some(0) => true,
-        Some(_) => has_zero_sector(segment, at, end),
+    match Header::decode(segment, seed, at) {
+        Some(header) => header.is_unfinished(segment),
+        None => used_end - at < HEADER_LEN || misses_header_sector(segment, at, used_end),
     }
 }
 
-/// Whether some sector that `from..to` touches is zero as far as it lies within.
-pub(super) fn has_zero_sector(segment: &[u8], from: usize, to: usize) -> bool {
-    let to = to.min(segment.len());
-    let mut start = from;
-    while start < to {
-        let end = to.min((start / SECTOR + 1) * SECTOR);
-        if segment[start..end].iter().all(|byte| *byte == 0) {
-            return true;
+impl Header {
+    /// Whether the end is missing, or some sector that was not written as zeros is zero.
+    fn is_unfinished(&self, segment: &[u8]) -> bool {
+        let start = self.place.start;
+        let end = start + self.len as usize;
+        match segment.get(start..end) {
+            None => true,
+            Some(frame) => frame.last() == Some(&0) || blank_sectors(frame, start) > self.blank,
         }
-        start = end;
     }
-    false
+}
+
+/// Whether a sector that holds a part of the header is zero. A header with anything in each of them was written, and damaged since.
+fn misses_header_sector(segment: &[u8], at: usize, used_end: usize) -> bool {
+    let header_end = at + HEADER_LEN;
+    sectors(at, used_end)
+        .take_while(|sector| sector.start < header_end)
+        .any(|sector| is_zero(&segment[sector]))
+}
+
+/// How many sectors of these bytes, which start at `start` of a file, are zero as far as they lie within.
+fn blank_sectors(bytes: &[u8], start: usize) -> u32 {
+    let blank = sectors(start, start + bytes.len())
+        .filter(|sector| is_zero(&bytes[sector.start - start..sector.end - start]));
+    blank.count() as u32
+}
+
+/// The sectors that `from..to` touches, as far as they lie within.
+fn sectors(from: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut start = from;
+    std::iter::from_fn(move || {
+        let end = to.min((start / SECTOR + 1) * SECTOR);
+        let sector = start..end;
+        start = end;
+        (!sector.is_empty()).then_some(sector)
+    })
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }

@@ -64,6 +64,8 @@ pub(super) struct Written {
     pub(super) len: u64,
     pub(super) latest: Timestamp,
     pub(super) noted: Vec<Noted>,
+    /// Where the segment before it ended, as its first frame tells.
+    pub(super) previous: Option<(u32, u64)>,
 }
 
 impl Keeper {
@@ -104,8 +106,11 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    pub(super) fn sealed(&self) -> Vec<Sealed> {
-        lock(&self.state).sealed.clone()
+    /// The sealed segments, and the number of the one that is written to.
+    pub(super) fn sealed(&self) -> (Vec<Sealed>, Option<u32>) {
+        let state = lock(&self.state);
+        let active = state.active.as_ref().map(|segment| segment.number);
+        (state.sealed.clone(), active)
     }
 
     /// Puts `new` in the place of segments that are gone.
@@ -136,12 +141,17 @@ impl Keeper {
 }
 
 impl Shared {
-    pub(super) fn start_threads(self: &Arc<Self>, epoch: u32) -> Result<Vec<JoinHandle<()>>> {
+    pub(super) fn start_threads(
+        self: &Arc<Self>,
+        epoch: u32,
+        previous: Option<(u32, u64)>,
+    ) -> Result<Vec<JoinHandle<()>>> {
         let (writer, allocator, keeper) = (self.clone(), self.clone(), self.clone());
+        let write = move || Writer::new(writer, epoch, previous).run();
         Ok(vec![
             self.spawn("refrain-alloc", move || allocator.allocate_ahead())?,
             self.spawn("refrain-keep", move || keeper.keep())?,
-            self.spawn("refrain-write", move || Writer::new(writer, epoch).run())?,
+            self.spawn("refrain-write", write)?,
         ])
     }
 
@@ -205,11 +215,15 @@ impl Shared {
                     len: HEADER_LEN as u64,
                     latest: Timestamp::default(),
                     noted: Vec::new(),
+                    previous: None,
                 }),
                 None => {}
             }
             if let Some(why) = &state.full {
-                return Err(no_room(&self.folder.path, why));
+                let refused = no_room(&self.folder.path, why);
+                // Less may be found more easily, and does for others.
+                state.wanted = 0;
+                return Err(refused);
             }
             self.keeper.changed.notify_all();
             state = self.keeper.wait(state, RETRY_EVERY);
@@ -274,11 +288,16 @@ impl Shared {
         let number = self.take_number();
         let (disk, folder) = (&*self.options.disk, &self.folder.path);
         let segment = Segment::create(disk, folder, &self.folder.secret, number, false, len)?;
-        disk.sync_folder(folder)?;
-        if let Err(error) = self.edit_manifest(|manifest| {
-            manifest.segments.insert(number);
-        }) {
-            let _ = disk.remove(&segment.path);
+        let admitted = disk.sync_folder(folder).and_then(|()| {
+            self.edit_manifest(|manifest| {
+                manifest.segments.insert(number);
+            })
+        });
+        if let Err(error) = admitted {
+            // After any other error the manifest on the disk may count on it.
+            if is_full(&error) {
+                let _ = disk.remove(&segment.path);
+            }
             return Err(error);
         }
         let segment = Arc::new(segment);
@@ -328,9 +347,11 @@ impl Shared {
     }
 
     fn keep(&self) {
+        // At once, and not only after a while: a process that keeps dying early must sweep, too.
+        let mut is_first = true;
         loop {
             let mut state = lock(&self.keeper.state);
-            if state.written.is_empty() && !state.is_closing {
+            if state.written.is_empty() && !state.is_closing && !std::mem::take(&mut is_first) {
                 state = self.keeper.wait(state, SWEEP_EVERY);
             }
             let written = std::mem::take(&mut state.written);
@@ -355,8 +376,12 @@ impl Shared {
             len,
             latest,
             noted,
+            previous,
         } = written;
-        let snapshot = Snapshot::new(len, latest, &noted);
+        let snapshot = Snapshot {
+            ends: previous.into_iter().collect(),
+            ..Snapshot::new(len, latest, &noted)
+        };
         let cut = segment.file.set_len(len).and_then(|()| segment.file.sync());
         match cut.and_then(|()| snapshot.write(&*self.options.disk, &segment)) {
             Ok(()) => {}

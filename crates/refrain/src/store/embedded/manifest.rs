@@ -40,7 +40,7 @@ impl Manifest {
         let path = folder.join(NAME);
         let trouble = |what: &str| {
             let message = format!(
-                "{}: {what}; restore it from a backup, or remove it to have it made anew from the segments",
+                "{}: {what}; it says which files make up the store: restore it from a backup",
                 path.display()
             );
             Error::new(ErrorKind::Corrupt, message)
@@ -48,13 +48,14 @@ impl Manifest {
         let file = match disk.open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(trouble("cannot be opened").with_source(error)),
+            Err(error) => return Err(unreadable(&path, error)),
         };
         let bytes = file
             .read_whole()
-            .map_err(|error| trouble("cannot be read").with_source(error))?;
+            .map_err(|error| unreadable(&path, error))?;
         let text = String::from_utf8_lossy(&bytes);
         Self::decode(&text)
+            .filter(|manifest| manifest.encode() == text)
             .map(Some)
             .ok_or_else(|| trouble("is damaged"))
     }
@@ -121,4 +122,9 @@ impl Manifest {
         }
         Some(manifest)
     }
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    let message = format!("{} cannot be read", path.display());
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
 }

@@ -3,18 +3,17 @@
 //! Archives first, then the log in its order; of each record the last image counts.
 //! Sealed segments are taken from their snapshots; the last one, and any whose snapshot cannot be trusted, is read.
 
-use std::{collections::HashMap, fs, path::Path, sync::Arc};
-
-use bytes::Bytes;
+use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 
 use super::{
     Damage, Slot,
     disk::Disk,
-    frame::{self, Found},
     image::{self, Kind},
     manifest::Manifest,
-    segment::{HEADER_LEN, Segment},
-    snapshot::{Noted, Row, Snapshot},
+    scan::{Scan, unreadable},
+    segment::{HEADER_LEN, Location, Segment},
+    snapshot::{self, Row, Snapshot},
+    writer::is_full,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -34,6 +33,9 @@ pub(super) struct Sealed {
     /// Parts of it cannot be read; it stays until the operator has accepted that.
     pub(super) is_damaged: bool,
 }
+
+/// Segments that are missing or not to be recognised, and why.
+type Missing = Vec<(u32, Error)>;
 
 /// What the files say.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ pub(super) fn recover(
 ) -> Result<Recovered> {
     let manifest = match Manifest::load(disk, folder)? {
         Some(manifest) => manifest,
-        None => manifest_from(folder)?,
+        None => new_manifest(folder)?,
     };
     remove_strays(disk, folder, &manifest)?;
     let latest = manifest.time;
@@ -66,7 +68,7 @@ pub(super) fn recover(
         latest,
         damage: Vec::new(),
     };
-    let segments = recovered.open_segments(disk, folder, secret)?;
+    let (segments, missing) = recovered.open_segments(disk, folder, secret)?;
     let last = last_written(&segments)?;
     let (archives, logs): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|segment| segment.is_archive);
@@ -77,27 +79,30 @@ pub(super) fn recover(
         recovered.take(disk, segment, is_last, in_full, &mut ends)?;
     }
     recovered.check_ends(disk, &ends);
+    for (number, error) in missing {
+        recovered.note_hole(number, 0, u64::MAX, &error.to_string());
+    }
     Ok(recovered)
 }
 
 impl Recovered {
+    /// Opens the segments; answers apart from them those that are missing or not to be recognised.
     fn open_segments(
-        &mut self,
+        &self,
         disk: &dyn Disk,
         folder: &Path,
         secret: &Secret,
-    ) -> Result<Vec<Segment>> {
+    ) -> Result<(Vec<Segment>, Missing)> {
         let mut segments = Vec::new();
-        for number in self.manifest.segments.clone() {
+        let mut missing = Vec::new();
+        for number in self.manifest.segments.iter().copied() {
             match Segment::open(disk, folder, secret, number) {
                 Ok(segment) => segments.push(segment),
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    self.note_hole(number, 0, u64::MAX, &error.to_string());
-                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => missing.push((number, error)),
                 Err(error) => return Err(error),
             }
         }
-        Ok(segments)
+        Ok((segments, missing))
     }
 
     fn note_hole(&mut self, segment: u32, from: u64, to: u64, what: &str) {
@@ -112,7 +117,7 @@ impl Recovered {
             what: what.into(),
         });
         // What stood before the hole may have been changed in it.
-        let is_live = |slot: &Slot| matches!(slot, Slot::Live(_));
+        let is_live = |slot: &Slot| matches!(slot, Slot::Live(live) if live.segment <= segment);
         let mut after = None;
         loop {
             let ids = self.table.ids_after(after, is_live);
@@ -132,36 +137,37 @@ impl Recovered {
         in_full: bool,
         ends: &mut HashMap<u32, u64>,
     ) -> Result<()> {
-        let trusted = match in_full {
-            true => None,
-            false => Snapshot::load(disk, &segment),
-        };
+        let loaded = Snapshot::load(disk, &segment);
+        if let Some(loaded) = &loaded {
+            note_end(ends, segment.number, loaded.whole_len());
+        }
+        let trusted = loaded.filter(|loaded| !in_full && loaded.is_trusted(&segment));
         let snapshot = match trusted {
             Some(snapshot) => snapshot,
             None => {
-                let scanned = Scan::of(&segment, is_last)?;
-                ends.extend(scanned.ends);
-                seal(disk, &segment, &scanned.snapshot)?;
-                scanned.snapshot
+                let scan = Scan::of(&segment, is_last)?;
+                seal(disk, &segment, &scan, is_last)?;
+                scan.snapshot
             }
         };
+        for (number, end) in &snapshot.ends {
+            note_end(ends, *number, *end);
+        }
+        let known = self.damage.len();
         self.apply(&segment, &snapshot)?;
+        if self.damage.len() > known && snapshot.is_sound() {
+            // The snapshot does not tell of it: the next opening has to read the segment.
+            snapshot::remove(disk, &segment);
+        }
         self.latest = self.latest.max(snapshot.latest);
         self.sealed.push(Sealed {
             len: snapshot.len,
             compact_at: snapshot.compact_at,
             drop_at: snapshot.drop_at,
-            is_damaged: self.has_open_damage(segment.number, &snapshot),
+            is_damaged: self.damage.len() > known,
             segment: Arc::new(segment),
         });
         Ok(())
-    }
-
-    fn has_open_damage(&self, segment: u32, snapshot: &Snapshot) -> bool {
-        let holes = snapshot.holes.iter().map(|(from, _)| *from);
-        let images = snapshot.damaged.iter().map(|(_, offset)| *offset);
-        let is_open = |offset| !self.manifest.accepted.contains(&(segment, offset));
-        holes.chain(images).any(is_open)
     }
 
     fn apply(&mut self, segment: &Segment, snapshot: &Snapshot) -> Result<()> {
@@ -176,14 +182,16 @@ impl Recovered {
         }
         self.apply_rows(segment, rows)?;
         for (id, offset) in &snapshot.damaged {
-            if !self.manifest.accepted.contains(&(number, *offset)) {
-                self.note_damaged(segment, *id, *offset);
-            }
+            self.note_damaged(segment, *id, *offset);
         }
         Ok(())
     }
 
     fn note_damaged(&mut self, segment: &Segment, id: RecordId, offset: u64) {
+        if self.manifest.accepted.contains(&(segment.number, offset)) {
+            self.table.with(id, |entry| entry.take());
+            return;
+        }
         self.table.with(id, |entry| entry.put(Slot::Damaged));
         self.damage.push(Damage {
             segment: segment.number,
@@ -202,6 +210,10 @@ impl Recovered {
             }
             let at = row.location(segment.number);
             match row.kind {
+                Kind::Completed | Kind::Tombstone if is_below => {
+                    let slot = self.later(segment, row.id, at)?;
+                    self.table.with(row.id, |entry| entry.put(slot));
+                }
                 Kind::Completed | Kind::Tombstone => {
                     self.table.with(row.id, |entry| entry.put(Slot::Stored(at)));
                 }
@@ -213,6 +225,37 @@ impl Recovered {
             }
         }
         Ok(())
+    }
+
+    /// What counts of a record below the watermark: an archive holds images from there,
+    /// and so may hold a later life of the record than a segment of the log that was not compacted with it.
+    fn later(&self, segment: &Segment, id: RecordId, at: Location) -> Result<Slot> {
+        let of_record = |damage: &&Damage| damage.record == Some(id);
+        let mut damage = self.damage.iter().filter(of_record);
+        if damage.any(|damage| self.archive(damage.segment).is_some()) {
+            return Ok(Slot::Damaged);
+        }
+        let Some(Slot::Stored(stored)) = self.table.get(id) else {
+            return Ok(Slot::Stored(at));
+        };
+        let Some(archive) = self.archive(stored.segment) else {
+            return Ok(Slot::Stored(at));
+        };
+        // A life starts only when the one before is no longer remembered.
+        let ends = (
+            remember_ends(archive, id, stored)?,
+            remember_ends(segment, id, at)?,
+        );
+        Ok(match ends {
+            (Some(archived), Some(logged)) if archived < logged => Slot::Stored(at),
+            (Some(_), Some(_)) => Slot::Stored(stored),
+            _ => Slot::Damaged,
+        })
+    }
+
+    fn archive(&self, number: u32) -> Option<&Segment> {
+        let mut archives = self.sealed.iter().map(|sealed| &*sealed.segment);
+        archives.find(|segment| segment.is_archive && segment.number == number)
     }
 
     fn apply_live(&mut self, segment: &Segment, row: &Row) -> Result<()> {
@@ -234,20 +277,61 @@ impl Recovered {
 
     /// A segment that ends before the place that the next one tells has lost its end.
     fn check_ends(&mut self, disk: &dyn Disk, ends: &HashMap<u32, u64>) {
-        for sealed in self.sealed.clone() {
-            let (number, len) = (sealed.segment.number, sealed.len);
-            let Some(end) = ends.get(&number).copied().filter(|end| len < *end) else {
+        for at in 0..self.sealed.len() {
+            let Sealed { segment, len, .. } = self.sealed[at].clone();
+            let Some(end) = ends.get(&segment.number).copied().filter(|end| len < *end) else {
                 continue;
             };
             // Kept with the snapshot: the next opening must know it, too.
-            if let Some(mut snapshot) = Snapshot::load(disk, &sealed.segment) {
+            if let Some(mut snapshot) = Snapshot::load(disk, &segment) {
                 snapshot.holes.push((len, end));
-                if let Err(error) = snapshot.write(disk, &sealed.segment) {
-                    tracing::warn!(segment = number, %error, "no snapshot could be written");
+                if let Err(error) = snapshot.write(disk, &segment) {
+                    tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
                 }
             }
-            self.note_hole(number, len, end, "the end of the segment is missing");
+            let is_accepted = self.manifest.accepted.contains(&(segment.number, len));
+            self.sealed[at].is_damaged |= !is_accepted;
+            self.note_hole(
+                segment.number,
+                len,
+                end,
+                "the end of the segment is missing",
+            );
         }
+    }
+
+    /// Writes the manifest of this opening, and leaves out segments in which nothing stands.
+    pub(super) fn begin(&mut self, disk: &dyn Disk, folder: &Path) -> Result<()> {
+        let is_empty = |sealed: &Sealed| sealed.len == HEADER_LEN as u64 && !sealed.is_damaged;
+        let (empty, sealed): (Vec<_>, _) = self.sealed.drain(..).partition(is_empty);
+        self.sealed = sealed;
+        let is_new = self.manifest.segments.is_empty();
+        for sealed in &empty {
+            self.manifest.segments.remove(&sealed.segment.number);
+        }
+        match self.manifest.write(disk, folder) {
+            Ok(()) => remove_strays(disk, folder, &self.manifest),
+            // What is stored can still be served; the first segment that is made brings the manifest with it.
+            Err(error) if is_full(&error) && !is_new => Ok(()),
+            Err(error) => {
+                let kind = match is_full(&error) {
+                    true => ErrorKind::Full,
+                    false => ErrorKind::Unavailable,
+                };
+                let message = format!("the manifest of {} cannot be written", folder.display());
+                Err(Error::new(kind, message).with_source(error))
+            }
+        }
+    }
+
+    /// The last segment of the log and where it ends.
+    pub(super) fn last_log(&self) -> Option<(u32, u64)> {
+        let logs = self
+            .sealed
+            .iter()
+            .filter(|sealed| !sealed.segment.is_archive);
+        let ends = logs.map(|sealed| (sealed.segment.number, sealed.len));
+        ends.max()
     }
 
     /// Every holder is gone: leases lapse now, and an attempt may still act for its full time.
@@ -279,172 +363,73 @@ fn lapsed(mut record: Record, now: Timestamp) -> Record {
     record
 }
 
-fn unreadable(segment: &Segment, offset: u64, error: std::io::Error) -> Error {
-    let message = format!("{}: offset {offset} cannot be read", segment.path.display());
-    Error::new(ErrorKind::Unavailable, message).with_source(error)
+fn note_end(ends: &mut HashMap<u32, u64>, number: u32, end: u64) {
+    let known = ends.entry(number).or_default();
+    *known = end.max(*known);
 }
 
-/// Cuts the segment where it ends, and puts the snapshot beside it.
-///
-/// Where there is no room, or the folder cannot be written, it stays as it is: the next opening reads it again.
-fn seal(disk: &dyn Disk, segment: &Segment, snapshot: &Snapshot) -> Result<()> {
-    let len = segment
-        .file
-        .len()
-        .map_err(|error| unreadable(segment, 0, error))?;
-    if len > snapshot.len {
-        let cut = segment
-            .file
-            .set_len(snapshot.len)
-            .and_then(|()| segment.file.sync());
-        if let Err(error) = cut {
-            tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
-            return Ok(());
+/// Until when the image there is of use; `None` if it is damaged.
+fn remember_ends(segment: &Segment, id: RecordId, at: Location) -> Result<Option<Timestamp>> {
+    match segment.read(id, at).map(|record| record.state) {
+        Ok(State::Completed { remember_ends, .. } | State::Tombstone { remember_ends }) => {
+            Ok(Some(remember_ends))
         }
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+        Err(error) => Err(error),
     }
-    if let Err(error) = snapshot.write(disk, segment) {
+}
+
+/// Makes what was read durable, cuts the segment where it ends, and puts the snapshot beside it.
+///
+/// Without a snapshot the next opening reads the segment again.
+/// An unfinished write must go: behind the next segment it would pass for damage.
+fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Result<()> {
+    let trouble = |what: &str, error| {
+        let message = format!("{} {what}", segment.path.display());
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    };
+    if is_last {
+        secure(segment, scan).map_err(|error| trouble("cannot be made durable", error))?;
+    }
+    if let Err(error) = cut(segment, scan.snapshot.len) {
+        if scan.is_torn {
+            return Err(trouble("cannot be cut at its end", error));
+        }
+        tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
+        return Ok(());
+    }
+    if let Err(error) = scan.snapshot.write(disk, segment) {
         tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
     }
     Ok(())
 }
 
-/// The snapshot beside a sealed segment, or, where that cannot be trusted, what reading the segment gives.
+/// Only the last frame may have been read and not be on the disk.
+/// It is written once more: after a sync that failed, the system takes it for written.
+fn secure(segment: &Segment, scan: &Scan) -> io::Result<()> {
+    let Some((start, frame)) = &scan.last else {
+        return Ok(());
+    };
+    match segment.file.write_all_at(frame, *start) {
+        Err(error) if !is_full(&error) => return Err(error),
+        _ => {}
+    }
+    segment.file.sync()
+}
+
+fn cut(segment: &Segment, len: u64) -> io::Result<()> {
+    match segment.file.len()? > len {
+        true => segment.file.set_len(len).and_then(|()| segment.file.sync()),
+        false => Ok(()),
+    }
+}
+
+/// What a segment holds, from the snapshot beside it or, where that cannot be trusted, from the segment.
 pub(super) fn snapshot_of(disk: &dyn Disk, segment: &Segment) -> Result<Snapshot> {
-    match Snapshot::load(disk, segment) {
+    match Snapshot::load(disk, segment).filter(|loaded| loaded.is_trusted(segment)) {
         Some(snapshot) => Ok(snapshot),
         None => Scan::of(segment, false).map(|scan| scan.snapshot),
-    }
-}
-
-/// What reading a segment from front to back gave.
-#[derive(Debug)]
-struct Scan {
-    snapshot: Snapshot,
-    ends: Vec<(u32, u64)>,
-}
-
-impl Scan {
-    fn of(segment: &Segment, is_last: bool) -> Result<Self> {
-        let bytes = segment
-            .file
-            .read_whole()
-            .map(Bytes::from)
-            .map_err(|error| unreadable(segment, 0, error))?;
-        let mut noted = Vec::new();
-        let mut damaged = Vec::new();
-        let mut holes = Vec::new();
-        let mut ends = Vec::new();
-        let mut latest = Timestamp::default();
-        let (mut at, mut ordinal) = (HEADER_LEN.min(bytes.len()), 0);
-        loop {
-            match frame::find(&bytes, segment.seed, at, ordinal, is_last) {
-                Found::End => break,
-                Found::Torn => {
-                    report_torn(segment, at);
-                    break;
-                }
-                Found::Damage { end } => {
-                    holes.push((at as u64, end as u64));
-                    ordinal = frame::ordinal_at(&bytes, segment.seed, end).unwrap_or(ordinal);
-                    at = end;
-                }
-                Found::Frame {
-                    place,
-                    entries,
-                    end,
-                } => {
-                    let mut bad = Vec::new();
-                    let mut good = Vec::new();
-                    for entry in entries {
-                        let image = bytes.slice(entry.offset..entry.offset + entry.len);
-                        match note(&entry, &image) {
-                            Some(Note::Image(note)) => good.push(note),
-                            Some(Note::End(end)) => ends.push(end),
-                            None => bad.push(entry),
-                        }
-                    }
-                    if is_last && is_torn(&bytes, segment, end, ordinal, &bad) {
-                        report_torn(segment, at);
-                        break;
-                    }
-                    damaged.extend(bad.iter().map(|entry| (entry.id, entry.offset as u64)));
-                    // A later image of the same record says all there is to know.
-                    damaged.retain(|(id, _)| !good.iter().any(|note| note.row.id == *id));
-                    noted.extend(good);
-                    latest = latest.max(place.time);
-                    (at, ordinal) = (end, ordinal + 1);
-                }
-            }
-        }
-        let mut snapshot = Snapshot::new(at as u64, latest, &noted);
-        snapshot
-            .rows
-            .retain(|row| !damaged.iter().any(|(id, _)| *id == row.id));
-        snapshot.damaged = damaged;
-        snapshot.holes = holes;
-        Ok(Self { snapshot, ends })
-    }
-}
-
-/// A frame whose frame is whole and whose images are not was torn if it is the last one and misses whole sectors there.
-fn is_torn(
-    bytes: &[u8],
-    segment: &Segment,
-    end: usize,
-    ordinal: u32,
-    bad: &[frame::Entry],
-) -> bool {
-    let misses = |entry: &frame::Entry| {
-        frame::has_zero_sector(bytes, entry.offset, entry.offset + entry.len)
-    };
-    bad.iter().any(misses)
-        && matches!(
-            frame::find(bytes, segment.seed, end, ordinal + 1, true),
-            Found::End
-        )
-}
-
-fn report_torn(segment: &Segment, at: usize) {
-    tracing::info!(
-        segment = segment.number,
-        offset = at,
-        "cut an unfinished write; nothing in it was acknowledged"
-    );
-}
-
-enum Note {
-    Image(Noted),
-    End((u32, u64)),
-}
-
-fn note(entry: &frame::Entry, image: &Bytes) -> Option<Note> {
-    if entry.kind == Kind::Sealed {
-        return image::decode_sealed(image).map(Note::End);
-    }
-    let record = image::decode(entry.kind, entry.id, image)?;
-    Some(Note::Image(noted(entry, record.as_ref(), 0)))
-}
-
-/// What to note of an image that was written in a frame at `frame_start`.
-pub(super) fn noted(entry: &frame::Entry, record: Option<&Record>, frame_start: usize) -> Noted {
-    let (retention_ends, remember_ends) = match record.map(|record| &record.state) {
-        Some(State::Completed {
-            retention_ends,
-            remember_ends,
-            ..
-        }) => (*retention_ends, *remember_ends),
-        Some(State::Tombstone { remember_ends }) => (Timestamp::default(), *remember_ends),
-        _ => Default::default(),
-    };
-    Noted {
-        row: Row {
-            id: entry.id,
-            kind: entry.kind,
-            offset: (frame_start + entry.offset) as u32,
-            len: entry.len as u32,
-        },
-        retention_ends,
-        remember_ends,
     }
 }
 
@@ -465,26 +450,24 @@ fn last_written(segments: &[Segment]) -> Result<Option<u32>> {
     Ok(None)
 }
 
-/// A manifest made from the files, for a new store or one whose manifest was removed.
-fn manifest_from(folder: &Path) -> Result<Manifest> {
-    let mut manifest = Manifest {
+/// The manifest of a new store: one that has segments has lost its own.
+fn new_manifest(folder: &Path) -> Result<Manifest> {
+    if let Some(name) = names(folder)?.iter().find(|name| name.ends_with(".log")) {
+        let message = format!(
+            "{}: the manifest is missing though there are segments ({name}); \
+             it says which files make up the store: restore it from a backup",
+            folder.display()
+        );
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(Manifest {
         next: 1,
         ..Manifest::default()
-    };
-    for name in names(folder)? {
-        if let Some(number) = name
-            .strip_suffix(".log")
-            .and_then(|digits| digits.parse().ok())
-        {
-            manifest.segments.insert(number);
-            manifest.next = manifest.next.max(number + 1);
-        }
-    }
-    Ok(manifest)
+    })
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {
-    let list = || -> std::io::Result<Vec<String>> {
+    let list = || -> io::Result<Vec<String>> {
         fs::read_dir(folder)?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect()

@@ -94,6 +94,8 @@ impl Segment {
         len: u64,
     ) -> io::Result<Self> {
         let path = path(folder, number);
+        // The number may be that of a segment that a crash kept out of the store.
+        disk.remove(&path.with_extension("idx"))?;
         let file = disk.create(&path)?;
         let made = Self {
             number,
@@ -147,12 +149,14 @@ impl Segment {
     ) -> Result<Self> {
         let path = path(folder, number);
         let trouble = |what: &str, kind| Error::new(kind, format!("{}: {what}", path.display()));
-        let file = disk
-            .open(&path)
-            .map_err(|error| trouble("cannot be opened", ErrorKind::Corrupt).with_source(error))?;
+        let file = disk.open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => trouble("is missing", ErrorKind::Corrupt),
+            _ => trouble("cannot be opened", ErrorKind::Unavailable).with_source(error),
+        })?;
         let mut bytes = [0; HEADER_LEN];
-        file.read_full_at(&mut bytes, 0)
-            .map_err(|error| trouble("cannot be read", ErrorKind::Corrupt).with_source(error))?;
+        file.read_full_at(&mut bytes, 0).map_err(|error| {
+            trouble("cannot be read", ErrorKind::Unavailable).with_source(error)
+        })?;
         let damaged = || {
             trouble(
                 "offset 0: the segment's header is damaged",
@@ -187,6 +191,15 @@ impl Segment {
         bytes.truncate(filled);
         let record = super::image::decode(at.kind(), id, &Bytes::from(bytes));
         record.flatten().ok_or_else(|| self.damaged(id, offset))
+    }
+
+    /// Says that it cannot be read there.
+    pub(super) fn unreadable(&self, offset: u64) -> Error {
+        let message = format!(
+            "{}: offset {offset} cannot be read; restore the segment from a backup",
+            self.path.display()
+        );
+        Error::new(ErrorKind::Corrupt, message)
     }
 
     fn damaged(&self, id: RecordId, offset: u64) -> Error {

@@ -38,6 +38,8 @@ pub(super) struct Snapshot {
     pub(super) damaged: Vec<(RecordId, u64)>,
     /// Stretches that cannot be read, of which nothing is known.
     pub(super) holes: Vec<(u64, u64)>,
+    /// Where segments before this one ended, as it tells.
+    pub(super) ends: Vec<(u32, u64)>,
 }
 
 /// Where the last image of a record lies.
@@ -50,7 +52,7 @@ pub(super) struct Row {
 }
 
 /// One image with the moments that end it, as the writer and the scan note it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Noted {
     pub(super) row: Row,
     pub(super) retention_ends: Timestamp,
@@ -77,8 +79,7 @@ impl Snapshot {
                 .max()
                 .unwrap_or_default(),
             rows: last.iter().map(|note| note.row).collect(),
-            damaged: Vec::new(),
-            holes: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -86,11 +87,34 @@ impl Snapshot {
         disk::replace(disk, &path(segment), &self.encode(segment))
     }
 
-    /// The snapshot beside a segment; `None` if there is none that can be trusted.
+    /// The snapshot beside a segment; `None` if there is none, or it is damaged.
     pub(super) fn load(disk: &dyn Disk, segment: &Segment) -> Option<Self> {
         let file = disk.open(&path(segment)).ok()?;
-        let snapshot = Self::decode(&file.read_whole().ok()?, segment)?;
-        (segment.file.len().ok()? == snapshot.len).then_some(snapshot)
+        Self::decode(&file.read_whole().ok()?, segment)
+    }
+
+    /// Whether it can be taken for its segment. One with damage cannot: the segment may have been restored since.
+    pub(super) fn is_trusted(&self, segment: &Segment) -> bool {
+        self.is_sound() && segment.file.len().is_ok_and(|len| len == self.len)
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        self.damaged.is_empty() && self.holes.is_empty()
+    }
+
+    /// Where there is damage in it that nobody has accepted.
+    pub(super) fn open_damage(&self, segment: u32, accepted: &[(u32, u64)]) -> Option<u64> {
+        let holes = self.holes.iter().map(|(from, _)| *from);
+        let images = self.damaged.iter().map(|(_, offset)| *offset);
+        holes
+            .chain(images)
+            .find(|offset| !accepted.contains(&(segment, *offset)))
+    }
+
+    /// Where its segment ended when all of it was there.
+    pub(super) fn whole_len(&self) -> u64 {
+        let ends = self.holes.iter().map(|(_, to)| *to);
+        ends.fold(self.len, u64::max)
     }
 
     fn encode(&self, segment: &Segment) -> Vec<u8> {
@@ -120,6 +144,11 @@ impl Snapshot {
         for (from, to) in &self.holes {
             varint::put(&mut out, *from);
             varint::put(&mut out, *to);
+        }
+        varint::put(&mut out, self.ends.len() as u64);
+        for (number, end) in &self.ends {
+            varint::put(&mut out, (*number).into());
+            varint::put(&mut out, *end);
         }
         let sum = crc32fast::hash(&out);
         out.extend(sum.to_le_bytes());
@@ -165,12 +194,24 @@ impl Snapshot {
         for _ in 0..reader.varint()? {
             snapshot.holes.push((reader.varint()?, reader.varint()?));
         }
+        for _ in 0..reader.varint()? {
+            let number = reader.varint()?.try_into().ok()?;
+            snapshot.ends.push((number, reader.varint()?));
+        }
         Some(snapshot)
     }
 }
 
-pub(super) fn path(segment: &Segment) -> PathBuf {
+fn path(segment: &Segment) -> PathBuf {
     segment.path.with_extension("idx")
+}
+
+/// Takes away the snapshot beside a segment.
+pub(super) fn remove(disk: &dyn Disk, segment: &Segment) {
+    let path = path(segment);
+    if let Err(error) = disk.remove(&path) {
+        tracing::warn!(file = %path.display(), %error, "a file could not be removed");
+    }
 }
 
 impl Row {

@@ -19,7 +19,7 @@ use super::{
     frame::{Builder, Place},
     image::{self, Kind},
     keeper::Written,
-    lock, recover,
+    lock, scan,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::Noted,
 };
@@ -138,6 +138,8 @@ impl Shared {
 pub(super) struct Writer {
     shared: Arc<Shared>,
     active: Option<Active>,
+    /// Where the last segment ended that was written before this opening.
+    previous: Option<(u32, u64)>,
     fence: Fence,
     builder: Builder,
     frame: Vec<u8>,
@@ -155,6 +157,10 @@ struct Active {
     ordinal: u32,
     latest: Timestamp,
     noted: Vec<Noted>,
+    /// Where the segment before this one ended, to be told in the first frame.
+    previous: Option<(u32, u64)>,
+    /// So much of a write that failed may stand behind the end, and has to go before the next one.
+    unclean: usize,
 }
 
 /// A record as this batch leaves it.
@@ -170,10 +176,11 @@ struct Pending {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, epoch: u32) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, epoch: u32, previous: Option<(u32, u64)>) -> Self {
         Self {
             shared,
             active: None,
+            previous,
             fence: Fence {
                 epoch,
                 counter: 0,
@@ -314,18 +321,28 @@ impl Writer {
 
     fn append(&mut self, now: Timestamp) -> Result<()> {
         self.shared.check_open()?;
+        // Before another segment is begun, too: behind that one, what is left here would pass for damage.
+        if let Some(Err(error)) = self.active.as_mut().map(Active::clean) {
+            return Err(self.failed(&error));
+        }
         self.make_room()?;
         let Some(active) = &mut self.active else {
             return Err(self.shared.closed());
         };
+        if let (0, Some((number, len))) = (active.ordinal, active.previous) {
+            self.builder.push(RecordId::default(), Kind::Sealed, |out| {
+                image::encode_sealed(out, number, len);
+            });
+        }
         let place = Place {
             seed: active.segment.seed,
+            start: active.end,
             ordinal: active.ordinal,
             time: now,
         };
         let entries = self.builder.assemble(&mut self.frame, place);
         if let Err(error) = active.store(&self.frame, self.shared.options.durability) {
-            return Err(active.failed(&self.shared, self.frame.len(), &error));
+            return Err(self.failed(&error));
         }
         let (number, start) = (active.segment.number, active.end);
         for (at, entry) in entries.iter().enumerate() {
@@ -335,7 +352,7 @@ impl Writer {
                 .filter(|it| it.entry == Some(at));
             let record = pending.as_ref().and_then(|pending| pending.record.as_ref());
             if entry.kind != Kind::Sealed {
-                active.noted.push(recover::noted(entry, record, start));
+                active.noted.push(scan::noted(entry, record, start));
             }
             if let Some(pending) = pending {
                 let offset = start + entry.offset;
@@ -363,15 +380,36 @@ impl Writer {
             ordinal: 0,
             latest: Timestamp::default(),
             noted: Vec::new(),
+            previous: self.last_end(),
+            unclean: 0,
         };
         if let Some(full) = self.active.replace(next) {
-            let (number, len) = (full.segment.number, full.end as u64);
-            self.builder.push(RecordId::default(), Kind::Sealed, |out| {
-                image::encode_sealed(out, number, len);
-            });
             self.shared.keeper.seal(full.finish());
         }
         Ok(())
+    }
+
+    /// Where the last segment ends in which anything was written.
+    fn last_end(&self) -> Option<(u32, u64)> {
+        match &self.active {
+            Some(active) if active.ordinal > 0 => Some((active.segment.number, active.end as u64)),
+            Some(active) => active.previous,
+            None => self.previous,
+        }
+    }
+
+    /// A disk that is full is no failure: nothing was acknowledged, and what was written is taken away before the next write.
+    fn failed(&mut self, error: &io::Error) -> Error {
+        let shared = &self.shared;
+        let Some(active) = &mut self.active else {
+            return shared.closed();
+        };
+        if is_full(error) && active.clean().err().is_none_or(|error| is_full(&error)) {
+            return no_room(&shared.folder.path, error);
+        }
+        let name = active.segment.path.display();
+        shared.shut(&format!("{name}: offset {}: {error}", active.end));
+        shared.closed()
     }
 
     fn publish(&mut self) {
@@ -400,26 +438,25 @@ fn is_live(record: &Record) -> bool {
 }
 
 impl Active {
-    fn store(&self, frame: &[u8], durability: Durability) -> io::Result<()> {
+    fn store(&mut self, frame: &[u8], durability: Durability) -> io::Result<()> {
+        self.unclean = frame.len();
         self.segment.file.write_all_at(frame, self.end as u64)?;
-        match durability {
-            Durability::Full => self.segment.file.sync(),
-            Durability::Relaxed => Ok(()),
+        if durability == Durability::Full {
+            self.segment.file.sync()?;
         }
+        self.unclean = 0;
+        Ok(())
     }
 
-    /// A disk that is full is no failure as long as the segment is as it was before.
-    fn failed(&self, shared: &Shared, len: usize, error: &io::Error) -> Error {
-        if is_full(error) {
-            let zeros = vec![0; len];
-            let undone = self.segment.file.write_all_at(&zeros, self.end as u64);
-            if undone.and_then(|()| self.segment.file.sync()).is_ok() {
-                return no_room(&shared.folder.path, error);
-            }
+    /// Takes away what a write that failed may have left.
+    fn clean(&mut self) -> io::Result<()> {
+        if self.unclean > 0 {
+            let zeros = vec![0; self.unclean];
+            self.segment.file.write_all_at(&zeros, self.end as u64)?;
+            self.segment.file.sync()?;
+            self.unclean = 0;
         }
-        let name = self.segment.path.display();
-        shared.shut(&format!("{name}: offset {}: {error}", self.end));
-        shared.closed()
+        Ok(())
     }
 
     fn finish(self) -> Written {
@@ -428,6 +465,7 @@ impl Active {
             len: self.end as u64,
             latest: self.latest,
             noted: self.noted,
+            previous: self.previous,
         }
     }
 }

@@ -1,6 +1,25 @@
 //! The embedded store across restarts: what was acknowledged is there, and nobody else's folder is touched.
 
-use std::{fs, path::Path, time::Duration};
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are not recognised as tests"
+)]
+
+mod common;
+mod crash;
+mod damage;
+mod faults;
+mod kill;
+mod restart;
+mod sweep;
+mod torn;
+
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use refrain::{
     Claim, ErrorKind, Fingerprint, Guarantee, Outcome, RecordId, Settled, Settlement, Store,
@@ -91,6 +110,34 @@ fn a_second_holder_is_refused_at_once() {
         error.to_string().contains(&std::process::id().to_string()),
         "{error}"
     );
+}
+
+#[test]
+fn a_place_where_no_folder_can_be_is_refused_by_name() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for path in [Path::new("/dev/null/store"), file.path()] {
+        let error = Embedded::open(path, Options::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let text = error.to_string();
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn a_closed_store_can_be_opened_at_once_while_processes_are_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let is_over = AtomicBool::new(false);
+    let opened: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = std::process::Command::new("/bin/true").status();
+            }
+        });
+        let _over = common::OnDrop(&is_over);
+        let open = || Embedded::open(folder.path(), Options::default()).map(drop);
+        (0..50).map(|_| open()).collect()
+    });
+    assert!(opened.iter().all(Result::is_ok), "{opened:?}");
 }
 
 #[test]

@@ -1,0 +1,478 @@
+//! A disk that fails: whatever it refuses, what was acknowledged stays, what was not is not acted upon,
+//! and a disk that is merely full is waited for.
+
+use std::{collections::BTreeMap, thread::sleep, time::Duration};
+
+use refrain::{
+    ErrorKind, Fence, Settled, Settlement, Store, Verdict,
+    record::Reason,
+    store::{Query, embedded::Embedded},
+};
+use refrain_testkit::disk::{End, Fault, FaultDisk, Operation, Rule};
+
+use crate::common::{
+    HOUR, Site, ask, body_of, claim, complete, completion, grant, id, observe, read, settle, sweep,
+    wait,
+};
+
+/// Tries until it works, for as long as a person would wait.
+fn soon<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let tries = (0..100).find_map(|_| {
+        sleep(Duration::from_millis(100));
+        attempt()
+    });
+    tries.expect("works again within ten seconds")
+}
+
+/// Claims until there is no room; answers what was granted.
+fn claim_until_full(store: &Embedded, from: u64) -> Vec<(u64, Fence)> {
+    let mut granted = Vec::new();
+    for number in from..from + 500 {
+        match ask(store, claim(number)) {
+            Ok(Verdict::Granted(grant)) => granted.push((number, grant.fence)),
+            Err(error) if error.kind() == ErrorKind::Full => return granted,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("never full");
+}
+
+#[test]
+fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
+    let site = Site::new(4 << 10);
+    let disk = site.disk();
+    let store = site.open_on(&disk);
+    complete(&store, 1, b"kept");
+    let fence = grant(&store, claim(2));
+    disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
+    let granted = claim_until_full(&store, 100);
+
+    let error = ask(&store, claim(3)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(error.is_retryable());
+    assert!(error.to_string().contains("full"), "{error}");
+    assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
+    settle(&store, 2, fence, completion(b"in flight", HOUR, HOUR));
+    for (number, fence) in &granted[..5] {
+        settle(&store, *number, *fence, completion(b"too", HOUR, HOUR));
+    }
+    // What is tried again and again leaves nothing behind.
+    let files = site.files().len();
+    sleep(Duration::from_millis(2_500));
+    assert!(site.files().len() <= files, "{:?}", site.files().keys());
+
+    assert!(disk.mend() > 1);
+    let fence = soon(|| match ask(&store, claim(3)) {
+        Ok(Verdict::Granted(grant)) => Some(grant.fence),
+        _ => None,
+    });
+    settle(&store, 3, fence, completion(b"after all", HOUR, HOUR));
+    drop(store);
+    let store = site.open();
+    assert_eq!(store.damage(), []);
+    for (number, body) in [(1, &b"kept"[..]), (2, b"in flight"), (3, b"after all")] {
+        let record = read(&store, number).unwrap().unwrap();
+        assert_eq!(body_of(&record).unwrap(), body);
+    }
+    for (number, _) in granted {
+        assert!(read(&store, number).unwrap().is_some(), "{number}");
+    }
+}
+
+#[test]
+fn a_store_opens_on_a_full_disk_and_replays() {
+    let site = Site::new(4 << 10);
+    complete(&site.open(), 1, b"kept");
+    for operation in [Operation::Create, Operation::Write] {
+        let disk = site.disk();
+        disk.fail(Rule::always(operation, "", Fault::ENOSPC));
+        let store = site.open_on(&disk);
+        assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
+        let error = ask(&store, claim(2)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+    }
+    grant(&site.open(), claim(2));
+}
+
+/// How a full disk shows while a frame is written.
+fn full_rules() -> Vec<Vec<Rule>> {
+    let once = |operation| Rule::once(operation, ".log", Fault::ENOSPC);
+    vec![
+        vec![once(Operation::Write)],
+        vec![once(Operation::Sync)],
+        vec![
+            Rule::once(Operation::Write, ".log", Fault::Short),
+            once(Operation::Write),
+        ],
+        // A part is written, and even that cannot be taken away for a while.
+        vec![
+            Rule::once(Operation::Write, ".log", Fault::Short),
+            Rule::always(Operation::Write, ".log", Fault::ENOSPC),
+        ],
+        vec![Rule::always(Operation::Sync, ".log", Fault::ENOSPC)],
+    ]
+}
+
+#[test]
+fn a_write_for_which_there_is_no_room_never_happened() {
+    for (case, rules) in full_rules().into_iter().enumerate() {
+        let site = Site::new(64 << 10);
+        let disk = site.disk();
+        let store = site.open_on(&disk);
+        complete(&store, 1, b"kept");
+        let fence = grant(&store, claim(2));
+        // The segments that are needed are there.
+        wait_until_quiet(&disk);
+        for rule in rules {
+            disk.fail(rule);
+        }
+        let error = ask(&store, claim(3)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "case {case}: {error}");
+        assert_eq!(read(&store, 3).unwrap(), None, "case {case}");
+        assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
+        let killed = site.killed();
+        let after = killed.open();
+        assert_eq!(after.damage(), [], "case {case}");
+        assert!(read(&after, 2).unwrap().is_some(), "case {case}");
+
+        assert!(disk.mend() > 0, "case {case}");
+        settle(&store, 2, fence, completion(b"later", HOUR, HOUR));
+        grant(&store, claim(3));
+        for seed in 0..5 {
+            let crashed = site.crashed(&disk, seed);
+            let store = crashed.open();
+            assert_eq!(store.damage(), [], "case {case}");
+            let record = read(&store, 2).unwrap().unwrap();
+            assert_eq!(body_of(&record).unwrap(), b"later", "case {case}");
+            assert!(read(&store, 3).unwrap().is_some(), "case {case}");
+        }
+    }
+}
+
+/// Until the segment ahead is made and nobody changes anything.
+fn wait_until_quiet(disk: &FaultDisk) {
+    let mut changes = 0;
+    while changes != disk.changes() {
+        changes = disk.changes();
+        sleep(Duration::from_millis(60));
+    }
+}
+
+fn check_shut(store: &Embedded, fence: Fence) {
+    let kind = ErrorKind::Unavailable;
+    let release = Settlement::Release;
+    assert_eq!(ask(store, claim(1)).unwrap_err().kind(), kind);
+    assert_eq!(ask(store, claim(77)).unwrap_err().kind(), kind);
+    let settled = wait(store.settle(id(2), fence, release));
+    assert_eq!(settled.unwrap_err().kind(), kind);
+    let renewed = wait(store.renew(id(2), fence, HOUR));
+    assert_eq!(renewed.unwrap_err().kind(), kind);
+    assert_eq!(wait(store.read(id(1))).unwrap_err().kind(), kind);
+    let listed = wait(store.list(&Query::default()));
+    assert_eq!(listed.unwrap_err().kind(), kind);
+    assert_eq!(wait(store.sweep(1)).unwrap_err().kind(), kind);
+}
+
+#[test]
+fn a_failed_write_or_sync_shuts_the_store_and_what_is_seen_afterwards_is_durable() {
+    for operation in [Operation::Write, Operation::Sync] {
+        for (is_completion, is_killed) in
+            [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let site = Site::new(64 << 10);
+            let disk = site.disk();
+            let store = site.open_on(&disk);
+            complete(&store, 1, b"kept");
+            let fence = grant(&store, claim(2));
+            wait_until_quiet(&disk);
+            disk.fail(Rule::once(operation, ".log", Fault::EIO));
+            let refused = match is_completion {
+                true => {
+                    let end = completion(b"doubtful", HOUR, HOUR);
+                    wait(store.settle(id(2), fence, end)).map(drop)
+                }
+                false => ask(&store, claim(3)).map(drop),
+            };
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            check_shut(&store, fence);
+            assert_eq!(disk.mend(), 1);
+            if is_killed {
+                disk.end_after(1, End::Kill);
+            }
+            drop(store);
+            disk.revive();
+
+            // The machine goes on: what the process finds now may never have reached the device.
+            let store = site.open_on(&disk);
+            assert_eq!(store.damage(), []);
+            let held = observe(&store, 1..5);
+            assert_eq!(body_of(held[&1].as_ref().unwrap()).unwrap(), b"kept");
+            assert!(held[&2].is_some());
+            for seed in 0..10 {
+                let crashed = site.crashed(&disk, seed);
+                let after = crashed.open();
+                assert_eq!(after.damage(), []);
+                assert_eq!(observe(&after, 1..5), held, "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn short_and_interrupted_operations_are_carried_on() {
+    let site = Site::new(4 << 10);
+    let disk = site.disk();
+    for operation in [Operation::Write, Operation::Read] {
+        for (times, skip) in [(40, 0), (30, 3), (30, 5)] {
+            for fault in [Fault::EINTR, Fault::Short] {
+                disk.fail(Rule {
+                    times,
+                    skip,
+                    ..Rule::always(operation, "", fault)
+                });
+            }
+        }
+    }
+    for round in 0..3 {
+        let store = site.open_on(&disk);
+        assert_eq!(store.damage(), []);
+        for number in 0..20 {
+            complete(&store, round * 100 + number, &[round as u8; 300]);
+        }
+        for number in (0..=round).flat_map(|round| (0..20).map(move |at| round * 100 + at)) {
+            assert!(matches!(ask(&store, claim(number)), Ok(Verdict::Replay(_))));
+        }
+    }
+    assert!(disk.hits() > 200, "{}", disk.hits());
+}
+
+#[test]
+fn what_cannot_be_read_is_unavailable_and_not_absent() {
+    let site = Site::new(64 << 10);
+    let disk = site.disk();
+    let store = site.open_on(&disk);
+    complete(&store, 1, b"kept");
+    grant(&store, claim(2));
+    disk.fail(Rule::always(Operation::Read, ".log", Fault::EIO));
+    let error = wait(store.read(id(1))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("00000001.log"), "{error}");
+    let error = ask(&store, claim(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(matches!(
+        ask(&store, claim(2)),
+        Ok(Verdict::InFlight { .. })
+    ));
+    disk.mend();
+    assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
+}
+
+#[test]
+fn a_store_whose_files_cannot_be_opened_or_read_now_is_not_called_damaged() {
+    let site = Site::new(64 << 10);
+    complete(&site.open(), 1, b"kept");
+    let files = site.files();
+    let faults = [
+        (Operation::Open, ".log", Fault::Errno(13)),
+        (Operation::Open, ".log", Fault::Errno(24)),
+        (Operation::Read, ".log", Fault::EIO),
+        (Operation::Read, "manifest", Fault::EIO),
+    ];
+    for (operation, name, fault) in faults {
+        let disk = site.disk();
+        disk.fail(Rule::always(operation, name, fault));
+        let error = site.try_open_on(&disk).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        assert!(site.files() == files, "something was changed");
+    }
+    // Without its snapshot a store is only slower to open.
+    let disk = site.disk();
+    disk.fail(Rule::always(Operation::Read, ".idx", Fault::EIO));
+    assert!(matches!(
+        ask(&site.open_on(&disk), claim(1)),
+        Ok(Verdict::Replay(_))
+    ));
+}
+
+/// Works through several segments with sweeps and a restart; notes what was acknowledged.
+fn work(site: &Site, disk: &FaultDisk, done: &mut BTreeMap<u64, Vec<u8>>) -> refrain::Result<()> {
+    for life in 0..2 {
+        let store = site.try_open_on(disk)?;
+        let held = life * 100;
+        ask(&store, claim(held)).map(|_| done.insert(held, Vec::new()))?;
+        for number in held + 1..held + 25 {
+            let Verdict::Granted(grant) = ask(&store, claim(number))? else {
+                panic!("{number} was claimed before");
+            };
+            let body = vec![number as u8; 200];
+            // Every second one is soon of no more use, so that there is something to sweep.
+            let retention = HOUR * (number as u32 % 2 * 100);
+            let end = completion(&body, retention, Duration::ZERO);
+            let settled = wait(store.settle(id(number), grant.fence, end))?;
+            assert_eq!(settled, Settled::Applied);
+            if number % 2 == 1 {
+                done.insert(number, body);
+            }
+            if number % 8 == 0 {
+                site.clock.turn(Duration::from_secs(1));
+                wait(store.sweep(u32::MAX))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_done(store: &Embedded, done: &BTreeMap<u64, Vec<u8>>, label: &str) {
+    assert_eq!(store.damage(), [], "{label}");
+    for (number, body) in done {
+        let record = read(store, *number).unwrap();
+        let record = record.unwrap_or_else(|| panic!("{label}: {number} has vanished"));
+        let held = body_of(&record).unwrap_or_default();
+        assert!(held == *body, "{label}: {number}");
+    }
+}
+
+#[test]
+fn any_one_operation_may_fail() {
+    use Operation::{Create, Remove, Rename, SetLen, Sync, SyncFolder, Write};
+    for operation in [Create, Write, Sync, SetLen, Rename, Remove, SyncFolder] {
+        for fault in [Fault::EIO, Fault::ENOSPC] {
+            for skip in (0..60).step_by(4) {
+                check_one_failure(operation, fault, skip);
+            }
+        }
+    }
+}
+
+fn check_one_failure(operation: Operation, fault: Fault, skip: u32) {
+    let label = format!("{operation:?} {fault:?} after {skip}");
+    let site = Site::new(2 << 10);
+    let disk = site.disk();
+    disk.fail(Rule {
+        skip,
+        ..Rule::once(operation, "", fault)
+    });
+    let mut done = BTreeMap::new();
+    if let Err(error) = work(&site, &disk, &mut done) {
+        let kinds = [ErrorKind::Unavailable, ErrorKind::Full];
+        assert!(kinds.contains(&error.kind()), "{label}: {error}");
+    }
+    disk.mend();
+    let lost_power = site.crashed(&disk, skip.into());
+    check_done(&lost_power.open(), &done, &format!("{label}, power lost"));
+    let store = site.open_on(&disk);
+    check_done(&store, &done, &label);
+    sweep(&store);
+    check_done(&store, &done, &format!("{label}, swept"));
+}
+
+#[test]
+fn a_record_is_carried_past_a_segment_that_was_too_short() {
+    let site = Site::new(4 << 10);
+    let disk = site.disk();
+    let store = site.open_on(&disk);
+    let held = grant(&store, claim(1));
+    let long = grant(&store, claim(2));
+    wait_until_quiet(&disk);
+    // The outcome needs a longer segment than the one ahead, and there is no room for any.
+    disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
+    let end = completion(&[1; 20_000], HOUR, HOUR);
+    let error = wait(store.settle(id(2), long, end.clone())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    sweep(&store);
+    let reason = Reason::Timeout;
+    settle(&store, 1, held, Settlement::Doubt { reason });
+    sweep(&store);
+    for site in [site.killed(), site.crashed(&disk, 1)] {
+        let store = site.open();
+        assert!(read(&store, 1).unwrap().is_some(), "a record has vanished");
+        assert!(read(&store, 2).unwrap().is_some(), "a record has vanished");
+    }
+    disk.mend();
+    let settled = soon(|| wait(store.settle(id(2), long, end.clone())).ok());
+    assert_eq!(settled, Settled::Applied);
+}
+
+#[test]
+fn a_sweep_that_fails_leaves_nothing_behind() {
+    let site = Site::new(8 << 10);
+    let disk = site.disk();
+    let store = site.open_on(&disk);
+    for number in 0..40 {
+        let fence = grant(&store, claim(number));
+        let retention = Duration::from_secs(30) + HOUR * (number as u32 % 2);
+        let remember = Duration::from_secs(1);
+        settle(
+            &store,
+            number,
+            fence,
+            completion(&[3; 600], retention, remember),
+        );
+    }
+    wait_until_quiet(&disk);
+    // The first few segments are compacted into one, which cannot be ended.
+    disk.fail(Rule {
+        // What is in flight is carried past them first.
+        skip: 1,
+        ..Rule::always(Operation::Rename, "manifest", Fault::ENOSPC)
+    });
+    let segments = |site: &Site| {
+        let names = site.files().into_keys();
+        names
+            .filter(|name| name.ends_with(".log") || name.ends_with(".idx"))
+            .count()
+    };
+    let files = segments(&site);
+    site.clock.turn(Duration::from_secs(60));
+    for _ in 0..5 {
+        let swept = wait(store.sweep(u32::MAX));
+        assert_eq!(swept.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    assert_eq!(segments(&site), files, "{:?}", site.files().keys());
+    assert!(disk.mend() > 0);
+    sweep(&store);
+    assert!(segments(&site) < files, "{:?}", site.files().keys());
+    for number in (1..40).step_by(2) {
+        assert!(matches!(ask(&store, claim(number)), Ok(Verdict::Replay(_))));
+    }
+}
+
+#[test]
+fn a_segment_that_rots_while_the_store_is_open_is_kept() {
+    let site = Site::new(8 << 10);
+    let store = site.open();
+    for number in 0..40 {
+        let fence = grant(&store, claim(number));
+        let retention = HOUR * (1 + number as u32 % 2 * 10);
+        settle(
+            &store,
+            number,
+            fence,
+            completion(&[3; 600], retention, HOUR),
+        );
+    }
+    let name = site.written_logs().remove(0);
+    let mut bytes = site.read(&name);
+    for at in (1_500..6_000).step_by(200) {
+        bytes[at] ^= 0x10;
+    }
+    // In place: the store has the file open.
+    use std::os::unix::fs::FileExt;
+    let path = site.path().join(&name);
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&bytes, 0).unwrap();
+    site.remove(&name.replace(".log", ".idx"));
+    site.clock.turn(HOUR + Duration::from_secs(1));
+    sweep(&store);
+    assert!(site.path().join(&name).exists());
+    let is_corrupt = |number| {
+        let answer = wait(store.read(id(number)));
+        answer.is_err_and(|error| error.kind() == ErrorKind::Corrupt)
+    };
+    assert!((0..10).any(is_corrupt));
+    for number in 20..40 {
+        assert!(read(&store, number).unwrap().is_some(), "{number}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Opening after a clean close reads the snapshots and not the log.
+
+use std::time::Duration;
+
+use refrain::{
+    Claim, Store, Verdict,
+    store::embedded::{Embedded, Options},
+};
+
+use crate::common::{HOUR, ask, claim, completion, id};
+
+const RECORDS: u64 = 200_000;
+const BATCH: u64 = 20_000;
+
+/// Claims and completes records, many at once.
+async fn fill(store: &Embedded) {
+    for first in (0..RECORDS).step_by(BATCH as usize) {
+        let claims: Vec<Claim> = (first..first + BATCH).map(claim).collect();
+        let verdicts = store.claim(&claims).await.unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        for (number, verdict) in (first..).zip(verdicts) {
+            let Verdict::Granted(grant) = verdict.unwrap() else {
+                panic!("{number} was claimed before");
+            };
+            let (store, end) = (store.clone(), completion(b"done", HOUR, HOUR));
+            tasks.spawn(async move { store.settle(id(number), grant.fence, end).await });
+        }
+        for settled in tasks.join_all().await {
+            assert!(settled.is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_store_with_many_records_opens_quickly_after_a_clean_close() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        segment_bytes_max: 8 << 20,
+        ..Options::default()
+    };
+    let store = Embedded::open(folder.path(), options.clone()).unwrap();
+    crate::common::wait(fill(&store));
+    drop(store);
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how long it takes is what is tested"
+    )]
+    let start = std::time::Instant::now();
+    let store = Embedded::open(folder.path(), options).unwrap();
+    let took = start.elapsed();
+    println!("opened in {took:?}");
+    assert_eq!(store.len() as u64, RECORDS);
+    assert!(matches!(
+        ask(&store, claim(RECORDS - 1)),
+        Ok(Verdict::Replay(_))
+    ));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

@@ -1,0 +1,203 @@
+//! A write that the loss of power cut: whatever part of the last frame arrived, the store opens,
+//! everything acknowledged before is there, and nothing is called damage.
+//! The same parts missing where something was written behind them are damage, and said to be.
+
+use std::ops::Range;
+
+use refrain::{Store, record::State, store::embedded::Embedded};
+
+use crate::common::{
+    HOUR, Known, Site, body_of, check, claim, complete, completion, entries, frames, grant,
+    observe, settle, wait,
+};
+
+const LOG: &str = "00000001.log";
+const RECORDS: Range<u64> = 1..60;
+const SECTOR: usize = 512;
+
+/// A folder after a kill, and what a store on it holds without and with the last frame.
+struct Torn {
+    site: Site,
+    before: Known,
+    after: Known,
+    frame: Range<usize>,
+}
+
+fn prepare(last: impl Fn(&Embedded)) -> Torn {
+    let site = Site::new(8 << 10);
+    let store = site.open();
+    complete(&store, 1, b"one");
+    complete(&store, 2, &[7; 1_500]);
+    grant(&store, claim(3));
+    last(&store);
+    let site = site.killed();
+    let whole = site.read(LOG);
+    let frame = frames(&whole).pop().unwrap();
+    let without = site.killed();
+    without.write(LOG, &whole[..frame.start]);
+    let before = observe(&without.open(), RECORDS);
+    let after = observe(&site.killed().open(), RECORDS);
+    check_acknowledged(&before);
+    assert_ne!(before, after);
+    Torn {
+        site,
+        before,
+        after,
+        frame,
+    }
+}
+
+/// What stood in earlier frames of all these folders.
+fn check_acknowledged(known: &Known) {
+    let body = |number| known[&number].as_ref().and_then(body_of).unwrap();
+    assert_eq!(body(1), b"one");
+    assert_eq!(body(2), [7; 1_500]);
+    let state = known[&3].as_ref().map(|record| &record.state);
+    assert!(matches!(state, Some(State::Indeterminate { .. })));
+}
+
+fn claim_one(store: &Embedded) {
+    grant(store, claim(4));
+}
+
+fn complete_with(store: &Embedded, body: &[u8]) {
+    let fence = grant(store, claim(5));
+    settle(store, 5, fence, completion(body, HOUR, HOUR));
+}
+
+fn long_body() -> Vec<u8> {
+    (0..800_u32).map(|at| (at % 251) as u8).collect()
+}
+
+fn claim_many(store: &Embedded) {
+    let claims: Vec<_> = (10..40).map(claim).collect();
+    for verdict in wait(store.claim(&claims)).unwrap() {
+        assert!(verdict.is_ok());
+    }
+}
+
+/// A last frame with a few entries; how many the writer takes at once is its own affair.
+fn prepare_many() -> Torn {
+    let fits = |torn: &Torn| {
+        let count = entries(&torn.site.read(LOG), torn.frame.start);
+        (2..=15).contains(&count)
+    };
+    let mut tries = (0..200).map(|_| prepare(claim_many));
+    tries.find(fits).expect("a few claims taken at once")
+}
+
+/// Opens what is left: the last frame is there or not, nothing else is missing, and nothing is damage.
+fn check_torn(torn: &Torn, bytes: &[u8], label: &str) {
+    let site = torn.site.killed();
+    site.write(LOG, bytes);
+    let store = site.open();
+    assert_eq!(store.damage(), [], "{label}");
+    let held = observe(&store, RECORDS);
+    assert!(
+        held == torn.before || held == torn.after,
+        "{label}: {held:?}"
+    );
+    // Cut for good: behind a new segment it must not pass for damage.
+    grant(&store, claim(99));
+    let site = site.killed();
+    drop(store);
+    let store = site.open();
+    assert_eq!(store.damage(), [], "{label}, opened again");
+    assert_eq!(observe(&store, RECORDS), held, "{label}, opened again");
+}
+
+fn check_every_cut(torn: &Torn) {
+    let whole = torn.site.read(LOG);
+    for cut in torn.frame.clone() {
+        check_torn(torn, &whole[..cut], &format!("cut at {cut}"));
+        let mut zeroed = whole.clone();
+        zeroed[cut..].fill(0);
+        check_torn(torn, &zeroed, &format!("zero from {cut}"));
+    }
+}
+
+#[test]
+fn a_claim_may_be_cut_at_any_byte() {
+    check_every_cut(&prepare(claim_one));
+}
+
+#[test]
+fn a_completion_may_be_cut_at_any_byte() {
+    check_every_cut(&prepare(|store| complete_with(store, &long_body())));
+}
+
+#[test]
+fn a_batch_may_be_cut_at_any_byte() {
+    check_every_cut(&prepare_many());
+}
+
+/// The parts of the frame that the device writes whole or not at all.
+fn sectors(frame: &Range<usize>) -> Vec<Range<usize>> {
+    let mut sectors = Vec::new();
+    let mut start = frame.start;
+    while start < frame.end {
+        let end = frame.end.min((start / SECTOR + 1) * SECTOR);
+        sectors.push(start..end);
+        start = end;
+    }
+    sectors
+}
+
+/// The file with each subset of the frame's sectors as it was before the frame: zero.
+fn with_lost_sectors(whole: &[u8], frame: &Range<usize>) -> Vec<(String, Vec<u8>)> {
+    let sectors = sectors(frame);
+    assert!((3..=7).contains(&sectors.len()), "{frame:?}");
+    let subset = |lost: usize| {
+        let mut bytes = whole.to_vec();
+        let is_lost = |at: &usize| lost >> at & 1 == 1;
+        for at in (0..sectors.len()).filter(is_lost) {
+            bytes[sectors[at].clone()].fill(0);
+        }
+        (format!("lost sectors {lost:b} of {frame:?}"), bytes)
+    };
+    let subsets = (1..1 << sectors.len()).map(subset);
+    subsets.filter(|(_, bytes)| bytes != whole).collect()
+}
+
+/// Bodies that are hard to tell from sectors that never arrived, among them.
+fn bodies() -> Vec<Vec<u8>> {
+    let long = (0..1_300_u32).map(|at| (at % 251) as u8).collect();
+    let mut mixed = vec![0; 2_000];
+    mixed[1_000] = 1;
+    vec![long, vec![0; 2_000], mixed]
+}
+
+#[test]
+fn any_sectors_of_the_last_frame_may_be_missing() {
+    for body in bodies() {
+        let torn = prepare(|store| complete_with(store, &body));
+        for (label, bytes) in with_lost_sectors(&torn.site.read(LOG), &torn.frame) {
+            check_torn(&torn, &bytes, &label);
+        }
+    }
+}
+
+#[test]
+fn sectors_missing_before_another_frame_are_damage() {
+    for body in bodies() {
+        let torn = prepare(|store| {
+            complete_with(store, &body);
+            grant(store, claim(6));
+        });
+        let whole = torn.site.read(LOG);
+        let all = frames(&whole);
+        let frame = &all[all.len() - 2];
+        for (label, bytes) in with_lost_sectors(&whole, frame) {
+            let site = torn.site.killed();
+            site.write(LOG, &bytes);
+            let store = site.open();
+            assert!(check(&store, &torn.after, &label) > 0, "{label}");
+            let damage = &store.damage()[0];
+            assert_eq!(damage.segment, 1, "{label}");
+            assert!(
+                frame.contains(&(damage.offset as usize)),
+                "{label}: {damage}"
+            );
+        }
+    }
+}
