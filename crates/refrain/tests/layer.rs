@@ -343,7 +343,7 @@ async fn fifty_duplicates_at_once_run_once_and_get_one_answer() {
 #[tokio::test]
 async fn who_waited_too_long_is_told_to_come_back() {
     let shop = Arc::new(shop(operation(|it| {
-        it.terms.wait = Duration::from_millis(20)
+        it.terms.wait = Duration::from_millis(20);
     })));
     let first = tokio::spawn({
         let shop = shop.clone();
