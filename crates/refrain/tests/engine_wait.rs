@@ -15,7 +15,7 @@ use refrain::{
     key::Credential,
     record::Reason,
 };
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 
 #[path = "support/scripted.rs"]
 mod scripted;
@@ -81,7 +81,7 @@ async fn a_thousand_duplicates_are_one_effect_and_are_answered_at_once() {
     }
     until(|| engine.tally().waiting_now() == 999).await;
     let asked = store.calls(Op::Claim);
-    let start = Instant::now();
+    let start = tokio::time::Instant::now();
     gate.add_permits(1);
     for task in tasks {
         task.await.unwrap();
@@ -124,7 +124,7 @@ async fn a_holder_in_another_process_is_polled_ever_more_slowly() {
     let asked = store.calls(Op::Claim);
     assert!((15..40).contains(&asked), "{asked} times in 4 s");
     complete(running, "there").await;
-    let done = Instant::now();
+    let done = tokio::time::Instant::now();
     assert_eq!(body(waiter.await.unwrap()), "there");
     assert!(done.elapsed() <= Duration::from_millis(200));
 }
@@ -137,7 +137,7 @@ async fn who_does_not_wait_is_told_at_once_and_touches_nothing() {
     for wait in [Duration::ZERO, Duration::from_millis(20)] {
         let mut hasty = intent();
         hasty.terms.wait = wait;
-        let start = Instant::now();
+        let start = tokio::time::Instant::now();
         let verdict = engine.claim(&hasty).await.unwrap();
         assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
         assert!(start.elapsed() >= wait && start.elapsed() < Duration::from_secs(5));
@@ -194,7 +194,7 @@ async fn a_release_without_an_answer_gives_the_turn_to_exactly_one() {
 async fn claiming_again_behind_refusals_does_not_stretch_the_wait() {
     let engine = Engine::new(Scripted::on_runtime_clock());
     let first = run(&engine, &intent()).await;
-    let start = Instant::now();
+    let start = tokio::time::Instant::now();
     let waiter = tokio::spawn({
         let engine = engine.clone();
         async move { engine.claim(&intent()).await.unwrap() }

@@ -50,7 +50,7 @@ impl<'a> Asking<'a> {
             engine,
             intent,
             claim,
-            deadline: Instant::now() + terms.wait.min(WAIT_MAX),
+            deadline: tokio::time::Instant::now() + terms.wait.min(WAIT_MAX),
         }
     }
 
@@ -103,7 +103,7 @@ impl<'a> Asking<'a> {
     }
 
     async fn wait(&self, pause: &mut Duration, lease_left: Duration) -> Waited {
-        if Instant::now() >= self.deadline {
+        if tokio::time::Instant::now() >= self.deadline {
             return Waited::TimeIsUp;
         }
         if let Some(flight) = self.inner().flights.find(&self.claim) {

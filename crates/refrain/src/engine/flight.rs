@@ -105,7 +105,7 @@ impl Flights {
             terms,
             fingerprint: claim.fingerprint,
             credential: claim.credential,
-            since: Instant::now(),
+            since: tokio::time::Instant::now(),
             ended: watch::Sender::new(None),
             is_renewed: AtomicBool::new(true),
             is_ending: AtomicBool::new(false),

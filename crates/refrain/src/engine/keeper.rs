@@ -67,7 +67,7 @@ impl Inner {
 
     /// Starts to renew what is due. Waits only where too much is being renewed already.
     async fn renew_due(&self, renewals: &mut JoinSet<Renewed>, last_look: Instant) {
-        let now = Instant::now();
+        let now = tokio::time::Instant::now();
         let mut after = None;
         while let Some((last, flights)) = self.flights.renewed_after(after) {
             after = Some(last);
@@ -116,7 +116,7 @@ impl Drop for Keeping {
 
 /// Ends when the last clone of the engine has gone.
 async fn keep(engine: Keeping) {
-    let mut last_look = Instant::now();
+    let mut last_look = tokio::time::Instant::now();
     let mut last_sweep = last_look;
     let mut renewals = JoinSet::new();
     let mut sweeping = JoinSet::new();
@@ -125,7 +125,7 @@ async fn keep(engine: Keeping) {
         let Some(inner) = engine.0.upgrade() else {
             return;
         };
-        let now = Instant::now();
+        let now = tokio::time::Instant::now();
         while let Some(renewed) = renewals.try_join_next() {
             inner.note(Some(renewed));
         }

@@ -65,7 +65,7 @@ impl Scripted {
 
     /// With a clock that follows the runtime's, so that paused time moves leases, too.
     pub(crate) fn on_runtime_clock() -> Self {
-        let clock = Arc::new(RuntimeClock(Instant::now()));
+        let clock = Arc::new(RuntimeClock(tokio::time::Instant::now()));
         Self::on(Memory::with_options(Memory::BYTES_MAX, clock))
     }
 
