@@ -13,9 +13,7 @@
 //!     .layer(layer);
 //! ```
 //!
-//! A policy's `probe` is asked of the service that the layer is around.
-//! `Router::layer` puts a layer around each route by itself, behind the choice of the route; where a policy has probes,
-//! put it around all of them: `Router::new().fallback_service(layer.layer(routes))`.
+//! Where a policy has a `probe`, [`RefrainLayer::with_probes`] says whom to ask.
 //!
 //! Handlers find the [`Fence`](crate::Fence) of their claim among the request's extensions, to hand it to the resource that they change.
 

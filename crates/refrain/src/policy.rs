@@ -143,6 +143,9 @@ impl Policy {
     /// no spelling leads around a guard.
     #[must_use]
     pub fn find(&self, method: &str, path: &str) -> Option<Match> {
+        if self.0.tree.is_pathless() {
+            return self.find_reading(method, &Vec::new());
+        }
         matcher::readings(path)
             .iter()
             .filter_map(|reading| self.find_reading(method, reading))

@@ -1,11 +1,11 @@
 //! What this engine runs now, and who waits for it.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     Fingerprint, Outcome,
@@ -36,21 +36,41 @@ pub(super) struct Flight {
     credential: Option<Credential>,
     /// When it was asked for; leases are renewed, and the attempt's time is counted, from then on.
     pub(super) since: Instant,
-    ended: watch::Sender<Option<Ended>>,
+    end: Mutex<End>,
     /// Off once it has ended or is in doubt.
     is_renewed: AtomicBool,
     /// On once its end is being stored: then a refused renewal means nothing.
     is_ending: AtomicBool,
 }
 
+/// How it ended, or who waits for that. Most flights have nobody who waits, so waiting is what costs.
+#[derive(Debug, Default)]
+struct End {
+    ended: Option<Ended>,
+    waiting: Vec<oneshot::Sender<Ended>>,
+}
+
 impl Flight {
     /// Waits for its end.
     pub(super) async fn ended(&self) -> Ended {
-        let mut receiver = self.ended.subscribe();
-        match receiver.wait_for(Option::is_some).await {
-            Ok(ended) => ended.clone().unwrap_or(Ended::Unknown),
-            Err(_) => Ended::Unknown,
-        }
+        let receiver = {
+            let mut end = self.end();
+            if let Some(ended) = &end.ended {
+                return ended.clone();
+            }
+            // Those who gave up since make room for those who come.
+            if end.waiting.len() == end.waiting.capacity() {
+                end.waiting.retain(|sender| !sender.is_closed());
+            }
+            let (sender, receiver) = oneshot::channel();
+            end.waiting.push(sender);
+            receiver
+        };
+        receiver.await.unwrap_or(Ended::Unknown)
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_renewed(&self) -> bool {
@@ -112,7 +132,7 @@ impl Flights {
             fingerprint: claim.fingerprint,
             credential: claim.credential,
             since,
-            ended: watch::Sender::new(None),
+            end: Mutex::default(),
             is_renewed: AtomicBool::new(true),
             is_ending: AtomicBool::new(false),
         });
@@ -131,11 +151,14 @@ impl Flights {
                 entry.take();
             }
         });
-        flight.ended.send_if_modified(|first| {
-            let is_first = first.is_none();
-            first.get_or_insert(ended);
-            is_first
-        });
+        let waiting = {
+            let mut end = flight.end();
+            end.ended.get_or_insert_with(|| ended.clone());
+            std::mem::take(&mut end.waiting)
+        };
+        for sender in waiting {
+            let _ = sender.send(ended.clone());
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -29,6 +29,15 @@ struct Node {
 }
 
 impl Tree {
+    /// Whether no pattern looks at the path.
+    pub(super) fn is_pathless(&self) -> bool {
+        let root = &self.root;
+        root.literal.is_empty()
+            && root.named.is_none()
+            && root.end.is_empty()
+            && root.rest.is_empty()
+    }
+
     /// Where the operations with this path pattern are kept.
     pub(super) fn slot(&mut self, pattern: &Pattern) -> &mut Vec<usize> {
         let mut node = &mut self.root;
