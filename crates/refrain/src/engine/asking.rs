@@ -64,15 +64,17 @@ impl<'a> Asking<'a> {
                     let guard = self.inner().grant(&self.claim, grant, terms, asked);
                     return Ok(Turn::Verdict(Verdict::Granted(guard)));
                 }
-                Verdict::InFlight { lease_left } => match self.wait(&mut pause, lease_left).await {
-                    Waited::Turn(turn) => return Ok(turn),
-                    Waited::AskAgain => {}
-                    Waited::TimeIsUp => {
-                        return Ok(Turn::Verdict(Verdict::InFlight { lease_left }));
+                Verdict::InFlight { lease_left } => {
+                    match Box::pin(self.wait(&mut pause, lease_left)).await {
+                        Waited::Turn(turn) => return Ok(turn),
+                        Waited::AskAgain => {}
+                        Waited::TimeIsUp => {
+                            return Ok(Turn::Verdict(Verdict::InFlight { lease_left }));
+                        }
                     }
-                },
+                }
                 Verdict::Indeterminate(doubt) => {
-                    if let Some(turn) = self.resolve(doubt).await {
+                    if let Some(turn) = Box::pin(self.resolve(doubt)).await {
                         return Ok(turn);
                     }
                 }

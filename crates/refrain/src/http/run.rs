@@ -16,7 +16,7 @@ use super::{
     capture::{self, Read},
     layer::Shared,
     problem::Problem,
-    service::{Answer, Carried, Guarded},
+    service::{Carried, Guarded},
 };
 use crate::{
     Error, Intent, Outcome, Verdict,
@@ -25,34 +25,36 @@ use crate::{
     record::{Reason, Settled},
 };
 
-/// What came of a run.
-#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
+/// What came of a run. Boxed, because it is handed from future to future.
 pub(super) enum Ran<R, E> {
     /// The operation's own answer, settled.
-    Answered(Answer<R, E>),
+    Answered(Box<Response<Body<R>>>),
+    /// The service's own error.
+    Erred(E),
     /// Ours, because there is none.
-    Failed(Problem),
+    Failed(Box<Problem>),
     /// Somebody took over meanwhile, and this came of that.
-    Overtaken(Verdict<Guard>),
+    Overtaken(Box<Verdict<Guard>>),
 }
 
 /// One granted operation, and what it takes to settle it.
 pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) operation: Arc<Operation>,
-    pub(super) intent: Intent,
+    pub(super) intent: Box<Intent>,
 }
 
 type Reply<R, E> = oneshot::Sender<Ran<R, E>>;
 
+// What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
 impl Run {
-    /// Runs the operation in a task of its own and waits for its answer.
-    pub(super) async fn detached<S, B, R>(
+    /// Runs the operation in a task of its own; its answer comes through the channel.
+    pub(super) fn detached<S, B, R>(
         self,
         inner: S,
         mut request: Request<Body<B>>,
         guard: Guard,
-    ) -> Ran<R, S::Error>
+    ) -> oneshot::Receiver<Ran<R, S::Error>>
     where
         S: Guarded<B, R>,
         B: Carried,
@@ -67,8 +69,6 @@ impl Run {
             .insert(REFRAIN_ATTEMPT, grant.attempt.into());
         tokio::spawn(self.run(inner, request, running, reply));
         replied
-            .await
-            .unwrap_or_else(|_| Ran::Failed(unknown(Reason::Dropped)))
     }
 
     async fn run<S, B, R>(
@@ -84,18 +84,19 @@ impl Run {
     {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-        let mut work = pin!(caught(call(inner, request, self.operation.clone())));
+        let work = call(inner, request, self.operation.clone());
+        let mut work = pin!(caught(Box::pin(work)));
         match timeout_at(patience, &mut work).await {
             Ok(called) => {
                 let ran = self.settle(running, called).await;
                 let _ = reply.send(ran);
             }
             Err(_) => {
-                doubt(&mut running, Reason::Timeout).await;
-                let _ = reply.send(Ran::Failed(unknown(Reason::Timeout)));
+                Box::pin(doubt(&mut running, Reason::Timeout)).await;
+                let _ = reply.send(failed(unknown(Reason::Timeout)));
                 // The truth is welcome as long as it can still come. Behind that the attempt is ended here, so that it cannot act.
                 if let Ok(called) = timeout_at(deadline, work).await {
-                    late(running, &self.operation, called).await;
+                    Box::pin(late(running, &self.operation, called)).await;
                 }
             }
         }
@@ -103,54 +104,60 @@ impl Run {
 
     async fn settle<R, E>(&self, mut running: Running, called: Called<R, E>) -> Ran<R, E> {
         match called {
-            Called::Response(head, read) => self.settle_response(running, head, read).await,
+            Called::Response(response) => {
+                let (head, read) = *response;
+                match self.plan(&running, head, read) {
+                    Plan::Keep(outcome, fresh) => self.keep(running, outcome, fresh).await,
+                    Plan::Release(answer, fresh) => {
+                        Box::pin(self.release(running, answer, fresh)).await
+                    }
+                }
+            }
             Called::Error(error) => {
-                doubt(&mut running, Reason::Failed).await;
-                Ran::Answered(Err(error))
+                Box::pin(doubt(&mut running, Reason::Failed)).await;
+                Ran::Erred(error)
             }
             Called::Failure(Failure::NotSent) => {
                 let detail = "Nothing was sent. Send the same request with the same key again.";
                 let problem = Problem::new(Code::UpstreamUnreachable, detail);
                 let answer = problem.outcome(&self.shared.problems);
-                let ran = Ran::Failed(problem);
-                self.release(running, Some(answer), ran).await
+                let ran = failed(problem);
+                Box::pin(self.release(running, Some(answer), ran)).await
             }
             Called::Failure(Failure::Lost(reason)) => {
-                doubt(&mut running, reason).await;
-                Ran::Failed(unknown(reason))
+                Box::pin(doubt(&mut running, reason)).await;
+                failed(unknown(reason))
             }
         }
     }
 
-    async fn settle_response<R, E>(
+    /// What becomes of the key, and the answer that leaves once that is stored.
+    fn plan<R, E>(
         &self,
-        running: Running,
+        running: &Running,
         mut head: response::Parts,
         read: Read<R>,
-    ) -> Ran<R, E> {
+    ) -> Plan<R, E> {
         let operation = &*self.operation;
-        let ending = ending(operation, &mut head);
-        match (ending, read) {
+        match (ending(operation, &mut head), read) {
             (Ending::Keep, Read::Whole(body, trailers)) => {
                 let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_ref());
                 let outcome = outcome.sealed(running.id());
                 // The reply is made of the bytes that are stored.
                 let body = Body::with_trailers(outcome.body(), trailers);
-                self.keep(running, outcome, fresh(head, body)).await
+                Plan::Keep(outcome, fresh(head, body))
             }
             (Ending::Keep, Read::Over(front, rest)) => {
                 let outcome = capture::outcome(operation, &head, None, None);
-                let fresh = fresh(head, Body::begun(front, rest));
-                self.keep(running, outcome, fresh).await
+                Plan::Keep(outcome, fresh(head, Body::begun(front, rest)))
             }
             (Ending::Release, Read::Whole(body, trailers)) => {
                 let answer = capture::answer(&head, &body, trailers.as_ref());
-                let fresh = fresh(head, Body::with_trailers(body, trailers));
-                self.release(running, Some(answer), fresh).await
+                let body = Body::with_trailers(body, trailers);
+                Plan::Release(Some(answer), fresh(head, body))
             }
             (Ending::Release, Read::Over(front, rest)) => {
-                let fresh = fresh(head, Body::begun(front, rest));
-                self.release(running, None, fresh).await
+                Plan::Release(None, fresh(head, Body::begun(front, rest)))
             }
         }
     }
@@ -162,14 +169,14 @@ impl Run {
             match running.complete(outcome.clone()).await {
                 Ok(Settled::Applied) => return ran,
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
-                Err(error) => return Ran::Failed(not_stored(&error)),
+                Err(error) => return failed(not_stored(&error)),
             }
             // Overtaken: what counts is what the other one made of it.
-            running = match self.shared.engine.claim(&self.intent).await {
+            running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
                 // Nothing, so this outcome is stored after all. What has run is not run again.
                 Ok(Verdict::Granted(guard)) => guard.start(),
-                Ok(other) => return Ran::Overtaken(other),
-                Err(error) => return Ran::Failed(not_stored(&error)),
+                Ok(other) => return Ran::Overtaken(Box::new(other)),
+                Err(error) => return failed(not_stored(&error)),
             };
         }
     }
@@ -184,22 +191,27 @@ impl Run {
         match running.release(answer).await {
             Ok(Settled::Applied) => ran,
             Ok(Settled::Fenced | Settled::TooEarly { .. }) => {
-                match self.shared.engine.claim(&self.intent).await {
+                match Box::pin(self.shared.engine.claim(&self.intent)).await {
                     // The other one came to nothing, too; the key is free again when this is dropped.
                     Ok(Verdict::Granted(_)) => ran,
-                    Ok(other) => Ran::Overtaken(other),
-                    Err(error) => Ran::Failed(not_stored(&error)),
+                    Ok(other) => Ran::Overtaken(Box::new(other)),
+                    Err(error) => failed(not_stored(&error)),
                 }
             }
-            Err(error) => Ran::Failed(not_stored(&error)),
+            Err(error) => failed(not_stored(&error)),
         }
     }
 }
 
+/// How a run with an answer ends.
+enum Plan<R, E> {
+    Keep(Outcome, Ran<R, E>),
+    Release(Option<Outcome>, Ran<R, E>),
+}
+
 /// What calling the operation gave.
-#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum Called<R, E> {
-    Response(response::Parts, Read<R>),
+    Response(Box<(response::Parts, Read<R>)>),
     /// The service failed.
     Error(E),
     /// There is no answer, or only a part of one.
@@ -224,7 +236,7 @@ where
     }
     let (head, body) = response.into_parts();
     match capture::read(body, operation.outcome_bytes_max).await {
-        Ok(read) => Called::Response(head, read),
+        Ok(read) => Called::Response(Box::new((head, read))),
         Err(_) => Called::Failure(Failure::Lost(Reason::Truncated)),
     }
 }
@@ -243,7 +255,11 @@ async fn caught<R, E>(work: impl Future<Output = Called<R, E>>) -> Called<R, E> 
 }
 
 fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
-    Ran::Answered(Ok(Response::from_parts(head, body)))
+    Ran::Answered(Box::new(Response::from_parts(head, body)))
+}
+
+fn failed<R, E>(problem: Problem) -> Ran<R, E> {
+    Ran::Failed(Box::new(problem))
 }
 
 fn not_stored(error: &Error) -> Problem {
@@ -274,7 +290,8 @@ async fn doubt(running: &mut Running, reason: Reason) {
 
 /// The truth came after the caller was told that it is not known.
 async fn late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
-    if let Called::Response(mut head, read) = called {
+    if let Called::Response(response) = called {
+        let (mut head, read) = *response;
         if ending(operation, &mut head) == Ending::Release {
             // Doubt is not taken back by an answer that says nothing about effects.
             return;
@@ -291,7 +308,7 @@ async fn late<R, E>(running: Running, operation: &Operation, called: Called<R, E
     }
 }
 
-fn unknown(reason: Reason) -> Problem {
+pub(super) fn unknown(reason: Reason) -> Problem {
     let status = match reason {
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,

@@ -10,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as HttpBody;
+use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
@@ -25,8 +26,9 @@ use super::{
 };
 use crate::{
     Error, Fingerprint, Intent, Key, Verdict,
-    engine::{Count, Turn},
+    engine::{Count, Guard, Turn},
     policy::{Match, Mode, OnStoreFailure, ReplayTo},
+    record::Reason,
 };
 
 /// The longest that a client is told to wait before it asks again.
@@ -214,6 +216,7 @@ pub(super) struct Guarding<S> {
     pub(super) found: Match,
 }
 
+// What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
 impl<S> Guarding<S> {
     async fn answer<B, R>(self, head: Parts, body: B) -> Answer<R, S::Error>
     where
@@ -222,12 +225,12 @@ impl<S> Guarding<S> {
         R: Carried,
     {
         if self.found.operation.mode == Mode::Observe {
-            return self.observe(head, body).await;
+            return Box::pin(self.observe(head, body)).await;
         }
         let operation = &*self.found.operation;
         let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
             Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(HeadKey::Absent) => return self.pass(head, Body::through(body)).await,
+            Ok(HeadKey::Absent) => return Box::pin(self.pass(head, Body::through(body))).await,
             Ok(HeadKey::Found(key)) => Some(key),
             Ok(HeadKey::NeedsBody) => None,
             Err(error) => return Ok(self.refuse(&invalid(&error))),
@@ -240,13 +243,56 @@ impl<S> Guarding<S> {
         let key = match self.key(in_head, &head, &body.bytes) {
             Ok(Some(key)) => key,
             Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(None) => return self.pass(head, body.into_body()).await,
+            Ok(None) => return Box::pin(self.pass(head, body.into_body())).await,
             Err(error) => return Ok(self.refuse(&invalid(&error))),
         };
-        match intent(&self.shared, &self.found, key, &head, &body.bytes) {
-            Ok(intent) => self.attend(intent, head, body).await,
-            Err(error) => Ok(self.refuse(&invalid(&error))),
+        let intent = match self.intent(key, &head, &body.bytes) {
+            Ok(intent) => intent,
+            Err(error) => return Ok(self.refuse(&invalid(&error))),
+        };
+        let guard = match self.shared.engine.attend(&intent).await {
+            Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
+            Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
+            Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
+            Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
+        };
+        let shared = self.shared.clone();
+        let request = Request::from_parts(head, body.into_body());
+        Ok(match self.run(intent, request, guard).await {
+            Ok(Ran::Answered(response)) => *response,
+            Ok(Ran::Erred(error)) => return Err(error),
+            Ok(Ran::Failed(problem)) => shared.refuse(&problem),
+            Ok(Ran::Overtaken(verdict)) => shared.other(&verdict),
+            Err(_) => shared.refuse(&run::unknown(Reason::Dropped)),
+        })
+    }
+
+    fn intent(&self, key: Key, head: &Parts, body: &Bytes) -> Result<Box<Intent>, Error> {
+        let mut intent = intent(&self.shared, &self.found, key, head, body)?;
+        if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
+            let probe = HttpProbe::new(ask, &self.found, &head.headers);
+            intent.probe = Some(Arc::new(probe));
         }
+        Ok(Box::new(intent))
+    }
+
+    fn run<B, R>(
+        self,
+        intent: Box<Intent>,
+        request: Request<Body<B>>,
+        guard: Guard,
+    ) -> oneshot::Receiver<Ran<R, S::Error>>
+    where
+        S: Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        let run = Run {
+            shared: self.shared,
+            operation: self.found.operation,
+            intent,
+        };
+        run.detached(self.inner, request, guard)
     }
 
     fn key(&self, in_head: Option<Key>, head: &Parts, body: &Bytes) -> Result<Option<Key>, Error> {
@@ -258,45 +304,6 @@ impl<S> Guarding<S> {
                 extract::find_key(&operation.key, operation.syntax, head, &content)
             }
         }
-    }
-
-    /// Asks for the right to run, and runs it.
-    async fn attend<B, R>(
-        self,
-        mut intent: Intent,
-        head: Parts,
-        body: Received,
-    ) -> Answer<R, S::Error>
-    where
-        S: Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
-        if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
-            let probe = HttpProbe::new(ask, &self.found, &head.headers);
-            intent.probe = Some(Arc::new(probe));
-        }
-        let verdict = match self.shared.engine.attend(&intent).await {
-            Ok(Turn::Verdict(verdict)) => verdict,
-            Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
-            Err(error) => return self.store_failed(&error, head, body).await,
-        };
-        let shared = self.shared.clone();
-        let guard = match verdict {
-            Verdict::Granted(guard) => guard,
-            other => return Ok(shared.other(&other)),
-        };
-        let run = Run {
-            shared: self.shared,
-            operation: self.found.operation,
-            intent,
-        };
-        let request = Request::from_parts(head, body.into_body());
-        Ok(match run.detached(self.inner, request, guard).await {
-            Ran::Answered(response) => return response,
-            Ran::Failed(problem) => shared.refuse(&problem),
-            Ran::Overtaken(verdict) => shared.other(&verdict),
-        })
     }
 
     fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {

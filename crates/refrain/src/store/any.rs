@@ -105,29 +105,40 @@ impl<S: Store> Erased for S {
     }
 }
 
+/// The boxed futures as they are: another layer of state machines would only copy its arguments about.
 impl Store for AnyStore {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
         self.0.claim(claims).await
     }
 
-    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.0.settle(id, fence, end).await
+    fn settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> impl Future<Output = Result<Settled>> + Send {
+        self.0.settle(id, fence, end)
     }
 
-    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        self.0.renew(id, fence, lease).await
+    fn renew(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Settled>> + Send {
+        self.0.renew(id, fence, lease)
     }
 
-    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
-        self.0.read(id).await
+    fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send {
+        self.0.read(id)
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
         self.0.list(query).await
     }
 
-    async fn sweep(&self, at_most: u32) -> Result<u32> {
-        self.0.sweep(at_most).await
+    fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
+        self.0.sweep(at_most)
     }
 
     fn guarantees(&self) -> Guarantees {
