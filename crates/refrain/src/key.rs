@@ -137,30 +137,61 @@ impl Secret {
 
     /// Starts such a digest, to give it its parts one by one.
     pub(crate) fn start_digest(&self, purpose: &str) -> Digest {
-        let mut digest = Digest(blake3::Hasher::new_keyed(&self.0));
+        let mut digest = Digest {
+            secret: self.0,
+            short: Vec::with_capacity(DIGEST_START),
+            long: None,
+        };
         digest.part(purpose.as_bytes());
         digest
     }
 }
 
+/// What most digests are taken of fits into this.
+const DIGEST_START: usize = 512;
+/// Up to so many bytes are gathered and digested at once, which spares the hasher's two kilobytes of state.
+const DIGEST_SHORT_MAX: usize = 4_096;
+
 /// A digest over parts that cannot run into each other: each stands behind its length.
-pub(crate) struct Digest(blake3::Hasher);
+pub(crate) struct Digest {
+    secret: [u8; 32],
+    short: Vec<u8>,
+    /// In place of `short` once there is more.
+    long: Option<Box<blake3::Hasher>>,
+}
 
 impl Digest {
     pub(crate) fn part(&mut self, part: &[u8]) {
-        self.0.update(&(part.len() as u64).to_le_bytes());
-        self.0.update(part);
+        self.update(&(part.len() as u64).to_le_bytes());
+        self.update(part);
     }
 
     /// Says of which kind the next part is, or that none follows.
     pub(crate) fn tag(&mut self, tag: u8) {
-        self.0.update(&[tag]);
+        self.update(&[tag]);
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        if self.long.is_none() && self.short.len() + bytes.len() <= DIGEST_SHORT_MAX {
+            return self.short.extend_from_slice(bytes);
+        }
+        let long = self.long.get_or_insert_with(|| {
+            let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+            hasher.update(&self.short);
+            Box::new(hasher)
+        });
+        long.update(bytes);
     }
 
     pub(crate) fn finish<const N: usize>(self) -> [u8; N] {
-        let mut digest = [0; N];
-        self.0.finalize_xof().fill(&mut digest);
-        digest
+        const { assert!(N <= blake3::OUT_LEN) };
+        let digest = match self.long {
+            Some(hasher) => hasher.finalize(),
+            None => blake3::keyed_hash(&self.secret, &self.short),
+        };
+        let mut short = [0; N];
+        short.copy_from_slice(&digest.as_bytes()[..N]);
+        short
     }
 }
 

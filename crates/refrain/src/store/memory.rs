@@ -15,7 +15,9 @@ use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, StoreClock, SystemClock, Timestamp},
     key::{RecordId, Secret},
-    record::{Claim, Command, Fence, Record, Reply, Settled, Settlement, State, Verdict, step},
+    record::{
+        Change, Claim, Command, Fence, Record, Reply, Settled, Settlement, State, Verdict, step,
+    },
 };
 
 /// What a record takes beside its outcome, roughly: itself and its place in the table.
@@ -107,12 +109,18 @@ impl Memory {
             }
             // The clock is read under the lock: time never runs backwards for a record.
             let now = shared.clock.now();
-            let before = entry.take();
-            let bytes_before = before.as_deref().map_or(0, size);
-            let stepped = step(before.map(|record| *record), command, now);
+            let before = entry.get();
+            let bytes_before = before.map_or(0, |record| size(record));
+            let name_before = before.map(|record| record.state.name());
+            let stepped = step(before.map(|record| (**record).clone()), command, now);
+            let name_after = stepped.record.as_ref().map(|record| record.state.name());
+            if stepped.change == Change::Nothing && name_before == name_after {
+                return Ok(stepped.reply);
+            }
             let bytes_after = stepped.record.as_ref().map_or(0, size);
-            if let Some(record) = stepped.record {
-                entry.put(Box::new(record));
+            match stepped.record {
+                Some(record) => entry.put(Box::new(record)),
+                None => drop(entry.take()),
             }
             shared.bytes.fetch_add(bytes_after, Ordering::Relaxed);
             shared.bytes.fetch_sub(bytes_before, Ordering::Relaxed);

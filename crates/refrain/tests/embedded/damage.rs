@@ -4,7 +4,7 @@
 use std::{ops::Range, time::Duration};
 
 use refrain::{
-    ErrorKind, Settlement,
+    ErrorKind, Settlement, Verdict,
     record::Reason,
     store::embedded::{Damage, Embedded},
 };
@@ -337,6 +337,52 @@ fn the_last_of_two_images_in_a_frame_counts_even_if_it_is_the_damaged_one() {
     let broken = whole.killed_with(LOG, &broken);
     let known = observe(&whole.open(), 1..3);
     assert_eq!(check(&broken.open(), &known, &"the last image"), 1);
+}
+
+#[test]
+fn a_record_past_its_time_may_have_begun_anew_in_what_cannot_be_read() {
+    let Filled { site, known } = killed();
+    let whole = site.read(LOG);
+    let frame = &frames(&whole)[4];
+    site.write(LOG, &flipped(&whole, frame.start, &mut Dice::new(8)));
+    site.clock.turn(HOUR * 3);
+    let store = site.open();
+    assert_eq!(store.damage()[0].record, None);
+    for number in known.into_keys() {
+        let answer = ask(&store, claim(number));
+        assert!(
+            !matches!(answer, Ok(Verdict::Granted(_))),
+            "record {number}"
+        );
+    }
+    // Completed before it, and free by now if nothing came of them in it.
+    for number in [1, 2] {
+        let error = ask(&store, claim(number)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "record {number}");
+    }
+}
+
+#[test]
+fn a_damaged_record_in_flight_outlives_the_sweeps_behind_it() {
+    let site = Site::new(4 << 10);
+    let store = site.open();
+    grant(&store, claim(3));
+    drop(store);
+    let mut bytes = site.read(LOG);
+    let frame = frames(&bytes).pop().unwrap();
+    bytes[frame.end - 12] ^= 4;
+    site.write(LOG, &bytes);
+    for round in 0..3 {
+        let store = site.open();
+        let error = ask(&store, claim(3)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "round {round}");
+        assert_eq!(store.damage()[0].record, Some(id(3)), "round {round}");
+        for number in 0..20 {
+            complete(&store, 100 + round * 20 + number, &[1; 400]);
+        }
+        site.clock.turn(HOUR * 3);
+        sweep(&store);
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use refrain::{
 use refrain_testkit::disk::{End, Fault, FaultDisk, Operation, Rule};
 
 use crate::common::{
-    HOUR, Site, ask, body_of, claim, complete, completion, grant, id, observe, read, settle, sweep,
-    wait,
+    HOUR, Site, ask, body_of, claim, complete, completion, frames, grant, id, observe, read,
+    settle, sweep, wait,
 };
 
 /// Tries until it works, for as long as a person would wait.
@@ -147,6 +147,53 @@ fn a_write_for_which_there_is_no_room_never_happened() {
             assert!(read(&store, 3).unwrap().is_some(), "case {case}");
         }
     }
+}
+
+#[test]
+fn what_a_refused_write_left_is_gone_before_the_next_segment_is_begun() {
+    let site = Site::new(4 << 10);
+    let disk = site.disk();
+    let store = site.open_on(&disk);
+    // Enough that the segment is not swept as soon as it is sealed.
+    complete(&store, 3, &[3; 1_000]);
+    let fence = grant(&store, claim(1));
+    wait_until_quiet(&disk);
+    disk.fail(Rule::once(Operation::Write, ".log", Fault::Short));
+    disk.fail(Rule::always(Operation::Write, ".log", Fault::ENOSPC));
+    let error = ask(&store, claim(2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    disk.mend();
+    // The keeper does not get to cut the segment before the process dies.
+    disk.fail(Rule::always(Operation::SetLen, ".log", Fault::ENOSPC));
+    settle(&store, 1, fence, completion(&[1; 3_600], HOUR, HOUR));
+    let killed = site.killed();
+    assert_eq!(killed.written_logs().len(), 2);
+    let store = killed.open();
+    assert_eq!(store.damage(), []);
+    assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
+}
+
+#[test]
+fn a_torn_write_that_cannot_be_cut_keeps_the_store_shut() {
+    let site = Site::new(4 << 10);
+    let store = site.open();
+    complete(&store, 1, b"kept");
+    grant(&store, claim(2));
+    let torn = site.killed();
+    let name = torn.written_logs().remove(0);
+    let mut bytes = torn.read(&name);
+    let frame = frames(&bytes).pop().unwrap();
+    bytes[frame.start + 40..].fill(0);
+    torn.write(&name, &bytes);
+    let disk = torn.disk();
+    disk.fail(Rule::always(Operation::SetLen, ".log", Fault::EIO));
+    let error = torn.try_open_on(&disk).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&name), "{error}");
+    disk.mend();
+    let store = torn.open_on(&disk);
+    assert_eq!(store.damage(), []);
+    assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
 }
 
 /// Until the segment ahead is made and nobody changes anything.

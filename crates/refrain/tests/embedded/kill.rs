@@ -25,7 +25,8 @@ use crate::common::{HOUR, at_least_once, body_of, claim, completion, id, wait};
 
 const CHILD: &str = "REFRAIN_TEST_CHILD";
 const SEED: &str = "REFRAIN_TEST_SEED";
-const KEYS: u64 = 4_000;
+const KEYS: u64 = 20_000;
+const END: &str = " end";
 
 /// The parent starts its own binary again with this test alone.
 fn start(name: &str, folder: &Path, seed: u64) -> Child {
@@ -61,10 +62,12 @@ fn claim_of(key: u64) -> Claim {
 }
 
 /// One line in a file that only grows; in the hands of the system when this returns.
+/// A kill can cut it between two pages, so it starts on a line of its own and is marked at its end.
 fn note(path: &Path, line: &str) {
     let mut options = fs::OpenOptions::new();
     let mut file = options.append(true).create(true).open(path).unwrap();
-    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    file.write_all(format!("\n{line}{END}\n").as_bytes())
+        .unwrap();
 }
 
 #[test]
@@ -115,10 +118,11 @@ fn work(store: &Embedded, folder: &Path, key: u64, chance: u64) {
     }
 }
 
-/// The lines of a file; the last one may be cut.
+/// The lines of a file that were written to their end.
 fn lines(path: &Path) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().map(Into::into).collect()
+    let whole = text.lines().filter_map(|line| line.strip_suffix(END));
+    whole.map(Into::into).collect()
 }
 
 fn pairs(path: &Path) -> Vec<(u64, String)> {
@@ -190,7 +194,10 @@ fn check_ledger(folder: &Path) {
     let replays = pairs(&folder.join("replayed"));
     for (key, body) in &replays {
         let right = outcomes.get(key);
-        assert!(right.is_none_or(|right| right == body), "key {key}");
+        assert!(
+            right.is_none_or(|right| right == body),
+            "key {key}: {body:?} instead of {right:?}"
+        );
     }
     println!("{done} completed, {open} open, {} replays", replays.len());
     assert!(done > 500 && open > 20 && replays.len() > 100);
