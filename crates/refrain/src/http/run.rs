@@ -2,7 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::Poll,
 };
@@ -67,25 +67,20 @@ impl Run {
         request
             .headers_mut()
             .insert(REFRAIN_ATTEMPT, grant.attempt.into());
-        tokio::spawn(self.run(inner, request, running, reply));
+        let work = Box::pin(call(inner, request, self.operation.clone()));
+        tokio::spawn(self.run(work, running, reply));
         replied
     }
 
-    async fn run<S, B, R>(
+    async fn run<R, E>(
         self,
-        inner: S,
-        request: Request<Body<B>>,
+        work: Pin<Box<impl Future<Output = Called<R, E>>>>,
         mut running: Running,
-        reply: Reply<R, S::Error>,
-    ) where
-        S: Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
+        reply: Reply<R, E>,
+    ) {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-        let work = call(inner, request, self.operation.clone());
-        let mut work = pin!(caught(Box::pin(work)));
+        let mut work = pin!(caught(work));
         match timeout_at(patience, &mut work).await {
             Ok(called) => {
                 let ran = self.settle(running, called).await;

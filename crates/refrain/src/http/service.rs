@@ -216,7 +216,8 @@ pub(super) struct Guarding<S> {
     pub(super) found: Match,
 }
 
-// What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
+// What is rare or large is boxed: a future is as large as its largest branch, is moved about as a whole,
+// and what stays below a kilobyte is quickly allocated.
 impl<S> Guarding<S> {
     async fn answer<B, R>(self, head: Parts, body: B) -> Answer<R, S::Error>
     where
@@ -250,7 +251,7 @@ impl<S> Guarding<S> {
             Ok(intent) => intent,
             Err(error) => return Ok(self.refuse(&invalid(&error))),
         };
-        let guard = match self.shared.engine.attend(&intent).await {
+        let guard = match Box::pin(self.shared.engine.attend(&intent)).await {
             Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
             Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
             Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
