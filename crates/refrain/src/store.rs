@@ -6,7 +6,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use crate::{
-    Result,
+    ErrorKind, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
     record::{Claim, Fence, Record, Settled, Settlement, State, Verdict},
@@ -194,7 +194,14 @@ fn list<V>(
                 });
             }
             after = Some(id);
-            let reading = read(id)?;
+            let reading = match read(id) {
+                // One damaged record must not hide the others; asked for by itself it answers with its error.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    tracing::warn!(%error, "a record is left out of a list");
+                    None
+                }
+                reading => reading?,
+            };
             let fits = |name| query.state.is_none_or(|state| state == name);
             readings.extend(reading.filter(|reading| fits(reading.record.state.name())));
         }

@@ -1,6 +1,7 @@
-//! The operation itself: runs in a task of its own, so that no client can cut it off, and ends with a settled record.
+//! The operation itself: no client can cut it off, and it ends with a settled record.
 
 use std::{
+    future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::Arc,
@@ -48,19 +49,21 @@ type Reply<R, E> = oneshot::Sender<Ran<R, E>>;
 
 // What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
 impl Run {
-    /// Runs the operation in a task of its own; its answer comes through the channel.
-    pub(super) fn detached<S, B, R>(
+    /// Runs the operation, whatever becomes of the caller, and answers what came of it; `None` if it was cut off with the runtime.
+    ///
+    /// It is begun here, and goes on in a task of its own if it does not end at once.
+    pub(super) async fn detached<S, B, R>(
         self,
         inner: S,
         mut request: Request<Body<B>>,
         guard: Guard,
-    ) -> oneshot::Receiver<Ran<R, S::Error>>
+    ) -> Option<Ran<R, S::Error>>
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
-        let (reply, replied) = oneshot::channel();
+        let (reply, mut replied) = oneshot::channel();
         let running = guard.start();
         let grant = running.grant();
         request.extensions_mut().insert(grant.fence);
@@ -68,8 +71,16 @@ impl Run {
             .headers_mut()
             .insert(REFRAIN_ATTEMPT, grant.attempt.into());
         let work = Box::pin(call(inner, request, self.operation.clone()));
-        tokio::spawn(self.run(work, running, reply));
-        replied
+        let mut run = Box::pin(self.run(work, running, reply));
+        let begun = poll_fn(|context| Poll::Ready(run.as_mut().poll(context))).await;
+        match begun {
+            Poll::Ready(()) => replied.try_recv().ok(),
+            // Nothing is awaited in between: a caller who goes away now cannot take it along.
+            Poll::Pending => {
+                tokio::spawn(run);
+                replied.await.ok()
+            }
+        }
     }
 
     async fn run<R, E>(
@@ -161,7 +172,7 @@ impl Run {
     async fn keep<R, E>(&self, running: Running, outcome: Outcome, ran: Ran<R, E>) -> Ran<R, E> {
         let mut running = running;
         loop {
-            match running.complete(outcome.clone()).await {
+            match Box::pin(running.complete(outcome.clone())).await {
                 Ok(Settled::Applied) => return ran,
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
                 Err(error) => return failed(not_stored(&error)),
@@ -239,7 +250,7 @@ where
 /// Runs `work`; a panic in it ends there.
 async fn caught<R, E>(work: impl Future<Output = Called<R, E>>) -> Called<R, E> {
     let mut work = pin!(work);
-    std::future::poll_fn(|context| {
+    poll_fn(|context| {
         // What a panic leaves behind is dropped, and never looked at again.
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
         polled.unwrap_or(Poll::Ready(Called::Failure(Failure::Lost(

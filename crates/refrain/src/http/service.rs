@@ -10,7 +10,6 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as HttpBody;
-use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
@@ -200,12 +199,12 @@ pub(super) fn intent(
 /// A request body that was read to its end.
 struct Received {
     bytes: Bytes,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Received {
     fn into_body<B>(self) -> Body<B> {
-        Body::with_trailers(self.bytes, self.trailers)
+        Body::with_trailers(self.bytes, self.trailers.map(|trailers| *trailers))
     }
 }
 
@@ -237,7 +236,10 @@ impl<S> Guarding<S> {
             Err(error) => return Ok(self.refuse(&invalid(&error))),
         };
         let body = match capture::read(body, operation.request_bytes_max).await {
-            Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
+            Ok(Read::Whole(bytes, trailers)) => Received {
+                bytes,
+                trailers: trailers.map(Box::new),
+            },
             Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
             Err(error) => return Ok(unreadable(error.as_ref())),
         };
@@ -259,12 +261,12 @@ impl<S> Guarding<S> {
         };
         let shared = self.shared.clone();
         let request = Request::from_parts(head, body.into_body());
-        Ok(match self.run(intent, request, guard).await {
-            Ok(Ran::Answered(response)) => *response,
-            Ok(Ran::Erred(error)) => return Err(error),
-            Ok(Ran::Failed(problem)) => shared.refuse(&problem),
-            Ok(Ran::Overtaken(verdict)) => shared.other(&verdict),
-            Err(_) => shared.refuse(&run::unknown(Reason::Dropped)),
+        Ok(match Box::pin(self.run(intent, request, guard)).await {
+            Some(Ran::Answered(response)) => *response,
+            Some(Ran::Erred(error)) => return Err(error),
+            Some(Ran::Failed(problem)) => shared.refuse(&problem),
+            Some(Ran::Overtaken(verdict)) => shared.other(&verdict),
+            None => shared.refuse(&run::unknown(Reason::Dropped)),
         })
     }
 
@@ -282,7 +284,7 @@ impl<S> Guarding<S> {
         intent: Box<Intent>,
         request: Request<Body<B>>,
         guard: Guard,
-    ) -> oneshot::Receiver<Ran<R, S::Error>>
+    ) -> impl Future<Output = Option<Ran<R, S::Error>>> + Send
     where
         S: Guarded<B, R>,
         B: Carried,

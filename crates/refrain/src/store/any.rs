@@ -6,6 +6,7 @@ use super::{Embedded, Guarantees, Memory, Page, Query, Reading, Store, embedded}
 use crate::{
     Error, ErrorKind, Result,
     key::{RecordId, Secret},
+    policy::redacted,
     record::{Claim, Fence, Settled, Settlement, Verdict},
 };
 
@@ -45,7 +46,10 @@ impl AnyStore {
             }
             _ => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("`{address}` is no store that this build knows; write memory: or file:DIR"),
+                format!(
+                    "`{}` is no store that this build knows; write memory: or file:DIR",
+                    redacted(address)
+                ),
             )),
         }
     }
