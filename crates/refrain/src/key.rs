@@ -4,7 +4,7 @@
 //! A [`Scope`] keeps one caller's keys apart from another's.
 //! Both together give the [`RecordId`], under which stores hold the record.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -94,7 +94,9 @@ impl Scope {
     /// Narrows the scope by one more part.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        for part in [name.as_bytes(), value.as_ref()] {
+        let value = value.as_ref();
+        self.0.reserve(16 + name.len() + value.len());
+        for part in [name.as_bytes(), value] {
             self.0.extend((part.len() as u64).to_le_bytes());
             self.0.extend(part);
         }
@@ -139,7 +141,7 @@ impl Secret {
     pub(crate) fn start_digest(&self, purpose: &str) -> Digest {
         let mut digest = Digest {
             secret: self.0,
-            short: Vec::with_capacity(DIGEST_START),
+            short: BUFFER.take(),
             long: None,
         };
         digest.part(purpose.as_bytes());
@@ -147,8 +149,11 @@ impl Secret {
     }
 }
 
-/// What most digests are taken of fits into this.
-const DIGEST_START: usize = 512;
+thread_local! {
+    /// Where the last digest of this thread was gathered, empty, so that the next one need not allocate.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// Up to so many bytes are gathered and digested at once, which spares the hasher's two kilobytes of state.
 const DIGEST_SHORT_MAX: usize = 4_096;
 
@@ -189,6 +194,9 @@ impl Digest {
             Some(hasher) => hasher.finalize(),
             None => blake3::keyed_hash(&self.secret, &self.short),
         };
+        let mut buffer = self.short;
+        buffer.clear();
+        BUFFER.set(buffer);
         let mut short = [0; N];
         short.copy_from_slice(&digest.as_bytes()[..N]);
         short

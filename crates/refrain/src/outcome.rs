@@ -31,6 +31,8 @@ const VERSION: u8 = 1;
 const BODY_KEPT: u8 = 1;
 const ID: Range<usize> = 2..18;
 const STATUS: Range<usize> = 18..20;
+/// What the headers of most outcomes take.
+const HEADERS_ROOM: usize = 128;
 /// What stands behind the body at least: the length of the trailers and the checksum.
 const TAIL_LEN: usize = 6;
 
@@ -47,8 +49,9 @@ impl Outcome {
     /// An outcome with a body and nothing else.
     #[must_use]
     pub fn new(status: u16, body: impl AsRef<[u8]>) -> Self {
-        let mut packer = Packer::new(status, std::iter::empty());
-        packer.push(body.as_ref());
+        let body = body.as_ref();
+        let mut packer = Packer::with_room(status, [], body.len());
+        packer.push(body);
         packer.finish([])
     }
 
@@ -176,20 +179,26 @@ pub struct Packer {
 impl Packer {
     /// Starts an outcome with its status and headers.
     pub fn new<'a>(status: u16, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
-        let mut bytes = Vec::with_capacity(256);
+        Self::with_room(status, headers, 0)
+    }
+
+    /// Starts an outcome with its status and headers, and room for a body whose length is known.
+    pub fn with_room<'a>(
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+        body_len: usize,
+    ) -> Self {
+        let mut bytes = Vec::with_capacity(STATUS.end + HEADERS_ROOM + body_len + TAIL_LEN);
         bytes.extend([VERSION, BODY_KEPT]);
         bytes.extend([0; 16]);
         bytes.extend(status.to_le_bytes());
-        let block = pair_block(headers);
-        varint::put(&mut bytes, block.len() as u64);
-        bytes.extend(block);
+        put_pairs(&mut bytes, headers.into_iter());
+        let block_len = bytes.len() - STATUS.end;
+        let mut len = Vec::new();
+        varint::put(&mut len, block_len as u64);
+        bytes.splice(STATUS.end..STATUS.end, len);
         let body_start = bytes.len();
         Self { bytes, body_start }
-    }
-
-    /// Makes room ahead for a body whose length is known.
-    pub fn reserve(&mut self, body_len: usize) {
-        self.bytes.reserve_exact(body_len + TAIL_LEN);
     }
 
     /// Adds to the body.
@@ -215,27 +224,25 @@ impl Packer {
         mut self,
         trailers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     ) -> Outcome {
-        let mut block = pair_block(trailers);
-        let len = u16::try_from(block.len()).unwrap_or_else(|_| {
-            block.clear();
+        let body = self.body_start..self.bytes.len();
+        put_pairs(&mut self.bytes, trailers.into_iter());
+        let len = u16::try_from(self.bytes.len() - body.end).unwrap_or_else(|_| {
+            self.bytes.truncate(body.end);
             0
         });
-        let body = self.body_start..self.bytes.len();
-        self.bytes.extend(block);
         self.bytes.extend(len.to_le_bytes());
         self.bytes.extend([0; 4]);
+        self.bytes.shrink_to_fit();
         let encoded = self.bytes.into();
         Outcome { encoded, body }
     }
 }
 
-fn pair_block<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
-    let mut block = Vec::new();
+fn put_pairs<'a>(out: &mut Vec<u8>, pairs: impl Iterator<Item = (&'a str, &'a [u8])>) {
     for (name, value) in pairs {
         for part in [name.as_bytes(), value] {
-            varint::put(&mut block, part.len() as u64);
-            block.extend_from_slice(part);
+            varint::put(out, part.len() as u64);
+            out.extend_from_slice(part);
         }
     }
-    block
 }

@@ -109,12 +109,10 @@ fn pack(
         .iter()
         .filter(|(name, _)| keeps(name))
         .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let mut packer = Packer::new(head.status.as_u16(), headers);
+    let room = body.map_or(0, Bytes::len);
+    let mut packer = Packer::with_room(head.status.as_u16(), headers, room);
     match body {
-        Some(body) => {
-            packer.reserve(body.len());
-            packer.push(body);
-        }
+        Some(body) => packer.push(body),
         None => packer.drop_body(),
     }
     let trailers = trailers

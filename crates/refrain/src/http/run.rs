@@ -47,23 +47,41 @@ pub(super) struct Run {
 
 type Reply<R, E> = oneshot::Sender<Ran<R, E>>;
 
+/// An operation with everything that settles it.
+pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs the operation whatever becomes of the caller, and answers what came of it; `None` if it was cut off with the runtime.
+///
+/// It is begun here, and goes on in a task of its own if it does not end at once.
+pub(super) async fn detached<R: Send, E: Send>(
+    mut task: Task,
+    mut replied: oneshot::Receiver<Ran<R, E>>,
+) -> Option<Ran<R, E>> {
+    match poll_fn(|context| Poll::Ready(task.as_mut().poll(context))).await {
+        Poll::Ready(()) => replied.try_recv().ok(),
+        // Nothing is awaited in between: a caller who goes away now cannot take it along.
+        Poll::Pending => {
+            tokio::spawn(task);
+            replied.await.ok()
+        }
+    }
+}
+
 // What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
 impl Run {
-    /// Runs the operation, whatever becomes of the caller, and answers what came of it; `None` if it was cut off with the runtime.
-    ///
-    /// It is begun here, and goes on in a task of its own if it does not end at once.
-    pub(super) async fn detached<S, B, R>(
+    /// Makes the operation ready to run, and the channel that its answer comes through.
+    pub(super) fn ready<S, B, R>(
         self,
         inner: S,
         mut request: Request<Body<B>>,
         guard: Guard,
-    ) -> Option<Ran<R, S::Error>>
+    ) -> (Task, oneshot::Receiver<Ran<R, S::Error>>)
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
-        let (reply, mut replied) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         let running = guard.start();
         let grant = running.grant();
         request.extensions_mut().insert(grant.fence);
@@ -71,16 +89,7 @@ impl Run {
             .headers_mut()
             .insert(REFRAIN_ATTEMPT, grant.attempt.into());
         let work = Box::pin(call(inner, request, self.operation.clone()));
-        let mut run = Box::pin(self.run(work, running, reply));
-        let begun = poll_fn(|context| Poll::Ready(run.as_mut().poll(context))).await;
-        match begun {
-            Poll::Ready(()) => replied.try_recv().ok(),
-            // Nothing is awaited in between: a caller who goes away now cannot take it along.
-            Poll::Pending => {
-                tokio::spawn(run);
-                replied.await.ok()
-            }
-        }
+        (Box::pin(self.run(work, running, reply)), replied)
     }
 
     async fn run<R, E>(

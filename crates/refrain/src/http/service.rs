@@ -10,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as HttpBody;
+use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
     probe::HttpProbe,
     problem::Problem,
     reply,
-    run::{self, Ran, Run},
+    run::{self, Ran, Run, Task},
 };
 use crate::{
     Error, Fingerprint, Intent, Key, Verdict,
@@ -261,7 +262,8 @@ impl<S> Guarding<S> {
         };
         let shared = self.shared.clone();
         let request = Request::from_parts(head, body.into_body());
-        Ok(match Box::pin(self.run(intent, request, guard)).await {
+        let (task, replied) = self.run(intent, request, guard);
+        Ok(match run::detached(task, replied).await {
             Some(Ran::Answered(response)) => *response,
             Some(Ran::Erred(error)) => return Err(error),
             Some(Ran::Failed(problem)) => shared.refuse(&problem),
@@ -284,7 +286,7 @@ impl<S> Guarding<S> {
         intent: Box<Intent>,
         request: Request<Body<B>>,
         guard: Guard,
-    ) -> impl Future<Output = Option<Ran<R, S::Error>>> + Send
+    ) -> (Task, oneshot::Receiver<Ran<R, S::Error>>)
     where
         S: Guarded<B, R>,
         B: Carried,
@@ -295,7 +297,7 @@ impl<S> Guarding<S> {
             operation: self.found.operation,
             intent,
         };
-        run.detached(self.inner, request, guard)
+        run.ready(self.inner, request, guard)
     }
 
     fn key(&self, in_head: Option<Key>, head: &Parts, body: &Bytes) -> Result<Option<Key>, Error> {
