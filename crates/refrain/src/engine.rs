@@ -167,7 +167,12 @@ impl Engine {
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
         self.inner.keep();
-        let turn = Asking::new(self, intent).ask().await?;
+        let asking = Asking::new(self, intent);
+        let turn = match asking.ask_now() {
+            Some(turn) => turn?,
+            // A future is as large as its largest branch, and is moved about as a whole.
+            None => Box::pin(asking.ask()).await?,
+        };
         self.inner.tally.turn(&turn);
         Ok(turn)
     }

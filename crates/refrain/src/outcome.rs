@@ -33,6 +33,9 @@ const ID: Range<usize> = 2..18;
 const STATUS: Range<usize> = 18..20;
 /// What the headers of most outcomes take.
 const HEADERS_ROOM: usize = 128;
+/// An outcome up to this length is copied into memory of just its size: the piece that shrinking gives back
+/// would lie about between the outcomes that stay.
+const COPIED_MAX: usize = 4_096;
 /// What stands behind the body at least: the length of the trailers and the checksum.
 const TAIL_LEN: usize = 6;
 
@@ -193,10 +196,10 @@ impl Packer {
         bytes.extend([0; 16]);
         bytes.extend(status.to_le_bytes());
         put_pairs(&mut bytes, headers.into_iter());
-        let block_len = bytes.len() - STATUS.end;
-        let mut len = Vec::new();
-        varint::put(&mut len, block_len as u64);
-        bytes.splice(STATUS.end..STATUS.end, len);
+        let block_end = bytes.len();
+        varint::put(&mut bytes, (block_end - STATUS.end) as u64);
+        let len_len = bytes.len() - block_end;
+        bytes[STATUS.end..].rotate_right(len_len);
         let body_start = bytes.len();
         Self { bytes, body_start }
     }
@@ -232,8 +235,13 @@ impl Packer {
         });
         self.bytes.extend(len.to_le_bytes());
         self.bytes.extend([0; 4]);
-        self.bytes.shrink_to_fit();
-        let encoded = self.bytes.into();
+        let encoded = match self.bytes.len() < COPIED_MAX {
+            true => Bytes::copy_from_slice(&self.bytes),
+            false => {
+                self.bytes.shrink_to_fit();
+                self.bytes.into()
+            }
+        };
         Outcome { encoded, body }
     }
 }

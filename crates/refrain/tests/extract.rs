@@ -341,8 +341,6 @@ fn a_credential_tells_callers_apart() {
         credential(&all, &[("Authorization", "a"), ("Authorization", "b")]),
         credential(&all, &[("Authorization", "b"), ("Authorization", "a")]),
         credential(&all, &[("Authorization", "ab")]),
-        credential(&[], &[]),
-        credential(&session, &[]),
         credential(&session, &[("Cookie", "session=")]),
         credential(&session, &[("Cookie", "session=1")]),
         credential(&session, &[("Cookie", "session=1; session=2")]),
@@ -350,6 +348,10 @@ fn a_credential_tells_callers_apart() {
         credential(&session, &[("Cookie", "session=1=2")]),
         credential(&["header:session"], &[("session", "1")]),
     ]);
+    // Who presents nothing is nobody, whatever was asked for.
+    let nobody = credential(&all, &[]);
+    assert_eq!(credential(&[], &[("Authorization", "a")]), nobody);
+    assert_eq!(credential(&session, &[("Authorization", "a")]), nobody);
     let same = credential(&session, &[("Cookie", "session=1")]);
     for headers in [
         &[("Cookie", "a=b; session=1;theme=dark")][..],

@@ -59,11 +59,6 @@ impl<'a> Asking<'a> {
         loop {
             let asked = tokio::time::Instant::now();
             match self.ask_store().await? {
-                Verdict::Granted(grant) => {
-                    let terms = &self.intent.terms;
-                    let guard = self.inner().grant(&self.claim, grant, terms, asked);
-                    return Ok(Turn::Verdict(Verdict::Granted(guard)));
-                }
                 Verdict::InFlight { lease_left } => {
                     match Box::pin(self.wait(&mut pause, lease_left)).await {
                         Waited::Turn(turn) => return Ok(turn),
@@ -78,12 +73,27 @@ impl<'a> Asking<'a> {
                         return Ok(turn);
                     }
                 }
-                Verdict::Replay(outcome) => return Ok(Turn::Verdict(Verdict::Replay(outcome))),
-                Verdict::OtherCredential => return Ok(Turn::Verdict(Verdict::OtherCredential)),
-                Verdict::Mismatch => return Ok(Turn::Verdict(Verdict::Mismatch)),
-                Verdict::Expired => return Ok(Turn::Verdict(Verdict::Expired)),
+                verdict => return Ok(self.turn(verdict, asked)),
             }
         }
+    }
+
+    /// The turn that is had without waiting, on a store that answers at once; `None` where it takes [`ask`](Self::ask).
+    pub(super) fn ask_now(&self) -> Option<Result<Turn>> {
+        let asked = tokio::time::Instant::now();
+        let verdict = match self.inner().store.claim_now(&self.claim)? {
+            Ok(verdict) => verdict,
+            Err(error) => return Some(Err(error)),
+        };
+        match verdict {
+            Verdict::InFlight { .. } | Verdict::Indeterminate(_) => None,
+            verdict => Some(Ok(self.turn(verdict, asked))),
+        }
+    }
+
+    fn turn(&self, verdict: Verdict, asked: Instant) -> Turn {
+        let terms = &self.intent.terms;
+        Turn::Verdict(verdict.map(|grant| self.inner().grant(&self.claim, grant, terms, asked)))
     }
 
     fn inner(&self) -> &'a Arc<Inner> {
@@ -92,6 +102,10 @@ impl<'a> Asking<'a> {
 
     /// Asks the store; once more if its answer may have got lost, since the same claimant is granted the same again.
     async fn ask_store(&self) -> Result<Verdict> {
+        // Nothing is awaited: no answer can get lost.
+        if let Some(answered) = self.inner().store.claim_now(&self.claim) {
+            return answered;
+        }
         let asked = || Asked::new(self.inner(), &self.claim, &self.intent.terms);
         match asked().await {
             Err(error) if super::lost::may_be_applied(&error) => {}

@@ -101,8 +101,8 @@ pub(super) struct Flights {
 impl Flights {
     pub(super) fn new() -> Self {
         Self {
-            table: Table::new(),
-            probed: Table::new(),
+            table: Table::small(),
+            probed: Table::small(),
         }
     }
 

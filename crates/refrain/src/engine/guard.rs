@@ -140,13 +140,20 @@ impl Running {
     /// Dropped, the outcome may be stored or not; if not, the record becomes indeterminate.
     pub async fn complete(mut self, outcome: Outcome) -> Result<Settled> {
         let outcome = outcome.sealed(self.id());
-        let terms = &self.hold.flight.terms;
-        let end = Settlement::Complete {
+        let flight = &self.hold.flight;
+        let end = || Settlement::Complete {
             outcome: outcome.clone(),
-            retention: terms.retention,
-            remember: terms.remember,
+            retention: flight.terms.retention,
+            remember: flight.terms.remember,
         };
-        let settled = self.hold.end(end, Ended::Completed(outcome)).await;
+        flight.start_ending();
+        let store = &self.hold.inner.store;
+        let settled = match store.settle_now(flight.id, flight.fence, end) {
+            Some(settled) => self.hold.noted(settled, true),
+            None => Box::pin(self.hold.settle(end())).await,
+        };
+        let ended = Ended::Completed(outcome.clone());
+        let settled = self.hold.conclude(settled, end, ended);
         self.state = RunState::Settled;
         settled
     }
@@ -204,6 +211,11 @@ impl Hold {
         let is_outcome = matches!(end, Settlement::Complete { .. });
         let (id, fence) = (self.flight.id, self.flight.fence);
         let settled = self.inner.store.settle(id, fence, end).await;
+        self.noted(settled, is_outcome)
+    }
+
+    /// Counts an outcome that came too late to stand.
+    fn noted(&self, settled: Result<Settled>, is_outcome: bool) -> Result<Settled> {
         if is_outcome && matches!(settled, Ok(Settled::Fenced)) {
             self.inner.tally.count(Count::Overtaken);
         }
@@ -218,7 +230,18 @@ impl Hold {
     /// Stores the end, then wakes who waits. What cannot be stored now is held and tried again.
     async fn end(&self, end: Settlement, ended: Ended) -> Result<Settled> {
         self.flight.start_ending();
-        match self.settle(end.clone()).await {
+        let settled = self.settle(end.clone()).await;
+        self.conclude(settled, || end, ended)
+    }
+
+    /// Wakes who waits, if the end is stored; if it could not be, it is held and tried again.
+    fn conclude(
+        &self,
+        settled: Result<Settled>,
+        end: impl FnOnce() -> Settlement,
+        ended: Ended,
+    ) -> Result<Settled> {
+        match settled {
             Ok(Settled::Applied) => {
                 self.land(ended);
                 Ok(Settled::Applied)
@@ -229,7 +252,7 @@ impl Hold {
             }
             Err(error) => {
                 match error.is_retryable() {
-                    true => self.clone().retry_in_background(end, ended),
+                    true => self.clone().retry_in_background(end(), ended),
                     false => self.land(Ended::Unknown),
                 }
                 Err(error)

@@ -22,13 +22,13 @@ pub struct Body<B> {
     /// What comes behind it.
     rest: Rest<B>,
     /// Who looks on while it passes through.
-    watch: Option<Watch>,
+    watch: Option<Box<Watch>>,
 }
 
 #[derive(Debug)]
 enum Rest<B> {
     Nothing,
-    Trailers(HeaderMap),
+    Trailers(Box<HeaderMap>),
     Through(B),
 }
 
@@ -45,7 +45,7 @@ impl<B> Body<B> {
     /// Passes a body through untouched while somebody looks on.
     pub(super) fn watched(body: B, watch: Watch) -> Self {
         Self {
-            watch: Some(watch),
+            watch: Some(Box::new(watch)),
             ..Self::through(body)
         }
     }
@@ -65,7 +65,7 @@ impl<B> Body<B> {
     }
 
     /// A whole body from memory, and trailers behind it.
-    pub fn with_trailers(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+    pub fn with_trailers(bytes: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self {
             front: Some(bytes).filter(|bytes| !bytes.is_empty()),
             rest: trailers.map_or(Rest::Nothing, Rest::Trailers),
@@ -101,7 +101,7 @@ where
             return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
         }
         let trailers = match std::mem::replace(&mut self.rest, Rest::Nothing) {
-            Rest::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
+            Rest::Trailers(trailers) => Some(Ok(Frame::trailers(*trailers))),
             Rest::Nothing | Rest::Through(_) => None,
         };
         Poll::Ready(trailers)

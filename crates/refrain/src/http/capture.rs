@@ -16,7 +16,7 @@ use crate::{
 /// A body that was read as far as its cap allows.
 pub(super) enum Read<B> {
     /// All of it, and its trailers.
-    Whole(Bytes, Option<HeaderMap>),
+    Whole(Bytes, Option<Box<HeaderMap>>),
     /// More than the cap: what was read, and the rest.
     Over(Bytes, B),
 }
@@ -36,7 +36,7 @@ where
     while let Some(frame) = pin!(&mut body).frame().await {
         match frame.map_err(Into::into)?.into_data() {
             Ok(data) => gathered.push(data),
-            Err(frame) => trailers = frame.into_trailers().ok(),
+            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new),
         }
         if gathered.len() > bytes_max {
             return Ok(Read::Over(gathered.into_bytes(), body));

@@ -60,7 +60,7 @@ pub(super) type Nothing = http_body_util::Empty<Bytes>;
 /// What a service answered; without the body where that is over the cap.
 pub(super) struct Asked {
     head: response::Parts,
-    body: Option<(Bytes, Option<HeaderMap>)>,
+    body: Option<(Bytes, Option<Box<HeaderMap>>)>,
 }
 
 /// Makes a service that can be asked of any service.
@@ -140,7 +140,7 @@ impl HttpProbe {
             StatusCode::NOT_FOUND => Some(Finding::NeverHappened),
             status if status.is_success() => {
                 let (body, trailers) = match &body {
-                    Some((body, trailers)) => (Some(body), trailers.as_ref()),
+                    Some((body, trailers)) => (Some(body), trailers.as_deref()),
                     None => (None, None),
                 };
                 let outcome = capture::outcome(operation, &head, body, trailers);

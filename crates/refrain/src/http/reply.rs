@@ -27,7 +27,7 @@ pub(super) fn answer<R>(outcome: &Outcome) -> Response<Body<R>> {
     for name in trailers.iter().flat_map(HeaderMap::keys) {
         headers.append(header::TRAILER, name.clone().into());
     }
-    let mut response = Response::new(Body::with_trailers(outcome.body(), trailers));
+    let mut response = Response::new(Body::with_trailers(outcome.body(), trailers.map(Box::new)));
     *response.headers_mut() = headers;
     // What was packed came from a response: a status that is none cannot be in there.
     *response.status_mut() =

@@ -3,13 +3,13 @@
 use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::Poll,
 };
 
-use http::{Request, Response, StatusCode, response};
-use tokio::{sync::oneshot, time::timeout_at};
+use http::{HeaderValue, Request, Response, StatusCode, response};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Code, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
@@ -45,76 +45,86 @@ pub(super) struct Run {
     pub(super) intent: Box<Intent>,
 }
 
-type Reply<R, E> = oneshot::Sender<Ran<R, E>>;
-
 /// An operation with everything that settles it.
-pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type Task<R, E> = Pin<Box<dyn Future<Output = Ran<R, E>> + Send>>;
 
 /// Runs the operation whatever becomes of the caller, and answers what came of it; `None` if it was cut off with the runtime.
 ///
 /// It is begun here, and goes on in a task of its own if it does not end at once.
-pub(super) async fn detached<R: Send, E: Send>(
-    mut task: Task,
-    mut replied: oneshot::Receiver<Ran<R, E>>,
-) -> Option<Ran<R, E>> {
+pub(super) async fn detached<R, E>(mut task: Task<R, E>) -> Option<Ran<R, E>>
+where
+    R: Send + 'static,
+    E: Send + 'static,
+{
     match poll_fn(|context| Poll::Ready(task.as_mut().poll(context))).await {
-        Poll::Ready(()) => replied.try_recv().ok(),
+        Poll::Ready(ran) => Some(ran),
         // Nothing is awaited in between: a caller who goes away now cannot take it along.
-        Poll::Pending => {
-            tokio::spawn(task);
-            replied.await.ok()
-        }
+        Poll::Pending => tokio::spawn(task).await.ok(),
     }
 }
 
 // What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
 impl Run {
-    /// Makes the operation ready to run, and the channel that its answer comes through.
+    /// Makes the operation ready to run.
     pub(super) fn ready<S, B, R>(
         self,
-        inner: S,
+        mut inner: S,
         mut request: Request<Body<B>>,
         guard: Guard,
-    ) -> (Task, oneshot::Receiver<Ran<R, S::Error>>)
+    ) -> Task<R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
-        let (reply, replied) = oneshot::channel();
         let running = guard.start();
         let grant = running.grant();
         request.extensions_mut().insert(grant.fence);
-        request
-            .headers_mut()
-            .insert(REFRAIN_ATTEMPT, grant.attempt.into());
-        let work = Box::pin(call(inner, request, self.operation.clone()));
-        (Box::pin(self.run(work, running, reply)), replied)
+        let attempt = match grant.attempt {
+            1 => HeaderValue::from_static("1"),
+            attempt => attempt.into(),
+        };
+        request.headers_mut().insert(REFRAIN_ATTEMPT, attempt);
+        // A panic ends here. What it leaves behind is dropped, and never looked at again.
+        let calling = catch_unwind(AssertUnwindSafe(|| Box::pin(inner.call(request)))).ok();
+        let work = Box::pin(call(calling, self.operation.clone()));
+        Box::pin(self.run(work, running))
     }
 
-    async fn run<R, E>(
-        self,
-        work: Pin<Box<impl Future<Output = Called<R, E>>>>,
-        mut running: Running,
-        reply: Reply<R, E>,
-    ) {
+    async fn run<W, R, E>(self, mut work: Pin<Box<W>>, running: Running) -> Ran<R, E>
+    where
+        W: Future<Output = Called<R, E>> + Send + 'static,
+        R: Send,
+        E: Send,
+    {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-        let mut work = pin!(caught(work));
-        match timeout_at(patience, &mut work).await {
-            Ok(called) => {
-                let ran = self.settle(running, called).await;
-                let _ = reply.send(ran);
-            }
-            Err(_) => {
-                Box::pin(doubt(&mut running, Reason::Timeout)).await;
-                let _ = reply.send(failed(unknown(Reason::Timeout)));
-                // The truth is welcome as long as it can still come. Behind that the attempt is ended here, so that it cannot act.
-                if let Ok(called) = timeout_at(deadline, work).await {
-                    Box::pin(late(running, &self.operation, called)).await;
-                }
-            }
+        if let Ok(called) = timeout_at(patience, caught(&mut work)).await {
+            return Box::pin(self.settle(running, called)).await;
         }
+        Box::pin(self.late(work, running, deadline)).await
+    }
+
+    /// Nothing came in time. The caller is told so; the truth is listened for as long as it can still come.
+    async fn late<W, R, E>(
+        self,
+        mut work: Pin<Box<W>>,
+        mut running: Running,
+        deadline: Instant,
+    ) -> Ran<R, E>
+    where
+        W: Future<Output = Called<R, E>> + Send + 'static,
+        R: Send,
+        E: Send,
+    {
+        doubt(&mut running, Reason::Timeout).await;
+        // Behind the deadline the attempt is ended here, so that it cannot act.
+        tokio::spawn(async move {
+            if let Ok(called) = timeout_at(deadline, caught(&mut work)).await {
+                complete_late(running, &self.operation, called).await;
+            }
+        });
+        failed(unknown(Reason::Timeout))
     }
 
     async fn settle<R, E>(&self, mut running: Running, called: Called<R, E>) -> Ran<R, E> {
@@ -156,7 +166,7 @@ impl Run {
         let operation = &*self.operation;
         match (ending(operation, &mut head), read) {
             (Ending::Keep, Read::Whole(body, trailers)) => {
-                let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_ref());
+                let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_deref());
                 let outcome = outcome.sealed(running.id());
                 // The reply is made of the bytes that are stored.
                 let body = Body::with_trailers(outcome.body(), trailers);
@@ -167,7 +177,7 @@ impl Run {
                 Plan::Keep(outcome, fresh(head, Body::begun(front, rest)))
             }
             (Ending::Release, Read::Whole(body, trailers)) => {
-                let answer = capture::answer(&head, &body, trailers.as_ref());
+                let answer = capture::answer(&head, &body, trailers.as_deref());
                 let body = Body::with_trailers(body, trailers);
                 Plan::Release(Some(answer), fresh(head, body))
             }
@@ -181,7 +191,7 @@ impl Run {
     async fn keep<R, E>(&self, running: Running, outcome: Outcome, ran: Ran<R, E>) -> Ran<R, E> {
         let mut running = running;
         loop {
-            match Box::pin(running.complete(outcome.clone())).await {
+            match running.complete(outcome.clone()).await {
                 Ok(Settled::Applied) => return ran,
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
                 Err(error) => return failed(not_stored(&error)),
@@ -233,16 +243,16 @@ enum Called<R, E> {
     Failure(Failure),
 }
 
-async fn call<S, B, R>(
-    mut inner: S,
-    request: Request<Body<B>>,
-    operation: Arc<Operation>,
-) -> Called<R, S::Error>
+/// Awaits the answer; `None` stands for an operation that panicked before it gave a future.
+async fn call<F, R, E>(calling: Option<Pin<Box<F>>>, operation: Arc<Operation>) -> Called<R, E>
 where
-    S: Guarded<B, R>,
+    F: Future<Output = Result<Response<R>, E>>,
     R: Carried,
 {
-    let response = match inner.call(request).await {
+    let Some(calling) = calling else {
+        return Called::Failure(Failure::Lost(Reason::Panicked));
+    };
+    let response = match calling.await {
         Ok(response) => response,
         Err(error) => return Called::Error(error),
     };
@@ -257,8 +267,10 @@ where
 }
 
 /// Runs `work`; a panic in it ends there.
-async fn caught<R, E>(work: impl Future<Output = Called<R, E>>) -> Called<R, E> {
-    let mut work = pin!(work);
+async fn caught<W, R, E>(work: &mut Pin<Box<W>>) -> Called<R, E>
+where
+    W: Future<Output = Called<R, E>>,
+{
     poll_fn(|context| {
         // What a panic leaves behind is dropped, and never looked at again.
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
@@ -304,7 +316,7 @@ async fn doubt(running: &mut Running, reason: Reason) {
 }
 
 /// The truth came after the caller was told that it is not known.
-async fn late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
+async fn complete_late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
     if let Called::Response(response) = called {
         let (mut head, read) = *response;
         if ending(operation, &mut head) == Ending::Release {
@@ -312,7 +324,7 @@ async fn late<R, E>(running: Running, operation: &Operation, called: Called<R, E
             return;
         }
         let body = match &read {
-            Read::Whole(body, trailers) => Some((body, trailers.as_ref())),
+            Read::Whole(body, trailers) => Some((body, trailers.as_deref())),
             Read::Over(..) => None,
         };
         let trailers = body.and_then(|(_, trailers)| trailers);

@@ -10,7 +10,6 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as HttpBody;
-use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
@@ -205,7 +204,7 @@ struct Received {
 
 impl Received {
     fn into_body<B>(self) -> Body<B> {
-        Body::with_trailers(self.bytes, self.trailers.map(|trailers| *trailers))
+        Body::with_trailers(self.bytes, self.trailers)
     }
 }
 
@@ -237,10 +236,7 @@ impl<S> Guarding<S> {
             Err(error) => return Ok(self.refuse(&invalid(&error))),
         };
         let body = match capture::read(body, operation.request_bytes_max).await {
-            Ok(Read::Whole(bytes, trailers)) => Received {
-                bytes,
-                trailers: trailers.map(Box::new),
-            },
+            Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
             Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
             Err(error) => return Ok(unreadable(error.as_ref())),
         };
@@ -254,7 +250,7 @@ impl<S> Guarding<S> {
             Ok(intent) => intent,
             Err(error) => return Ok(self.refuse(&invalid(&error))),
         };
-        let guard = match Box::pin(self.shared.engine.attend(&intent)).await {
+        let guard = match self.shared.engine.attend(&intent).await {
             Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
             Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
             Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
@@ -262,8 +258,8 @@ impl<S> Guarding<S> {
         };
         let shared = self.shared.clone();
         let request = Request::from_parts(head, body.into_body());
-        let (task, replied) = self.run(intent, request, guard);
-        Ok(match run::detached(task, replied).await {
+        let task = self.run(intent, request, guard);
+        Ok(match run::detached(task).await {
             Some(Ran::Answered(response)) => *response,
             Some(Ran::Erred(error)) => return Err(error),
             Some(Ran::Failed(problem)) => shared.refuse(&problem),
@@ -286,7 +282,7 @@ impl<S> Guarding<S> {
         intent: Box<Intent>,
         request: Request<Body<B>>,
         guard: Guard,
-    ) -> (Task, oneshot::Receiver<Ran<R, S::Error>>)
+    ) -> Task<R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,

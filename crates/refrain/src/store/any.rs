@@ -1,6 +1,6 @@
-//! Any store behind one type, at the price of one boxed future a call.
+//! Any store behind one type, at the price of one boxed future a call; the memory store, which answers at once, without that.
 
-use std::{fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use super::{Embedded, Guarantees, Memory, Page, Query, Reading, Store, embedded};
 use crate::{
@@ -12,12 +12,37 @@ use crate::{
 
 /// Any store. Clones share it.
 #[derive(Clone)]
-pub struct AnyStore(Arc<dyn Erased>);
+pub struct AnyStore {
+    store: Arc<dyn Erased>,
+    /// The same store, if it is one that answers at once.
+    memory: Option<Memory>,
+}
 
 impl AnyStore {
     /// Takes a store.
     pub fn new(store: impl Store) -> Self {
-        Self(Arc::new(store))
+        let any: &dyn Any = &store;
+        if let Some(any) = any.downcast_ref::<Self>() {
+            return any.clone();
+        }
+        let memory = any.downcast_ref::<Memory>().cloned();
+        let store = Arc::new(store);
+        Self { store, memory }
+    }
+
+    /// The answer to a claim, if the store has it at once.
+    pub(crate) fn claim_now(&self, claim: &Claim) -> Option<Result<Verdict>> {
+        Some(self.memory.as_ref()?.claim_one(claim))
+    }
+
+    /// What becomes of a settlement, if the store can tell at once.
+    pub(crate) fn settle_now(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: impl FnOnce() -> Settlement,
+    ) -> Option<Result<Settled>> {
+        Some(self.memory.as_ref()?.end_one(id, fence, end()))
     }
 
     /// Opens `memory:` or `file:DIR`.
@@ -57,7 +82,7 @@ impl AnyStore {
 
 impl fmt::Debug for AnyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.store.fmt(f)
     }
 }
 
@@ -112,7 +137,7 @@ impl<S: Store> Erased for S {
 /// The boxed futures as they are: another layer of state machines would only copy its arguments about.
 impl Store for AnyStore {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        self.0.claim(claims).await
+        self.store.claim(claims).await
     }
 
     fn settle(
@@ -121,7 +146,7 @@ impl Store for AnyStore {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.0.settle(id, fence, end)
+        self.store.settle(id, fence, end)
     }
 
     fn renew(
@@ -130,26 +155,26 @@ impl Store for AnyStore {
         fence: Fence,
         lease: Duration,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.0.renew(id, fence, lease)
+        self.store.renew(id, fence, lease)
     }
 
     fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send {
-        self.0.read(id)
+        self.store.read(id)
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        self.0.list(query).await
+        self.store.list(query).await
     }
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
-        self.0.sweep(at_most)
+        self.store.sweep(at_most)
     }
 
     fn guarantees(&self) -> Guarantees {
-        self.0.guarantees()
+        self.store.guarantees()
     }
 
     fn secret(&self) -> &Secret {
-        self.0.secret()
+        self.store.secret()
     }
 }

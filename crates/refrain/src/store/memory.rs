@@ -75,7 +75,7 @@ impl Memory {
         }
     }
 
-    fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
+    pub(super) fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
         // Counted under the record's lock: fences of one record grow.
         let command = || {
             let counter = self.shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
@@ -90,6 +90,10 @@ impl Memory {
             Reply::Verdict(verdict) => Ok(verdict),
             Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
         }
+    }
+
+    pub(super) fn end_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        self.settle_one(id, Command::Settle(fence, end.sealed(id)))
     }
 
     fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
@@ -118,9 +122,10 @@ impl Memory {
                 return Ok(stepped.reply);
             }
             let bytes_after = stepped.record.as_ref().map_or(0, size);
-            match stepped.record {
-                Some(record) => entry.put(Box::new(record)),
-                None => drop(entry.take()),
+            match (stepped.record, entry.get_mut()) {
+                (Some(record), Some(place)) => **place = record,
+                (Some(record), None) => entry.put(Box::new(record)),
+                (None, _) => drop(entry.take()),
             }
             shared.bytes.fetch_add(bytes_after, Ordering::Relaxed);
             shared.bytes.fetch_sub(bytes_before, Ordering::Relaxed);
@@ -171,7 +176,7 @@ impl Store for Memory {
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.settle_one(id, Command::Settle(fence, end.sealed(id)))
+        self.end_one(id, fence, end)
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {

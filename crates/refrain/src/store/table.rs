@@ -19,14 +19,24 @@ pub(crate) struct Table<V> {
 }
 
 impl<V> Table<V> {
+    /// A table for many values.
     pub(crate) fn new() -> Self {
-        let shards = (0..=u8::MAX).map(|_| Mutex::default()).collect();
+        Self::with_shards(256)
+    }
+
+    /// A table for a few values that come and go: fewer shards stay in the processor's cache.
+    pub(crate) fn small() -> Self {
+        Self::with_shards(16)
+    }
+
+    fn with_shards(count: usize) -> Self {
+        let shards = (0..count).map(|_| Mutex::default()).collect();
         Self { shards }
     }
 
     /// Works on what stands under `id` while nobody else can.
     pub(crate) fn with<R>(&self, id: RecordId, work: impl FnOnce(&mut Entry<'_, V>) -> R) -> R {
-        let mut shard = self.shard(id.0[0]);
+        let mut shard = self.shard(self.place(id));
         work(&mut Entry {
             shard: &mut shard,
             id,
@@ -38,7 +48,7 @@ impl<V> Table<V> {
     where
         V: Clone,
     {
-        self.shard(id.0[0]).get(&id).cloned()
+        self.shard(self.place(id)).get(&id).cloned()
     }
 
     /// Identities behind `after` in order, from one shard at a time, so that nobody waits long.
@@ -48,9 +58,9 @@ impl<V> Table<V> {
         after: Option<RecordId>,
         fits: impl Fn(&V) -> bool,
     ) -> Vec<RecordId> {
-        let first = after.map_or(0, |id| id.0[0]);
-        for byte in first..=u8::MAX {
-            let shard = self.shard(byte);
+        let first = after.map_or(0, |id| self.place(id));
+        for place in first..self.shards.len() {
+            let shard = self.shard(place);
             let mut ids: Vec<_> = shard
                 .iter()
                 .filter(|(id, value)| after.is_none_or(|after| **id > after) && fits(value))
@@ -66,13 +76,21 @@ impl<V> Table<V> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        (0..=u8::MAX).map(|byte| self.shard(byte).len()).sum()
+        (0..self.shards.len())
+            .map(|place| self.shard(place).len())
+            .sum()
     }
 
-    fn shard(&self, byte: u8) -> MutexGuard<'_, Shard<V>> {
+    /// Which shard holds `id`, in order of identities.
+    fn place(&self, id: RecordId) -> usize {
+        usize::from(id.0[0]) * self.shards.len() / 256
+    }
+
+    fn shard(&self, place: usize) -> MutexGuard<'_, Shard<V>> {
         // A panic cannot leave a map half changed: every change to it is one call.
-        let shard = &self.shards[usize::from(byte)];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[place]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,6 +104,10 @@ pub(crate) struct Entry<'a, V> {
 impl<V> Entry<'_, V> {
     pub(crate) fn get(&self) -> Option<&V> {
         self.shard.get(&self.id)
+    }
+
+    pub(crate) fn get_mut(&mut self) -> Option<&mut V> {
+        self.shard.get_mut(&self.id)
     }
 
     pub(crate) fn take(&mut self) -> Option<V> {

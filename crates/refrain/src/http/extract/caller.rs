@@ -52,6 +52,7 @@ pub fn scope<'v>(
 /// Digest of the caller's credential over all the parts that a policy names.
 ///
 /// A part that is missing differs from an empty one; several values count in their order.
+/// Who presents none of the parts is nobody, the same one whatever the parts are.
 #[must_use]
 pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
     let mut digest = secret.start_digest("credential");
@@ -75,13 +76,12 @@ fn add_values<'v>(
     name: &str,
     values: impl Iterator<Item = &'v [u8]>,
 ) {
-    digest.tag(kind);
-    digest.part(name.as_bytes());
+    // Each value stands behind the kind and the name of its part: what is missing needs no place.
     for value in values {
-        digest.tag(1);
+        digest.tag(kind);
+        digest.part(name.as_bytes());
         digest.part(value);
     }
-    digest.tag(0);
 }
 
 fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'h [u8]> {
