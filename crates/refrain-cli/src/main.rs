@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod check;
 mod demo;
 mod output;
+mod proxy;
 mod store;
 
 /// Same key, same request, same outcome, once.
@@ -19,6 +20,8 @@ mod store;
     arg_required_else_help = true,
     after_help = "Examples:
   refrain demo                          double charges without Refrain, none with it
+  refrain proxy --upstream http://127.0.0.1:3000
+                                        guard a service, with nothing to set up
   refrain check refrain.toml            what the file guards, and how
   refrain store check refrain-data      whether every record can be read
 
@@ -33,6 +36,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Proxy(proxy::Args),
     Check(check::Args),
     Store(store::Args),
     /// The service of the demo, in a process of its own that can be killed
@@ -43,6 +47,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Store(args) => store::run(&args),
         Command::DemoShop(args) => demo::shop::run(&args),
