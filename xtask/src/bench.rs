@@ -6,6 +6,12 @@ use crate::cargo;
 
 /// Runs the benchmarks that are named, or all of them.
 pub(crate) fn run(names: &[String]) -> ExitCode {
+    // The benchmark of the proxy runs the command itself.
+    match cargo::command(&["build", "--release", "--package", "refrain-cli"]).status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => return cargo::exit_code(status),
+        Err(error) => return cargo::not_run(&error),
+    }
     let status = cargo::command(&["run", "--release", "--package", "refrain-bench", "--"])
         .args(names)
         .status();

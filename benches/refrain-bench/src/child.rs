@@ -14,7 +14,7 @@ use refrain::store::embedded::Options as StoreOptions;
 use crate::{
     Options,
     clock::now,
-    harness,
+    harness, peers,
     store::Subject,
     work::{self, Plan},
 };
@@ -26,6 +26,8 @@ pub(crate) enum Errand {
     Open,
     /// Writes with `--tasks` for `--seconds`, says so, and goes on until it is killed.
     Write,
+    /// Serves as the upstream of proxies.
+    Upstream,
 }
 
 /// How many tasks write until the process is killed.
@@ -33,10 +35,11 @@ const TASKS: &str = "64";
 
 /// Does the errand; called in the child.
 pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
-    let folder = options.folder.as_deref().context("no folder was named")?;
+    let folder = || options.folder.as_deref().context("no folder was named");
     match errand {
-        Errand::Open => tell_opening(folder),
-        Errand::Write => write_until_killed(folder, options),
+        Errand::Open => tell_opening(folder()?),
+        Errand::Write => write_until_killed(folder()?, options),
+        Errand::Upstream => peers::serve_upstream(),
     }
 }
 
@@ -128,6 +131,7 @@ fn command(errand: Errand, folder: &Path) -> Result<Command> {
     let name = match errand {
         Errand::Open => "open",
         Errand::Write => "write",
+        Errand::Upstream => "upstream",
     };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--child", name, "--folder"]).arg(folder);

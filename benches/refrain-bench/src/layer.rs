@@ -9,22 +9,18 @@
 use std::{
     net::SocketAddr,
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use axum::{Router, routing::post};
-use hdrhistogram::Histogram;
 use refrain::{Engine, Policy, http::RefrainLayer, store::Memory};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::oneshot,
-};
+use tokio::{net::TcpListener, sync::oneshot};
 
 use crate::{
     Setup, clock,
     harness::{self, Round, System},
+    load::{Keys, Load},
     report::{Need, Report},
 };
 
@@ -32,11 +28,6 @@ const FIRST_RATIO_MIN: f64 = 0.65;
 const REPLAY_RATIO_MIN: f64 = 0.8;
 const FIRST_P99_MAX: f64 = 3.0;
 const CONNECTIONS: u64 = 32;
-const BODY: [u8; 300] = [b'x'; 300];
-/// How many keys are stored for replays.
-const STORED: u64 = 1_000;
-/// What each round runs before it is measured.
-const WARM_UP: Duration = Duration::from_millis(300);
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +85,15 @@ fn round(way: Way, measured: Duration) -> Result<Round> {
                 tokio::task::yield_now().await;
             }
         });
-        let round = load(server.address, way, measured).await;
+        let load = Load {
+            address: server.address,
+            connections: CONNECTIONS,
+            keys: match way {
+                Way::Plain | Way::First => Keys::New,
+                Way::Replay => Keys::Stored,
+            },
+        };
+        let round = load.round(measured, clock::processor_time).await;
         awake.abort();
         round
     })?;
@@ -159,119 +158,4 @@ fn app(way: Way) -> Router {
 
 async fn pay(body: axum::body::Bytes) -> Vec<u8> {
     body.to_vec()
-}
-
-/// What one connection saw.
-struct Seen {
-    latencies: Histogram<u64>,
-}
-
-async fn load(address: SocketAddr, way: Way, measured: Duration) -> Result<Round> {
-    if let Way::Replay = way {
-        let mut client = Client::connect(address, 0).await?;
-        for number in 0..STORED {
-            client.send(number).await?;
-        }
-    }
-    drive(address, way, WARM_UP, 1 << 40).await?;
-    let (started, processor) = (clock::now(), clock::processor_time());
-    let seen = drive(address, way, measured, 1 << 50).await?;
-    let (seconds, processor) = (started.elapsed(), clock::processor_time() - processor);
-    let mut all = harness::histogram();
-    for seen in seen {
-        all += &seen.latencies;
-    }
-    Ok(Round {
-        seconds: seconds.as_secs_f64(),
-        processor_seconds: processor.as_secs_f64(),
-        new: all,
-        duplicates: harness::histogram(),
-    })
-}
-
-async fn drive(address: SocketAddr, way: Way, lasts: Duration, from: u64) -> Result<Vec<Seen>> {
-    let until = clock::now() + lasts;
-    let connections =
-        (0..CONNECTIONS).map(|at| tokio::spawn(connection(address, way, until, from + (at << 32))));
-    let mut seen = Vec::new();
-    for connection in connections.collect::<Vec<_>>() {
-        seen.push(connection.await??);
-    }
-    Ok(seen)
-}
-
-async fn connection(address: SocketAddr, way: Way, until: Instant, from: u64) -> Result<Seen> {
-    let mut client = Client::connect(address, from).await?;
-    let mut latencies = harness::histogram();
-    let mut now = clock::now();
-    while now < until {
-        client.next += 1;
-        let key = match way {
-            Way::Plain | Way::First => client.next,
-            Way::Replay => client.next % STORED,
-        };
-        client.send(key).await?;
-        let done = clock::now();
-        harness::record(&mut latencies, done - now);
-        now = done;
-    }
-    Ok(Seen { latencies })
-}
-
-/// One connection, with as little of HTTP as the measurement needs.
-struct Client {
-    stream: TcpStream,
-    next: u64,
-    request: Vec<u8>,
-    answer: Vec<u8>,
-}
-
-impl Client {
-    async fn connect(address: SocketAddr, next: u64) -> Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            next,
-            request: Vec::new(),
-            answer: Vec::new(),
-        })
-    }
-
-    async fn send(&mut self, key: u64) -> Result<()> {
-        use std::io::Write as _;
-        self.request.clear();
-        let len = BODY.len();
-        write!(
-            self.request,
-            "POST /v1/payments HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len}\r\nidempotency-key: key-{key:020}\r\n\r\n",
-        )?;
-        self.request.extend(BODY);
-        self.stream.write_all(&self.request).await?;
-        self.answer.clear();
-        loop {
-            let read = self.stream.read_buf(&mut self.answer).await?;
-            ensure!(read > 0, "the service closed the connection");
-            if self.is_whole()? {
-                return Ok(());
-            }
-        }
-    }
-
-    fn is_whole(&self) -> Result<bool> {
-        let Some(head) = self
-            .answer
-            .windows(4)
-            .position(|window| window == b"\r\n\r\n")
-        else {
-            return Ok(false);
-        };
-        let text = std::str::from_utf8(&self.answer[..head])?;
-        ensure!(text.starts_with("HTTP/1.1 200"), "an answer was {text}");
-        let len = text
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "));
-        let len: usize = len.context("no content-length")?.parse()?;
-        Ok(self.answer.len() == head + 4 + len)
-    }
 }

@@ -14,8 +14,11 @@ mod child;
 mod clock;
 mod folder;
 mod harness;
+mod http;
 mod layer;
+mod load;
 mod machine;
+mod peers;
 mod raw_log;
 mod report;
 mod store;
@@ -29,7 +32,8 @@ use report::Report;
 /// The name, and how it is run.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 4] = [
+const BENCHMARKS: [Benchmark; 5] = [
+    ("http", http::run),
     ("layer", layer::run),
     ("store", store::run),
     ("store-million", store_million::run),
@@ -38,6 +42,7 @@ const BENCHMARKS: [Benchmark; 4] = [
 
 /// Runs the benchmarks that are named, or all of them, and compares with what is to be reached.
 ///
+/// http: the proxy against nginx and against no proxy at all.
 /// layer: an axum service behind the tower layer against the same service without it.
 /// store: the embedded store against a raw log of the same run.
 /// store-million: with a million records in it, its size and how fast it opens.

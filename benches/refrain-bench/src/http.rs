@@ -1,0 +1,142 @@
+//! `http`: the proxy against nginx as a plain proxy, and against the upstream with nothing in front of it.
+//!
+//! Who is measured has a processor to itself; the clients and the upstream share the other one.
+//! All systems get the same requests in turns; the processor time is that of the measured process alone.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    Setup, folder,
+    harness::{self, Round, System},
+    load::{Keys, Load},
+    peers::{self, Peer},
+    report::{Need, Report},
+};
+
+const MEASURED: usize = 0;
+const OTHERS: usize = 1;
+const CONNECTIONS: u64 = 32;
+
+const FIRST_MIN: f64 = 0.75;
+const FIRST_PROCESSOR_MAX: f64 = 1.4;
+const FILE_64_MIN: f64 = 0.4;
+const FILE_256_MIN: f64 = 0.55;
+const REPLAY_MIN: f64 = 1.7;
+const REPLAY_DIRECT_MIN: f64 = 0.75;
+const PASS_MIN: f64 = 0.9;
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy)]
+enum Front {
+    Direct,
+    Nginx,
+    Memory,
+    File,
+}
+
+const SYSTEMS: [(&str, Front, u64, Keys); 9] = [
+    ("direct", Front::Direct, CONNECTIONS, Keys::Other),
+    ("nginx", Front::Nginx, CONNECTIONS, Keys::New),
+    ("memory, first", Front::Memory, CONNECTIONS, Keys::New),
+    ("memory, replay", Front::Memory, CONNECTIONS, Keys::Stored),
+    ("unguarded", Front::Memory, CONNECTIONS, Keys::Other),
+    ("nginx, 64", Front::Nginx, 64, Keys::New),
+    ("file, first, 64", Front::File, 64, Keys::New),
+    ("nginx, 256", Front::Nginx, 256, Keys::New),
+    ("file, first, 256", Front::File, 256, Keys::New),
+];
+
+/// Measures all in turns.
+pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let processors = std::thread::available_parallelism()?.get();
+    ensure!(
+        processors > OTHERS,
+        "two processors are needed: one for who is measured, one for the others"
+    );
+    peers::tie_self(OTHERS)?;
+    let mut systems: Vec<System<'_>> = SYSTEMS
+        .iter()
+        .map(|&(name, front, connections, keys)| {
+            let run = move || round(setup, front, connections, keys);
+            (name, Box::new(run) as Box<dyn FnMut() -> Result<Round>>)
+        })
+        .collect();
+    let rounds = harness::in_turns(setup, &mut systems)?;
+    for ((name, ..), rounds) in SYSTEMS.iter().zip(&rounds) {
+        crate::store::describe(report, name, rounds);
+    }
+    let [
+        direct,
+        nginx,
+        first,
+        replay,
+        pass,
+        nginx_64,
+        file_64,
+        nginx_256,
+        file_256,
+    ] = &rounds[..]
+    else {
+        anyhow::bail!("a system is missing");
+    };
+    for (what, ours, theirs, min) in [
+        ("memory, first / nginx", first, nginx, FIRST_MIN),
+        ("replay / nginx", replay, nginx, REPLAY_MIN),
+        ("replay / direct", replay, direct, REPLAY_DIRECT_MIN),
+        ("unguarded / nginx", pass, nginx, PASS_MIN),
+        ("file, first / nginx, 64", file_64, nginx_64, FILE_64_MIN),
+        (
+            "file, first / nginx, 256",
+            file_256,
+            nginx_256,
+            FILE_256_MIN,
+        ),
+    ] {
+        report.target(what, &harness::ratios(ours, theirs), Need::AtLeast(min));
+    }
+    let cost = |rounds: &[Round]| harness::each(rounds, Round::processor_micros);
+    let pairs = cost(first).into_iter().zip(cost(nginx));
+    let ratios: Vec<_> = pairs.map(|(ours, theirs)| ours / theirs).collect();
+    report.target(
+        "processor time, memory, first / nginx",
+        &ratios,
+        Need::AtMost(FIRST_PROCESSOR_MAX),
+    );
+    Ok(())
+}
+
+fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
+    let folder = folder::fresh(&setup.root)?;
+    let path = folder.path();
+    let (upstream, proxy) = match front {
+        Front::Direct => (Peer::upstream(MEASURED)?, None),
+        Front::Nginx => {
+            let upstream = Peer::upstream(OTHERS)?;
+            let nginx = Peer::nginx(MEASURED, upstream.address, path)?;
+            (upstream, Some(nginx))
+        }
+        Front::Memory | Front::File => {
+            let upstream = Peer::upstream(OTHERS)?;
+            let store = match front {
+                Front::Memory => "memory:".into(),
+                _ => format!("file:{}", path.join("records").display()),
+            };
+            let proxy = Peer::refrain(MEASURED, upstream.address, &store, path)?;
+            (upstream, Some(proxy))
+        }
+    };
+    let measured = proxy.as_ref().unwrap_or(&upstream);
+    let load = Load {
+        address: measured.address,
+        connections,
+        keys,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let lasts = Duration::from_secs_f64(setup.options.seconds);
+    let round = runtime.block_on(load.round(lasts, || measured.processor_time()));
+    round.with_context(|| format!("{front:?}"))
+}
