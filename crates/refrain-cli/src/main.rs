@@ -4,10 +4,13 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod check;
+mod completions;
 mod demo;
+mod explain;
+mod key;
 mod output;
 mod store;
 
@@ -20,6 +23,9 @@ mod store;
     after_help = "Examples:
   refrain demo                          double charges without Refrain, none with it
   refrain check refrain.toml            what the file guards, and how
+  refrain explain outcome-unknown       what a problem means, and what to do
+  refrain key --entity invoice-7 --action pay --params @payment.json
+                                        a key that is the same on every retry
   refrain store check refrain-data      whether every record can be read
 
 `refrain COMMAND --help` says more.
@@ -34,7 +40,10 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Check(check::Args),
+    Key(key::Args),
+    Explain(explain::Args),
     Store(store::Args),
+    Completions(completions::Args),
     /// The service of the demo, in a process of its own that can be killed
     #[command(hide = true)]
     DemoShop(demo::shop::Args),
@@ -44,7 +53,10 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Key(args) => key::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoShop(args) => demo::shop::run(&args),
     };
     done.unwrap_or_else(|error| {
