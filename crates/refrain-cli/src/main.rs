@@ -44,9 +44,9 @@ enum Command {
     Explain(explain::Args),
     Store(store::Args),
     Completions(completions::Args),
-    /// The service of the demo, in a process of its own that can be killed
+    /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
-    DemoShop(demo::shop::Args),
+    DemoWatch,
 }
 
 fn main() -> ExitCode {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
-        Command::DemoShop(args) => demo::shop::run(&args),
+        Command::DemoWatch => demo::watch::run(),
     };
     done.unwrap_or_else(|error| {
         eprintln!("refrain: {error:#}");

@@ -44,6 +44,9 @@ fn the_command_explains_itself() {
         for word in words {
             assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
         }
-        assert!(!text.contains("demo-shop"), "{args:?} shows what is hidden");
+        assert!(
+            !text.contains("demo-watch"),
+            "{args:?} shows what is hidden"
+        );
     }
 }
