@@ -12,6 +12,7 @@ mod demo;
 mod explain;
 mod key;
 mod output;
+mod proxy;
 mod store;
 
 /// Same key, same request, same outcome, once.
@@ -22,6 +23,8 @@ mod store;
     arg_required_else_help = true,
     after_help = "Examples:
   refrain demo                          double charges without Refrain, none with it
+  refrain proxy --upstream http://127.0.0.1:3000
+                                        guard a service, with nothing to set up
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -39,6 +42,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Proxy(proxy::Args),
     Check(check::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -52,6 +56,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),

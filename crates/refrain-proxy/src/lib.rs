@@ -1,4 +1,22 @@
-//! The room for a proxy that guards services in any language.
+//! The proxy: makes any HTTP service idempotent, with no change to its code.
 //!
-//! Empty so far: there is nothing to use here, and nothing is promised.
-//! Services in Rust are guarded with the layer in `refrain::http`.
+//! It is the library's own [layer](refrain::http) around a service that forwards.
+//! Each thread serves its clients with a runtime and a pool of upstream connections of its own,
+//! so that a request never changes threads and nothing is shared but the engine.
+//!
+//! What passes through unguarded streams both ways, whatever its size. Nothing below the layer ever sends a request twice.
+
+mod clients;
+mod connect;
+mod forward;
+mod headers;
+mod pool;
+mod server;
+mod socket;
+mod tunnel;
+mod upstream_body;
+mod watch;
+
+pub use forward::{Forward, Target};
+pub use server::{Proxy, StartError};
+pub use upstream_body::UpstreamBody;

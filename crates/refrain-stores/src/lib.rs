@@ -11,7 +11,11 @@
 //! # }).unwrap();
 //! ```
 
-use refrain::{Error, ErrorKind, Result, policy::redacted, store::AnyStore};
+use refrain::{
+    Error, ErrorKind, Result,
+    policy::redacted,
+    store::{AnyStore, embedded},
+};
 
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
@@ -30,9 +34,20 @@ const SERVERS: [(&str, &str); 4] = [
 /// # Cancellation
 /// May be dropped; a folder that is being opened is then closed again.
 pub async fn open(address: &str) -> Result<AnyStore> {
+    open_with(address, embedded::Options::default()).await
+}
+
+/// Opens the store at an address as [`open`] does; `options` are those of `file:DIR`.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancellation
+/// As [`open`].
+pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyStore> {
     let scheme = address.split_once(':').map_or("", |(scheme, _)| scheme);
     if ["memory", "file"].contains(&scheme) {
-        return AnyStore::open(address).await;
+        return AnyStore::open_with(address, options).await;
     }
     let server = SERVERS.iter().find(|(name, _)| *name == scheme);
     let what = match server {

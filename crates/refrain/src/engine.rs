@@ -138,6 +138,12 @@ impl Engine {
         &self.inner.tally
     }
 
+    /// How many claims this engine holds now.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.inner.flights.len()
+    }
+
     /// Asks for the right to run, and waits up to the intent's `wait` while somebody else has it.
     ///
     /// # Errors

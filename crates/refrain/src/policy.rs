@@ -25,7 +25,7 @@ mod class;
 pub use class::Class;
 
 mod file;
-pub use file::{ConfigError, File, Problem, Settings, redacted};
+pub use file::{ConfigError, File, HostHeader, Problem, ProxySettings, Settings, redacted};
 
 mod matcher;
 

@@ -161,8 +161,8 @@ impl Flights {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.table.len() == 0
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
     }
 
     /// Those whose lease is to be renewed, a shard at a time behind `after`, and where to go on from.

@@ -129,7 +129,7 @@ async fn keep(engine: Keeping) {
         while let Some(renewed) = renewals.try_join_next() {
             inner.note(Some(renewed));
         }
-        if !inner.flights.is_empty() {
+        if inner.flights.len() > 0 {
             inner.renew_due(&mut renewals, last_look).await;
         }
         last_look = now;

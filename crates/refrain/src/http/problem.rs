@@ -54,6 +54,15 @@ impl Code {
         Self::RequestTooLarge,
     ];
 
+    /// A problem of this kind as an answer, for services that stand beside the layer.
+    /// `base` is what the `type` of a problem starts with.
+    #[must_use]
+    pub fn answer(self, detail: &str, base: &str) -> Response<Bytes> {
+        let problem = Problem::new(self, detail);
+        let (head, _) = problem.response::<()>(base).into_parts();
+        Response::from_parts(head, problem.json(&problem.page(base)))
+    }
+
     /// Its name in the problem, and the name of its page.
     #[must_use]
     pub fn code(self) -> &'static str {

@@ -13,6 +13,9 @@ mod problem;
 use problem::Report;
 pub use problem::{ConfigError, Problem};
 
+mod proxy;
+pub use proxy::{HostHeader, ProxySettings};
+
 mod resolve;
 
 mod schema;
@@ -56,6 +59,8 @@ pub struct Settings {
     pub durability: Durability,
     /// What the `type` of a problem starts with; ends with a slash.
     pub problems: String,
+    /// Limits and times of the proxy itself.
+    pub proxy: ProxySettings,
     /// Which operations are guarded, and how.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,

@@ -201,9 +201,9 @@ impl Draft {
 }
 
 /// Sets fields from one part of the file and tells what cannot be read.
-struct Apply<'a, 'r, 't> {
-    places: &'a Places,
-    report: &'r mut Report<'t>,
+pub(super) struct Apply<'a, 'r, 't> {
+    pub(super) places: &'a Places,
+    pub(super) report: &'r mut Report<'t>,
 }
 
 impl Apply<'_, '_, '_> {
@@ -211,7 +211,7 @@ impl Apply<'_, '_, '_> {
         self.places.get(name).cloned().unwrap_or_default()
     }
 
-    fn scalar<T>(
+    pub(super) fn scalar<T>(
         &mut self,
         name: &str,
         text: &Option<Scalar>,
@@ -225,7 +225,12 @@ impl Apply<'_, '_, '_> {
         }
     }
 
-    fn choice<T: DeserializeOwned>(&mut self, name: &str, text: &Option<String>, field: &mut T) {
+    pub(super) fn choice<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        text: &Option<String>,
+        field: &mut T,
+    ) {
         if let Some(text) = text {
             choice(field, text, name, self.place(name), self.report);
         }

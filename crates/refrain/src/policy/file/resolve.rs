@@ -8,12 +8,12 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, Settings,
+    FILE_BYTES_MAX, ProxySettings, Settings,
     draft::Draft,
     problem::{FOUND_MAX, Report},
-    server,
+    proxy, server,
     table::{self, Part, Place, Places},
-    typed::{Head, Section, Server},
+    typed::{Head, Proxy, Section, Server},
 };
 use crate::policy::{OPERATIONS_MAX, Operation, Pattern, Policy, default_operations, units};
 
@@ -41,6 +41,7 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
     };
     table::refuse_unknown(&mut root, Place::Top, report);
     let policy = root.remove("policy");
+    let proxy = self::proxy(root.remove("proxy"), report);
     let operations = root.remove("operation");
     let server = server::resolve(&table::read::<Server>(root, report), report);
     let policy = self::policy(policy, operations, report);
@@ -51,11 +52,21 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
         store: server.store,
         durability: server.durability,
         problems: server.problems,
+        proxy,
         policy,
     })
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
+
+fn proxy(value: Option<Value<'_>>, report: &mut Report<'_>) -> ProxySettings {
+    let table = value.and_then(|value| table_of(value, "write [proxy], once", report));
+    let part = table.map(|(mut table, _)| {
+        table::refuse_unknown(&mut table, Place::Proxy, report);
+        table::read::<Proxy>(table, report)
+    });
+    proxy::resolve(&part.unwrap_or_default(), report)
+}
 
 fn policy(
     policy: Option<Value<'_>>,

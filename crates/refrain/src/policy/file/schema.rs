@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::Value;
 
-use super::typed::{Head, Section, Server};
+use super::typed::{Head, Proxy, Section, Server};
 use crate::policy::OPERATIONS_MAX;
 
 /// How Refrain guards what: the file `refrain.toml`.
@@ -16,6 +16,8 @@ use crate::policy::OPERATIONS_MAX;
 struct Whole {
     #[schemars(flatten)]
     server: Server,
+    /// Limits and times of the proxy itself.
+    proxy: Option<Proxy>,
     /// For every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
     /// Operations of their own. Their settings go before those of their class, and these before `[policy]`.

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Section, Server},
+    typed::{Head, Proxy, Section, Server},
 };
 use crate::policy::suggest;
 
@@ -41,17 +41,19 @@ pub(super) struct Part<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Top,
+    Proxy,
     Policy,
     Operation,
 }
 
 impl Place {
-    const ALL: [Self; 3] = [Self::Top, Self::Policy, Self::Operation];
+    const ALL: [Self; 4] = [Self::Top, Self::Proxy, Self::Policy, Self::Operation];
 
     /// The settings that belong here.
     fn names(self) -> Vec<&'static str> {
         match self {
-            Self::Top => [fields::<Server>(), &["policy", "operation"]].concat(),
+            Self::Top => [fields::<Server>(), &["proxy", "policy", "operation"]].concat(),
+            Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
         }
@@ -62,6 +64,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Top => "at the top of the file",
+            Self::Proxy => "in [proxy]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
         })

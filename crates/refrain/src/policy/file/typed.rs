@@ -9,7 +9,7 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::{Durability, schema};
+use super::{Durability, proxy::HostHeader, schema};
 use crate::{
     Guarantee,
     key::Syntax,
@@ -38,6 +38,51 @@ pub(super) struct Server {
     /// What the `type` of a problem starts with. Default: /.well-known/refrain/problems/.
     #[schemars(with = "Option<schema::ProblemBase>")]
     pub(super) problems: Option<String>,
+}
+
+/// Limits and times of the proxy itself.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Proxy {
+    /// Threads that serve requests. Default: 0, one per processor.
+    #[schemars(with = "Option<usize>")]
+    pub(super) threads: Option<Scalar>,
+    /// Connections from clients at a time; more wait to be accepted. Default: 10000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) connections_max: Option<Scalar>,
+    /// The largest head of a request or an answer: 8KiB to 1MiB. Default: 64KiB.
+    #[schemars(with = "Option<schema::Size>")]
+    pub(super) head_bytes_max: Option<Scalar>,
+    /// The most header fields in one head: 10 to 10000. Default: 100.
+    #[schemars(with = "Option<usize>")]
+    pub(super) headers_max: Option<Scalar>,
+    /// How long a client may take for a request's head. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) head_timeout: Option<Scalar>,
+    /// How long a client's body, or the sending of an answer to it, may stand still. Default: 60s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) client_timeout: Option<Scalar>,
+    /// How long an idle connection of a client is kept. Default: 75s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) keep_alive: Option<Scalar>,
+    /// How long connecting to the upstream may take. Default: 5s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) connect_timeout: Option<Scalar>,
+    /// How long the upstream may take to begin its answer to an unguarded request, and how long that answer may stand still. Default: 5m.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) read_timeout: Option<Scalar>,
+    /// How long an idle connection to the upstream is kept; stay below the upstream's own idle time. Default: 4s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) upstream_idle: Option<Scalar>,
+    /// The most idle connections to the upstream, in each thread. Default: 256.
+    #[schemars(with = "Option<usize>")]
+    pub(super) upstream_idle_max: Option<Scalar>,
+    /// How long running requests may take to end once the proxy is told to stop. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) drain: Option<Scalar>,
+    /// Which `Host` the upstream sees. Default: client.
+    #[schemars(with = "Option<HostHeader>")]
+    pub(super) host: Option<String>,
 }
 
 /// The settings that `[policy]` and every `[[operation]]` share.

@@ -1,0 +1,214 @@
+//! `refrain proxy`: stands in front of a service and guards it.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use refrain::{
+    Engine, ErrorKind,
+    policy::{ConfigError, Settings},
+    store::embedded,
+};
+use refrain_proxy::{Proxy, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::output::say;
+
+mod greeting;
+mod overlay;
+
+/// Settings that cannot be used.
+const BAD_CONFIGURATION: u8 = 64;
+/// A port, a store or a certificate that cannot be had.
+const UNAVAILABLE: u8 = 69;
+
+/// Guard any HTTP service, with no change to its code
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain proxy --upstream http://127.0.0.1:3000
+                                        guards POST and PATCH, records in ./refrain-data
+  refrain proxy --upstream http://127.0.0.1:3000 --listen 127.0.0.1:0
+                                        on a free port, which it prints
+  refrain proxy --config refrain.toml   with a policy of your own; `refrain check` explains it
+
+Flags go before the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_LOG;
+each also with _FILE for a file that holds the value), and that before the file.
+SIGTERM and Ctrl-C let running requests come to their end; a second one does not wait.
+
+Exit codes: 0 stopped as told, 2 wrong usage, 64 bad configuration, 69 a port or the store cannot be had.")]
+pub(crate) struct Args {
+    /// The service to guard, such as http://127.0.0.1:3000
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8377]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Where records live: memory: or file:DIR [default: file:refrain-data]
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// Where probes, metrics and the records API are served [default: 127.0.0.1:8378]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<String>,
+    /// A refrain.toml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What is logged to standard error: error, warn, info, debug or trace [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match start(args) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => {
+            eprintln!("{failure}");
+            Ok(failure.code())
+        }
+    }
+}
+
+/// Why the proxy did not start, or ended.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Configuration(String),
+    Unavailable(String),
+}
+
+impl Failure {
+    fn code(&self) -> ExitCode {
+        match self {
+            Self::Configuration(_) => BAD_CONFIGURATION.into(),
+            Self::Unavailable(_) => UNAVAILABLE.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Configuration(message) => f.write_str(message),
+            Self::Unavailable(message) => write!(f, "refrain: {message}"),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Configuration(error.to_string())
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::NoUpstream => Self::Configuration(
+                "refrain: no upstream is named; pass --upstream http://HOST:PORT, \
+                 or --config FILE with upstream in it"
+                    .into(),
+            ),
+            error => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+impl From<refrain::Error> for Failure {
+    fn from(error: refrain::Error) -> Self {
+        match error.kind() {
+            ErrorKind::Unsupported => Self::Configuration(format!("refrain: {error}")),
+            _ => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+fn start(args: &Args) -> Result<(), Failure> {
+    let (settings, said) = overlay::settings(args)?;
+    log_to_stderr(&overlay::value("log", args.log.as_deref())?)?;
+    raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(&settings, args.config.is_none().then_some(&*said)))
+}
+
+async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
+    // Before anything is promised: from here on a signal ends the proxy in order.
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let engine = Engine::new(open(settings).await?);
+    let proxy = Proxy::bind(settings, engine.clone())?;
+    let admin = listen(settings).await?;
+    greeting::print(
+        settings,
+        proxy.address()?,
+        admin.local_addr()?,
+        &engine,
+        said,
+    );
+    let stop = async {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+        say("stopping: no new requests; running ones come to their end");
+    };
+    let running = proxy.run(stop);
+    let left = running.await?;
+    if left > 0 {
+        say(format!(
+            "stopped; {left} requests had not ended and are in doubt"
+        ));
+    } else {
+        say("stopped");
+    }
+    Ok(())
+}
+
+async fn open(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
+    let [address] = &settings.store[..] else {
+        let message = "refrain: a cache in front of a store is not in this version; name one store";
+        return Err(Failure::Configuration(message.into()));
+    };
+    let options = embedded::Options {
+        durability: settings.durability,
+        ..embedded::Options::default()
+    };
+    Ok(refrain_stores::open_with(address, options).await?)
+}
+
+async fn listen(settings: &Settings) -> Result<tokio::net::TcpListener, Failure> {
+    let address = settings.admin;
+    let listener = tokio::net::TcpListener::bind(address).await;
+    listener.map_err(|error| StartError::Listen { address, error }.into())
+}
+
+fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
+    let level = level.as_deref().unwrap_or("warn");
+    let level: tracing::Level = level.parse().map_err(|_| {
+        let message =
+            format!("refrain: `{level}` is no log level; write error, warn, info, debug or trace");
+        Failure::Configuration(message)
+    })?;
+    // Somebody else's subscriber is as good.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .try_init();
+    Ok(())
+}
+
+/// Each connection takes a file of which systems give out few unless asked.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}

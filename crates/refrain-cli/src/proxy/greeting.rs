@@ -1,0 +1,64 @@
+//! What is said at the start: where, what is guarded and how well, and what to try.
+
+use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
+
+use refrain::{
+    Engine, Store as _,
+    policy::{Operation, Settings, redacted, units::Span},
+};
+
+/// Prints it all at once: whoever waits for the ports reads whole lines.
+pub(super) fn print(
+    settings: &Settings,
+    listening: SocketAddr,
+    admin: SocketAddr,
+    engine: &Engine,
+    said: Option<&str>,
+) {
+    let mut text = format!("listening on http://{listening}\nadmin on http://{admin}\n");
+    let upstream = settings.upstream.as_deref().unwrap_or_default();
+    let _ = writeln!(text, "upstream {upstream}");
+    let store = redacted(&settings.store.join(", "));
+    let _ = writeln!(text, "store {store}: {}", promise(engine));
+    let _ = writeln!(text, "\nguarded, first match counts:");
+    for operation in settings.policy.operations() {
+        let _ = writeln!(text, "  {}", line(operation));
+    }
+    let _ = writeln!(
+        text,
+        "\ntry it, twice:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
+    );
+    if let Some(said) = said {
+        let _ = writeln!(text, "\nthe same as a refrain.toml:");
+        for said in said.lines() {
+            let _ = writeln!(text, "  {}", redacted(said));
+        }
+    }
+    let mut stdout = std::io::stdout();
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+fn promise(engine: &Engine) -> &'static str {
+    let guarantees = engine.store().guarantees();
+    match (guarantees.survives_power, guarantees.survives_process) {
+        (true, _) => "what it acknowledged survives a crash and a loss of power",
+        (false, true) => "what it acknowledged survives a crash, not a loss of power",
+        (false, false) => "what it acknowledged is gone when the process ends",
+    }
+}
+
+fn line(operation: &Operation) -> String {
+    let name = &operation.name;
+    if !operation.guarded {
+        return format!("{name}: unguarded");
+    }
+    let terms = &operation.terms;
+    let guarantee = serde_json::to_value(terms.guarantee).unwrap_or_default();
+    let guarantee = guarantee.as_str().unwrap_or_default();
+    let without = match operation.required {
+        true => "refused without a key",
+        false => "unguarded without a key",
+    };
+    let retention = Span(terms.retention);
+    format!("{name}: {guarantee}, outcomes kept {retention}, {without}")
+}

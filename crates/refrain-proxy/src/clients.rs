@@ -1,0 +1,184 @@
+//! One client's connection: HTTP/1.1 or HTTP/2 in the clear, whichever it speaks.
+
+use std::{
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{body::Incoming, service::Service};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Builder,
+};
+use refrain::{
+    http::{Body, BodyError, RefrainLayer, RefrainService},
+    policy::ProxySettings,
+};
+use tokio::net::TcpStream;
+use tower_layer::Layer as _;
+use tower_service::Service as _;
+
+use crate::{
+    forward::Forward,
+    headers,
+    server::{Phase, Phases},
+    upstream_body::UpstreamBody,
+    watch::{Active, Client, ClientBody, Watch, WatchedStream},
+};
+
+/// What the connections of one thread share.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    layer: RefrainLayer,
+    forward: Forward,
+    watch: Arc<Watch>,
+    builder: Arc<Builder<TokioExecutor>>,
+}
+
+impl Clients {
+    pub(crate) fn new(
+        layer: RefrainLayer,
+        forward: Forward,
+        watch: Arc<Watch>,
+        settings: &ProxySettings,
+    ) -> Self {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .max_headers(settings.headers_max)
+            .max_buf_size(settings.head_bytes_max.max(8 << 10))
+            // Who stands still is watched for elsewhere.
+            .header_read_timeout(None);
+        let head_bytes_max = u32::try_from(settings.head_bytes_max).unwrap_or(u32::MAX);
+        builder
+            .http2()
+            .max_header_list_size(head_bytes_max)
+            .max_concurrent_streams(256);
+        Self {
+            layer,
+            forward,
+            watch,
+            builder: Arc::new(builder),
+        }
+    }
+
+    /// Serves a connection until it ends, stands still for too long, or all are told to stop.
+    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr, mut phases: Phases) {
+        let client = self.watch.open();
+        let stream = WatchedStream {
+            stream,
+            watch: self.watch.clone(),
+            client: client.clone(),
+        };
+        let front = Front {
+            service: self.layer.layer(self.forward.of(peer.ip())),
+            watch: self.watch.clone(),
+            client: client.clone(),
+        };
+        let serving = self
+            .builder
+            .serve_connection_with_upgrades(TokioIo::new(stream), front);
+        let mut serving = pin!(serving);
+        let mut is_draining = false;
+        loop {
+            tokio::select! {
+                ended = &mut serving => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, %error, "a client's connection ended");
+                    }
+                    return;
+                }
+                () = client.closed() => {
+                    return tracing::debug!(%peer, "a client stood still: its connection is closed");
+                }
+                phase = phases.next(), if !is_draining => match phase {
+                    Phase::Serving => {}
+                    Phase::Draining => {
+                        is_draining = true;
+                        serving.as_mut().graceful_shutdown();
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// In front of the layer: makes requests of all versions alike, and knows which are being answered.
+#[derive(Clone)]
+struct Front {
+    service: RefrainService<Forward>,
+    watch: Arc<Watch>,
+    client: Arc<Client>,
+}
+
+type Answering = <RefrainService<Forward> as tower_service::Service<Request<ClientBody>>>::Future;
+
+impl Service<Request<Incoming>> for Front {
+    type Response = Response<Answer>;
+    type Error = std::convert::Infallible;
+    type Future = Fronting;
+
+    fn call(&self, request: Request<Incoming>) -> Fronting {
+        let active = Active::start(&self.watch, &self.client);
+        let (mut head, body) = request.into_parts();
+        headers::normalise(&mut head);
+        let body = ClientBody::new(body, &self.watch, &self.client);
+        let answering = self.service.clone().call(Request::from_parts(head, body));
+        Fronting {
+            answering: Box::pin(answering),
+            active: Some(active),
+        }
+    }
+}
+
+/// An answer that is being made.
+struct Fronting {
+    answering: Pin<Box<Answering>>,
+    active: Option<Active>,
+}
+
+impl Future for Fronting {
+    type Output = Result<Response<Answer>, std::convert::Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.answering.as_mut().poll(context);
+        polled.map_ok(|response| {
+            let active = self.active.take();
+            response.map(|body| Answer {
+                body,
+                _active: active,
+            })
+        })
+    }
+}
+
+/// An answer's body; the request counts as being answered until this is dropped.
+struct Answer {
+    body: Body<UpstreamBody>,
+    _active: Option<Active>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

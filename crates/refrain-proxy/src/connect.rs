@@ -1,0 +1,176 @@
+//! Connects to the upstream, in the clear or with TLS.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
+};
+
+use crate::socket::Socket;
+
+/// How to reach the upstream.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    /// Host and port, for the resolver.
+    address: Arc<str>,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    patience: Duration,
+}
+
+impl Connector {
+    /// `authority` is host and port, the latter where it is not the scheme's own.
+    pub(crate) fn new(is_tls: bool, authority: &str, patience: Duration) -> io::Result<Self> {
+        let (host, port) = split(authority, if is_tls { 443 } else { 80 })?;
+        let tls = match is_tls {
+            true => Some((tls()?, server_name(host)?)),
+            false => None,
+        };
+        let address = match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        Ok(Self {
+            address: address.into(),
+            tls,
+            patience,
+        })
+    }
+
+    /// A new connection. Nothing of any request has been sent when this fails.
+    pub(crate) async fn connect(&self) -> io::Result<(Socket, Io)> {
+        let connecting = async {
+            let stream = TcpStream::connect(&*self.address).await?;
+            stream.set_nodelay(true)?;
+            let socket = Socket::new(stream);
+            let io = match &self.tls {
+                None => Io::Plain(socket.clone()),
+                Some((tls, name)) => {
+                    let stream = tls.connect(name.clone(), socket.clone()).await?;
+                    Io::Tls(Box::new(stream))
+                }
+            };
+            Ok((socket, io))
+        };
+        timeout(self.patience, connecting)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+fn split(authority: &str, default: u16) -> io::Result<(&str, u16)> {
+    let bad = || {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("`{authority}` is no host"),
+        )
+    };
+    let parsed: http::uri::Authority = authority.parse().map_err(|_| bad())?;
+    let host = &authority[..parsed.host().len()];
+    let port = parsed.port_u16().unwrap_or(default);
+    if authority.len() > host.len() && parsed.port_u16().is_none() {
+        return Err(bad());
+    }
+    Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
+}
+
+/// Trusts what the system trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others.
+fn tls() -> io::Result<TlsConnector> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let message = "no certificate authority is known on this machine; \
+                       install ca-certificates, or name a file with SSL_CERT_FILE";
+        return Err(io::Error::new(io::ErrorKind::NotFound, message));
+    }
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config).into())
+}
+
+fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// A connection to the upstream.
+pub(crate) enum Io {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+/// Does the same with either kind of connection.
+macro_rules! either {
+    ($it:expr, $inner:ident => $do:expr) => {
+        match $it.get_mut() {
+            Io::Plain($inner) => {
+                let $inner = Pin::new($inner);
+                $do
+            }
+            Io::Tls($inner) => {
+                let $inner = Pin::new(&mut **$inner);
+                $do
+            }
+        }
+    };
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        either!(self, inner => inner.poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        either!(self, inner => inner.poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(self, inner => inner.poll_write_vectored(context, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(inner) => inner.is_write_vectored(),
+            Self::Tls(inner) => inner.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, inner => inner.poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, inner => inner.poll_shutdown(context))
+    }
+}

@@ -1,0 +1,337 @@
+//! The proxy as a whole: takes connections, hands them to its threads, and ends them in order.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use refrain::{
+    Engine,
+    http::RefrainLayer,
+    policy::{ProxySettings, Settings},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+
+use crate::{
+    clients::Clients,
+    forward::{Forward, Target},
+    watch::{TICK, Watch},
+};
+
+/// Connections that wait for a thread.
+const QUEUE: usize = 1_024;
+/// How long accepting pauses when the system has no more room for connections.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// Why the proxy cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No upstream is named.
+    NoUpstream,
+    /// The upstream cannot be used at all.
+    Upstream {
+        /// Its address.
+        url: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// It cannot be listened on.
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoUpstream => {
+                f.write_str("no upstream is named; write upstream = \"http://HOST:PORT\"")
+            }
+            Self::Upstream { url, error } => write!(f, "upstream {url}: {error}"),
+            Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "{address} is in use by another process; stop that one, or choose another port"
+            ),
+            Self::Listen { address, error } => write!(f, "cannot listen on {address}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Where the proxy stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serving,
+    Draining,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Phases(watch::Receiver<Phase>);
+
+impl Phases {
+    /// Waits for the next phase.
+    pub(crate) async fn next(&mut self) -> Phase {
+        match self.0.changed().await {
+            Ok(()) => *self.0.borrow_and_update(),
+            Err(_) => Phase::Draining,
+        }
+    }
+}
+
+/// A proxy that listens and does not serve yet.
+#[derive(Debug)]
+pub struct Proxy {
+    listener: std::net::TcpListener,
+    target: Arc<Target>,
+    layer: RefrainLayer,
+    engine: Engine,
+    settings: ProxySettings,
+}
+
+impl Proxy {
+    /// Listens where the settings say.
+    ///
+    /// # Errors
+    /// When the port cannot be had, or no upstream can be used.
+    pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
+        let target = Arc::new(Target::new(settings)?);
+        let address = settings.listen;
+        let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
+        let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
+            .with_problems(&settings.problems)
+            .with_probes(Forward::new(&target));
+        Ok(Self {
+            listener,
+            target,
+            layer,
+            engine,
+            settings: settings.proxy,
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Changes the layer, such as to have it observed.
+    #[must_use]
+    pub fn with_layer(mut self, change: impl FnOnce(RefrainLayer) -> RefrainLayer) -> Self {
+        self.layer = change(self.layer);
+        self
+    }
+
+    /// Serves until `stop` is over, then takes no more requests and lets those that run come to their end.
+    ///
+    /// Answers how many had not ended when the time for that was over: they are in doubt, and say so when they are asked for again.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<usize> {
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let phases = Phases(phases);
+        let open = Arc::new(AtomicUsize::new(0));
+        let threads = (0..self.threads()).map(|at| self.thread(at, &phases, &open));
+        let threads = threads.collect::<io::Result<Vec<_>>>()?;
+        let listener = TcpListener::from_std(self.listener)?;
+        let room = Arc::new(Semaphore::new(self.settings.connections_max));
+        tokio::select! {
+            () = accept(&listener, &threads, &room) => {}
+            () = stop => {}
+        }
+        drop(listener);
+        phase.send_replace(Phase::Draining);
+        let is_over = || open.load(Relaxed) == 0 && self.engine.running() == 0;
+        let _ = timeout(self.settings.drain, until(is_over)).await;
+        let left = self.engine.running();
+        let joining: Vec<_> = threads.into_iter().map(Thread::end).collect();
+        for joining in joining {
+            // Their runtimes end with everything on them.
+            let _ = tokio::task::spawn_blocking(move || joining.join()).await;
+        }
+        Ok(left)
+    }
+
+    fn threads(&self) -> usize {
+        match self.settings.threads {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+
+    fn thread(&self, at: usize, phases: &Phases, open: &Arc<AtomicUsize>) -> io::Result<Thread> {
+        let (queue, arrivals) = mpsc::channel(QUEUE);
+        let load = Arc::new(AtomicUsize::new(0));
+        let (target, layer, settings) = (self.target.clone(), self.layer.clone(), self.settings);
+        let counts = Counts {
+            load: load.clone(),
+            open: open.clone(),
+        };
+        let phases = phases.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let handle = thread::Builder::new()
+            .name(format!("refrain-{at}"))
+            .spawn(move || {
+                runtime.block_on(async {
+                    let forward = Forward::new(&target);
+                    let watch = Arc::new(Watch::default());
+                    tokio::spawn(keep_time(watch.clone(), forward.clone(), settings));
+                    let clients = Clients::new(layer, forward, watch, &settings);
+                    serve(clients, arrivals, phases, counts).await;
+                });
+            })?;
+        Ok(Thread {
+            queue,
+            load,
+            handle,
+        })
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A connection on its way to a thread.
+struct Arrival {
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    /// Its place among the connections that may be open.
+    place: OwnedSemaphorePermit,
+}
+
+struct Thread {
+    queue: mpsc::Sender<Arrival>,
+    /// Connections that it serves.
+    load: Arc<AtomicUsize>,
+    handle: thread::JoinHandle<()>,
+}
+
+impl Thread {
+    /// Told by its queue, which closes.
+    fn end(self) -> thread::JoinHandle<()> {
+        self.handle
+    }
+}
+
+/// Connections of one thread, and of all.
+#[derive(Clone)]
+struct Counts {
+    load: Arc<AtomicUsize>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Counts {
+    fn enter(&self) -> Entered {
+        self.load.fetch_add(1, Relaxed);
+        self.open.fetch_add(1, Relaxed);
+        Entered(self.clone())
+    }
+}
+
+struct Entered(Counts);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Relaxed);
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Hands each connection to the thread that has the fewest.
+async fn accept(listener: &TcpListener, threads: &[Thread], room: &Arc<Semaphore>) {
+    loop {
+        let Ok(place) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(stream) = stream.into_std() else {
+            continue;
+        };
+        let least = threads.iter().min_by_key(|it| it.load.load(Relaxed));
+        let arrival = Arrival {
+            stream,
+            peer,
+            place,
+        };
+        if let Some(thread) = least
+            && thread.queue.send(arrival).await.is_err()
+        {
+            tracing::error!("a thread of the proxy has ended");
+        }
+    }
+}
+
+/// What a thread does until its queue is closed.
+async fn serve(
+    clients: Clients,
+    mut arrivals: mpsc::Receiver<Arrival>,
+    phases: Phases,
+    counts: Counts,
+) {
+    while let Some(Arrival {
+        stream,
+        peer,
+        place,
+    }) = arrivals.recv().await
+    {
+        let _ = stream.set_nodelay(true);
+        let Ok(stream) = TcpStream::from_std(stream) else {
+            continue;
+        };
+        let entered = counts.enter();
+        let serving = clients.clone().serve(stream, peer, phases.clone());
+        tokio::spawn(async move {
+            let _held = (place, entered);
+            serving.await;
+        });
+    }
+}
+
+/// Looks over a thread's connections, on both sides, a few times a second.
+async fn keep_time(watch: Arc<Watch>, forward: Forward, settings: ProxySettings) {
+    let started = tokio::time::Instant::now();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        watch.tick(started.elapsed(), &settings);
+        forward.sweep();
+    }
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        sleep(DRAIN_LOOK).await;
+    }
+}
