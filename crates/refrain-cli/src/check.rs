@@ -1,15 +1,16 @@
 //! `refrain check`: reads a file as the proxy would and shows what it comes to.
 
-use std::{
-    io::{ErrorKind, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
-use refrain::policy::{
-    File, Mode, OnStoreFailure, Operation, ReplayTo, Reply, Settings, redacted, units::Span,
+use refrain::{
+    Guarantee,
+    policy::{
+        File, Mode, OnStoreFailure, Operation, ReplayTo, Reply, Settings, redacted, units::Span,
+    },
 };
 use serde_json::json;
+
+use crate::output::say;
 
 /// A file that cannot be used.
 const BAD_FILE: u8 = 64;
@@ -21,6 +22,8 @@ const BAD_FILE: u8 = 64;
   refrain check refrain.toml --json     the same for a program
   refrain check --schema > refrain.schema.json
                                         the JSON schema of the file, for editors
+
+Only what matters most is in the table; --json shows every setting of every operation as it is resolved.
 
 Exit codes: 0 the file is fine, 2 wrong usage, 64 the file is bad or missing.")]
 pub(crate) struct Args {
@@ -37,7 +40,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Some(file) = args.file.as_deref().filter(|_| !args.schema) else {
-        print(&serde_json::to_string_pretty(&File::schema())?)?;
+        say(serde_json::to_string_pretty(&File::schema())?);
         return Ok(ExitCode::SUCCESS);
     };
     let (text, code) = match File::read(file) {
@@ -54,31 +57,49 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             )
         }
     };
-    print(&text)?;
+    say(text);
     Ok(code.into())
-}
-
-/// Prints; a reader that has seen enough, such as `head`, is no failure.
-fn print(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 fn summary(name: &str, settings: &Settings) -> String {
     let store: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
     let upstream = settings.upstream.as_deref().unwrap_or("not set");
-    let operations = settings.policy.operations();
+    let operations = || settings.policy.operations();
     let mut rows = vec![HEADINGS.map(String::from)];
-    rows.extend(operations.map(row));
+    rows.extend(operations().map(row));
     format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}",
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}\n\n{}",
         settings.listen,
         settings.admin,
         store.join(", "),
-        aligned(&rows)
+        aligned(&rows),
+        legend(operations())
     )
+}
+
+/// What the guarantees in force promise.
+fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
+    let in_force: Vec<_> = operations
+        .filter(|operation| operation.guarded)
+        .map(|operation| operation.terms.guarantee)
+        .collect();
+    let promises = [
+        (
+            Guarantee::AtMostOnce,
+            "what may have taken effect is not run again by itself; an outcome that could not be learnt is unknown",
+        ),
+        (
+            Guarantee::AtLeastOnce,
+            "what did not demonstrably succeed runs again with the next retry, and may run twice",
+        ),
+    ];
+    let said = promises.iter().filter(|(it, _)| in_force.contains(it));
+    let said = said.map(|(guarantee, promise)| format!("{}: {promise}", word(guarantee)));
+    let said: Vec<_> = said.collect();
+    match said.is_empty() {
+        true => "Nothing is guarded.".into(),
+        false => said.join("\n"),
+    }
 }
 
 const HEADINGS: [&str; 8] = [

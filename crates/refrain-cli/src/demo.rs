@@ -1,67 +1,79 @@
-//! `refrain demo`: the same buyers pay the same flaky service twice, once bare and once guarded, and the two ledgers are compared.
+//! `refrain demo`: the same buyers pay the same flaky API twice, once directly and once through the proxy, and the two ledgers are compared.
 
 use std::{path::Path, process::ExitCode, sync::Arc};
 
 use tempfile::TempDir;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+use tokio::signal::unix::{SignalKind, signal};
 
+mod api;
 mod burst;
 mod buyer;
 mod ledger;
-mod process;
+mod proxy;
 mod report;
-pub(crate) mod shop;
+mod trouble;
+pub(crate) mod watch;
 
 use crate::output::say;
+use api::Api;
 use burst::Burst;
-use ledger::Ledger;
-use process::Process;
+use proxy::Proxy;
 use report::{Line, Run};
+use trouble::Troubles;
 
 /// As a shell reports a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
+const UNREACHABLE: u8 = 69;
 
 /// Show double charges without Refrain, and none with it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain demo            compare, then stay up to be tried by hand with curl
-  refrain demo --once     compare and end
+  refrain demo                      compare, then stay up to be tried by hand with curl
+  refrain demo --once               compare and end
+  refrain demo --once --seed 7      the same with other troubles
 
-A flaky payments service cuts some of its answers and is too slow with others, after it has charged.
-Thirty buyers pay it and try again with the same key until they have an answer: first bare,
-then behind Refrain's layer, where the service is also killed with -9 in the middle and started again.
+A flaky payments API loses some of its answers after it has charged, is too slow with others, and resets some
+connections before it charges. Twenty-four buyers pay it and try again with the same key until they have an answer:
+first directly, then through `refrain proxy`, which is also killed with -9 in the middle and started again.
 Everything happens on this machine, in a temporary folder that is removed at the end.
 
-Exit codes: 0 nothing was charged twice or lost behind Refrain, 1 something was, 2 wrong usage.")]
+Exit codes: 0 nothing was charged twice or lost behind Refrain, 1 something was, 2 wrong usage,
+69 the proxy could not be started.")]
 pub(crate) struct Args {
     /// End after the comparison
     #[arg(long)]
     once: bool,
+    /// Decides which payment meets which trouble
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    runtime()?.block_on(async {
-        let mut stop = std::pin::pin!(stopped()?);
-        let folder = tempfile::Builder::new().prefix("refrain-demo-").tempdir()?;
-        let (service, is_good) = tokio::select! {
-            compared = compare(&folder) => compared?,
-            () = &mut stop => return Ok(INTERRUPTED.into()),
-        };
-        if !args.once {
-            say(report::by_hand(service.address()));
-            stop.await;
-        }
-        // The service first: it must not write while its folder goes.
-        drop(service);
-        folder.close()?;
-        Ok(ExitCode::from(u8::from(!is_good)))
-    })
+    let shown = runtime()?.block_on(show(args));
+    Ok(shown.unwrap_or_else(|error| {
+        eprintln!("refrain demo: {error:#}");
+        UNREACHABLE.into()
+    }))
 }
 
-/// One thread is plenty, for the demo and for its service.
+async fn show(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut stop = std::pin::pin!(stopped()?);
+    let folder = tempfile::Builder::new().prefix("refrain-demo-").tempdir()?;
+    let (stage, is_good) = tokio::select! {
+        compared = compare(&folder, Troubles::new(args.seed)) => compared?,
+        () = &mut stop => return Ok(INTERRUPTED.into()),
+    };
+    if !args.once {
+        say(report::by_hand(&stage.proxy, &stage.api));
+        stop.await;
+    }
+    // The proxy first: it must not write while its folder goes.
+    drop(stage);
+    folder.close()?;
+    Ok(ExitCode::from(u8::from(!is_good)))
+}
+
+/// One thread is plenty.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -82,39 +94,42 @@ fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Both runs and the comparison; answers the guarded service, still up, and whether all is well behind it.
-async fn compare(folder: &TempDir) -> anyhow::Result<(Process, bool)> {
+/// The proxy and the API behind it, still up.
+#[derive(Debug)]
+struct Stage {
+    proxy: Proxy,
+    api: Api,
+}
+
+/// Both runs and the comparison; answers what is still up, and whether all is well behind it.
+async fn compare(folder: &TempDir, troubles: Troubles) -> anyhow::Result<(Stage, bool)> {
     say(report::INTRODUCTION);
-    let bare = run_bare(&Ledger::at(folder.path().join("bare.ledger"))).await?;
-    let ledger = Ledger::at(folder.path().join("guarded.ledger"));
-    let store = folder.path().join("records");
-    let (service, guarded) = run_guarded(&ledger, &store).await?;
-    say(report::comparison(&bare, &guarded));
-    Ok((service, guarded.is_good()))
+    let direct = run_directly(troubles).await?;
+    let (stage, guarded) = run_through_proxy(folder.path(), troubles).await?;
+    say(report::comparison(&direct, &guarded));
+    Ok((stage, guarded.is_good()))
 }
 
-async fn run_bare(ledger: &Ledger) -> anyhow::Result<Run> {
-    let line = Line::new("without Refrain");
-    let service = Process::start(ledger, None).await?;
-    let (_, address) = watch::channel(service.address());
-    let burst = Burst::new(ledger.clone(), address, line);
-    burst.run().await
+async fn run_directly(troubles: Troubles) -> anyhow::Result<Run> {
+    let api = Api::start(troubles).await?;
+    let burst = Burst::new(&api, api.address(), Line::new("directly"));
+    Ok(burst.run().await)
 }
 
-async fn run_guarded(ledger: &Ledger, store: &Path) -> anyhow::Result<(Process, Run)> {
-    let line = Line::new("with Refrain");
-    let mut service = Process::start(ledger, Some(store)).await?;
-    let (moved, address) = watch::channel(service.address());
-    let burst = Arc::new(Burst::new(ledger.clone(), address, line));
+async fn run_through_proxy(folder: &Path, troubles: Troubles) -> anyhow::Result<(Stage, Run)> {
+    let api = Api::start(troubles).await?;
+    let mut proxy = Proxy::start(folder, api.address()).await?;
+    let line = Line::new("through Refrain");
+    let burst = Arc::new(Burst::new(&api, proxy.address(), line));
     let accident = async {
-        burst.reach_the_middle().await?;
-        drop(service);
-        burst.say("killed with -9 in the middle");
-        service = Process::start(ledger, Some(store)).await?;
-        burst.say("started again");
-        moved.send_replace(service.address());
-        anyhow::Ok(service)
+        burst.reach_the_middle().await;
+        proxy.kill();
+        burst.say("the proxy was killed with -9 in the middle");
+        proxy.start_again().await?;
+        burst.say("the proxy was started again on the same store");
+        anyhow::Ok(proxy)
     };
-    let (service, run) = tokio::try_join!(accident, burst.run())?;
-    Ok((service, run))
+    let run = async { anyhow::Ok(burst.run().await) };
+    let (proxy, run) = tokio::try_join!(accident, run)?;
+    Ok((Stage { proxy, api }, run))
 }

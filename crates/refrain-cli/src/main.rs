@@ -4,10 +4,13 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod check;
+mod completions;
 mod demo;
+mod explain;
+mod key;
 mod output;
 mod proxy;
 mod store;
@@ -23,6 +26,9 @@ mod store;
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, with nothing to set up
   refrain check refrain.toml            what the file guards, and how
+  refrain explain outcome-unknown       what a problem means, and what to do
+  refrain key --entity invoice-7 --action pay --params @payment.json
+                                        a key that is the same on every retry
   refrain store check refrain-data      whether every record can be read
 
 `refrain COMMAND --help` says more.
@@ -38,10 +44,13 @@ enum Command {
     Demo(demo::Args),
     Proxy(proxy::Args),
     Check(check::Args),
+    Key(key::Args),
+    Explain(explain::Args),
     Store(store::Args),
-    /// The service of the demo, in a process of its own that can be killed
+    Completions(completions::Args),
+    /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
-    DemoShop(demo::shop::Args),
+    DemoWatch,
 }
 
 fn main() -> ExitCode {
@@ -49,8 +58,11 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Key(args) => key::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
-        Command::DemoShop(args) => demo::shop::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::DemoWatch => demo::watch::run(),
     };
     done.unwrap_or_else(|error| {
         eprintln!("refrain: {error:#}");

@@ -14,6 +14,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+/// Longer than anything takes here: better a failure than to hang.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// The demo with a temporary folder of its own, to see what it leaves there.
 fn demo(temporary: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
@@ -21,10 +24,12 @@ fn demo(temporary: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A demo that stays up, and the address that it told.
+/// A demo that stays up, and the addresses that it told.
 struct Staying {
     child: Child,
-    address: String,
+    api: String,
+    proxy: String,
+    admin: String,
     temporary: TempDir,
 }
 
@@ -33,36 +38,47 @@ fn stay() -> Staying {
     let mut command = demo(temporary.path(), &[]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut address = None;
-    for line in lines.map(Result::unwrap) {
-        if let Some((_, told)) = line.split_once("stays up at http://") {
-            address = told.split(' ').next().map(String::from);
-        }
-        if line == "Ctrl-C ends it." {
-            break;
-        }
-    }
+    let lines = lines.map(Result::unwrap);
+    let told: Vec<_> = lines.take_while(|line| line != "Ctrl-C ends it.").collect();
+    let address = |name: &str| {
+        let line = told.iter().find(|line| line.trim_start().starts_with(name));
+        line.unwrap().split_once("http://").unwrap().1.to_owned()
+    };
     Staying {
         child,
-        address: address.unwrap(),
+        api: address("the API "),
+        proxy: address("through Refrain "),
+        admin: address("for operators "),
         temporary,
     }
 }
 
+/// Sends a request, and answers status line, headers and body.
+fn send(address: &str, request: &str, key: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: demo\r\nidempotency-key: {key}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 impl Staying {
-    /// Pays by hand, and answers status line, headers and body.
+    /// Pays by hand through the proxy.
     fn pay(&self, key: &str, amount: u32) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
         let body = format!("amount={amount}");
-        write!(
-            stream,
-            "POST /v1/payments HTTP/1.1\r\nhost: demo\r\nidempotency-key: {key}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        send(&self.proxy, "POST /v1/payments", key, &body)
+    }
+
+    /// How often the ledger has this key.
+    fn charges(&self, key: &str) -> usize {
+        let ledger = send(&self.api, "GET /v1/payments", "none", "");
+        ledger.matches(&format!("\"key\":\"{key}\"")).count()
     }
 
     fn send(&self, signal: Signal) {
@@ -86,27 +102,45 @@ fn has_process(folder: &Path) -> bool {
 }
 
 #[test]
-fn one_run_shows_the_difference_and_leaves_nothing_behind() {
+fn every_run_shows_the_same_difference_and_leaves_nothing_behind() {
     let temporary = tempfile::tempdir().unwrap();
-    let output = demo(temporary.path(), &["--once"]).output().unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+    let run = || {
+        let output = demo(temporary.path(), &["--once"]).output().unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+        assert_eq!(stderr, "");
+        stdout
+    };
+    let stdout = run();
     for line in [
-        "with Refrain: killed with -9 in the middle",
-        "payments                        30            30",
-        "charges                         50            30",
-        "charged twice                   20             0",
-        "lost                             0             0",
-        "without an answer                0             0",
-        "without Refrain: 20 of 30 payments were charged twice",
-        "with Refrain: every payment was charged once, although the service was killed in the middle",
+        "through Refrain: the proxy was killed with -9 in the middle",
+        "through Refrain: the proxy was started again on the same store",
+        "payment-2          too slow     20 + 20  TWICE   20",
+        "charges                         37               24",
+        "charged twice                   13               0",
+        "lost                            0                0",
+        "without an answer               0                0",
+        "directly: 13 of 24 payments were charged twice",
+        "through Refrain: every payment was charged once, although the proxy was killed in the middle",
     ] {
         assert!(stdout.lines().any(|it| it == line), "{line}\n{stdout}");
     }
     assert!(!stdout.contains('\x1b'), "no terminal, no escape codes");
-    assert_eq!(stderr, "");
+    assert_eq!(stdout, run(), "every run is like the last");
     assert_eq!(entries(temporary.path()), 0);
+}
+
+#[test]
+fn other_troubles_come_to_the_same_end() {
+    let temporary = tempfile::tempdir().unwrap();
+    for seed in ["2", "18446744073709551615"] {
+        let output = demo(temporary.path(), &["--once", "--seed", seed]).output();
+        let output = output.unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{stdout}");
+        assert!(stdout.contains("through Refrain: every payment was charged once"));
+    }
 }
 
 #[test]
@@ -117,10 +151,22 @@ fn what_it_offers_to_try_by_hand_is_true() {
     let again = demo.pay("mine", 20);
     assert!(again.contains("idempotent-replayed: true"), "{again}");
     assert!(demo.pay("mine", 99).contains("key-reused"));
-    assert!(demo.pay("cut-3", 20).contains("outcome-unknown"));
+    assert_eq!(demo.charges("mine"), 1);
+
+    let lost = demo.pay("lose-1", 20);
+    assert!(lost.starts_with("HTTP/1.1 502"), "{lost}");
+    assert!(lost.contains("outcome-unknown"), "{lost}");
     std::thread::sleep(Duration::from_secs(2));
-    let truth = demo.pay("cut-3", 20);
+    let truth = demo.pay("lose-1", 20);
     assert!(truth.contains("idempotent-replayed: true"), "{truth}");
+    assert_eq!(demo.charges("lose-1"), 1);
+
+    for _ in 0..2 {
+        send(&demo.api, "POST /v1/payments", "other", "amount=20");
+    }
+    assert_eq!(demo.charges("other"), 2, "without Refrain");
+    let metrics = send(&demo.admin, "GET /metrics", "none", "");
+    assert!(metrics.contains("refrain_requests_total"), "{metrics}");
 
     assert!(has_process(demo.temporary.path()));
     demo.send(Signal::TERM);
@@ -135,8 +181,8 @@ fn interrupted_in_the_middle_it_tidies_up_too() {
     let mut command = demo(temporary.path(), &["--once"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let is_killed = |line: std::io::Result<String>| line.unwrap().ends_with("started again");
-    assert!(lines.any(is_killed));
+    let is_again = |line: std::io::Result<String>| line.unwrap().contains("started again");
+    assert!(lines.any(is_again));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(!has_process(temporary.path()));
@@ -144,13 +190,14 @@ fn interrupted_in_the_middle_it_tidies_up_too() {
 }
 
 #[test]
-fn the_service_does_not_outlive_a_demo_that_was_killed() {
+fn the_proxy_does_not_outlive_a_demo_that_was_killed() {
     let mut demo = stay();
+    assert!(has_process(demo.temporary.path()));
     demo.send(Signal::KILL);
     demo.child.wait().unwrap();
     let is_gone = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         !has_process(demo.temporary.path())
     });
-    assert!(is_gone, "the service is still there");
+    assert!(is_gone, "the proxy is still there");
 }

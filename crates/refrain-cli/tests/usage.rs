@@ -7,16 +7,30 @@ use std::process::Command;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 8] = [
+    let cases: [(&[&str], i32, &[&str]); 13] = [
         (
             &["--help"],
             0,
-            &["demo ", "check ", "store ", "Examples:", "Exit codes:"],
+            &[
+                "demo ",
+                "check ",
+                "key ",
+                "explain ",
+                "store ",
+                "completions ",
+                "Examples:",
+                "Exit codes:",
+            ],
         ),
         (&["--version"], 0, &[version]),
         (&["demo", "--help"], 0, &["Examples:", "--once"]),
         (&["store", "--help"], 0, &["check ", "accept-damage "]),
         (&["store", "check", "--help"], 0, &["--json"]),
+        (&["check", "--help"], 0, &["Examples:", "--schema"]),
+        (&["key", "--help"], 0, &["Examples:", "--params", "@FILE"]),
+        (&["explain", "--help"], 0, &["Examples:", "--json"]),
+        (&["completions", "--help"], 0, &["Examples:", "fish"]),
+        (&["key", "--entity", "a"], 2, &["--action", "--params"]),
         (&[], 2, &["Usage: refrain"]),
         (&["proxi"], 2, &["unrecognized subcommand 'proxi'"]),
         (&["demo", "--twice"], 2, &["--twice"]),
@@ -30,6 +44,9 @@ fn the_command_explains_itself() {
         for word in words {
             assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
         }
-        assert!(!text.contains("demo-shop"), "{args:?} shows what is hidden");
+        assert!(
+            !text.contains("demo-watch"),
+            "{args:?} shows what is hidden"
+        );
     }
 }

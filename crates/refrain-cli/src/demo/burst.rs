@@ -1,4 +1,4 @@
-//! Thirty buyers at about the same time.
+//! Many buyers at about the same time.
 
 use std::{
     net::SocketAddr,
@@ -6,109 +6,114 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinSet, time::sleep};
+use tokio::{task::JoinSet, time::sleep};
 
 use super::{
+    api::Api,
     buyer::{self, Seen},
     ledger::Ledger,
-    report::{Line, Run},
+    report::{Line, Payment, Run},
+    trouble::Troubles,
 };
 
-const BUYERS: usize = 30;
+const BUYERS: usize = 24;
 /// Buyers do not come all in the same moment, so that an accident finds some done, some at it and some not yet there.
 const APART: Duration = Duration::from_millis(10);
 /// How many charges there are when the middle is reached.
-const MIDDLE: usize = 12;
+const MIDDLE: usize = 8;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
-/// A burst of buyers on one service.
+/// A burst of buyers on one address.
 #[derive(Debug)]
 pub(super) struct Burst {
     keys: Vec<String>,
     ledger: Ledger,
-    shop: watch::Receiver<SocketAddr>,
+    troubles: Troubles,
+    address: SocketAddr,
     seen: Arc<Seen>,
     line: Line,
 }
 
 impl Burst {
-    pub(super) fn new(ledger: Ledger, shop: watch::Receiver<SocketAddr>, line: Line) -> Self {
+    /// Buyers who pay `api` at `address`.
+    pub(super) fn new(api: &Api, address: SocketAddr, line: Line) -> Self {
         Self {
             keys: (1..=BUYERS).map(|n| format!("payment-{n}")).collect(),
-            ledger,
-            shop,
+            ledger: api.ledger().clone(),
+            troubles: api.troubles(),
+            address,
             seen: Arc::default(),
             line,
         }
     }
 
     /// Lets all buyers pay, and answers what came of it.
-    pub(super) async fn run(&self) -> anyhow::Result<Run> {
-        let buyers = self.send_buyers();
+    pub(super) async fn run(&self) -> Run {
         tokio::select! {
-            answered = buyers.join_all() => self.sum_up(&answered),
-            error = self.show() => Err(error),
+            answered = self.buy() => self.sum_up(&answered),
+            never = self.show() => never,
         }
     }
 
-    fn send_buyers(&self) -> JoinSet<bool> {
+    /// Sends the buyers, and answers which of them know that they have paid.
+    async fn buy(&self) -> Vec<bool> {
         let mut buyers = JoinSet::new();
         let mut after = Duration::ZERO;
-        for key in self.keys.clone() {
-            let (shop, seen) = (self.shop.clone(), self.seen.clone());
+        for (at, key) in self.keys.iter().cloned().enumerate() {
+            let (address, seen) = (self.address, self.seen.clone());
             buyers.spawn(async move {
                 sleep(after).await;
-                buyer::buy(key, shop, &seen).await
+                (at, buyer::buy(&key, address, &seen).await)
             });
             after += APART;
         }
-        buyers
+        let mut answered = vec![false; self.keys.len()];
+        for (at, is_paid) in buyers.join_all().await {
+            answered[at] = is_paid;
+        }
+        answered
     }
 
-    fn sum_up(&self, answered: &[bool]) -> anyhow::Result<Run> {
-        let times = self.ledger.times(&self.keys)?;
-        let count = |is_so: fn(usize) -> bool| times.iter().filter(|n| is_so(**n)).count();
-        let run = Run {
-            payments: self.keys.len(),
-            charges: times.iter().sum(),
-            charged_twice: count(|times| times > 1),
-            lost: count(|times| times == 0),
-            unanswered: answered.iter().filter(|is_paid| !**is_paid).count(),
+    fn sum_up(&self, answered: &[bool]) -> Run {
+        self.line.say(&self.state());
+        let payment = |(key, is_answered): (&String, &bool)| Payment {
+            key: key.clone(),
+            trouble: self.troubles.of(key),
+            charges: self.ledger.times(key),
+            is_answered: *is_answered,
         };
-        self.line.end(&self.state()?);
-        Ok(run)
+        Run(self.keys.iter().zip(answered).map(payment).collect())
     }
 
     /// Ready when enough was charged for an accident to hurt.
-    pub(super) async fn reach_the_middle(&self) -> anyhow::Result<()> {
-        while self.ledger.charges()?.len() < MIDDLE {
+    pub(super) async fn reach_the_middle(&self) {
+        while self.ledger.len() < MIDDLE {
             sleep(LOOK_EVERY).await;
         }
-        Ok(())
     }
 
     pub(super) fn say(&self, what: &str) {
         self.line.say(what);
     }
 
-    /// Shows how far it has come, for ever; ends only if that cannot be learnt.
-    async fn show(&self) -> anyhow::Error {
+    /// Shows how far it has come, for ever.
+    async fn show(&self) -> Run {
         loop {
-            match self.state() {
-                Ok(state) => self.line.show(&state),
-                Err(error) => return error,
-            }
+            self.line.show(&self.on_the_way());
             sleep(SHOW_EVERY).await;
         }
     }
 
-    fn state(&self) -> anyhow::Result<String> {
-        let load = |count: &std::sync::atomic::AtomicUsize| count.load(Ordering::Relaxed);
-        let (paid, requests) = (load(&self.seen.paid), load(&self.seen.requests));
-        let charges = self.ledger.charges()?.len();
-        Ok(format!(
-            "{paid} of {BUYERS} buyers have their answer, {requests} requests, {charges} charges"
-        ))
+    /// The number of requests is a matter of chance, so it is only shown on the way.
+    fn on_the_way(&self) -> String {
+        let requests = self.seen.requests.load(Ordering::Relaxed);
+        format!("{}, {requests} requests", self.state())
+    }
+
+    fn state(&self) -> String {
+        let paid = self.seen.paid.load(Ordering::Relaxed);
+        let charges = self.ledger.len();
+        format!("{paid} of {BUYERS} buyers have their answer, {charges} charges")
     }
 }

@@ -15,13 +15,12 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::{
     net::TcpStream,
-    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 /// How long a buyer waits for one answer.
-const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long a buyer goes on trying: far longer than needed, so that a busy machine makes the demo slow and not wrong.
 const GIVE_UP: Duration = Duration::from_secs(30);
 const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
@@ -37,18 +36,16 @@ pub(super) struct Seen {
 }
 
 /// Pays, and tries again with the same key until there is an answer. `false` if there was none, or a refusal.
-pub(super) async fn buy(key: String, shop: watch::Receiver<SocketAddr>, seen: &Seen) -> bool {
-    let is_paid = timeout(GIVE_UP, persist(&key, &shop, seen)).await;
+pub(super) async fn buy(key: &str, address: SocketAddr, seen: &Seen) -> bool {
+    let is_paid = timeout(GIVE_UP, persist(key, address, seen)).await;
     let is_paid = is_paid.unwrap_or(false);
     seen.paid.fetch_add(is_paid.into(), Ordering::Relaxed);
     is_paid
 }
 
-async fn persist(key: &str, shop: &watch::Receiver<SocketAddr>, seen: &Seen) -> bool {
+async fn persist(key: &str, address: SocketAddr, seen: &Seen) -> bool {
     let mut pause = BACK_OFF_FIRST;
     loop {
-        // It comes back at another address after it was killed.
-        let address = *shop.borrow();
         seen.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match timeout(PATIENCE, ask(key, address)).await {
             Ok(Ok(answer)) => answer,
@@ -73,14 +70,14 @@ enum Answer {
     Refused,
 }
 
-async fn ask(key: &str, shop: SocketAddr) -> anyhow::Result<Answer> {
-    let stream = TcpStream::connect(shop).await?;
+async fn ask(key: &str, address: SocketAddr) -> anyhow::Result<Answer> {
+    let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Aborted when this is dropped: a buyer who leaves hangs up.
     let mut tasks = JoinSet::new();
     tasks.spawn(connection);
     let request = Request::post("/v1/payments")
-        .header(header::HOST, shop.to_string())
+        .header(header::HOST, address.to_string())
         .header("idempotency-key", key)
         .body(Full::new(Bytes::from_static(b"amount=20")))?;
     let (head, body) = sender.send_request(request).await?.into_parts();
@@ -100,7 +97,7 @@ fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
     }
     let problem: Option<Problem> = serde_json::from_slice(body).ok();
     match problem.as_ref().map(|problem| problem.advice.as_str()) {
-        // Who is to ask is asked here by the probe, so `ask` means: later.
+        // The proxy finds out by its probe, and the same key is always safe: `ask` means later here.
         Some("wait" | "reuse-key" | "ask") => Answer::Again(retry_after(headers)),
         _ => Answer::Refused,
     }

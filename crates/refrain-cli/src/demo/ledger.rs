@@ -1,76 +1,48 @@
-//! Where the money goes: a file outside the service, one line for each charge, that only ever grows.
+//! Where the money goes: one entry for each charge, and it only ever grows.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    io::Write as _,
-    path::{Path, PathBuf},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The ledger in a file.
-#[derive(Debug, Clone)]
-pub(super) struct Ledger {
-    path: PathBuf,
-}
+/// The ledger; clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger(Arc<Mutex<Vec<Charge>>>);
 
 /// One charge.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Charge {
     pub(super) key: String,
     pub(super) amount: u32,
 }
 
 impl Ledger {
-    pub(super) fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Charges: from here on the money is gone, whatever becomes of the answer.
-    pub(super) fn charge(&self, charge: &Charge) -> io::Result<()> {
-        let mut file = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&self.path)?;
-        // One write a line: a kill leaves all of it or nothing.
-        file.write_all(format!("{} {}\n", charge.key, charge.amount).as_bytes())
+    pub(super) fn charge(&self, charge: Charge) {
+        self.open().push(charge);
     }
 
     /// Every charge so far.
-    pub(super) fn charges(&self) -> io::Result<Vec<Charge>> {
-        match fs::read_to_string(&self.path) {
-            Ok(text) => Ok(text.lines().filter_map(read).collect()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+    pub(super) fn charges(&self) -> Vec<Charge> {
+        self.open().clone()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open().len()
     }
 
     /// The first charge under this key.
-    pub(super) fn find(&self, key: &str) -> io::Result<Option<Charge>> {
-        let charges = self.charges()?;
-        Ok(charges.into_iter().find(|charge| charge.key == key))
+    pub(super) fn find(&self, key: &str) -> Option<Charge> {
+        let charges = self.open();
+        charges.iter().find(|charge| charge.key == key).cloned()
     }
 
-    /// How often each of these keys was charged.
-    pub(super) fn times(&self, keys: &[String]) -> io::Result<Vec<usize>> {
-        let mut times = BTreeMap::new();
-        for charge in self.charges()? {
-            *times.entry(charge.key).or_insert(0) += 1;
-        }
-        let of = |key: &String| times.get(key).copied().unwrap_or(0);
-        Ok(keys.iter().map(of).collect())
+    /// How often this key was charged.
+    pub(super) fn times(&self, key: &str) -> usize {
+        let charges = self.open();
+        charges.iter().filter(|charge| charge.key == key).count()
     }
-}
 
-fn read(line: &str) -> Option<Charge> {
-    let (key, amount) = line.split_once(' ')?;
-    Some(Charge {
-        key: key.into(),
-        amount: amount.parse().ok()?,
-    })
+    fn open(&self) -> MutexGuard<'_, Vec<Charge>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
@@ -81,16 +53,14 @@ mod tests {
 
     #[test]
     fn every_charge_is_counted_under_its_own_key() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::at(folder.path().join("ledger"));
-        assert_eq!(ledger.find("a").unwrap(), None, "no file yet");
+        let ledger = Ledger::default();
+        assert_eq!(ledger.find("a"), None);
         for (key, amount) in [("a", 1), ("ab", 2), ("a", 3)] {
             let key = key.into();
-            ledger.charge(&Charge { key, amount }).unwrap();
+            ledger.charge(Charge { key, amount });
         }
-        let keys = ["a", "ab", "b"].map(String::from);
-        assert_eq!(ledger.times(&keys).unwrap(), [2, 1, 0]);
-        assert_eq!(ledger.find("a").unwrap().map(|it| it.amount), Some(1));
-        assert_eq!(ledger.charges().unwrap().len(), 3);
+        assert_eq!(["a", "ab", "b"].map(|key| ledger.times(key)), [2, 1, 0]);
+        assert_eq!(ledger.find("a").map(|it| it.amount), Some(1));
+        assert_eq!(ledger.len(), 3);
     }
 }

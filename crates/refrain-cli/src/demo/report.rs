@@ -1,84 +1,142 @@
 //! What the demo shows.
 
-use std::{fmt::Write as _, io::IsTerminal as _, net::SocketAddr};
+use std::{fmt::Write as _, io::IsTerminal as _};
 
+use super::{api::Api, proxy::Proxy, trouble::Trouble};
 use crate::output;
 
 pub(super) const INTRODUCTION: &str = "\
-Thirty buyers pay 20 each to a service that charges first and then cuts a third of its answers and is too slow
-with another third. A buyer without an answer sends the same payment with the same key again.
+Twenty-four buyers pay 20 each to an API that loses some of its answers after it has charged, is too slow with others,
+and resets some connections before it charges. A buyer without an answer sends the same payment with the same key again.
 ";
 
 /// What came of one burst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) payments: usize,
+#[derive(Debug, Clone)]
+pub(super) struct Run(pub(super) Vec<Payment>);
+
+/// What came of one payment.
+#[derive(Debug, Clone)]
+pub(super) struct Payment {
+    pub(super) key: String,
+    pub(super) trouble: Option<Trouble>,
     pub(super) charges: usize,
-    pub(super) charged_twice: usize,
-    pub(super) lost: usize,
-    pub(super) unanswered: usize,
+    /// Its buyer knows that it went through.
+    pub(super) is_answered: bool,
 }
 
 impl Run {
     /// Every payment was charged once, and every buyer knows it.
     pub(super) fn is_good(&self) -> bool {
-        self.charges == self.payments
-            && [self.charged_twice, self.lost, self.unanswered] == [0, 0, 0]
+        self.0.iter().all(|it| it.charges == 1 && it.is_answered)
+    }
+
+    fn charges(&self) -> usize {
+        self.0.iter().map(|payment| payment.charges).sum()
+    }
+
+    fn count(&self, is_so: fn(&Payment) -> bool) -> usize {
+        self.0.iter().filter(|payment| is_so(payment)).count()
+    }
+
+    fn charged_twice(&self) -> usize {
+        self.count(|payment| payment.charges > 1)
+    }
+
+    fn lost(&self) -> usize {
+        self.count(|payment| payment.charges == 0)
+    }
+
+    fn unanswered(&self) -> usize {
+        self.count(|payment| !payment.is_answered)
     }
 }
 
 /// Both ledgers side by side, and what that means.
-pub(super) fn comparison(bare: &Run, guarded: &Run) -> String {
-    let rows = [
-        ("payments", bare.payments, guarded.payments),
-        ("charges", bare.charges, guarded.charges),
-        ("charged twice", bare.charged_twice, guarded.charged_twice),
-        ("lost", bare.lost, guarded.lost),
-        ("without an answer", bare.unanswered, guarded.unanswered),
-    ];
-    let mut text = format!("\n{:17}  without Refrain  with Refrain\n", "");
-    for (name, bare, guarded) in rows {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{name:17}  {bare:>15}  {guarded:>12}");
+pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
+    let mut text = format!(
+        "\n{}\n",
+        row("THE LEDGERS", "TROUBLE", "DIRECTLY", "THROUGH REFRAIN")
+    );
+    // Writing to a string does not fail.
+    for (left, right) in direct.0.iter().zip(&guarded.0) {
+        let trouble = left.trouble.map_or("", Trouble::words);
+        let _ = writeln!(
+            text,
+            "{}",
+            row(&left.key, trouble, &amounts(left), &amounts(right))
+        );
     }
-    let verdict = verdict(guarded);
-    let (twice, payments) = (bare.charged_twice, bare.payments);
+    text.push('\n');
+    for (name, count) in [
+        ("charges", Run::charges as fn(&Run) -> usize),
+        ("charged twice", Run::charged_twice),
+        ("lost", Run::lost),
+        ("without an answer", Run::unanswered),
+    ] {
+        let (left, right) = (count(direct).to_string(), count(guarded).to_string());
+        let _ = writeln!(text, "{}", row(name, "", &left, &right));
+    }
+    let (twice, payments) = (direct.charged_twice(), direct.0.len());
     text + &format!(
-        "\nwithout Refrain: {twice} of {payments} payments were charged twice\nwith Refrain: {verdict}"
+        "\ndirectly: {twice} of {payments} payments were charged twice\nthrough Refrain: {}",
+        verdict(guarded)
     )
+}
+
+fn row(name: &str, trouble: &str, left: &str, right: &str) -> String {
+    let row = format!("{name:17}  {trouble:11}  {left:15}  {right}");
+    row.trim_end().into()
+}
+
+/// The charges of one payment as a ledger has them.
+fn amounts(payment: &Payment) -> String {
+    let amounts = vec!["20"; payment.charges].join(" + ");
+    match payment.charges {
+        0 => "LOST".into(),
+        1 => amounts,
+        _ => amounts + "  TWICE",
+    }
 }
 
 fn verdict(guarded: &Run) -> String {
     if guarded.is_good() {
-        return "every payment was charged once, although the service was killed in the middle"
+        return "every payment was charged once, although the proxy was killed in the middle"
             .into();
     }
-    let Run {
-        charged_twice,
-        lost,
-        unanswered,
-        ..
-    } = guarded;
+    let (twice, lost, unanswered) = (
+        guarded.charged_twice(),
+        guarded.lost(),
+        guarded.unanswered(),
+    );
     format!(
-        "FAILED: {charged_twice} charged twice, {lost} lost, {unanswered} without an answer; please report this"
+        "FAILED: {twice} charged twice, {lost} lost, {unanswered} without an answer; please report this"
     )
 }
 
 /// What to try by hand.
-pub(super) fn by_hand(address: SocketAddr) -> String {
-    let pay = format!("curl -i http://{address}/v1/payments -H 'Idempotency-Key:");
+pub(super) fn by_hand(proxy: &Proxy, api: &Api) -> String {
+    let (proxy, admin, api) = (proxy.address(), proxy.admin(), api.address());
+    let pay = format!("curl -i http://{proxy}/v1/payments -H 'Idempotency-Key:");
     format!(
         "
-The guarded service stays up at http://{address} for you to try:
+It stays up for you to try:
+
+  the API          http://{api}
+  through Refrain  http://{proxy}
+  for operators    http://{admin}
 
   {pay} mine' -d amount=20
       201: paid. Send it again: the same answer with Idempotent-Replayed: true, and no second charge.
   {pay} mine' -d amount=99
       422 key-reused: the same key for another payment.
-  {pay} cut-3' -d amount=20
-      502 outcome-unknown: charged, then the answer was cut. Two seconds later the same line has found out.
-  curl http://{address}/.well-known/refrain/problems/outcome-unknown
-      The page that a problem's `type` leads to.
+  {pay} lose-1' -d amount=20
+      502 outcome-unknown: charged, and the answer was lost. Two seconds later the same line has found out.
+  curl -i http://{api}/v1/payments -H 'Idempotency-Key: other' -d amount=20
+      The API without Refrain: every time that you send it, it charges.
+  curl http://{api}/v1/payments
+      The ledger, with every charge so far.
+  curl http://{admin}/metrics
+      What the proxy has counted.
 
 Ctrl-C ends it."
     )
@@ -108,10 +166,6 @@ impl Line {
         let clear = if self.is_live { "\r\x1b[K" } else { "" };
         output::say(format_args!("{clear}{}: {what}", self.name));
     }
-
-    pub(super) fn end(&self, state: &str) {
-        self.say(state);
-    }
 }
 
 #[cfg(test)]
@@ -120,44 +174,38 @@ mod tests {
 
     use super::*;
 
-    const GOOD: Run = Run {
-        payments: 30,
-        charges: 30,
-        charged_twice: 0,
-        lost: 0,
-        unanswered: 0,
-    };
+    fn run(charges: usize, is_answered: bool) -> Run {
+        let payment = |charges, is_answered| Payment {
+            key: "payment-1".into(),
+            trouble: Some(Trouble::Lost),
+            charges,
+            is_answered,
+        };
+        Run(vec![payment(1, true), payment(charges, is_answered)])
+    }
 
     #[test]
     fn only_a_spotless_run_is_good() {
-        let cases = [
-            (GOOD, true),
-            (
-                Run {
-                    charges: 31,
-                    ..GOOD
-                },
-                false,
-            ),
-            (
-                Run {
-                    charged_twice: 1,
-                    ..GOOD
-                },
-                false,
-            ),
-            (Run { lost: 1, ..GOOD }, false),
-            (
-                Run {
-                    unanswered: 1,
-                    ..GOOD
-                },
-                false,
-            ),
-        ];
-        for (run, is_good) in cases {
+        let good = run(1, true);
+        for (charges, is_answered, is_good, words) in [
+            (1, true, true, "every payment was charged once"),
+            (2, true, false, "1 charged twice, 0 lost, 0 without"),
+            (0, true, false, "0 charged twice, 1 lost, 0 without"),
+            (1, false, false, "0 charged twice, 0 lost, 1 without"),
+        ] {
+            let run = run(charges, is_answered);
             assert_eq!(run.is_good(), is_good, "{run:?}");
-            assert_eq!(comparison(&GOOD, &run).contains("FAILED"), !is_good);
+            let text = comparison(&good, &run);
+            assert!(text.contains(words), "{text}");
+            assert_eq!(text.contains("FAILED"), !is_good, "{text}");
         }
+    }
+
+    #[test]
+    fn the_ledgers_stand_side_by_side() {
+        let text = comparison(&run(2, true), &run(1, true));
+        let row = "payment-1          answer lost  20 + 20  TWICE   20";
+        assert!(text.lines().any(|line| line == row), "{text}");
+        assert!(text.contains("directly: 1 of 2 payments were charged twice"));
     }
 }

@@ -1,0 +1,195 @@
+//! `refrain proxy` in a process of its own, so that it can be killed as a machine would be.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+
+use super::watch::Watch;
+
+/// Real payments take longer times; the demo is in a hurry.
+pub(super) const POLICY: &str = r#"[[operation]]
+match        = "POST /v1/payments"
+class        = "monetary"
+probe        = "GET /v1/payments?key={key}"
+wait         = "1s"
+timeout      = "500ms"
+lease        = "1s"
+settle_after = "1500ms"
+"#;
+
+/// How much of the proxy's own words is shown if it does not start, in bytes.
+const WORDS_BYTES_MAX: usize = 4 << 10;
+
+/// A running proxy. Dropped, it is killed with -9.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    folder: PathBuf,
+    upstream: SocketAddr,
+    addresses: Addresses,
+    process: Process,
+    watch: Watch,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Addresses {
+    listen: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Proxy {
+    /// Starts the proxy with its records in `folder`, and waits until it can be reached.
+    pub(super) async fn start(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Self> {
+        fs::write(folder.join("refrain.toml"), POLICY)?;
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let anywhere = Addresses {
+            listen: any,
+            admin: any,
+        };
+        let mut watch = Watch::start()?;
+        let (process, addresses) = spawn(folder, upstream, anywhere, &mut watch).await?;
+        Ok(Self {
+            folder: folder.into(),
+            upstream,
+            addresses,
+            process,
+            watch,
+        })
+    }
+
+    /// Where buyers reach it.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.addresses.listen
+    }
+
+    /// Where operators reach it.
+    pub(super) fn admin(&self) -> SocketAddr {
+        self.addresses.admin
+    }
+
+    /// Kills it with -9: nothing is drained, nothing is said.
+    pub(super) fn kill(&mut self) {
+        // Before it is waited for: its number may belong to somebody else then.
+        self.watch.over(None);
+        self.process.kill();
+    }
+
+    /// Starts it again at the same addresses with the same records.
+    pub(super) async fn start_again(&mut self) -> anyhow::Result<()> {
+        let started = spawn(&self.folder, self.upstream, self.addresses, &mut self.watch);
+        (self.process, self.addresses) = started.await?;
+        Ok(())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A child that is not left behind, even where its start is broken off.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Process {
+    fn kill(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Starts the proxy, and answers once it can be reached.
+async fn spawn(
+    folder: &Path,
+    upstream: SocketAddr,
+    addresses: Addresses,
+    watch: &mut Watch,
+) -> anyhow::Result<(Process, Addresses)> {
+    let words = folder.join("proxy.log");
+    let child = command(folder, upstream, addresses)?
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&words)?)
+        .spawn();
+    let mut process = Process(child.context("the proxy cannot be started")?);
+    watch.over(Some(process.0.id()));
+    let stdout = process.0.stdout.take();
+    let told = tokio::task::spawn_blocking(move || stdout.and_then(told)).await?;
+    match told {
+        Some(addresses) => Ok((process, addresses)),
+        None => {
+            watch.over(None);
+            let words = fs::read(words).unwrap_or_default();
+            let words = &words[..words.len().min(WORDS_BYTES_MAX)];
+            let words = String::from_utf8_lossy(words);
+            bail!("the proxy did not start: {}", words.trim())
+        }
+    }
+}
+
+fn command(folder: &Path, upstream: SocketAddr, addresses: Addresses) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("proxy")
+        .args(["--upstream", &format!("http://{upstream}")])
+        .args(["--listen", &addresses.listen.to_string()])
+        .args(["--admin", &addresses.admin.to_string()])
+        .args([
+            "--store",
+            &format!("file:{}", folder.join("records").display()),
+        ])
+        .arg("--config")
+        .arg(folder.join("refrain.toml"));
+    // What the user's own proxy is told by the environment is not meant for this one.
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| name.to_string_lossy().starts_with("REFRAIN_")) {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+/// Where the proxy says that it listens. It is listened to afterwards too, so that it never waits to be heard.
+fn told(stdout: ChildStdout) -> Option<Addresses> {
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let (mut listen, mut admin) = (None, None);
+    let addresses = loop {
+        let line = lines.next()?;
+        let behind = |words: &str| line.strip_prefix(words)?.trim_end().parse().ok();
+        listen = listen.or_else(|| behind("listening on http://"));
+        admin = admin.or_else(|| behind("admin on http://"));
+        if let (Some(listen), Some(admin)) = (listen, admin) {
+            break Addresses { listen, admin };
+        }
+    };
+    std::thread::spawn(move || lines.for_each(drop));
+    Some(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    //! A demo whose policy is refused shows nothing.
+
+    use refrain::policy::File;
+
+    use super::*;
+
+    #[test]
+    fn the_policy_is_fine() {
+        let settings = File::parse(POLICY, "refrain.toml").unwrap();
+        let found = settings.policy.find("POST", "/v1/payments").unwrap();
+        assert!(found.operation.probe.is_some() && found.operation.required);
+    }
+}

@@ -1,0 +1,101 @@
+//! What goes wrong with a payment: the same every time, because a seed decides it.
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// Charged; then the connection is closed without an answer.
+    Lost,
+    /// Charged; then the answer comes later than anybody waits for it.
+    Slow,
+    /// The connection is reset, and nothing is charged.
+    Reset,
+}
+
+impl Trouble {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Lost => "answer lost",
+            Self::Slow => "too slow",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// Who meets which trouble.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Troubles {
+    seed: u64,
+}
+
+impl Troubles {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// `payment-N` meets what the seed decides for N; `lose-…`, `slow-…` and `reset-…` meet what they ask for, for trying by hand.
+    pub(super) fn of(self, key: &str) -> Option<Trouble> {
+        let (kind, rest) = key.split_once('-')?;
+        match kind {
+            "lose" => Some(Trouble::Lost),
+            "slow" => Some(Trouble::Slow),
+            "reset" => Some(Trouble::Reset),
+            "payment" => self.throw(rest.parse().ok()?),
+            _ => None,
+        }
+    }
+
+    fn throw(self, number: u64) -> Option<Trouble> {
+        match mixed(mixed(self.seed) ^ number) % 8 {
+            0..=1 => Some(Trouble::Lost),
+            2..=3 => Some(Trouble::Slow),
+            4 => Some(Trouble::Reset),
+            _ => None,
+        }
+    }
+}
+
+/// Spreads neighbouring numbers over all of them; multiplication and shifts that can be undone, so that none meet.
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    for (shift, factor) in [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)] {
+        mixed = (mixed ^ (mixed >> shift)).wrapping_mul(factor);
+    }
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    //! The demo is the same on every run because its troubles are.
+
+    use super::*;
+
+    #[test]
+    fn keys_meet_what_they_ask_for_or_what_the_seed_decides() {
+        let troubles = Troubles::new(1);
+        for (key, trouble) in [
+            ("lose-1", Some(Trouble::Lost)),
+            ("slow-x", Some(Trouble::Slow)),
+            ("reset-", Some(Trouble::Reset)),
+            ("mine", None),
+            ("payment-", None),
+            ("payment-x", None),
+        ] {
+            assert_eq!(troubles.of(key), trouble, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_seed_always_gives_the_same_and_another_one_something_else() {
+        let of = |seed| (1..=24).map(move |n| Troubles::new(seed).of(&format!("payment-{n}")));
+        assert!(of(1).eq(of(1)));
+        assert!(!of(1).eq(of(2)));
+        for trouble in [
+            None,
+            Some(Trouble::Lost),
+            Some(Trouble::Slow),
+            Some(Trouble::Reset),
+        ] {
+            assert!(of(1).any(|it| it == trouble), "none meets {trouble:?}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `refrain key`: derives a key from what is intended, as the library and the proxy do.
+
+use std::{
+    fs,
+    io::{self, Read},
+    process::ExitCode,
+};
+
+use clap::builder::NonEmptyStringValueParser;
+use refrain::{
+    Key,
+    fingerprint::{JSON_DEPTH_MAX, Json, NotJson},
+};
+use serde_json::json;
+
+use crate::output::say;
+
+const USAGE: u8 = 2;
+
+/// The most that is read as parameters, in bytes: as much as the largest body that a policy takes.
+const PARAMS_BYTES_MAX: u64 = 64 << 20;
+
+/// Derive a key from an entity, an action and its parameters
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain key --entity invoice-7 --action pay --params '{\"amount\": 20, \"currency\": \"EUR\"}'
+  refrain key --entity invoice-7 --action pay --params @payment.json
+  jq .payment order.json | refrain key --entity invoice-7 --action pay --params -
+
+The same three give the same key on every machine and in every version; another one of them gives another key.
+The order of members and the white space in the parameters do not count.
+To send it: curl -H \"Idempotency-Key: $(refrain key …)\" …
+
+Exit codes: 0 the key is printed, 2 wrong usage, or parameters that cannot be read.")]
+pub(crate) struct Args {
+    /// What it is done to, such as invoice-7
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    entity: String,
+    /// What is done, such as pay
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    action: String,
+    /// The parameters as JSON, or @FILE to read them from a file, or - for stdin
+    #[arg(long, value_name = "JSON|@FILE|-", allow_negative_numbers = true)]
+    params: String,
+    /// Take parameters that are not JSON too; they count byte by byte
+    #[arg(long)]
+    bytes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    Ok(match derived(args) {
+        Ok(text) => {
+            say(text);
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("refrain key: {message}");
+            if args.json {
+                say(format_args!("{:#}", json!({ "error": message })));
+            }
+            USAGE.into()
+        }
+    })
+}
+
+/// What is printed, or what is wrong with the parameters.
+fn derived(args: &Args) -> Result<String, String> {
+    let (place, params) = read(&args.params)?;
+    let form = match Json::parse(&params) {
+        Ok(_) => "json",
+        Err(_) if args.bytes => "bytes",
+        Err(reason) => return Err(format!("{place} {}", refusal(reason, &params))),
+    };
+    let key = Key::derive(&args.entity, &args.action, &params);
+    if !args.json {
+        return Ok(key.as_str().into());
+    }
+    let json = json!({
+        "key": key.as_str(),
+        "entity": args.entity,
+        "action": args.action,
+        "params_form": form,
+    });
+    Ok(format!("{json:#}"))
+}
+
+/// The parameters, and where they came from.
+fn read(params: &str) -> Result<(String, Vec<u8>), String> {
+    let (place, bytes) = match (params, params.strip_prefix('@')) {
+        ("-", _) => ("stdin".to_owned(), capped(io::stdin().lock())),
+        (_, Some(path)) => (path.to_owned(), fs::File::open(path).and_then(capped)),
+        _ => ("--params".into(), Ok(params.as_bytes().to_vec())),
+    };
+    match bytes {
+        Ok(bytes) if bytes.len() as u64 > PARAMS_BYTES_MAX => Err(format!(
+            "{place} has more than {PARAMS_BYTES_MAX} bytes; derive the key from less, a digest for example"
+        )),
+        Ok(bytes) => Ok((place, bytes)),
+        Err(error) => Err(format!(
+            "{place} cannot be read: {error}; check the path behind the @ and its permissions"
+        )),
+    }
+}
+
+/// One byte over the limit is enough to know that it is too large.
+fn capped(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(PARAMS_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Why they are not taken, and what to do.
+fn refusal(reason: NotJson, params: &[u8]) -> String {
+    let why = match reason {
+        NotJson::DuplicateName => {
+            return "names a member twice in one object; keep one of them, or take the bytes as they are with --bytes"
+                .into();
+        }
+        NotJson::TooDeep => format!("is nested deeper than {JSON_DEPTH_MAX}"),
+        _ => match serde_json::from_slice::<serde_json::Value>(params) {
+            Err(error) => format!("is not JSON: {error}"),
+            Ok(_) => "is not JSON".into(),
+        },
+    };
+    format!(
+        "{why}; mend it (a string needs its double quotes), or take the bytes as they are with --bytes"
+    )
+}
