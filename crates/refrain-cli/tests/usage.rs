@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 8] = [
+    let cases: [(&[&str], i32, &[&str]); 9] = [
         (
             &["--help"],
             0,
@@ -17,6 +17,11 @@ fn the_command_explains_itself() {
         (&["demo", "--help"], 0, &["Examples:", "--once"]),
         (&["store", "--help"], 0, &["check ", "accept-damage "]),
         (&["store", "check", "--help"], 0, &["--json"]),
+        (
+            &["records", "--help"],
+            0,
+            &["list ", "show ", "resolve ", "erase ", "Examples:"],
+        ),
         (&[], 2, &["Usage: refrain"]),
         (&["proxi"], 2, &["unrecognized subcommand 'proxi'"]),
         (&["demo", "--twice"], 2, &["--twice"]),
