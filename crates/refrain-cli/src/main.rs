@@ -13,6 +13,7 @@ mod explain;
 mod key;
 mod output;
 mod proxy;
+mod records;
 mod store;
 
 /// Same key, same request, same outcome, once.
@@ -30,6 +31,7 @@ mod store;
   refrain key --entity invoice-7 --action pay --params @payment.json
                                         a key that is the same on every retry
   refrain store check refrain-data      whether every record can be read
+  refrain records list                  what a running proxy holds
 
 `refrain COMMAND --help` says more.
 Exit codes: 0 fine, 1 problems found, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached."
@@ -47,6 +49,7 @@ enum Command {
     Key(key::Args),
     Explain(explain::Args),
     Store(store::Args),
+    Records(records::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Records(args) => records::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };

@@ -1,13 +1,23 @@
 //! `refrain proxy`: stands in front of a service and guards it.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use refrain::{
     Engine, ErrorKind,
     policy::{ConfigError, Settings},
     store::embedded,
 };
-use refrain_proxy::{Proxy, StartError};
+use refrain_proxy::{
+    Proxy, StartError,
+    admin::{self, Admin, Metrics},
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::say;
@@ -31,7 +41,8 @@ const UNAVAILABLE: u8 = 69;
 
 Flags go before the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_LOG;
 each also with _FILE for a file that holds the value), and that before the file.
-SIGTERM and Ctrl-C let running requests come to their end; a second one does not wait.
+Where admin is not on loopback, REFRAIN_ADMIN_TOKEN has to be set.
+SIGTERM and Ctrl-C let running requests come to their end, up to the time that [proxy] drain gives them.
 
 Exit codes: 0 stopped as told, 2 wrong usage, 64 bad configuration, 69 a port or the store cannot be had.")]
 pub(crate) struct Args {
@@ -138,25 +149,35 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before anything is promised: from here on a signal ends the proxy in order.
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
-    let engine = Engine::new(open(settings).await?);
-    let proxy = Proxy::bind(settings, engine.clone())?;
-    let admin = listen(settings).await?;
-    greeting::print(
-        settings,
-        proxy.address()?,
-        admin.local_addr()?,
-        &engine,
-        said,
-    );
+    let token = admin_token(settings)?;
+    let scheme = settings.store[0].split(':').next().unwrap_or_default();
+    let metrics = Metrics::new(&settings.policy, scheme);
+    let engine = Engine::new(open(settings).await?.with_meter(metrics.clone()));
+    let proxy = Proxy::bind(settings, engine.clone())?
+        .with_layer(|layer| layer.with_observer(metrics.clone()));
+    let door = listen(settings).await?;
+    let (address, admin_address) = (proxy.address()?, door.local_addr()?);
+    let is_draining = Arc::new(AtomicBool::new(false));
+    let admin = Admin {
+        layer: proxy.layer().clone(),
+        metrics,
+        is_draining: is_draining.clone(),
+        token,
+    };
+    // It answers until the very end, so that draining can be watched.
+    let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
+    greeting::print(settings, address, admin_address, &engine, said);
     let stop = async {
         tokio::select! {
             _ = terminated.recv() => {}
             _ = interrupted.recv() => {}
         }
+        is_draining.store(true, Ordering::Relaxed);
         say("stopping: no new requests; running ones come to their end");
     };
     let running = proxy.run(stop);
     let left = running.await?;
+    admin.abort();
     if left > 0 {
         say(format!(
             "stopped; {left} requests had not ended and are in doubt"
@@ -165,6 +186,20 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         say("stopped");
     }
     Ok(())
+}
+
+/// What operators have to show, where the door is open to other machines.
+fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
+    let token = overlay::value("admin_token", None)?.filter(|token| !token.is_empty());
+    if token.is_none() && !settings.admin.ip().is_loopback() {
+        let message = format!(
+            "refrain: admin on {} is open to other machines and needs a token; \
+             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1",
+            settings.admin
+        );
+        return Err(Failure::Configuration(message));
+    }
+    Ok(token)
 }
 
 async fn open(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {

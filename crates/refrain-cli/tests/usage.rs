@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 13] = [
+    let cases: [(&[&str], i32, &[&str]); 14] = [
         (
             &["--help"],
             0,
@@ -31,6 +31,11 @@ fn the_command_explains_itself() {
         (&["explain", "--help"], 0, &["Examples:", "--json"]),
         (&["completions", "--help"], 0, &["Examples:", "fish"]),
         (&["key", "--entity", "a"], 2, &["--action", "--params"]),
+        (
+            &["records", "--help"],
+            0,
+            &["list ", "show ", "resolve ", "erase ", "Examples:"],
+        ),
         (&[], 2, &["Usage: refrain"]),
         (&["proxi"], 2, &["unrecognized subcommand 'proxi'"]),
         (&["demo", "--twice"], 2, &["--twice"]),

@@ -6,6 +6,8 @@
 //!
 //! What passes through unguarded streams both ways, whatever its size. Nothing below the layer ever sends a request twice.
 
+pub mod admin;
+
 mod clients;
 mod connect;
 mod forward;

@@ -133,6 +133,12 @@ impl Proxy {
         self.listener.local_addr()
     }
 
+    /// The layer that guards.
+    #[must_use]
+    pub fn layer(&self) -> &RefrainLayer {
+        &self.layer
+    }
+
     /// Changes the layer, such as to have it observed.
     #[must_use]
     pub fn with_layer(mut self, change: impl FnOnce(RefrainLayer) -> RefrainLayer) -> Self {

@@ -26,8 +26,8 @@ use std::{
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, ClockMark, StoreClock, Timestamp},
-    record::{Command, Record, Reply, Stepped, step},
-    store::{Guarantees, Page, Query, Reading},
+    record::{Command, Erased, Record, Reply, Stepped, step},
+    store::{Census, Guarantees, Page, Query, Reading},
 };
 
 mod flaw;
@@ -54,6 +54,8 @@ pub struct Model {
 #[derive(Debug, Default)]
 struct Shared {
     records: HashMap<RecordId, Record>,
+    /// What was erased, for a model that [forgets](Flaw::ForgetsErasedOnReopen) that it was.
+    erased: HashMap<RecordId, Record>,
     /// How often the model was opened.
     epoch: u32,
     /// How many fences were made in all.
@@ -103,6 +105,11 @@ impl Model {
         let mut shared = self.shared();
         match self.flaw {
             Some(Flaw::ForgetsOnReopen) => shared.records.clear(),
+            Some(Flaw::ForgetsErasedOnReopen) => {
+                let erased = std::mem::take(&mut shared.erased);
+                shared.records.extend(erased);
+                shared.epoch += 1;
+            }
             Some(Flaw::RepeatsFencesOnReopen) => shared.fences = 0,
             _ => shared.epoch += 1,
         }
@@ -289,6 +296,30 @@ impl Store for Model {
         readings.truncate(limit);
         let next = readings.last().map(|last| last.id).filter(|_| more);
         Ok(Page { readings, next })
+    }
+
+    async fn erase(&self, id: RecordId) -> Result<Erased> {
+        let mut shared = self.shared();
+        let before = shared.records.get(&self.place(id)).cloned();
+        let reply = self.decide(&mut shared, id, Command::Erase);
+        if let (Reply::Erased(Erased::Gone), Some(before)) = (&reply, before) {
+            shared.erased.insert(id, before);
+        }
+        match reply {
+            Reply::Erased(erased) => Ok(erased),
+            other => Err(unanswered(&other)),
+        }
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let mut census = Census::default();
+        for record in self.shared().records.values() {
+            match self.is_flawed(Flaw::CountsWithoutTime) {
+                true => census.count(record.state.name()),
+                false => census.count_at(record, self.now()),
+            }
+        }
+        Ok(census)
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

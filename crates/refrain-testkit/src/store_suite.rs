@@ -21,6 +21,7 @@ use refrain::{Result, Store, clock::Clock};
 mod bench;
 mod claims;
 mod durable;
+mod erasing;
 mod fences;
 mod histories;
 mod lists;
@@ -222,6 +223,10 @@ impl<F: Fixture> Runner<'_, F> {
             i4_an_overtaken_fence_changes_nothing,
             i4_a_released_fence_changes_nothing,
         );
+        cases!(self, erasing:
+            t13_erasing_frees_what_has_ended,
+            t13_erasing_needs_an_end,
+        );
         cases!(self, time:
             t7_a_lapsed_claim_is_indeterminate,
             t11_after_retention_the_key_is_refused,
@@ -242,6 +247,7 @@ impl<F: Fixture> Runner<'_, F> {
             lists_come_in_the_order_of_identities,
             lists_come_by_state,
             lists_go_by_what_time_has_made_of_records,
+            a_census_counts_every_record_by_state,
         );
     }
 
@@ -278,6 +284,8 @@ impl<F: Fixture> Runner<'_, F> {
             let kept = durable::a_restart_keeps(fixture, *stage);
             self.add(stage.restart_case(), caught(kept).await);
         }
+        let erased = durable::a_restart_keeps_what_was_erased(fixture);
+        self.add("a_restart_keeps_what_was_erased", caught(erased).await);
         let grow = durable::i11_fences_grow_over_restarts(fixture);
         self.add("i11_fences_grow_over_restarts", caught(grow).await);
         let counted = durable::time_passes_while_closed(fixture);

@@ -9,7 +9,7 @@ use proptest::{collection::vec, prelude::*};
 use refrain::{
     Claim, Credential, Fence, Fingerprint, Guarantee, Settled, Settlement, Verdict,
     clock::Timestamp,
-    record::{Change, Claimant, Command, Reason, Record, Reply, State, Stepped, step},
+    record::{Change, Claimant, Command, Erased, Reason, Record, Reply, State, Stepped, step},
 };
 
 /// Outcomes are numbers here: what they are is nothing to the state machine.
@@ -27,6 +27,7 @@ enum Ask {
     Claim(Claim),
     Renew(Pick, Duration),
     Settle(Pick, Settlement<Outcome>),
+    Erase,
     Age,
 }
 
@@ -72,6 +73,7 @@ fn run(history: Vec<Move>) -> Vec<Seen> {
             Ask::Claim(claim) => Command::Claim(claim, next),
             Ask::Renew(back, lease) => Command::Renew(pick(back), lease),
             Ask::Settle(back, end) => Command::Settle(pick(back), end),
+            Ask::Erase => Command::Erase,
             Ask::Age => Command::Age,
         };
         let after = step(record.clone(), command.clone(), now);
@@ -105,6 +107,10 @@ fn newly_granted(stepped: &Stepped<Outcome>) -> Option<Fence> {
 
 fn applied(stepped: &Stepped<Outcome>) -> bool {
     stepped.reply == Reply::Settled(Settled::Applied)
+}
+
+fn erased(stepped: &Stepped<Outcome>) -> bool {
+    stepped.reply == Reply::Erased(Erased::Gone)
 }
 
 /// Whether the record, found completed or as a tombstone, was past retention.
@@ -172,6 +178,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         6 => a_claim().prop_map(Ask::Claim),
         1 => (a_pick(), millis(&[0, 1, 60_000])).prop_map(|(pick, lease)| Ask::Renew(pick, lease)),
         4 => (a_pick(), an_end()).prop_map(|(pick, end)| Ask::Settle(pick, end)),
+        1 => Just(Ask::Erase),
         1 => Just(Ask::Age),
     ];
     let wait = millis(&[0, 0, 0, 1, 5_000, 30_000, 90_000]);
@@ -210,6 +217,8 @@ proptest! {
                 // Attempts that were overtaken before may have had their effect: at-least-once lets that be.
                 (Command::Settle(_, Settlement::Release | Settlement::NeverHappened), _)
                     if applied(&seen.after) => open.clear(),
+                // An operator's word: it runs again, on purpose.
+                (Command::Erase, _) if erased(&seen.after) => open.clear(),
                 _ => (),
             }
         }
@@ -225,6 +234,9 @@ proptest! {
             }
             if let Reply::Verdict(Verdict::Replay(outcome)) = &seen.after.reply {
                 prop_assert_eq!(Some(*outcome), kept);
+            }
+            if erased(&seen.after) {
+                kept = None;
             }
             if let Command::Settle(_, Settlement::Complete { outcome, .. }) = &seen.command
                 && applied(&seen.after)
@@ -406,6 +418,21 @@ proptest! {
                 return Err(TestCaseError::fail("it is not completed"));
             };
             prop_assert_eq!((outcome, retention_ends), (7, now + minute));
+        }
+    }
+
+    /// T13: only what has ended can be erased, and anything else stays as it is.
+    #[test]
+    fn t13_only_what_has_ended_is_erased(history in a_history()) {
+        for seen in &history {
+            let Command::Erase = seen.command else { continue };
+            let ended = matches!(
+                seen.aged.as_ref().map(|record| &record.state),
+                Some(State::Completed { .. } | State::Tombstone { .. })
+            );
+            prop_assert_eq!(erased(&seen.after), ended, "{:#?}", seen);
+            let left = seen.aged.clone().filter(|_| !ended);
+            prop_assert_eq!(&seen.after.record, &left);
         }
     }
 

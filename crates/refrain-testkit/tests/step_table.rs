@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use refrain::{
     Claim, Credential, Fence, Fingerprint, Guarantee, Settled, Settlement, Verdict,
     clock::Timestamp,
-    record::{Claimant, Command, Hold, Reason, Record, Reply, State, step},
+    record::{Claimant, Command, Erased, Hold, Reason, Record, Reply, State, step},
 };
 
 /// Columns: command, reply, what is left, and the transition where it is one.
@@ -29,6 +29,7 @@ release             fenced          absent
 doubt               fenced          absent
 never-happened      fenced          absent
 wrong-fence         fenced          absent
+erase               not-there       absent
 age                 aged            absent
 
 = in-flight
@@ -44,6 +45,7 @@ release             applied         absent      T6
 doubt               applied         timeout     T9
 never-happened      fenced          same
 wrong-fence         fenced          same
+erase               refused-flight  same
 age                 aged            same
 
 = lapsed
@@ -59,6 +61,7 @@ release             applied         absent      T6
 doubt               applied         lapsed
 never-happened      too-early       lapsed      T10
 wrong-fence         fenced          lapsed
+erase               refused-doubt   lapsed
 age                 aged            lapsed      T7
 
 = lapsed-long-ago
@@ -74,6 +77,7 @@ release             applied         absent      T6
 doubt               applied         lapsed
 never-happened      applied         absent      T10
 wrong-fence         fenced          lapsed
+erase               refused-doubt   lapsed
 age                 aged            lapsed      T7
 
 = exactly-once-lapsed
@@ -89,6 +93,7 @@ release             applied         absent      T6
 doubt               applied         lapsed
 never-happened      too-early       lapsed      T10
 wrong-fence         fenced          lapsed
+erase               refused-doubt   lapsed
 age                 aged            lapsed      T7
 
 = repeatable
@@ -104,6 +109,7 @@ release             applied         absent      T6
 doubt               applied         same
 never-happened      fenced          same
 wrong-fence         fenced          same
+erase               refused-flight  same
 age                 aged            same
 
 = repeatable-lapsed
@@ -119,6 +125,7 @@ release             applied         absent      T6
 doubt               applied         same
 never-happened      fenced          same
 wrong-fence         fenced          same
+erase               refused-flight  same
 age                 aged            same
 
 = repeatable-used-up
@@ -134,6 +141,7 @@ release             applied         absent      T6
 doubt               applied         timeout     T9
 never-happened      fenced          same
 wrong-fence         fenced          same
+erase               refused-flight  same
 age                 aged            same
 
 = repeatable-used-up-lapsed
@@ -149,6 +157,7 @@ release             applied         absent      T6
 doubt               applied         lapsed
 never-happened      too-early       lapsed      T10
 wrong-fence         fenced          lapsed
+erase               refused-doubt   lapsed
 age                 aged            lapsed      T7
 
 = indeterminate
@@ -164,6 +173,7 @@ release             fenced          same
 doubt               applied         same
 never-happened      too-early       same        T10
 wrong-fence         fenced          same
+erase               refused-doubt   same
 age                 aged            same
 
 = indeterminate-long-ago
@@ -179,6 +189,7 @@ release             fenced          same
 doubt               applied         same
 never-happened      applied         absent      T10
 wrong-fence         fenced          same
+erase               refused-doubt   same
 age                 aged            same
 
 = completed
@@ -194,6 +205,7 @@ release             fenced          same
 doubt               fenced          same
 never-happened      fenced          same
 wrong-fence         fenced          same
+erase               gone            absent      T13
 age                 aged            same
 
 = past-retention
@@ -209,6 +221,7 @@ release             fenced          tombstone   T11
 doubt               fenced          tombstone   T11
 never-happened      fenced          tombstone   T11
 wrong-fence         fenced          tombstone   T11
+erase               gone            absent      T13
 age                 aged            tombstone   T11
 
 = tombstone
@@ -224,6 +237,7 @@ release             fenced          same
 doubt               fenced          same
 never-happened      fenced          same
 wrong-fence         fenced          same
+erase               gone            absent      T13
 age                 aged            same
 
 = past-remember
@@ -239,6 +253,7 @@ release             fenced          absent      T12
 doubt               fenced          absent      T12
 never-happened      fenced          absent      T12
 wrong-fence         fenced          absent      T12
+erase               not-there       absent      T12
 age                 aged            absent      T12
 
 = completed-past-remember
@@ -254,10 +269,11 @@ release             fenced          absent      T12
 doubt               fenced          absent      T12
 never-happened      fenced          absent      T12
 wrong-fence         fenced          absent      T12
+erase               not-there       absent      T12
 age                 aged            absent      T12
 ";
 
-const COMMANDS: usize = 13;
+const COMMANDS: usize = 14;
 const STATES: usize = 16;
 
 #[test]
@@ -293,7 +309,7 @@ fn every_command_in_every_state_does_what_the_contract_says() {
 /// The transitions of the contract, each named by at least one row.
 #[test]
 fn every_transition_is_in_the_table() {
-    for number in 1..=12 {
+    for number in 1..=13 {
         let name = format!("T{number}");
         let named = TABLE.lines().any(|line| line.ends_with(&name));
         assert!(named, "no row for {name}");
@@ -374,6 +390,7 @@ fn commands(name: &str) -> Vec<Command<&'static str>> {
             Command::Settle(fence(6), doubt()),
             Command::Settle(fence(6), Settlement::NeverHappened),
         ],
+        "erase" => vec![Command::Erase],
         "age" => vec![Command::Age],
         other => panic!("no command is called {other}"),
     }
@@ -469,6 +486,10 @@ fn reply_named(name: &str, found: Option<&Record<&'static str>>) -> Reply<&'stat
         "applied" => return Reply::Settled(Settled::Applied),
         "fenced" => return Reply::Settled(Settled::Fenced),
         "too-early" => return Reply::Settled(Settled::TooEarly { left: SETTLE_LEFT }),
+        "gone" => return Reply::Erased(Erased::Gone),
+        "not-there" => return Reply::Erased(Erased::Absent),
+        "refused-flight" => return Reply::Erased(Erased::InFlight),
+        "refused-doubt" => return Reply::Erased(Erased::Indeterminate),
         "aged" => return Reply::Aged,
         other => panic!("no reply is called {other}"),
     };

@@ -118,6 +118,16 @@ const NOTICED: &[(Flaw, &str)] = &[
     ),
     (Flaw::ListsEveryState, "lists_come_by_state"),
     (Flaw::ForgetsOnReopen, "a_restart_keeps_completed"),
+    (Flaw::KeepsErased, "t13_erasing_frees_what_has_ended"),
+    (Flaw::ErasesAnything, "t13_erasing_needs_an_end"),
+    (
+        Flaw::CountsWithoutTime,
+        "a_census_counts_every_record_by_state",
+    ),
+    (
+        Flaw::ForgetsErasedOnReopen,
+        "a_restart_keeps_what_was_erased",
+    ),
     (Flaw::RepeatsFencesOnReopen, "i11_fences_grow_over_restarts"),
 ];
 
@@ -153,6 +163,7 @@ async fn random_histories_notice_flaws_by_themselves() {
         Flaw::LooksThenActs,
         Flaw::BatchIsBlind,
         Flaw::ForgetsOnReopen,
+        Flaw::ForgetsErasedOnReopen,
         Flaw::RepeatsFencesOnReopen,
         Flaw::RepeatsFences,
         Flaw::LosesTrailers,

@@ -37,6 +37,7 @@ mod flight;
 mod guard;
 mod keeper;
 mod lost;
+mod operator;
 mod probe;
 mod tally;
 
@@ -44,6 +45,7 @@ use asking::Asking;
 use flight::{Ended, Flight, Flights};
 pub use guard::{Guard, Running};
 use keeper::Post;
+pub use operator::{REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
 

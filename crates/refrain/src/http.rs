@@ -24,8 +24,14 @@ pub use body::{Body, BodyError};
 
 mod capture;
 
+mod decision;
+pub use decision::{Decision, Observer};
+
 mod layer;
 pub use layer::RefrainLayer;
+
+mod locate;
+pub use locate::Located;
 
 mod observe;
 

@@ -238,6 +238,20 @@ pub enum Settled {
     },
 }
 
+/// What became of erasing a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Erased {
+    /// It was there, and is gone: the key is free again.
+    Gone,
+    /// There was none.
+    Absent,
+    /// Refused: it is in flight, and its holder would be cut off. Nothing was changed.
+    InFlight,
+    /// Refused: it may have taken effect, so it has to be resolved instead. Nothing was changed.
+    Indeterminate,
+}
+
 /// What a store holds for one scope and key; `O` is how it holds outcomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<O = Outcome> {
@@ -312,6 +326,8 @@ pub enum Command<O = Outcome> {
     Renew(Fence, Duration),
     /// End it.
     Settle(Fence, Settlement<O>),
+    /// Take it away on purpose, if its end is known.
+    Erase,
     /// Let time do its work, and nothing else.
     Age,
 }
@@ -335,6 +351,8 @@ pub enum Reply<O = Outcome> {
     Verdict(Verdict<Grant, O>),
     /// To a settlement or a renewal.
     Settled(Settled),
+    /// To [`Command::Erase`].
+    Erased(Erased),
     /// To [`Command::Age`].
     Aged,
 }

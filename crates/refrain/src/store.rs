@@ -9,17 +9,23 @@ use crate::{
     ErrorKind, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
-    record::{Claim, Fence, Record, Settled, Settlement, State, Verdict},
+    record::{Claim, Erased, Fence, Record, Settled, Settlement, State, Verdict},
 };
 
 mod any;
 pub use any::AnyStore;
+
+mod census;
+pub use census::Census;
 
 pub mod embedded;
 pub use embedded::Embedded;
 
 mod memory;
 pub use memory::Memory;
+
+mod meter;
+pub use meter::{Meter, Op};
 
 mod table;
 pub(crate) use table::Table;
@@ -58,6 +64,15 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Records in the order of their identities, for operators.
     fn list(&self, query: &Query) -> impl Future<Output = Result<Page>> + Send;
+
+    /// Takes a record away whose end is known; one that is in flight or indeterminate stays.
+    ///
+    /// For operators. The key is free again, and a retry under it runs.
+    /// Durable, as far as [`guarantees`](Self::guarantees) say, when it is answered.
+    fn erase(&self, id: RecordId) -> impl Future<Output = Result<Erased>> + Send;
+
+    /// How many records there are in each state, without reading outcomes.
+    fn census(&self) -> impl Future<Output = Result<Census>> + Send;
 
     /// Removes what is past its time, about `at_most` records of it; answers how many went.
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send;
@@ -170,16 +185,20 @@ impl Settlement {
 }
 
 /// One page of a table, read record by record so that nobody waits for the whole of it.
+///
+/// `may_be` tells what a value may turn out to be: what cannot fit is not read.
 fn list<V>(
     table: &Table<V>,
     query: &Query,
+    may_be: impl Fn(&V, StateName) -> bool,
     read: impl Fn(RecordId) -> Result<Option<Reading>>,
 ) -> Result<Page> {
     let limit = query.limit.clamp(1, LIST_MAX) as usize;
     let mut readings = Vec::new();
     let mut after = query.after;
     loop {
-        let ids = table.ids_after(after, |_| true);
+        let fits = |value: &V| query.state.is_none_or(|state| may_be(value, state));
+        let ids = table.ids_after(after, fits);
         if ids.is_empty() {
             return Ok(Page {
                 readings,

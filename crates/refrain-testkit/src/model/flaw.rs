@@ -6,7 +6,9 @@ use refrain::{
     Fence, Guarantee, Outcome, Settled, Settlement, Verdict,
     clock::Timestamp,
     outcome::Packer,
-    record::{Change, Claimant, Command, Hold, Reason, Record, Reply, State, Stepped, step},
+    record::{
+        Change, Claimant, Command, Erased, Hold, Reason, Record, Reply, State, Stepped, step,
+    },
 };
 
 macro_rules! flaws {
@@ -92,6 +94,14 @@ flaws! {
     ListsEveryState,
     /// Records are gone after a restart.
     ForgetsOnReopen,
+    /// Erasing is acknowledged and not carried out.
+    KeepsErased,
+    /// Erases what is in flight or in doubt, too.
+    ErasesAnything,
+    /// Counts records as they were last looked at, whatever time has made of them.
+    CountsWithoutTime,
+    /// After a restart what was erased is back.
+    ForgetsErasedOnReopen,
     /// After a restart the count of fences begins anew.
     RepeatsFencesOnReopen,
 }
@@ -113,6 +123,11 @@ impl Flaw {
         let granted = matches!(stepped.reply, Reply::Verdict(Verdict::Granted(_)));
         if self == Self::KeepsNoClaims && granted {
             stepped.record = None;
+        }
+        let refused = [Erased::InFlight, Erased::Indeterminate].map(Reply::Erased);
+        if self == Self::ErasesAnything && refused.contains(&stepped.reply) {
+            stepped.record = None;
+            stepped.reply = Reply::Erased(Erased::Gone);
         }
         stepped
     }
@@ -260,6 +275,9 @@ impl Flaw {
             (Self::RefusesLateTruth, Command::Settle(..) | Command::Renew(..)) if lapsed => {
                 Some(Reply::Settled(Settled::Fenced))
             }
+            (Self::KeepsErased, Command::Erase) if has_ended(record, now) => {
+                Some(Reply::Erased(Erased::Gone))
+            }
             (Self::KeepsReleased, Command::Settle(fence, Settlement::Release))
                 if record.fence() == Some(*fence) =>
             {
@@ -268,6 +286,15 @@ impl Flaw {
             _ => None,
         }
     }
+}
+
+/// Whether the record can be erased.
+fn has_ended(record: &Record, now: Timestamp) -> bool {
+    let aged = step(Some(record.clone()), Command::Age, now).record;
+    matches!(
+        aged.map(|record| record.state),
+        Some(State::Completed { .. } | State::Tombstone { .. })
+    )
 }
 
 /// A fence that nobody was granted.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use refrain::{
     Claim, Fence, Settlement, Store, Verdict,
     clock::Timestamp,
-    record::{Claimant, Record, State},
+    record::{Claimant, Erased, Record, State},
 };
 
 use super::{
@@ -77,6 +77,31 @@ async fn still_claimed<S: Store>(bench: &Bench<S>, first: &Claim, fence: Fence) 
         .await?;
     let want = Verdict::Replay(outcome(first.id));
     expect("a claim after that", bench.ask(&claim(1)).await?, want)
+}
+
+/// Also where the key began another life since, and where the store has swept.
+pub(super) async fn a_restart_keeps_what_was_erased<F: Fixture>(fixture: &F) -> Checked {
+    let mut bench = Bench::open(fixture).await?;
+    let (tombstone, _) = Stage::Tombstone.reach(&bench, 2).await?;
+    let (first, _) = Stage::Completed.reach(&bench, 1).await?;
+    let (again, _) = Stage::Completed.reach(&bench, 3).await?;
+    for id in [first.id, tombstone.id, again.id] {
+        expect("erasing", bench.store.erase(id).await?, Erased::Gone)?;
+    }
+    let (_, fence) = Stage::Completed.reach(&bench, 3).await?;
+    for round in 0..3 {
+        bench = bench.restarted(fixture, |_| ()).await?;
+        for id in [first.id, tombstone.id] {
+            let what = format!("what was erased, after restart {round}");
+            expect(&what, bench.view(id).await?, None)?;
+        }
+        let kept = bench.view(again.id).await?;
+        let kept = kept.and_then(|record| record.fence());
+        expect("the key's next life after a restart", kept, Some(fence))?;
+        bench.store.sweep(100).await?;
+    }
+    bench.granted(&claim(1)).await?;
+    Ok(())
 }
 
 pub(super) async fn i11_fences_grow_over_restarts<F: Fixture>(fixture: &F) -> Checked {

@@ -1,7 +1,11 @@
 //! Random histories, run against the store and the model side by side.
 
 use rand::{SeedableRng as _, rngs::StdRng};
-use refrain::{Fence, RecordId, Store, Verdict, record::Record, store::Query};
+use refrain::{
+    Fence, RecordId, Store, Verdict,
+    record::Record,
+    store::{Census, Query},
+};
 
 use self::op::{IDS, Op};
 use super::{
@@ -134,6 +138,12 @@ impl<S: Store> Pair<S> {
                 self.store.sweep(*at_most).await?;
                 Ok(())
             }
+            Op::Erase(id) => {
+                let got = self.store.erase(*id).await?;
+                let want = self.model.erase(*id).await?;
+                expect("the answer", got, want)
+            }
+            Op::Census => self.census().await,
             Op::List(query) => self.list(query).await,
         }
     }
@@ -167,6 +177,19 @@ impl<S: Store> Pair<S> {
         };
         let (got, want) = (records(Side::Store, got), records(Side::Model, want));
         expect("the list", got, want)
+    }
+
+    /// What is in flight or in doubt is counted exactly; what has ended may be counted until it is swept.
+    async fn census(&self) -> Checked {
+        let got = self.store.census().await?;
+        let want = self.model.census().await?;
+        let live = |census: Census| (census.in_flight, census.indeterminate, census.unreadable);
+        expect("the census of the live", live(got), live(want))?;
+        let ended = |census: Census| census.completed + census.tombstones;
+        let all = live(got).0 + live(got).1 + ended(got);
+        let fits = ended(got) >= ended(want) && all <= IDS;
+        let what = format!("whether {got:?} fits {want:?}");
+        expect(&what, fits, true)
     }
 
     /// Both sides hold the same.

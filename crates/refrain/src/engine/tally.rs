@@ -39,8 +39,10 @@ pub enum Count {
     Released,
     /// Operations whose outcome could not be learnt.
     Doubted,
-    /// Indeterminate records that a probe settled.
+    /// Indeterminate records that a probe or a person settled.
     Resolved,
+    /// Records that a person took away.
+    Erased,
     /// Operations whose outcome came after somebody took over.
     Overtaken,
     /// Leases that were lost while the operation ran.

@@ -9,7 +9,7 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{
-    RefrainService,
+    Observer, RefrainService,
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
     service::{Carried, Guarded},
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) probes: Option<Ask>,
     /// How many requests are observed now.
     pub(super) observed: Arc<AtomicUsize>,
+    /// Who is told what was decided.
+    pub(super) observer: Option<Arc<dyn Observer>>,
 }
 
 type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
@@ -53,8 +55,21 @@ impl RefrainLayer {
                 scope: None,
                 probes: None,
                 observed: Arc::default(),
+                observer: None,
             }),
         }
+    }
+
+    /// The engine whose records it guards with.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
+    /// What it guards.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.shared.policy
     }
 
     /// Takes the scope from the request's head in a way of your own, such as a tenant that an earlier layer has verified.
@@ -86,6 +101,13 @@ impl RefrainLayer {
         R: Carried,
     {
         Arc::make_mut(&mut self.shared).probes = Some(probe::ask(service));
+        self
+    }
+
+    /// Who is told what was decided about each request to a guarded operation, and how long that took.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        Arc::make_mut(&mut self.shared).observer = Some(observer);
         self
     }
 

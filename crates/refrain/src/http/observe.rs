@@ -14,6 +14,7 @@ use http::{Request, Response, request::Parts};
 use tokio::sync::oneshot;
 
 use super::{
+    Decision,
     body::Body,
     extract::{self, HeadKey},
     layer::Shared,
@@ -22,7 +23,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    Error, Intent, Outcome, Verdict,
+    Error, Intent, Outcome, Scope, Verdict,
     engine::Turn,
     policy::{Ending, Match},
 };
@@ -44,7 +45,8 @@ impl<S> Guarding<S> {
             Ok(HeadKey::Absent) | Err(_) => None,
         };
         let Some(place) = place else {
-            return self.pass(head, Body::through(body)).await;
+            let body = Body::through(body);
+            return self.pass(head, body, Decision::Observed).await;
         };
         let (ended, end) = oneshot::channel();
         let (mut watch, whole) = Watch::new(operation.request_bytes_max);
@@ -111,9 +113,14 @@ impl Sight {
         let key = extract::find_key(&operation.key, operation.syntax, &self.head, &content)?;
         let Some(key) = key else { return Ok(None) };
         let mut intent = intent(&self.shared, &self.found, key, &self.head, body)?;
-        intent.scope = intent.scope.with("mode", "observe");
+        intent.scope = scope(intent.scope);
         Ok(Some(intent))
     }
+}
+
+/// The scope of what is observed, apart from that of what is guarded.
+pub(super) fn scope(scope: Scope) -> Scope {
+    scope.with("mode", "observe")
 }
 
 /// One of the places for what is observed at once.

@@ -174,6 +174,10 @@ impl Problem {
         }
     }
 
+    pub(super) fn code(&self) -> Code {
+        self.code
+    }
+
     pub(super) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self

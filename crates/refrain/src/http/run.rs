@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, StatusCode, response};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Code, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
+    Code, Decision, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
     body::Body,
     capture::{self, Read},
     layer::Shared,
@@ -192,7 +192,7 @@ impl Run {
         let mut running = running;
         loop {
             match running.complete(outcome.clone()).await {
-                Ok(Settled::Applied) => return ran,
+                Ok(Settled::Applied) => return self.marked(Decision::FreshKept, ran),
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
                 Err(error) => return failed(not_stored(&error)),
             }
@@ -214,16 +214,29 @@ impl Run {
         ran: Ran<R, E>,
     ) -> Ran<R, E> {
         match running.release(answer).await {
-            Ok(Settled::Applied) => ran,
+            Ok(Settled::Applied) => self.marked(Decision::FreshReleased, ran),
             Ok(Settled::Fenced | Settled::TooEarly { .. }) => {
                 match Box::pin(self.shared.engine.claim(&self.intent)).await {
                     // The other one came to nothing, too; the key is free again when this is dropped.
-                    Ok(Verdict::Granted(_)) => ran,
+                    Ok(Verdict::Granted(_)) => self.marked(Decision::FreshReleased, ran),
                     Ok(other) => Ran::Overtaken(Box::new(other)),
                     Err(error) => failed(not_stored(&error)),
                 }
             }
             Err(error) => failed(not_stored(&error)),
+        }
+    }
+}
+
+impl Run {
+    /// Marks the operation's own answer with what became of it.
+    fn marked<R, E>(&self, decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
+        match ran {
+            Ran::Answered(mut response) if self.shared.observer.is_some() => {
+                response.extensions_mut().insert(decision);
+                Ran::Answered(response)
+            }
+            other => other,
         }
     }
 }

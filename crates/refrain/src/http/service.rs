@@ -13,9 +13,10 @@ use http_body::Body as HttpBody;
 use tower_service::Service;
 
 use super::{
-    Code, REFRAIN_OUTCOME,
+    Code, Decision, REFRAIN_OUTCOME,
     body::{Body, BodyError},
     capture::{self, Read},
+    decision,
     extract::{self, HeadKey},
     layer::Shared,
     probe::HttpProbe,
@@ -100,7 +101,12 @@ where
             inner,
             found,
         };
-        ResponseFuture::boxed(guarding.answer(head, body))
+        let Some(observer) = self.shared.observer.clone() else {
+            return ResponseFuture::boxed(guarding.answer(head, body));
+        };
+        let operation = guarding.found.operation.clone();
+        let answer = guarding.answer(head, body);
+        ResponseFuture::boxed(decision::observed(observer, operation, answer))
     }
 }
 
@@ -130,7 +136,9 @@ impl Shared {
     /// The answer to everybody who may not run.
     fn other<G, R>(&self, verdict: &Verdict<G>) -> Response<Body<R>> {
         let problem = match verdict {
-            Verdict::Replay(outcome) if outcome.is_body_kept() => return reply::replay(outcome),
+            Verdict::Replay(outcome) if outcome.is_body_kept() => {
+                return self.marked(Decision::Replayed, reply::replay(outcome));
+            }
             Verdict::Replay(outcome) => {
                 let status = outcome.status();
                 Problem::new(Code::BodyNotKept, format!("It ended with status {status}."))
@@ -163,7 +171,7 @@ impl Shared {
     }
 
     fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
-        problem.response(&self.problems)
+        self.marked(problem.code().into(), problem.response(&self.problems))
     }
 }
 
@@ -230,7 +238,10 @@ impl<S> Guarding<S> {
         let operation = &*self.found.operation;
         let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
             Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(HeadKey::Absent) => return Box::pin(self.pass(head, Body::through(body))).await,
+            Ok(HeadKey::Absent) => {
+                let body = Body::through(body);
+                return Box::pin(self.pass(head, body, Decision::Passed)).await;
+            }
             Ok(HeadKey::Found(key)) => Some(key),
             Ok(HeadKey::NeedsBody) => None,
             Err(error) => return Ok(self.refuse(&invalid(&error))),
@@ -243,7 +254,10 @@ impl<S> Guarding<S> {
         let key = match self.key(in_head, &head, &body.bytes) {
             Ok(Some(key)) => key,
             Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(None) => return Box::pin(self.pass(head, body.into_body())).await,
+            Ok(None) => {
+                let body = body.into_body();
+                return Box::pin(self.pass(head, body, Decision::Passed)).await;
+            }
             Err(error) => return Ok(self.refuse(&invalid(&error))),
         };
         let intent = match self.intent(key, &head, &body.bytes) {
@@ -253,7 +267,10 @@ impl<S> Guarding<S> {
         let guard = match self.shared.engine.attend(&intent).await {
             Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
             Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
-            Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
+            Ok(Turn::Refused(answer)) => {
+                let answer = reply::answer(&answer);
+                return Ok(self.shared.marked(Decision::Refused, answer));
+            }
             Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
         };
         let shared = self.shared.clone();
@@ -345,7 +362,8 @@ impl<S> Guarding<S> {
         tracing::error!(operation = %name, %error, "the store failed");
         if self.found.operation.on_store_failure == OnStoreFailure::Pass {
             self.shared.engine.tally().count(Count::Unguarded);
-            return self.pass(head, body.into_body()).await;
+            let body = body.into_body();
+            return self.pass(head, body, Decision::Unguarded).await;
         }
         let detail = "Nothing was run. Send the same request with the same key again.";
         let problem = Problem::new(Code::StoreUnavailable, detail);
@@ -353,14 +371,20 @@ impl<S> Guarding<S> {
     }
 
     /// Lets a request through unguarded. What the operation says to us alone stays here all the same.
-    pub(super) async fn pass<B, R>(mut self, head: Parts, body: Body<B>) -> Answer<R, S::Error>
+    pub(super) async fn pass<B, R>(
+        mut self,
+        head: Parts,
+        body: Body<B>,
+        decision: Decision,
+    ) -> Answer<R, S::Error>
     where
         S: Guarded<B, R>,
     {
         let request = Request::from_parts(head, body);
         let mut response = self.inner.call(request).await?;
         response.headers_mut().remove(REFRAIN_OUTCOME);
-        Ok(response.map(Body::through))
+        let response = response.map(Body::through);
+        Ok(self.shared.marked(decision, response))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Change, Claim, Command, Doubt, Fence, Grant, Guarantee, Hold, Reason, Record, Reply, Settled,
-    Settlement, State, Stepped, Verdict,
+    Change, Claim, Command, Doubt, Erased, Fence, Grant, Guarantee, Hold, Reason, Record, Reply,
+    Settled, Settlement, State, Stepped, Verdict,
 };
 use crate::{clock::Timestamp, key::Credential};
 
@@ -22,6 +22,7 @@ pub fn step<O: Clone>(
         Command::Claim(claim, fence) => claim_step(record, &claim, fence, now),
         Command::Renew(fence, lease) => renew_step(record, fence, lease, now),
         Command::Settle(fence, end) => settle_step(record, fence, end, now),
+        Command::Erase => erase_step(record),
         Command::Age => Stepped {
             record,
             reply: Reply::Aged,
@@ -294,6 +295,25 @@ fn never_happened<O>(record: Record<O>, now: Timestamp) -> Stepped<O> {
             reply(Some(record), Settled::TooEarly { left }, Change::Nothing)
         }
         _ => fenced(Some(record)),
+    }
+}
+
+/// T13. Only what has ended can be taken away: anything else may still take effect, or has.
+fn erase_step<O>(record: Option<Record<O>>) -> Stepped<O> {
+    let erased = match record.as_ref().map(|record| &record.state) {
+        None => Erased::Absent,
+        Some(State::Completed { .. } | State::Tombstone { .. }) => Erased::Gone,
+        Some(State::InFlight { .. }) => Erased::InFlight,
+        Some(State::Indeterminate { .. }) => Erased::Indeterminate,
+    };
+    let (record, change) = match erased {
+        Erased::Gone => (None, Change::Record),
+        _ => (record, Change::Nothing),
+    };
+    Stepped {
+        record,
+        reply: Reply::Erased(erased),
+        change,
     }
 }
 

@@ -2,20 +2,24 @@
 
 use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
 
-use super::{Embedded, Guarantees, Memory, Page, Query, Reading, Store, embedded};
+use super::{
+    Census, Embedded, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, embedded,
+};
 use crate::{
     Error, ErrorKind, Result,
     key::{RecordId, Secret},
     policy::redacted,
-    record::{Claim, Fence, Settled, Settlement, Verdict},
+    record::{Claim, Erased, Fence, Settled, Settlement, Verdict},
 };
 
 /// Any store. Clones share it.
 #[derive(Clone)]
 pub struct AnyStore {
-    store: Arc<dyn Erased>,
+    store: Arc<dyn Object>,
     /// The same store, if it is one that answers at once.
     memory: Option<Memory>,
+    /// Who is told how long it takes.
+    meter: Option<Arc<dyn Meter>>,
 }
 
 impl AnyStore {
@@ -27,12 +31,59 @@ impl AnyStore {
         }
         let memory = any.downcast_ref::<Memory>().cloned();
         let store = Arc::new(store);
-        Self { store, memory }
+        Self {
+            store,
+            memory,
+            meter: None,
+        }
+    }
+
+    /// The same store, with somebody who is told how long it takes.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
+        self.meter = Some(meter);
+        self
+    }
+
+    /// Asks the store in memory, and tells the meter.
+    fn at_once<T>(&self, op: Op, ask: impl FnOnce(&Memory) -> Result<T>) -> Option<Result<T>> {
+        let memory = self.memory.as_ref()?;
+        let Some(meter) = &self.meter else {
+            return Some(ask(memory));
+        };
+        let asked = tokio::time::Instant::now();
+        let answer = ask(memory);
+        meter.answered(op, answer.is_ok(), asked.elapsed());
+        Some(answer)
+    }
+
+    /// The same answer, told to the meter if there is one.
+    fn metered<'a, T: Send + 'a>(&'a self, op: Op, answer: Boxed<'a, T>) -> Boxed<'a, T> {
+        self.metered_if(op, answer, |_| true)
+    }
+
+    /// As [`metered`](Self::metered), where the answer itself may tell of trouble.
+    fn metered_if<'a, T: Send + 'a>(
+        &'a self,
+        op: Op,
+        answer: Boxed<'a, T>,
+        is_ok: fn(&T) -> bool,
+    ) -> Boxed<'a, T> {
+        let Some(meter) = &self.meter else {
+            return answer;
+        };
+        Box::pin(async move {
+            let asked = tokio::time::Instant::now();
+            let answer = answer.await;
+            let is_ok = answer.as_ref().is_ok_and(is_ok);
+            meter.answered(op, is_ok, asked.elapsed());
+            answer
+        })
     }
 
     /// The answer to a claim, if the store has it at once.
     pub(crate) fn claim_now(&self, claim: &Claim) -> Option<Result<Verdict>> {
-        Some(self.memory.as_ref()?.claim_one(claim))
+        self.at_once(Op::Claim, |memory| memory.claim_one(claim))
     }
 
     /// What becomes of a settlement, if the store can tell at once.
@@ -42,7 +93,7 @@ impl AnyStore {
         fence: Fence,
         end: impl FnOnce() -> Settlement,
     ) -> Option<Result<Settled>> {
-        Some(self.memory.as_ref()?.end_one(id, fence, end()))
+        self.at_once(Op::Settle, |memory| memory.end_one(id, fence, end()))
     }
 
     /// Opens `memory:` or `file:DIR`.
@@ -89,18 +140,20 @@ impl fmt::Debug for AnyStore {
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// [`Store`] as an object.
-trait Erased: fmt::Debug + Send + Sync {
+trait Object: fmt::Debug + Send + Sync {
     fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>>;
     fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Boxed<'_, Settled>;
     fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled>;
     fn read(&self, id: RecordId) -> Boxed<'_, Option<Reading>>;
     fn list<'a>(&'a self, query: &'a Query) -> Boxed<'a, Page>;
+    fn erase(&self, id: RecordId) -> Boxed<'_, Erased>;
+    fn census(&self) -> Boxed<'_, Census>;
     fn sweep(&self, at_most: u32) -> Boxed<'_, u32>;
     fn guarantees(&self) -> Guarantees;
     fn secret(&self) -> &Secret;
 }
 
-impl<S: Store> Erased for S {
+impl<S: Store> Object for S {
     fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>> {
         Box::pin(Store::claim(self, claims))
     }
@@ -121,6 +174,14 @@ impl<S: Store> Erased for S {
         Box::pin(Store::list(self, query))
     }
 
+    fn erase(&self, id: RecordId) -> Boxed<'_, Erased> {
+        Box::pin(Store::erase(self, id))
+    }
+
+    fn census(&self) -> Boxed<'_, Census> {
+        Box::pin(Store::census(self))
+    }
+
     fn sweep(&self, at_most: u32) -> Boxed<'_, u32> {
         Box::pin(Store::sweep(self, at_most))
     }
@@ -137,7 +198,9 @@ impl<S: Store> Erased for S {
 /// The boxed futures as they are: another layer of state machines would only copy its arguments about.
 impl Store for AnyStore {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        self.store.claim(claims).await
+        let all_ok = |verdicts: &Vec<Result<Verdict>>| verdicts.iter().all(Result::is_ok);
+        let answer = self.store.claim(claims);
+        self.metered_if(Op::Claim, answer, all_ok).await
     }
 
     fn settle(
@@ -146,7 +209,7 @@ impl Store for AnyStore {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.store.settle(id, fence, end)
+        self.metered(Op::Settle, self.store.settle(id, fence, end))
     }
 
     fn renew(
@@ -155,19 +218,27 @@ impl Store for AnyStore {
         fence: Fence,
         lease: Duration,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.store.renew(id, fence, lease)
+        self.metered(Op::Renew, self.store.renew(id, fence, lease))
     }
 
     fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send {
-        self.store.read(id)
+        self.metered(Op::Read, self.store.read(id))
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        self.store.list(query).await
+        self.metered(Op::List, self.store.list(query)).await
+    }
+
+    fn erase(&self, id: RecordId) -> impl Future<Output = Result<Erased>> + Send {
+        self.metered(Op::Erase, self.store.erase(id))
+    }
+
+    fn census(&self) -> impl Future<Output = Result<Census>> + Send {
+        self.metered(Op::Census, self.store.census())
     }
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
-        self.store.sweep(at_most)
+        self.metered(Op::Sweep, self.store.sweep(at_most))
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -27,16 +27,19 @@ use std::{
     time::Duration,
 };
 
-use super::{Guarantees, Page, Query, Reading, Store, table::Table};
+use super::{Census, Guarantees, Page, Query, Reading, Store, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, StoreClock, SystemClock},
     key::{RecordId, Secret},
-    record::{Change, Claim, Command, Fence, Record, Reply, Settled, Settlement, Verdict, step},
+    record::{
+        Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, Verdict, step,
+    },
 };
 
 mod compact;
 pub mod disk;
+mod erase;
 mod folder;
 mod frame;
 mod image;
@@ -319,7 +322,7 @@ impl Embedded {
     async fn ask_settled(&self, id: RecordId, request: Request) -> Result<Settled> {
         match self.ask(id, request).await? {
             Reply::Settled(settled) => Ok(settled),
-            Reply::Verdict(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
         }
     }
 
@@ -381,7 +384,7 @@ impl Store for Embedded {
                 Err(Err(refused)) => Err(refused),
                 Err(Ok(answer)) => match answer.await {
                     Ok(Ok(Reply::Verdict(verdict))) => Ok(verdict),
-                    Ok(Ok(Reply::Settled(_) | Reply::Aged)) => Err(mixed_up()),
+                    Ok(Ok(Reply::Settled(_) | Reply::Erased(_) | Reply::Aged)) => Err(mixed_up()),
                     Ok(Err(error)) => Err(error),
                     Err(_) => Err(shared.closed()),
                 },
@@ -407,9 +410,20 @@ impl Store for Embedded {
     async fn list(&self, query: &Query) -> Result<Page> {
         let query = query.clone();
         self.blocking(move |this| {
-            super::list(&this.inner.shared.table, &query, |id| this.read_one(id))
+            let read = |id| this.read_one(id);
+            super::list(&this.inner.shared.table, &query, Slot::may_be, read)
         })
         .await
+    }
+
+    async fn erase(&self, id: RecordId) -> Result<Erased> {
+        self.blocking(move |this| this.inner.shared.erase(id)).await
+    }
+
+    /// Of an outcome the index knows where it lies, not when its retention ends:
+    /// one that is past it counts as completed until it is swept.
+    async fn census(&self) -> Result<Census> {
+        self.blocking(|this| this.inner.shared.census()).await
     }
 
     /// Drops and compacts segments whose time is up. Counts records; `at_most` ends the work between two segments.

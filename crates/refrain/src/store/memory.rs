@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Guarantees, Page, Query, Reading, Store, table::Table};
+use super::{Census, Guarantees, Page, Query, Reading, Store, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, StoreClock, SystemClock, Timestamp},
     key::{RecordId, Secret},
     record::{
-        Change, Claim, Command, Fence, Record, Reply, Settled, Settlement, State, Verdict, step,
+        Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, State, Verdict,
+        step,
     },
 };
 
@@ -88,7 +89,7 @@ impl Memory {
         };
         match self.apply(claim.id, command)? {
             Reply::Verdict(verdict) => Ok(verdict),
-            Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
         }
     }
 
@@ -99,7 +100,7 @@ impl Memory {
     fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
         match self.apply(id, || command)? {
             Reply::Settled(settled) => Ok(settled),
-            Reply::Verdict(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
         }
     }
 
@@ -188,7 +189,29 @@ impl Store for Memory {
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        super::list(&self.shared.table, query, |id| Ok(self.read_one(id)))
+        let may_be = |_: &Box<Record>, _| true;
+        super::list(
+            &self.shared.table,
+            query,
+            may_be,
+            |id| Ok(self.read_one(id)),
+        )
+    }
+
+    async fn erase(&self, id: RecordId) -> Result<Erased> {
+        match self.apply(id, || Command::Erase)? {
+            Reply::Erased(erased) => Ok(erased),
+            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
+        }
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let now = self.shared.clock.now();
+        let mut census = Census::default();
+        self.shared
+            .table
+            .each(|record| census.count_at(record, now));
+        Ok(census)
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

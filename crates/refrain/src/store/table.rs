@@ -75,6 +75,13 @@ impl<V> Table<V> {
         Vec::new()
     }
 
+    /// Shows every value, one shard at a time.
+    pub(crate) fn each(&self, mut show: impl FnMut(&V)) {
+        for place in 0..self.shards.len() {
+            self.shard(place).values().for_each(&mut show);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         (0..self.shards.len())
             .map(|place| self.shard(place).len())

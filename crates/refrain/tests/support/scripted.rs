@@ -15,7 +15,8 @@ use refrain::{
     Claim, Error, ErrorKind, Fence, Outcome, RecordId, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, Steady, Timestamp},
     engine::Running,
-    store::{Guarantees, Memory, Page, Query, Reading, StateName},
+    record::Erased,
+    store::{Census, Guarantees, Memory, Page, Query, Reading, StateName},
 };
 use tokio::time::{Instant, sleep};
 
@@ -163,6 +164,14 @@ impl Store for Scripted {
 
     async fn list(&self, query: &Query) -> refrain::Result<Page> {
         self.records.list(query).await
+    }
+
+    async fn erase(&self, id: RecordId) -> refrain::Result<Erased> {
+        self.records.erase(id).await
+    }
+
+    async fn census(&self) -> refrain::Result<Census> {
+        self.records.census().await
     }
 
     async fn sweep(&self, at_most: u32) -> refrain::Result<u32> {

@@ -31,6 +31,8 @@ pub(super) enum Op {
     Advance(Duration),
     Jump(Duration),
     Sweep(u32),
+    Erase(RecordId),
+    Census,
     List(Query),
 }
 
@@ -50,7 +52,9 @@ impl Op {
             },
             77..90 => Self::Advance(millis(rng, &[1, 5_000, 30_000, 90_000, 3_600_000])),
             90..92 => Self::Jump(millis(rng, &[3_600_000, 864_000_000])),
-            92..96 => Self::Sweep(one_of(rng, &[1, 100])),
+            92..94 => Self::Sweep(one_of(rng, &[1, 100])),
+            94..96 => Self::Erase(any_id(rng)),
+            96..98 => Self::Census,
             _ => Self::List(query(rng)),
         }
     }

@@ -81,7 +81,10 @@ impl Shared {
         let mut due = Vec::new();
         let mut bytes = 0;
         for sealed in rest {
-            let is_due = sealed.compact_at <= now || merges && is_small(&sealed);
+            // What was erased leaves the disk soon, and not only with its neighbours.
+            let is_due = sealed.compact_at <= now
+                || merges && is_small(&sealed)
+                || self.has_erased(sealed.segment.number);
             if is_due && bytes < bytes_max {
                 bytes += sealed.len;
                 due.push(sealed);
@@ -193,6 +196,7 @@ impl Shared {
                 let number = sealed.segment.number;
                 manifest.segments.remove(&number);
                 manifest.accepted.retain(|(segment, _)| *segment != number);
+                manifest.erased.retain(|(segment, _)| *segment != number);
             }
             manifest
                 .segments

@@ -28,6 +28,8 @@ pub(super) struct Manifest {
     pub(super) watermark: u32,
     /// Damage that the operator has accepted: segment and offset.
     pub(super) accepted: Vec<(u32, u64)>,
+    /// Images of records that an operator has erased, segment and offset: they count as absent until their segment goes.
+    pub(super) erased: BTreeSet<(u32, u64)>,
 }
 
 impl Manifest {
@@ -80,6 +82,9 @@ impl Manifest {
         for (segment, offset) in &self.accepted {
             line(format_args!("accepted {segment} {offset}"));
         }
+        for (segment, offset) in &self.erased {
+            line(format_args!("erased {segment} {offset}"));
+        }
         let sum = crc32fast::hash(text.as_bytes());
         let _ = writeln!(text, "checksum {sum:08x}");
         text
@@ -116,6 +121,10 @@ impl Manifest {
                     manifest
                         .accepted
                         .push((segment.parse().ok()?, offset.parse().ok()?));
+                }
+                ["erased", segment, offset] => {
+                    let place = (segment.parse().ok()?, offset.parse().ok()?);
+                    manifest.erased.insert(place);
                 }
                 _ => return None,
             }

@@ -188,7 +188,8 @@ impl Recovered {
     }
 
     fn note_damaged(&mut self, segment: &Segment, id: RecordId, offset: u64) {
-        if self.manifest.accepted.contains(&(segment.number, offset)) {
+        let place = (segment.number, offset);
+        if self.manifest.accepted.contains(&place) || self.manifest.erased.contains(&place) {
             self.table.with(id, |entry| entry.take());
             return;
         }
@@ -209,7 +210,9 @@ impl Recovered {
                 continue;
             }
             let at = row.location(segment.number);
+            let place = (segment.number, u64::from(row.offset));
             match row.kind {
+                _ if self.manifest.erased.contains(&place) => self.apply_erased(row.id),
                 Kind::Completed | Kind::Tombstone if is_below => {
                     let slot = self.later(segment, row.id, at)?;
                     self.table.with(row.id, |entry| entry.put(slot));
@@ -225,6 +228,17 @@ impl Recovered {
             }
         }
         Ok(())
+    }
+
+    /// An erased image voids all before it. An archive, though, may hold a later life of the record.
+    fn apply_erased(&self, id: RecordId) {
+        let is_later = |slot: Option<Slot>| match slot {
+            Some(Slot::Stored(at)) => self.archive(at.segment).is_some(),
+            _ => false,
+        };
+        if !is_later(self.table.get(id)) {
+            self.table.with(id, |entry| entry.take());
+        }
     }
 
     /// What counts of a record below the watermark: an archive holds images from there,

@@ -1,0 +1,353 @@
+//! `refrain records`: looks at the records of a running proxy, and settles what only a person can.
+
+use std::{
+    fs,
+    io::{BufRead as _, IsTerminal as _, Read as _},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Map, Value, json};
+
+use crate::output::{say, show};
+
+mod client;
+mod print;
+
+use client::{Client, Trouble};
+
+const REFUSED: u8 = 1;
+const USAGE: u8 = 2;
+const UNREACHABLE: u8 = 69;
+
+/// The most records of one page.
+const PAGE_MAX: usize = 500;
+/// The largest body that is read from a file.
+const BODY_BYTES_MAX: u64 = 8 << 20;
+
+/// Look at the records of a running proxy, and settle them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain records list --state indeterminate          what waits for somebody to decide
+  refrain records show 3f2a…                          one record, with its outcome
+  refrain records show --request 'POST /v1/payments' --key order-7 --header 'Authorization: Bearer …'
+                                                      the record of a request
+  refrain records resolve 3f2a… --status 201 --body @answer.json --reason 'found in the ledger'
+  refrain records resolve 3f2a… --never-happened --reason 'not in the ledger'
+  refrain records erase 3f2a… --reason 'test data'    it runs again when it is retried
+
+The proxy is asked at its admin address: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
+A token, where it wants one: --token, or REFRAIN_ADMIN_TOKEN, or a file named in REFRAIN_ADMIN_TOKEN_FILE.
+Exit codes: 0 done, 1 there is no such record or it cannot be done, 2 wrong usage,
+69 the admin address or its store cannot be reached.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// The proxy's admin address
+    #[arg(long, global = true, value_name = "URL")]
+    admin: Option<String>,
+    /// What the admin address wants to be shown
+    #[arg(long, global = true, value_name = "TOKEN")]
+    token: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List records in the order of their identities
+    List {
+        /// Only those in this state
+        #[arg(long, value_parser = ["in-flight", "completed", "indeterminate", "tombstone"])]
+        state: Option<String>,
+        /// How many at the most
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+        /// Only those behind this one
+        #[arg(long, value_name = "ID")]
+        after: Option<String>,
+    },
+    /// Show one record with its outcome
+    Show {
+        /// Which record
+        #[arg(required_unless_present = "request", conflicts_with = "request")]
+        id: Option<String>,
+        #[command(flatten)]
+        sought: Sought,
+    },
+    /// End the doubt about an indeterminate record
+    Resolve(Resolve),
+    /// Take away a record whose end is known: it runs again when it is retried
+    Erase {
+        /// Which record
+        id: String,
+        /// Why; it goes into the proxy's log
+        #[arg(long)]
+        reason: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// A request whose record is looked for.
+#[derive(Debug, clap::Args)]
+struct Sought {
+    /// The request whose record it is: method and path
+    #[arg(long, value_name = "METHOD PATH")]
+    request: Option<String>,
+    /// The request's key, if none of its headers has it
+    #[arg(long, requires = "request")]
+    key: Option<String>,
+    /// A header of the request; those that name the caller are needed
+    #[arg(long = "header", requires = "request", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The request's body, if the key lies in there: text, @FILE, or @- for standard input
+    #[arg(long, requires = "request", value_name = "BODY")]
+    body: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("found").required(true).args(["never_happened", "status"]))]
+struct Resolve {
+    /// Which record
+    id: String,
+    /// It did not take effect: the key is free again
+    #[arg(long)]
+    never_happened: bool,
+    /// It took effect: duplicates get this status from now on
+    #[arg(long)]
+    status: Option<u16>,
+    /// A header of the answer
+    #[arg(long = "header", requires = "status", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The answer's body: text, @FILE, or @- for standard input
+    #[arg(long, requires = "status", value_name = "BODY")]
+    body: Option<String>,
+    /// Why; it goes into the proxy's log
+    #[arg(long)]
+    reason: String,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(async {
+        let client = Client::new(args.admin.as_deref(), args.token.as_deref())?;
+        args.run(&client).await
+    });
+    let Err(trouble) = done else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    eprintln!("refrain: {trouble}");
+    if args.json {
+        say(format_args!("{:#}", trouble.json()));
+    }
+    Ok(trouble.code().into())
+}
+
+impl Args {
+    async fn run(&self, client: &Client) -> Result<(), Trouble> {
+        match &self.command {
+            Command::List {
+                state,
+                limit,
+                after,
+            } => {
+                self.list(client, state.as_deref(), *limit, after.clone())
+                    .await
+            }
+            Command::Show { id, sought } => {
+                let id = match id {
+                    Some(id) => checked(id)?.to_owned(),
+                    None => find(client, sought).await?,
+                };
+                let record = client.get(&format!("/api/records/{id}")).await?;
+                self.tell(&record, print::record);
+                Ok(())
+            }
+            Command::Resolve(resolve) => {
+                let path = format!("/api/records/{}/resolve", checked(&resolve.id)?);
+                let done = client.post(&path, &resolve.body()?).await?;
+                self.tell(&done, |done| {
+                    say(format_args!(
+                        "Resolved as {}.",
+                        print::word(&done["resolved"])
+                    ))
+                });
+                Ok(())
+            }
+            Command::Erase { id, reason, yes } => {
+                let path = format!("/api/records/{}", checked(id)?);
+                if !yes && !agreed(id)? {
+                    say("Nothing was changed.");
+                    return Ok(());
+                }
+                let done = client.delete(&path, &json!({ "reason": reason })).await?;
+                self.tell(&done, |_| say("Erased: its key is free again."));
+                Ok(())
+            }
+        }
+    }
+
+    fn tell(&self, answer: &Value, print: impl FnOnce(&Value)) {
+        match self.json {
+            true => say(format_args!("{answer:#}")),
+            false => print(answer),
+        }
+    }
+
+    /// Page by page, so that the first are seen at once.
+    async fn list(
+        &self,
+        client: &Client,
+        state: Option<&str>,
+        limit: u32,
+        mut after: Option<String>,
+    ) -> Result<(), Trouble> {
+        let limit = limit as usize;
+        let mut listed = 0;
+        let mut all = Vec::new();
+        loop {
+            let wanted = (limit - listed).min(PAGE_MAX);
+            let path = page_path(state, wanted, after.as_deref())?;
+            let mut page = client.get(&path).await?;
+            let records = page["records"].as_array().cloned().unwrap_or_default();
+            if !self.json {
+                print::rows(&records, listed == 0);
+            }
+            listed += records.len();
+            all.extend(records.into_iter().filter(|_| self.json));
+            after = page["next"].take().as_str().map(str::to_owned);
+            if after.is_none() || listed >= limit {
+                break;
+            }
+        }
+        match (self.json, after) {
+            (true, next) => say(format_args!(
+                "{:#}",
+                json!({ "records": all, "next": next })
+            )),
+            (false, Some(next)) => eprintln!("There may be more: --after {next}"),
+            (false, None) if listed == 0 => eprintln!("There are no such records."),
+            (false, None) => {}
+        }
+        Ok(())
+    }
+}
+
+fn page_path(state: Option<&str>, limit: usize, after: Option<&str>) -> Result<String, Trouble> {
+    let mut path = format!("/api/records?limit={limit}");
+    for (name, value) in [("state", state), ("after", after.map(checked).transpose()?)] {
+        if let Some(value) = value {
+            path.push_str(&format!("&{name}={value}"));
+        }
+    }
+    Ok(path)
+}
+
+/// An identity can go into a path as it is.
+fn checked(id: &str) -> Result<&str, Trouble> {
+    match id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(id),
+        false => Err(Trouble::usage(format!(
+            "`{id}` is no record id: that is 32 hexadecimal digits; see `refrain records list`"
+        ))),
+    }
+}
+
+async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
+    let request = sought.request.as_deref().unwrap_or_default();
+    let Some((method, path)) = request.trim().split_once(' ') else {
+        let message =
+            format!("--request `{request}`: write a method and a path: 'POST /v1/payments'");
+        return Err(Trouble::usage(message));
+    };
+    let mut asked = json!({
+        "method": method,
+        "path": path.trim(),
+        "headers": headers(&sought.headers)?,
+    });
+    if let Some(key) = &sought.key {
+        asked["key"] = key.as_str().into();
+    }
+    if let Some(body) = &sought.body {
+        let body = String::from_utf8(content(body)?);
+        let body = body.map_err(|_| Trouble::usage("--body: it is not text".into()))?;
+        asked["body"] = body.into();
+    }
+    let found = client.post("/api/find", &asked).await?;
+    let id = found["id"].as_str().unwrap_or_default();
+    Ok(checked(id)?.to_owned())
+}
+
+impl Resolve {
+    fn body(&self) -> Result<Value, Trouble> {
+        let Some(status) = self.status else {
+            return Ok(json!({ "as": "never-happened", "reason": self.reason }));
+        };
+        let mut found = json!({
+            "as": "completed",
+            "status": status,
+            "headers": headers(&self.headers)?,
+            "reason": self.reason,
+        });
+        if let Some(body) = &self.body {
+            match String::from_utf8(content(body)?) {
+                Ok(text) => found["body"] = text.into(),
+                Err(bytes) => {
+                    found["body_base64"] = BASE64_STANDARD.encode(bytes.as_bytes()).into();
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn headers(lines: &[String]) -> Result<Map<String, Value>, Trouble> {
+    let pair = |line: &String| {
+        let pair = line.split_once(':');
+        let (name, value) = pair.ok_or_else(|| {
+            Trouble::usage(format!("--header `{line}`: write it as 'Name: value'"))
+        })?;
+        Ok((name.trim().to_owned(), value.trim().into()))
+    };
+    lines.iter().map(pair).collect()
+}
+
+/// Text as it is, or what a file holds.
+fn content(text: &str) -> Result<Vec<u8>, Trouble> {
+    let Some(file) = text.strip_prefix('@') else {
+        return Ok(text.into());
+    };
+    let read = || -> anyhow::Result<Vec<u8>> {
+        let source: Box<dyn std::io::Read> = match file {
+            "-" => Box::new(std::io::stdin()),
+            file => Box::new(fs::File::open(file)?),
+        };
+        let mut bytes = Vec::new();
+        source.take(BODY_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        anyhow::ensure!(bytes.len() as u64 <= BODY_BYTES_MAX, "it is over 8 MiB");
+        Ok(bytes)
+    };
+    let read = read().with_context(|| format!("--body @{file}: cannot be read"));
+    read.map_err(|error| Trouble::usage(format!("{error:#}")))
+}
+
+/// Asks where somebody can answer.
+fn agreed(id: &str) -> Result<bool, Trouble> {
+    if !std::io::stdin().is_terminal() {
+        let message = "nothing was changed: there is nobody to ask; add --yes to erase it";
+        return Err(Trouble::usage(message.into()));
+    }
+    say(format_args!(
+        "The outcome of {id} goes for good, and its request RUNS AGAIN when it is retried."
+    ));
+    show("Erase it? Type yes: ");
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    Ok(read.is_ok() && line.trim() == "yes")
+}

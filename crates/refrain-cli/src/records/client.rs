@@ -1,0 +1,205 @@
+//! Asks the admin address.
+
+use std::{env, fmt, fs, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+
+use super::{REFUSED, UNREACHABLE, USAGE};
+
+const ADMIN_DEFAULT: &str = "http://127.0.0.1:8378";
+const PORT_DEFAULT: u16 = 80;
+/// Longer than the admin address itself takes at the most.
+const PATIENCE: Duration = Duration::from_secs(40);
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// What came in place of an answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Usage(String),
+    Unreachable(String),
+    /// The admin address refused, and said why and what to do.
+    Refused {
+        status: StatusCode,
+        error: String,
+        fix: String,
+    },
+}
+
+impl Trouble {
+    pub(super) fn usage(message: String) -> Self {
+        Self::Usage(message)
+    }
+
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::Unreachable(_) => UNREACHABLE,
+            Self::Refused { status, .. } => match *status {
+                StatusCode::SERVICE_UNAVAILABLE => UNREACHABLE,
+                StatusCode::NOT_FOUND | StatusCode::CONFLICT => REFUSED,
+                status if status.is_client_error() => USAGE,
+                _ => REFUSED,
+            },
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        match self {
+            Self::Usage(error) | Self::Unreachable(error) => json!({ "error": error }),
+            Self::Refused { error, fix, .. } => json!({ "error": error, "fix": fix }),
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(error) | Self::Unreachable(error) => f.write_str(error),
+            Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
+        }
+    }
+}
+
+/// Who asks, and whom.
+#[derive(Debug)]
+pub(super) struct Client {
+    admin: String,
+    host: String,
+    port: u16,
+    token: Option<String>,
+}
+
+impl Client {
+    pub(super) fn new(admin: Option<&str>, token: Option<&str>) -> Result<Self, Trouble> {
+        let admin = admin
+            .map(str::to_owned)
+            .or_else(|| env::var("REFRAIN_ADMIN").ok())
+            .unwrap_or_else(|| ADMIN_DEFAULT.into());
+        let bad = || {
+            Trouble::usage(format!(
+                "--admin `{admin}` is no address; write it as {ADMIN_DEFAULT}"
+            ))
+        };
+        let uri: Uri = admin.parse().map_err(|_| bad())?;
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        if uri.scheme_str() != Some("http") || !is_bare {
+            return Err(bad());
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).into(),
+            port: uri.port_u16().unwrap_or(PORT_DEFAULT),
+            token: token_of(token)?,
+            admin,
+        })
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Trouble> {
+        self.ask(Method::GET, path, None).await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        self.ask(Method::POST, path, Some(body)).await
+    }
+
+    pub(super) async fn delete(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        self.ask(Method::DELETE, path, Some(body)).await
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Trouble> {
+        let request = self.request(method, path, body)?;
+        let (status, body) = match timeout(PATIENCE, self.send(request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.unreachable(&format!("{error:#}"))),
+            Err(_) => return Err(self.unreachable("there was no answer in time")),
+        };
+        let answer: Option<Value> = serde_json::from_slice(&body).ok();
+        match (status.is_success(), answer) {
+            (true, Some(answer)) => Ok(answer),
+            (false, Some(answer)) if answer["error"].is_string() => {
+                let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+                let (error, fix) = (text("error"), text("fix"));
+                Err(Trouble::Refused { status, error, fix })
+            }
+            _ => {
+                let what =
+                    format!("what answers there (status {status}) is no Refrain admin address");
+                Err(self.unreachable(&what))
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Request<Full<Bytes>>, Trouble> {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, host);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let bytes = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(Full::new(Bytes::from(bytes)));
+        request.map_err(|error| Trouble::usage(format!("the request cannot be made: {error}")))
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // Aborted when this is dropped.
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok((head.status, body.to_bytes()))
+    }
+
+    fn unreachable(&self, why: &str) -> Trouble {
+        Trouble::Unreachable(format!(
+            "the admin address {} cannot be reached: {why}; start `refrain proxy`, or name its address with --admin",
+            self.admin
+        ))
+    }
+}
+
+/// The token: the flag's, the environment's, or that of a file.
+fn token_of(flag: Option<&str>) -> Result<Option<String>, Trouble> {
+    if let Some(token) = flag {
+        return Ok(Some(token.into()));
+    }
+    if let Ok(token) = env::var("REFRAIN_ADMIN_TOKEN") {
+        return Ok(Some(token));
+    }
+    let Ok(file) = env::var("REFRAIN_ADMIN_TOKEN_FILE") else {
+        return Ok(None);
+    };
+    match fs::read_to_string(&file) {
+        Ok(token) => Ok(Some(token.trim().into())),
+        Err(error) => Err(Trouble::usage(format!(
+            "REFRAIN_ADMIN_TOKEN_FILE: {file} cannot be read: {error}"
+        ))),
+    }
+}

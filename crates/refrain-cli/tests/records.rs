@@ -1,0 +1,295 @@
+//! A payment hangs: an operator looks for its record, decides what became of it, and tidies up.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    future::pending,
+    process::{Command, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use axum::{Router, body::Body, routing::post};
+use http::Request;
+use refrain::{
+    Engine, Intent, Key, Operation, Outcome, Policy, RecordId, Scope, Verdict,
+    http::RefrainLayer,
+    record::Reason,
+    store::{AnyStore, Memory},
+};
+use refrain_proxy::admin::{self, Admin, Metrics};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tower_service::Service as _;
+
+/// A proxy's admin address, without the proxy.
+struct Stage {
+    engine: Engine,
+    layer: RefrainLayer,
+    url: String,
+}
+
+async fn open(token: Option<&str>) -> Stage {
+    let policy = Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap();
+    let engine = Engine::new(AnyStore::new(Memory::new()));
+    let layer = RefrainLayer::new(engine.clone(), policy.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let admin = Admin {
+        layer: layer.clone(),
+        metrics: Metrics::new(&policy, "memory:"),
+        is_draining: Arc::new(AtomicBool::new(false)),
+        token: token.map(Into::into),
+    };
+    tokio::spawn(admin::serve(listener, admin, pending()));
+    Stage { engine, layer, url }
+}
+
+impl Stage {
+    /// A record, completed or in doubt.
+    async fn record(&self, key: &str, body: Option<&str>) -> String {
+        let key = Key::new(key).unwrap();
+        let mut intent = Intent::new(Scope::none(), key.clone());
+        intent.terms.settle_after = std::time::Duration::ZERO;
+        let Verdict::Granted(guard) = self.engine.claim(&intent).await.unwrap() else {
+            panic!("the key is not free");
+        };
+        let mut running = guard.start();
+        let _ = match body {
+            Some(body) => running.complete(Outcome::new(201, body)).await.unwrap(),
+            None => running.doubt(Reason::Reset).await.unwrap(),
+        };
+        RecordId::derive(self.engine.secret(), &Scope::none(), &key).to_string()
+    }
+
+    /// Runs the command and answers exit code, stdout and stderr.
+    async fn run(&self, args: &[&str]) -> (i32, String, String) {
+        run(&[args, &["--admin", &self.url]].concat(), &[]).await
+    }
+
+    async fn json(&self, args: &[&str]) -> Value {
+        let (code, stdout, stderr) = self.run(&[args, &["--json"]].concat()).await;
+        assert_eq!(code, 0, "{args:?} {stdout}{stderr}");
+        serde_json::from_str(&stdout).unwrap()
+    }
+}
+
+async fn run(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    command.arg("records").args(args).stdin(Stdio::null());
+    for name in ["ADMIN", "ADMIN_TOKEN", "ADMIN_TOKEN_FILE"] {
+        command.env_remove(format!("REFRAIN_{name}"));
+    }
+    command.envs(variables.iter().copied());
+    let ran = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = ran.await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+#[tokio::test]
+async fn records_are_listed_and_shown() {
+    let stage = open(None).await;
+    let (code, stdout, stderr) = stage.run(&["list"]).await;
+    assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
+    assert!(stderr.contains("no such records"), "{stderr}");
+    let done = stage.record("done", Some("charged \u{1b}[2J")).await;
+    let doubted = stage.record("doubted", None).await;
+
+    let (code, stdout, _) = stage.run(&["list"]).await;
+    assert_eq!(code, 0);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{stdout}");
+    assert!(lines[0].starts_with("ID"), "{stdout}");
+    let line = |id: &str| lines.iter().find(|line| line.starts_with(id)).unwrap();
+    assert!(line(&done).contains("completed") && line(&done).contains("201"));
+    assert!(line(&doubted).contains("indeterminate") && line(&doubted).contains("reset"));
+
+    let listed = stage.json(&["list", "--state", "indeterminate"]).await;
+    assert_eq!(listed["records"][0]["id"], doubted.as_str());
+    assert_eq!(listed["records"].as_array().unwrap().len(), 1);
+    let (_, stdout, stderr) = stage.run(&["list", "--limit", "1"]).await;
+    assert_eq!(stdout.lines().count(), 2);
+    let first = stdout.lines().nth(1).unwrap().split(' ').next().unwrap();
+    assert!(stderr.contains(&format!("--after {first}")), "{stderr}");
+    let rest = stage.json(&["list", "--after", first]).await;
+    assert_eq!(rest["records"].as_array().unwrap().len(), 1);
+    assert_ne!(rest["records"][0]["id"], first);
+
+    let (code, stdout, _) = stage.run(&["show", &done]).await;
+    assert_eq!(code, 0);
+    assert!(
+        stdout.contains("charged \\u{1b}[2J"),
+        "nothing steers the terminal: {stdout}"
+    );
+    assert!(stdout.contains("retention left"), "{stdout}");
+    assert_eq!(stage.json(&["show", &doubted]).await["reason"], "reset");
+}
+
+#[tokio::test]
+async fn a_long_list_comes_whole() {
+    let stage = open(None).await;
+    for number in 0..620 {
+        stage.record(&number.to_string(), Some("x")).await;
+    }
+    let (_, stdout, stderr) = stage.run(&["list", "--limit", "10000"]).await;
+    assert_eq!((stdout.lines().count(), stderr.as_str()), (621, ""));
+    let listed = stage.json(&["list", "--limit", "600"]).await;
+    assert_eq!(listed["records"].as_array().unwrap().len(), 600);
+    assert!(listed["next"].is_string());
+}
+
+#[tokio::test]
+async fn a_record_is_found_by_its_request() {
+    let stage = open(None).await;
+    let answer = async || "charged";
+    let shop = Router::new().route("/v1/payments", post(answer));
+    let request = Request::post("/v1/payments")
+        .header("authorization", "Bearer ann")
+        .header("idempotency-key", "order-7")
+        .body(Body::empty())
+        .unwrap();
+    let answered = shop.layer(stage.layer.clone()).call(request).await.unwrap();
+    assert_eq!(answered.status(), 200);
+    let sought = ["show", "--request", "POST /v1/payments", "--key", "order-7"];
+    let by_ann = ["--header", "Authorization: Bearer ann"];
+    let shown = stage.json(&[&sought[..], &by_ann].concat()).await;
+    assert_eq!(
+        (&shown["body"], &shown["status"]),
+        (&"charged".into(), &200.into())
+    );
+    let (code, _, stderr) = stage.run(&sought).await;
+    assert_eq!(code, 1, "another caller's record is another: {stderr}");
+    let (code, _, stderr) = stage.run(&["show", "--request", "POST"]).await;
+    assert_eq!(code, 2, "{stderr}");
+}
+
+#[tokio::test]
+async fn doubt_is_ended_either_way() {
+    let stage = open(None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("answer");
+    std::fs::write(&file, b"\xff charged").unwrap();
+    let body = format!("@{}", file.display());
+    let happened = stage.record("happened", None).await;
+    let never = stage.record("never", None).await;
+    let reason = ["--reason", "looked it up"];
+
+    let found = ["resolve", &happened, "--status", "201", "--body", &body];
+    let header = ["--header", "Content-Type: text/plain"];
+    let (code, stdout, stderr) = stage.run(&[&found[..], &header, &reason].concat()).await;
+    assert_eq!(
+        (code, stdout.as_str()),
+        (0, "Resolved as completed.\n"),
+        "{stderr}"
+    );
+    let shown = stage.json(&["show", &happened]).await;
+    assert_eq!(shown["body_base64"], "/yBjaGFyZ2Vk");
+    assert_eq!(shown["headers"][0][0], "content-type");
+
+    let found = ["resolve", &never, "--never-happened"];
+    let done = stage.json(&[&found[..], &reason].concat()).await;
+    assert_eq!(done["resolved"], "never-happened");
+    assert_eq!(stage.run(&["show", &never]).await.0, 1, "the key is free");
+
+    let cases: [(&[&str], i32, &str); 6] = [
+        (
+            &["resolve", &happened, "--never-happened", "--reason", "r"],
+            1,
+            "completed",
+        ),
+        (
+            &["resolve", &never, "--never-happened", "--reason", "r"],
+            1,
+            "no record",
+        ),
+        (&["resolve", &never, "--never-happened"], 2, "--reason"),
+        (&["resolve", &never, "--reason", "r"], 2, "--never-happened"),
+        (
+            &["resolve", &never, "--status", "700", "--reason", "r"],
+            2,
+            "between 200 and 599",
+        ),
+        (
+            &["resolve", "7", "--never-happened", "--reason", "r"],
+            2,
+            "32 hexadecimal digits",
+        ),
+    ];
+    for (args, expected, words) in cases {
+        let (code, _, stderr) = stage.run(args).await;
+        assert_eq!(code, expected, "{args:?} {stderr}");
+        assert!(stderr.contains(words), "{args:?}: no {words} in {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_is_erased_only_on_purpose() {
+    let stage = open(None).await;
+    let done = stage.record("done", Some("x")).await;
+    let doubted = stage.record("doubted", None).await;
+    let erase = ["erase", &done, "--reason", "test data"];
+    let (code, _, stderr) = stage.run(&erase).await;
+    assert_eq!(code, 2, "nobody was asked");
+    assert!(stderr.contains("--yes"), "{stderr}");
+    assert_eq!(stage.run(&["show", &done]).await.0, 0, "it is still there");
+    let (code, stdout, stderr) = stage.run(&[&erase[..], &["--yes"]].concat()).await;
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("Erased"), "{stdout}");
+    assert_eq!(stage.run(&["show", &done]).await.0, 1, "it is gone");
+    let refused = ["erase", &doubted, "--reason", "r", "--yes", "--json"];
+    let (code, stdout, _) = stage.run(&refused).await;
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(code, 1);
+    assert!(json["fix"].as_str().unwrap().contains("resolve"), "{json}");
+}
+
+#[tokio::test]
+async fn the_token_comes_from_the_flag_the_environment_or_a_file() {
+    let stage = open(Some("sesame")).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sesame\n").unwrap();
+    let file = file.path().to_str().unwrap();
+    let admin = ("REFRAIN_ADMIN", stage.url.as_str());
+    let cases: [(&[&str], &[(&str, &str)], i32); 6] = [
+        (&[], &[], 2),
+        (&["--token", "open"], &[], 2),
+        (&["--token", "sesame"], &[], 0),
+        (&[], &[("REFRAIN_ADMIN_TOKEN", "sesame")], 0),
+        (&[], &[("REFRAIN_ADMIN_TOKEN_FILE", file)], 0),
+        (&[], &[("REFRAIN_ADMIN_TOKEN_FILE", "/nowhere")], 2),
+    ];
+    for (args, variables, expected) in cases {
+        let variables = [&[admin][..], variables].concat();
+        let (code, _, stderr) = run(&[&["list"], args].concat(), &variables).await;
+        assert_eq!(code, expected, "{args:?} {variables:?} {stderr}");
+        let names_it = stderr.contains("oken") || stderr.contains("TOKEN");
+        assert_eq!(names_it, expected != 0, "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_does_not_answer_is_named_with_the_fix() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = format!("http://{}", free.local_addr().unwrap());
+    drop(free);
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stranger = format!("http://{}", other.local_addr().unwrap());
+    let app: Router = Router::new().route("/api/records", axum::routing::get(async || "hello"));
+    tokio::spawn(async { axum::serve(other, app).await });
+    let cases = [
+        (nobody.as_str(), 69, "cannot be reached"),
+        (stranger.as_str(), 69, "no Refrain admin address"),
+        ("127.0.0.1:1", 2, "is no address"),
+        ("https://127.0.0.1:1", 2, "is no address"),
+        ("http://127.0.0.1:1/admin", 2, "is no address"),
+    ];
+    for (admin, expected, words) in cases {
+        let (code, stdout, stderr) = run(&["list", "--json", "--admin", admin], &[]).await;
+        assert_eq!(code, expected, "{admin} {stderr}");
+        assert!(stderr.contains(words) && stderr.contains(admin), "{stderr}");
+        assert!(stderr.contains("--admin"), "no fix in {stderr}");
+        let json: Value = serde_json::from_str(&stdout).unwrap();
+        assert!(json["error"].as_str().unwrap().contains(words));
+    }
+}

@@ -1,0 +1,45 @@
+//! Whether it lives, and whether it can take work.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use http::StatusCode;
+use refrain::{RecordId, Store as _};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::Admin;
+
+/// A store that takes longer is not ready; whoever asks gives up soon after.
+const STORE_MAX: Duration = Duration::from_secs(2);
+
+/// The process runs, whatever the store does.
+pub(super) async fn livez() -> Response {
+    Json(json!({ "live": true })).into_response()
+}
+
+/// The store answers, and new work is taken.
+pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
+    if admin.is_draining.load(Ordering::Acquire) {
+        return not_ready("draining", "it is being shut down");
+    }
+    // No record has this identity: a read goes the whole way and brings nothing back.
+    let store = admin.layer.engine().store();
+    match timeout(STORE_MAX, store.read(RecordId::default())).await {
+        Ok(Ok(_)) => Json(json!({ "ready": true })).into_response(),
+        Ok(Err(error)) => not_ready("store", &error.to_string()),
+        Err(_) => not_ready("store", "the store does not answer"),
+    }
+}
+
+fn not_ready(reason: &str, detail: &str) -> Response {
+    let body = json!({ "ready": false, "reason": reason, "detail": detail });
+    (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+}

@@ -1,0 +1,85 @@
+//! Connections: so many at once, none for ever.
+
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+const CONNECTIONS_MAX: usize = 256;
+/// A head has to come within this time, the first and every later one.
+const HEAD_MAX: Duration = Duration::from_secs(30);
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// So long an answer may still take after the shutdown began.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// No descriptor is free: it helps to wait for one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts until `shutdown`, then waits for what is being answered.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) {
+    let (ending, ended) = watch::channel(());
+    let mut connections = JoinSet::new();
+    tokio::select! {
+        () = shutdown => {}
+        () = accept(&listener, &router, &mut connections, &ended) => {}
+    }
+    drop((listener, ending));
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(DRAIN_MAX, all).await;
+}
+
+async fn accept(
+    listener: &TcpListener,
+    router: &Router,
+    connections: &mut JoinSet<()>,
+    ended: &watch::Receiver<()>,
+) {
+    loop {
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS_MAX {
+            connections.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                connections.spawn(attend(stream, router.clone(), ended.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "an admin connection could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn attend(stream: TcpStream, router: Router, mut ended: watch::Receiver<()>) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    let done = tokio::select! {
+        done = connection.as_mut() => done,
+        // Never sent, only dropped: that is the end.
+        _ = ended.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = done {
+        tracing::debug!(%error, "an admin connection broke");
+    }
+}

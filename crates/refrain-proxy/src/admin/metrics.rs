@@ -1,0 +1,159 @@
+//! What is counted on the way of every request and every store operation.
+//!
+//! Labels come from the policy and from this code alone, never from a request: their number is bounded.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::text,
+    metrics::{
+        counter::Counter,
+        family::{Family, MetricConstructor},
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use refrain::{
+    Operation, Policy,
+    http::{Decision, Observer},
+    store::{Meter, Op},
+};
+
+/// A set of labels.
+type Labels = Vec<(&'static str, String)>;
+
+/// What was counted so far. Give it to the layer as its observer, and to the store as its meter.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Labels, Counter>,
+    request_durations: Family<Labels, Histogram, Buckets>,
+    /// By the operation's name, then by the decision's number.
+    operations: HashMap<String, Vec<OnceLock<Series>>>,
+    /// By the number of what was asked.
+    ops: Vec<StoreSeries>,
+}
+
+/// What is counted of one operation and one decision.
+#[derive(Debug)]
+struct Series {
+    count: Counter,
+    durations: Histogram,
+}
+
+#[derive(Debug)]
+struct StoreSeries {
+    op: Op,
+    durations: Histogram,
+    errors: Counter,
+}
+
+/// From a tenth of a millisecond to a good minute and a half, in steps of two.
+#[derive(Debug, Clone)]
+struct Buckets;
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(exponential_buckets(0.0001, 2.0, 20))
+    }
+}
+
+impl Metrics {
+    /// Counts for the operations of this policy on the store at this address, of which only the scheme is shown.
+    #[must_use]
+    pub fn new(policy: &Policy, store: &str) -> Arc<Self> {
+        let mut registry = Registry::with_prefix("refrain");
+        let requests = Family::default();
+        let help = "Requests to guarded operations, by what was decided";
+        registry.register("requests", help, requests.clone());
+        let request_durations = Family::new_with_constructor(Buckets);
+        let help = "How long requests to guarded operations took until their answer began";
+        let name = "request_duration_seconds";
+        registry.register(name, help, request_durations.clone());
+        let ops = store_series(&mut registry, scheme(store));
+        let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
+        let operations = policy.operations();
+        let operations = operations.map(|operation| (operation.name.clone(), decisions()));
+        Arc::new(Self {
+            operations: operations.collect(),
+            registry,
+            requests,
+            request_durations,
+            ops,
+        })
+    }
+
+    /// Appends what was counted, without an end mark.
+    pub(super) fn encode(&self, out: &mut String) -> fmt::Result {
+        text::encode_registry(out, &self.registry)
+    }
+
+    fn series(&self, operation: &str, decision: Decision) -> Option<&Series> {
+        let at = Decision::ALL.iter().position(|it| *it == decision)?;
+        let series = self.operations.get(operation)?.get(at)?;
+        Some(series.get_or_init(|| {
+            let labels = vec![
+                ("operation", operation.to_owned()),
+                ("outcome", decision.label().to_owned()),
+            ];
+            Series {
+                count: self.requests.get_or_create_owned(&labels),
+                durations: self.request_durations.get_or_create_owned(&labels),
+            }
+        }))
+    }
+}
+
+fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {
+    let durations = Family::<Labels, Histogram, Buckets>::new_with_constructor(Buckets);
+    let errors = Family::<Labels, Counter>::default();
+    let help = "How long the store took to answer";
+    registry.register("store_duration_seconds", help, durations.clone());
+    let help = "Store operations that failed";
+    registry.register("store_errors", help, errors.clone());
+    let series = Op::ALL.map(|op| {
+        let labels = vec![("store", store.to_owned()), ("op", op.label().to_owned())];
+        StoreSeries {
+            op,
+            durations: durations.get_or_create_owned(&labels),
+            errors: errors.get_or_create_owned(&labels),
+        }
+    });
+    series.into()
+}
+
+/// What stands before the colon: the rest of an address may hold a password.
+fn scheme(store: &str) -> &str {
+    store.split_once(':').map_or("other", |(scheme, _)| scheme)
+}
+
+impl Observer for Metrics {
+    fn decided(&self, operation: &Operation, decision: Decision, took: Duration) {
+        if let Some(series) = self.series(&operation.name, decision) {
+            series.count.inc();
+            series.durations.observe(took.as_secs_f64());
+        }
+    }
+}
+
+impl Meter for Metrics {
+    fn answered(&self, op: Op, is_ok: bool, took: Duration) {
+        let Some(series) = self.ops.iter().find(|series| series.op == op) else {
+            return;
+        };
+        series.durations.observe(took.as_secs_f64());
+        if !is_ok {
+            series.errors.inc();
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

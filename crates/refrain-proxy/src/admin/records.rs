@@ -1,0 +1,334 @@
+//! `/api`: looking at records, and deciding about them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::{
+        Path, Query, State,
+        rejection::{BytesRejection, QueryRejection},
+    },
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
+use refrain::{
+    Key, Outcome, RecordId, Store as _,
+    engine::{Resolution, Resolved},
+    outcome::Packer,
+    policy::{Terms, units},
+    record::Erased,
+    store::{self, LIST_MAX, StateName},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{Admin, refusal::Refusal, view};
+
+/// Readings come with their outcomes: so many are held at once, however many are listed.
+const PAGE_MAX: u32 = 16;
+const LIMIT_DEFAULT: u32 = 100;
+
+type Answer = Result<Json<Value>, Refusal>;
+
+/// Which records to list.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    state: Option<StateName>,
+    limit: Option<u32>,
+    after: Option<String>,
+}
+
+pub(super) async fn list(
+    State(admin): State<Arc<Admin>>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Answer {
+    let Query(wanted) = wanted?;
+    let limit = wanted.limit.unwrap_or(LIMIT_DEFAULT);
+    if !(1..=LIST_MAX).contains(&limit) {
+        let error = format!("limit: {limit} is not between 1 and {LIST_MAX}");
+        return Err(Refusal::bad(error, "ask for fewer, and go on with ?after="));
+    }
+    let mut after = wanted.after.as_deref().map(parse_id).transpose()?;
+    let mut records = Vec::new();
+    while records.len() < limit as usize {
+        let left = limit - records.len() as u32;
+        let query = store::Query {
+            state: wanted.state,
+            after,
+            limit: left.min(PAGE_MAX),
+        };
+        let page = admin.layer.engine().store().list(&query).await?;
+        records.extend(page.readings.iter().map(view::summary));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let next = after.map(|id| id.to_string());
+    Ok(Json(json!({ "records": records, "next": next })))
+}
+
+pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Answer {
+    let id = parse_id(&id)?;
+    let reading = admin.layer.engine().store().read(id).await?;
+    let reading = reading.ok_or_else(|| absent(id))?;
+    Ok(Json(view::whole(&reading)))
+}
+
+/// What a person has found out.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Finding {
+    r#as: As,
+    reason: String,
+    status: Option<u16>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    body: Option<String>,
+    body_base64: Option<String>,
+    /// How long the outcome is kept, and the key remembered behind that; else as long as for any operation.
+    retention: Option<String>,
+    remember: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum As {
+    Completed,
+    NeverHappened,
+}
+
+pub(super) async fn resolve(
+    State(admin): State<Arc<Admin>>,
+    Path(id): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let id = parse_id(&id)?;
+    let finding: Finding = parse(&body?, RESOLVE_FIX)?;
+    let (r#as, reason) = (finding.r#as, finding.reason.clone());
+    let resolution = resolution(&admin, finding)?;
+    let engine = admin.layer.engine();
+    match engine.resolve(id, resolution, &reason).await? {
+        Resolved::Applied => {
+            let found = match r#as {
+                As::Completed => "completed",
+                As::NeverHappened => "never-happened",
+            };
+            Ok(Json(json!({ "id": id.to_string(), "resolved": found })))
+        }
+        Resolved::TooEarly { left } => Err(too_early(left)),
+        Resolved::NotInDoubt(None) => Err(absent(id)),
+        Resolved::NotInDoubt(Some(state)) => Err(not_in_doubt(state)),
+    }
+}
+
+const RESOLVE_FIX: &str = r#"send {"as":"completed","status":200,"headers":{},"body":"","reason":""} or {"as":"never-happened","reason":""}"#;
+
+fn resolution(admin: &Admin, finding: Finding) -> Result<Resolution, Refusal> {
+    if finding.r#as == As::NeverHappened {
+        let is_bare = finding.status.is_none()
+            && finding.headers.is_empty()
+            && finding.body.is_none()
+            && finding.body_base64.is_none();
+        return match is_bare {
+            true => Ok(Resolution::NeverHappened),
+            false => Err(Refusal::bad(
+                "what never happened has no status, headers or body",
+                RESOLVE_FIX,
+            )),
+        };
+    }
+    let (retention, remember) = longest(admin);
+    Ok(Resolution::Completed {
+        retention: span("retention", finding.retention.as_deref(), retention)?,
+        remember: span("remember", finding.remember.as_deref(), remember)?,
+        outcome: outcome(admin, &finding)?,
+    })
+}
+
+/// A record does not say which operation it belongs to: kept longer is safe, kept shorter is not.
+fn longest(admin: &Admin) -> (Duration, Duration) {
+    let start = Terms::default();
+    let terms = admin.layer.policy().operations().map(|it| &it.terms);
+    terms.fold(
+        (start.retention, start.remember),
+        |(retention, remember), it| (retention.max(it.retention), remember.max(it.remember)),
+    )
+}
+
+fn span(name: &str, text: Option<&str>, default: Duration) -> Result<Duration, Refusal> {
+    let Some(text) = text else { return Ok(default) };
+    units::duration(text)
+        .map_err(|error| Refusal::bad(format!("{name}: {error}"), "write it as 24h or 30d"))
+}
+
+fn outcome(admin: &Admin, finding: &Finding) -> Result<Outcome, Refusal> {
+    let status = finding
+        .status
+        .filter(|status| (200..=599).contains(status))
+        .ok_or_else(|| Refusal::bad("status: there is none between 200 and 599", RESOLVE_FIX))?;
+    for (name, value) in &finding.headers {
+        check_header(admin, name, value)?;
+    }
+    let headers: Vec<_> = finding
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.as_bytes()))
+        .collect();
+    let body = match (&finding.body, &finding.body_base64) {
+        (Some(_), Some(_)) => {
+            let error = "there are two bodies";
+            return Err(Refusal::bad(error, "send either body or body_base64"));
+        }
+        (Some(text), None) => Bytes::copy_from_slice(text.as_bytes()),
+        (None, Some(packed)) => BASE64_STANDARD
+            .decode(packed)
+            .map_err(|error| Refusal::bad(format!("body_base64: {error}"), "mend it"))?
+            .into(),
+        (None, None) => Bytes::new(),
+    };
+    let pairs = headers.iter().map(|(name, value)| (name.as_str(), *value));
+    let mut packer = Packer::with_room(status, pairs, body.len());
+    packer.push(&body);
+    Ok(packer.finish([]))
+}
+
+/// Only what would be replayed may be stored.
+fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
+    let bad = |what: &str| Refusal::bad(format!("headers: {name}: {what}"), RESOLVE_FIX);
+    HeaderName::try_from(name).map_err(|_| bad("is no name of a header"))?;
+    HeaderValue::try_from(value).map_err(|_| bad("its value cannot be sent"))?;
+    let lower = name.to_ascii_lowercase();
+    let mut operations = admin.layer.policy().operations();
+    match operations.any(|operation| operation.replays_header(&lower)) {
+        true => Ok(()),
+        false => Err(bad("is replayed for no operation; leave it out")),
+    }
+}
+
+/// Why a record goes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Erasing {
+    reason: String,
+}
+
+pub(super) async fn erase(
+    State(admin): State<Arc<Admin>>,
+    Path(id): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let id = parse_id(&id)?;
+    let erasing: Erasing = parse(&body?, r#"send {"reason":"why it goes"}"#)?;
+    match admin.layer.engine().erase(id, &erasing.reason).await? {
+        Erased::Gone => Ok(Json(json!({ "id": id.to_string(), "erased": true }))),
+        Erased::Absent => Err(absent(id)),
+        Erased::InFlight => Err(Refusal::conflict(
+            "the record is in flight: somebody is running it",
+            "wait until it has ended",
+        )),
+        Erased::Indeterminate => Err(Refusal::conflict(
+            "the record is indeterminate: it may have taken effect",
+            "find out what became of it, and resolve it",
+        )),
+    }
+}
+
+/// A request whose record is looked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sought {
+    method: String,
+    path: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body: String,
+    key: Option<String>,
+}
+
+const FIND_FIX: &str =
+    r#"send {"method":"POST","path":"/v1/payments","headers":{"Authorization":"..."},"key":"..."}"#;
+
+pub(super) async fn find(
+    State(admin): State<Arc<Admin>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let sought: Sought = parse(&body?, FIND_FIX)?;
+    let key = sought.key.as_deref().map(Key::new).transpose()?;
+    let head = head(&sought)?;
+    let located = admin.layer.locate(&head, &sought.body.into(), key)?;
+    let store = admin.layer.engine().store();
+    let reading = store.read(located.record).await?;
+    let state = reading.map(|reading| reading.record.state.name());
+    Ok(Json(json!({
+        "id": located.record.to_string(),
+        "operation": located.operation,
+        "state": state,
+    })))
+}
+
+fn head(sought: &Sought) -> Result<Parts, Refusal> {
+    let bad = |what: String| Refusal::bad(what, FIND_FIX);
+    let method: Result<Method, _> = sought.method.parse();
+    let method = method.map_err(|_| bad(format!("method: {} is none", sought.method)))?;
+    let uri: Result<Uri, _> = sought.path.parse();
+    let uri = uri.ok().filter(|_| sought.path.starts_with('/'));
+    let uri = uri.ok_or_else(|| bad(format!("path: {} is none", sought.path)))?;
+    let mut request = Request::builder().method(method).uri(uri);
+    for (name, value) in &sought.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(());
+    let request = request.map_err(|error| bad(format!("headers: {error}")))?;
+    let mut head = request.into_parts().0;
+    // A body without a type would not be read as JSON, in which keys lie.
+    if !sought.body.is_empty() {
+        let json = HeaderValue::from_static("application/json");
+        let kind = head.headers.entry(header::CONTENT_TYPE);
+        kind.or_insert(json);
+    }
+    Ok(head)
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8], fix: &str) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| Refusal::bad(format!("body: {error}"), fix))
+}
+
+fn parse_id(text: &str) -> Result<RecordId, Refusal> {
+    let id = text.parse();
+    id.map_err(|error: refrain::Error| {
+        Refusal::bad(error.to_string(), "take one from /api/records or /api/find")
+    })
+}
+
+fn absent(id: RecordId) -> Refusal {
+    let error = format!("there is no record {id}");
+    let fix = "it may have been released or swept, or never was; look for it with /api/find";
+    Refusal::new(StatusCode::NOT_FOUND, error, fix)
+}
+
+fn too_early(left: Duration) -> Refusal {
+    let seconds = u64::try_from(left.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
+    let error = "the attempt may still act, so that it never happened does not count yet";
+    let mut refusal = Refusal::conflict(error, format!("ask again in {seconds} s"));
+    refusal.retry_after = Some(seconds);
+    refusal
+}
+
+fn not_in_doubt(state: StateName) -> Refusal {
+    let (error, fix) = match state {
+        StateName::InFlight => ("the record is in flight", "wait until it has ended"),
+        StateName::Completed => (
+            "the record is completed, and its outcome does not change",
+            "erase it if it is to run again",
+        ),
+        _ => (
+            "the record is past retention",
+            "erase it if it is to run again",
+        ),
+    };
+    Refusal::conflict(error, fix)
+}

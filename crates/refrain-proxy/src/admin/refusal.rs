@@ -1,0 +1,102 @@
+//! What is answered in place of what was asked for.
+
+use axum::{
+    Json,
+    extract::rejection::{BytesRejection, QueryRejection},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, Method, StatusCode, Uri, header};
+use refrain::{Error, ErrorKind};
+use serde_json::json;
+
+/// A refusal: what is wrong, and what to do.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) error: String,
+    pub(super) fix: String,
+    /// When asking again may help, in seconds.
+    pub(super) retry_after: Option<u64>,
+}
+
+impl Refusal {
+    pub(super) fn new(
+        status: StatusCode,
+        error: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            status,
+            error: error.into(),
+            fix: fix.into(),
+            retry_after: None,
+        }
+    }
+
+    pub(super) fn bad(error: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error, fix)
+    }
+
+    pub(super) fn conflict(error: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, error, fix)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = Json(json!({ "error": self.error, "fix": self.fix }));
+        let mut response = (self.status, body).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, bearer);
+        }
+        response
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let (status, fix) = match error.kind() {
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "mend what was sent"),
+            ErrorKind::Corrupt => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "look at the store with `refrain store check`",
+            ),
+            _ => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "see that the store can be reached, and ask again",
+            ),
+        };
+        Self::new(status, error.to_string(), fix)
+    }
+}
+
+impl From<QueryRejection> for Refusal {
+    fn from(rejection: QueryRejection) -> Self {
+        let fix = "?state=in-flight|completed|indeterminate|tombstone, ?limit=NUMBER, ?after=ID";
+        Self::bad(rejection.body_text(), fix)
+    }
+}
+
+impl From<BytesRejection> for Refusal {
+    fn from(rejection: BytesRejection) -> Self {
+        let fix = "send a shorter body, and all of it";
+        Self::new(rejection.status(), rejection.body_text(), fix)
+    }
+}
+
+pub(super) async fn no_route(uri: Uri) -> Refusal {
+    let fix = "there is /livez, /readyz, /metrics, /api/records and /api/find";
+    let error = format!("there is nothing at {}", uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, error, fix)
+}
+
+pub(super) async fn no_method(method: Method, uri: Uri) -> Refusal {
+    let error = format!("{} does not take {method}", uri.path());
+    let fix = "GET to look, POST to resolve or find, DELETE to erase";
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error, fix)
+}

@@ -1,0 +1,172 @@
+//! `/metrics`: what was counted, and how things stand at this moment.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use http::{StatusCode, header};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text},
+    metrics::{counter::ConstCounter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use refrain::{Engine, Store as _, engine::Count, store::Census};
+use tokio::time::timeout;
+
+use super::{Admin, refusal::Refusal};
+
+/// Without the store's numbers the others still count.
+const CENSUS_MAX: Duration = Duration::from_secs(5);
+
+/// What the engine counts, under which name.
+const COUNTS: [(Count, &str, &str); 13] = [
+    (Count::Granted, "claims_granted", "Claims that were granted"),
+    (
+        Count::PossibleDuplicate,
+        "possible_duplicates",
+        "Takeovers of lapsed claims: these may have taken effect before",
+    ),
+    (Count::Replayed, "replays", "Outcomes that were replayed"),
+    (
+        Count::Refused,
+        "shared_refusals",
+        "Duplicates that got the answer of the refused one that they waited for",
+    ),
+    (
+        Count::Released,
+        "releases",
+        "Operations that ended without effect",
+    ),
+    (
+        Count::Doubted,
+        "doubts",
+        "Operations whose outcome could not be learnt",
+    ),
+    (
+        Count::Resolved,
+        "resolutions",
+        "Indeterminate records that a probe or a person settled",
+    ),
+    (Count::Erased, "erasures", "Records that a person took away"),
+    (
+        Count::Overtaken,
+        "overtaken",
+        "Operations whose outcome came after a takeover",
+    ),
+    (
+        Count::LeaseLost,
+        "leases_lost",
+        "Leases that were lost while the operation ran",
+    ),
+    (
+        Count::Unguarded,
+        "unguarded",
+        "Requests that ran without a claim because the store failed",
+    ),
+    (
+        Count::Mismatch,
+        "mismatches",
+        "Keys that were used for another request",
+    ),
+    (
+        Count::OtherCredential,
+        "other_credentials",
+        "Keys that were used by another credential",
+    ),
+];
+
+pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    let engine = admin.layer.engine();
+    let census = match timeout(CENSUS_MAX, engine.store().census()).await {
+        Ok(Ok(census)) => Some(census),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the store could not count its records");
+            None
+        }
+        Err(_) => None,
+    };
+    let mut out = String::new();
+    let written = admin
+        .metrics
+        .encode(&mut out)
+        .and_then(|()| text::encode_registry(&mut out, &standing(engine, census)))
+        .and_then(|()| text::encode_eof(&mut out));
+    match written {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], out).into_response()
+        }
+        Err(_) => {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Refusal::new(status, "the metrics could not be written", "report this").into_response()
+        }
+    }
+}
+
+/// How things stand now.
+fn standing(engine: &Engine, census: Option<Census>) -> Registry {
+    let mut registry = Registry::with_prefix("refrain");
+    registry.register_collector(Box::new(Counted(engine.clone())));
+    let tally = engine.tally();
+    let gauges = [
+        (
+            "waiting_duplicates",
+            "Duplicates that wait for an outcome now",
+            tally.waiting_now(),
+        ),
+        (
+            "held_ends",
+            "Ends that wait for a store that did not answer",
+            tally.held_now(),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        registry.register(name, help, gauge(value as u64));
+    }
+    if let Some(census) = census {
+        let help =
+            "Records by state; an outcome past retention may count as completed until it is swept";
+        registry.register("records", help, records(census));
+    }
+    registry
+}
+
+fn gauge(value: u64) -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge
+}
+
+fn records(census: Census) -> Family<[(&'static str, &'static str); 1], Gauge> {
+    let states = [
+        ("in-flight", census.in_flight),
+        ("completed", census.completed),
+        ("indeterminate", census.indeterminate),
+        ("tombstone", census.tombstones),
+        ("unreadable", census.unreadable),
+    ];
+    let family = Family::<[(&str, &str); 1], Gauge>::default();
+    for (state, count) in states {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        family.get_or_create(&[("state", state)]).set(count);
+    }
+    family
+}
+
+/// What the engine has counted itself.
+#[derive(Debug)]
+struct Counted(Engine);
+
+impl Collector for Counted {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (count, name, help) in COUNTS {
+            let counter = ConstCounter::new(self.0.tally().get(count));
+            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(metric)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! A record as JSON.
+//!
+//! Times are given as what is left of them: a store's clock is its own.
+
+use std::time::Duration;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use refrain::{
+    Outcome,
+    clock::Timestamp,
+    record::{Hold, State},
+    store::Reading,
+};
+use serde_json::{Map, Value, json};
+
+/// The record without its body.
+pub(super) fn summary(reading: &Reading) -> Value {
+    Value::Object(described(reading))
+}
+
+/// The record with all that is kept.
+pub(super) fn whole(reading: &Reading) -> Value {
+    let mut shown = described(reading);
+    shown.insert(
+        "fingerprint".into(),
+        reading.record.fingerprint.to_string().into(),
+    );
+    if let State::Completed { outcome, .. } = &reading.record.state {
+        shown.insert("headers".into(), pairs(outcome.headers()));
+        shown.insert("trailers".into(), pairs(outcome.trailers()));
+        if outcome.is_body_kept() {
+            let (name, body) = text(&outcome.body());
+            shown.insert(name.into(), body.into());
+        }
+    }
+    Value::Object(shown)
+}
+
+fn described(reading: &Reading) -> Map<String, Value> {
+    let Reading { id, record, now } = reading;
+    let left = |moment: Timestamp| seconds(moment.left(*now));
+    let mut shown = Map::new();
+    shown.insert("id".into(), id.to_string().into());
+    shown.insert("state".into(), json!(record.state.name()));
+    let fence = record.fence().map(|fence| fence.to_string());
+    shown.insert("fence".into(), fence.into());
+    let rest = match &record.state {
+        State::InFlight { hold, lease_ends } => {
+            shown.extend(held(hold, *now));
+            json!({ "lease_left_seconds": left(*lease_ends) })
+        }
+        State::Indeterminate { hold, reason } => {
+            shown.extend(held(hold, *now));
+            json!({ "reason": reason })
+        }
+        State::Completed {
+            outcome,
+            retention_ends,
+            remember_ends,
+            ..
+        } => {
+            shown.extend(ended(outcome));
+            let (retention, remember) = (left(*retention_ends), left(*remember_ends));
+            json!({ "retention_left_seconds": retention, "remember_left_seconds": remember })
+        }
+        State::Tombstone { remember_ends } => {
+            json!({ "remember_left_seconds": left(*remember_ends) })
+        }
+    };
+    shown.extend(object(rest));
+    shown
+}
+
+fn held(hold: &Hold, now: Timestamp) -> Map<String, Value> {
+    object(json!({
+        "guarantee": hold.guarantee,
+        "attempts": hold.attempts,
+        "attempts_max": hold.attempts_max,
+        "settle_left_seconds": seconds(hold.settles.left(now)),
+    }))
+}
+
+fn ended(outcome: &Outcome) -> Map<String, Value> {
+    object(json!({
+        "status": outcome.status(),
+        "body_kept": outcome.is_body_kept(),
+        "body_bytes": outcome.body().len(),
+        "outcome_bytes": outcome.encoded().len(),
+    }))
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}
+
+/// Name and value each: a name may stand twice.
+fn pairs<'a>(pairs: impl Iterator<Item = (&'a str, Bytes)>) -> Value {
+    pairs
+        .map(|(name, value)| json!([name, String::from_utf8_lossy(&value)]))
+        .collect()
+}
+
+/// Bytes as text where they are text.
+fn text(body: &[u8]) -> (&'static str, String) {
+    match std::str::from_utf8(body) {
+        Ok(text) => ("body", text.into()),
+        Err(_) => ("body_base64", BASE64_STANDARD.encode(body)),
+    }
+}
+
+fn seconds(left: Duration) -> f64 {
+    left.as_secs_f64()
+}

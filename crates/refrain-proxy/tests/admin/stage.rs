@@ -1,0 +1,196 @@
+//! A guarded shop with an admin listener, and somebody who asks it in real bytes.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body, routing::post};
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use refrain::{
+    Engine, Intent, Key, Operation, Outcome, Policy, RecordId, Scope, Verdict,
+    engine::Running,
+    http::RefrainLayer,
+    outcome::Packer,
+    record::Reason,
+    store::{AnyStore, Memory},
+};
+use refrain_proxy::admin::{self, Admin, Metrics};
+use refrain_testkit::ManualClock;
+use serde_json::Value;
+use tokio::{net::TcpListener, net::TcpStream, sync::oneshot, task::JoinHandle};
+use tower_service::Service as _;
+
+pub(crate) struct Stage {
+    pub(crate) address: SocketAddr,
+    pub(crate) engine: Engine,
+    pub(crate) clock: ManualClock,
+    pub(crate) is_draining: Arc<AtomicBool>,
+    /// The shop behind the layer.
+    shop: Router,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+    pub(crate) json: Value,
+}
+
+pub(crate) async fn open() -> Stage {
+    open_at("127.0.0.1:0", None).await
+}
+
+pub(crate) async fn open_at(address: &str, token: Option<&str>) -> Stage {
+    let clock = ManualClock::new();
+    let store = Memory::with_options(1 << 30, clock.shared());
+    open_on(AnyStore::new(store), clock, address, token).await
+}
+
+pub(crate) async fn open_on(
+    store: AnyStore,
+    clock: ManualClock,
+    address: &str,
+    token: Option<&str>,
+) -> Stage {
+    let policy = Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap();
+    let metrics = Metrics::new(&policy, "memory:");
+    let engine = Engine::new(store.with_meter(metrics.clone()));
+    let layer = RefrainLayer::new(engine.clone(), policy).with_observer(metrics.clone());
+    let shop = Router::new()
+        .route(
+            "/v1/payments",
+            post(async || (StatusCode::CREATED, "charged")),
+        )
+        .layer(layer.clone());
+    let listener = TcpListener::bind(address).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let is_draining = Arc::new(AtomicBool::new(false));
+    let admin = Admin {
+        layer,
+        metrics,
+        is_draining: is_draining.clone(),
+        token: token.map(Into::into),
+    };
+    let (stop, stopped) = oneshot::channel();
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    Stage {
+        address: SocketAddr::from(([127, 0, 0, 1], port)),
+        engine,
+        clock,
+        is_draining,
+        shop,
+        stop: Some(stop),
+        serving: tokio::spawn(admin::serve(listener, admin, shutdown)),
+    }
+}
+
+impl Stage {
+    /// Asks with the headers that a program would send.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &str) -> Answer {
+        let json: &[(&str, &str)] = &[("content-type", "application/json")];
+        let extra = if body.is_empty() { &[] } else { json };
+        self.ask_with(method, path, extra, body).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask(Method::GET, path, "").await
+    }
+
+    pub(crate) async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path);
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request = request.header(header::HOST, self.address.to_string());
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = Full::new(Bytes::copy_from_slice(body.as_bytes()));
+        let response = sender
+            .send_request(request.body(body).unwrap())
+            .await
+            .unwrap();
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            json: serde_json::from_str(&text).unwrap_or_default(),
+            text,
+        }
+    }
+
+    /// Pays at the shop.
+    pub(crate) async fn pay(&self, key: Option<&str>, user: &str, amount: &str) -> Response<Body> {
+        let mut request = Request::post("/v1/payments").header("authorization", user);
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let request = request.body(Body::from(amount.to_owned())).unwrap();
+        self.shop.clone().call(request).await.unwrap()
+    }
+
+    pub(crate) fn id(&self, key: &str) -> RecordId {
+        RecordId::derive(
+            self.engine.secret(),
+            &Scope::none(),
+            &Key::new(key).unwrap(),
+        )
+    }
+
+    /// Brings the record of `key` into flight.
+    pub(crate) async fn start(&self, key: &str) -> Running {
+        let intent = Intent::new(Scope::none(), Key::new(key).unwrap());
+        match self.engine.claim(&intent).await.unwrap() {
+            Verdict::Granted(guard) => guard.start(),
+            other => panic!("{key} is not free: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn complete(&self, key: &str, body: &[u8]) -> RecordId {
+        let mut packer = Packer::new(201, [("content-type", &b"text/plain"[..])]);
+        packer.push(body);
+        let outcome: Outcome = packer.finish([]);
+        let _ = self.start(key).await.complete(outcome).await.unwrap();
+        self.id(key)
+    }
+
+    pub(crate) async fn doubt(&self, key: &str) -> RecordId {
+        let mut running = self.start(key).await;
+        let _ = running.doubt(Reason::Timeout).await.unwrap();
+        self.id(key)
+    }
+
+    pub(crate) fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+    }
+
+    /// Ends the listener, which has a few seconds for it.
+    pub(crate) async fn close(mut self) -> std::io::Result<()> {
+        drop(self.stop.take());
+        let ended = tokio::time::timeout(Duration::from_secs(3), self.serving).await;
+        ended.expect("the listener ends").unwrap()
+    }
+}

@@ -1,0 +1,211 @@
+//! Probes and numbers.
+
+use std::time::Duration;
+
+use refrain::{
+    Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
+    record::Erased,
+    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading},
+};
+use refrain_testkit::ManualClock;
+
+use crate::stage::{self, Stage};
+
+/// A store that has gone away.
+#[derive(Debug)]
+struct Gone(Memory);
+
+fn gone<T>() -> Result<T> {
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "the store has gone away",
+    ))
+}
+
+impl Store for Gone {
+    async fn claim(&self, _: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        gone()
+    }
+    async fn settle(&self, _: RecordId, _: Fence, _: Settlement) -> Result<Settled> {
+        gone()
+    }
+    async fn renew(&self, _: RecordId, _: Fence, _: Duration) -> Result<Settled> {
+        gone()
+    }
+    async fn read(&self, _: RecordId) -> Result<Option<Reading>> {
+        gone()
+    }
+    async fn list(&self, _: &Query) -> Result<Page> {
+        gone()
+    }
+    async fn erase(&self, _: RecordId) -> Result<Erased> {
+        gone()
+    }
+    async fn census(&self) -> Result<Census> {
+        gone()
+    }
+    async fn sweep(&self, _: u32) -> Result<u32> {
+        gone()
+    }
+    fn guarantees(&self) -> Guarantees {
+        self.0.guarantees()
+    }
+    fn secret(&self) -> &Secret {
+        self.0.secret()
+    }
+}
+
+async fn without_store() -> Stage {
+    let store = AnyStore::new(Gone(Memory::new()));
+    stage::open_on(store, ManualClock::new(), "127.0.0.1:0", None).await
+}
+
+#[tokio::test]
+async fn it_is_ready_until_it_drains() {
+    let stage = stage::open().await;
+    assert_eq!(stage.get("/livez").await.status, 200);
+    let ready = stage.get("/readyz").await;
+    assert_eq!((ready.status, &ready.json["ready"]), (200, &true.into()));
+    stage.drain();
+    let draining = stage.get("/readyz").await;
+    assert_eq!(draining.status, 503);
+    assert_eq!(draining.json["reason"], "draining");
+    assert_eq!(stage.get("/livez").await.status, 200, "it lives on");
+}
+
+#[tokio::test]
+async fn a_store_that_is_gone_is_not_ready_and_still_lives() {
+    let stage = without_store().await;
+    assert_eq!(stage.get("/livez").await.status, 200);
+    let ready = stage.get("/readyz").await;
+    assert_eq!(
+        (ready.status, &ready.json["reason"]),
+        (503, &"store".into())
+    );
+    let detail = ready.json["detail"].as_str().unwrap();
+    assert!(detail.contains("has gone away"), "{detail}");
+    for path in [
+        "/api/records",
+        "/api/records/00000000000000000000000000000000",
+    ] {
+        let answer = stage.get(path).await;
+        assert_eq!(answer.status, 503, "{path}");
+        assert!(answer.json["fix"].is_string(), "{path}");
+    }
+    let refused = stage.pay(Some("a"), "Bearer ann", "amount=1").await;
+    assert_eq!(refused.status(), 503);
+    let text = stage.get("/metrics").await.text;
+    let lines = [
+        r#"refrain_requests_total{operation="POST /v1/payments",outcome="store-unavailable"} 1"#,
+        r#"refrain_store_errors_total{store="memory",op="census"} 1"#,
+    ];
+    for line in lines {
+        assert!(text.contains(line), "no {line} in\n{text}");
+    }
+    assert!(!text.contains("refrain_records{"), "nobody knows them");
+}
+
+#[tokio::test]
+async fn what_happened_is_counted_by_operation_and_outcome() {
+    let stage = stage::open().await;
+    assert_eq!(
+        stage
+            .pay(Some("a"), "Bearer ann", "amount=1")
+            .await
+            .status(),
+        201
+    );
+    assert_eq!(
+        stage
+            .pay(Some("a"), "Bearer ann", "amount=1")
+            .await
+            .status(),
+        201
+    );
+    assert_eq!(
+        stage
+            .pay(Some("a"), "Bearer ann", "amount=2")
+            .await
+            .status(),
+        422
+    );
+    assert_eq!(
+        stage
+            .pay(Some("two words"), "Bearer ann", "")
+            .await
+            .status(),
+        400
+    );
+    assert_eq!(
+        stage.pay(None, "Bearer ann", "amount=1").await.status(),
+        201
+    );
+    stage.doubt("b").await;
+    let answer = stage.get("/metrics").await;
+    let kind = answer.headers["content-type"].to_str().unwrap();
+    assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
+    let requests = |outcome: &str, count: u32| {
+        format!(
+            r#"refrain_requests_total{{operation="POST /v1/payments",outcome="{outcome}"}} {count}"#
+        )
+    };
+    let lines = [
+        requests("fresh-kept", 1),
+        requests("replayed", 1),
+        requests("key-reused", 1),
+        requests("key-invalid", 1),
+        requests("passed", 1),
+        r#"refrain_request_duration_seconds_count{operation="POST /v1/payments",outcome="replayed"} 1"#.into(),
+        r#"refrain_store_duration_seconds_count{store="memory",op="claim"} 4"#.into(),
+        r#"refrain_store_duration_seconds_count{store="memory",op="settle"} 2"#.into(),
+        r#"refrain_store_errors_total{store="memory",op="claim"} 0"#.into(),
+        r#"refrain_records{state="completed"} 1"#.into(),
+        r#"refrain_records{state="indeterminate"} 1"#.into(),
+        r#"refrain_records{state="in-flight"} 0"#.into(),
+        "refrain_claims_granted_total 2".into(),
+        "refrain_possible_duplicates_total 0".into(),
+        "refrain_doubts_total 1".into(),
+        "refrain_waiting_duplicates 0".into(),
+    ];
+    for line in lines {
+        let is_there = answer.text.lines().any(|it| it == line);
+        assert!(is_there, "no {line} in\n{}", answer.text);
+    }
+    assert!(answer.text.ends_with("# EOF\n"));
+    assert!(!answer.text.contains("ann"), "no caller is shown");
+}
+
+#[tokio::test]
+async fn what_waits_is_counted_while_it_waits() {
+    let stage = stage::open().await;
+    let running = stage.start("slow").await;
+    let engine = stage.engine.clone();
+    let waiting = tokio::spawn(async move {
+        let key = refrain::Key::new("slow").unwrap();
+        let intent = refrain::Intent::new(refrain::Scope::none(), key);
+        engine.claim(&intent).await
+    });
+    for _ in 0..1_000 {
+        if stage.engine.tally().waiting_now() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let text = stage.get("/metrics").await.text;
+    assert!(text.contains("refrain_waiting_duplicates 1\n"), "{text}");
+    assert!(
+        text.contains(r#"refrain_records{state="in-flight"} 1"#),
+        "{text}"
+    );
+    let outcome = refrain::Outcome::new(200, "done");
+    let _ = running.complete(outcome).await.unwrap();
+    let _ = waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn it_ends_with_its_idle_connections() {
+    let stage = stage::open().await;
+    let _idle = tokio::net::TcpStream::connect(stage.address).await.unwrap();
+    assert_eq!(stage.get("/livez").await.status, 200);
+    stage.close().await.unwrap();
+}

@@ -1,0 +1,165 @@
+//! What the layer decided about a request, for those who count.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use http::Response;
+use tokio::time::Instant;
+
+use super::{
+    Code,
+    body::Body,
+    layer::Shared,
+    service::{Answer, Carried},
+};
+use crate::{Operation, policy::Mode};
+
+/// Is told what was decided about each request to a guarded operation, once. Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
+///
+/// Called on the way of every request: it must be quick, and must not block.
+pub trait Observer: Debug + Send + Sync + 'static {
+    /// The answer is ready, that long after the request came; its body may still be on its way.
+    fn decided(&self, operation: &Operation, decision: Decision, took: Duration);
+}
+
+macro_rules! decisions {
+    ($($(#[$doc:meta])* $decision:ident = $label:literal,)*) => {
+        /// What the layer decided about a request.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Decision { $($(#[$doc])* $decision,)* }
+
+        impl Decision {
+            /// Every decision there is, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$decision,)*];
+
+            /// Its name in metrics.
+            #[must_use]
+            pub fn label(self) -> &'static str {
+                match self { $(Self::$decision => $label,)* }
+            }
+        }
+    };
+}
+
+decisions! {
+    /// It ran, and its outcome is kept.
+    FreshKept = "fresh-kept",
+    /// It ran or was refused, and its key is free again.
+    FreshReleased = "fresh-released",
+    /// A stored outcome was replayed.
+    Replayed = "replayed",
+    /// A duplicate got the answer of the refused one that it waited for.
+    Refused = "refused",
+    /// Somebody else is running it.
+    InFlight = "in-flight",
+    /// The key was used for another request.
+    KeyReused = "key-reused",
+    /// There was no key where one is required.
+    KeyMissing = "key-missing",
+    /// The key was malformed.
+    KeyInvalid = "key-invalid",
+    /// The record belongs to another credential.
+    CredentialChanged = "credential-changed",
+    /// It may or may not have taken effect.
+    OutcomeUnknown = "outcome-unknown",
+    /// Nothing was sent.
+    UpstreamUnreachable = "upstream-unreachable",
+    /// Its outcome is known, and its body was not kept.
+    BodyNotKept = "body-not-kept",
+    /// The key is past retention.
+    KeyExpired = "key-expired",
+    /// The store did not answer; nothing ran.
+    StoreUnavailable = "store-unavailable",
+    /// The request's body was over the cap.
+    RequestTooLarge = "request-too-large",
+    /// It had no key, and none is required: it passed unguarded.
+    Passed = "passed",
+    /// The store did not answer, and the policy lets it pass unguarded.
+    Unguarded = "unguarded",
+    /// It passed, and was only watched.
+    Observed = "observed",
+    /// The service failed without an answer.
+    Failed = "failed",
+    /// The client hung up before there was an answer.
+    HungUp = "hung-up",
+}
+
+impl From<Code> for Decision {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::InFlight => Self::InFlight,
+            Code::KeyReused => Self::KeyReused,
+            Code::KeyMissing => Self::KeyMissing,
+            Code::KeyInvalid => Self::KeyInvalid,
+            Code::CredentialChanged => Self::CredentialChanged,
+            Code::OutcomeUnknown => Self::OutcomeUnknown,
+            Code::UpstreamUnreachable => Self::UpstreamUnreachable,
+            Code::BodyNotKept => Self::BodyNotKept,
+            Code::KeyExpired => Self::KeyExpired,
+            Code::StoreUnavailable => Self::StoreUnavailable,
+            Code::RequestTooLarge => Self::RequestTooLarge,
+        }
+    }
+}
+
+impl Shared {
+    /// Marks the answer with what was decided, if anybody wants to know.
+    pub(super) fn marked<R>(&self, decision: Decision, mut response: Response<R>) -> Response<R> {
+        if self.observer.is_some() {
+            response.extensions_mut().insert(decision);
+        }
+        response
+    }
+}
+
+/// Tells the observer what became of the request, also if its client hangs up.
+pub(super) async fn observed<R, E>(
+    observer: Arc<dyn Observer>,
+    operation: Arc<Operation>,
+    answer: impl Future<Output = Answer<R, E>>,
+) -> Answer<R, E>
+where
+    R: Carried,
+{
+    let mut telling = Telling {
+        observer,
+        operation,
+        since: tokio::time::Instant::now(),
+        decision: Some(Decision::HungUp),
+    };
+    let mut answer = answer.await;
+    telling.decision = decision(&telling.operation, &mut answer);
+    answer
+}
+
+fn decision<R, E>(
+    operation: &Operation,
+    answer: &mut Result<Response<Body<R>>, E>,
+) -> Option<Decision> {
+    let Ok(response) = answer else {
+        return Some(Decision::Failed);
+    };
+    let decision = response.extensions_mut().remove();
+    match operation.mode {
+        Mode::Observe => Some(Decision::Observed),
+        Mode::Enforce => decision,
+    }
+}
+
+/// Tells when it is dropped.
+struct Telling {
+    observer: Arc<dyn Observer>,
+    operation: Arc<Operation>,
+    since: Instant,
+    /// `None` where nothing was decided: the request could not be read.
+    decision: Option<Decision>,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(decision) = self.decision {
+            let took = self.since.elapsed();
+            self.observer.decided(&self.operation, decision, took);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Which record a request belongs to, found without running it.
+
+use bytes::Bytes;
+use http::request::Parts;
+
+use super::{RefrainLayer, extract, service::intent};
+use crate::{Error, ErrorKind, Key, RecordId, Result, policy::Mode};
+
+/// Where the record of a request is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// The operation that the request belongs to.
+    pub operation: String,
+    /// Which record.
+    pub record: RecordId,
+}
+
+impl RefrainLayer {
+    /// The record of a request, by the same scope and key that the layer would take; `key` in place of the request's own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the policy guards no such operation, there is no key, or what there is cannot be used.
+    pub fn locate(&self, head: &Parts, body: &Bytes, key: Option<Key>) -> Result<Located> {
+        let (method, path) = (head.method.as_str(), head.uri.path());
+        let policy = &self.shared.policy;
+        let found = policy.find(method, path).ok_or_else(|| {
+            invalid(format!(
+                "the policy guards no operation for {method} {path}; check both"
+            ))
+        })?;
+        let operation = &found.operation;
+        let content = extract::content(head, body);
+        let sent = || extract::find_key(&operation.key, operation.syntax, head, &content);
+        let key = match key {
+            Some(key) => Some(key),
+            None => sent()?,
+        };
+        let key = key.ok_or_else(|| invalid("the request holds no key; name one".into()))?;
+        let mut intent = intent(&self.shared, &found, key, head, body)?;
+        if operation.mode == Mode::Observe {
+            intent.scope = super::observe::scope(intent.scope);
+        }
+        Ok(Located {
+            operation: operation.name.clone(),
+            record: RecordId::derive(self.shared.engine.secret(), &intent.scope, &intent.key),
+        })
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}

@@ -1,0 +1,106 @@
+//! Erasing, and counting what is there: what operators ask of the folder.
+//!
+//! An image that ends by time needs no later one to make it void, so a note in the log would not outlast compaction.
+//! An erased image is named in the manifest instead, and with its segment it leaves both the disk and the manifest.
+
+use super::{Census, Error, ErrorKind, Result, Shared, Slot, image::Kind, lock, segment::Location};
+use crate::{
+    key::RecordId,
+    record::{Change, Command, Erased, Reply, step},
+    store::StateName,
+};
+
+/// So many erased images may wait for their segments to be swept: the manifest is written anew for each.
+const ERASED_MAX: usize = 10_000;
+
+impl Shared {
+    /// Takes a record away if its end is known.
+    pub(super) fn erase(&self, id: RecordId) -> Result<Erased> {
+        // Nothing is moved meanwhile.
+        let _no_sweep = lock(&self.keeper.sweeping);
+        loop {
+            let slot = self.table.get(id);
+            let stepped = step(self.find(id)?, Command::Erase, self.clock.now());
+            match (slot, stepped.change, stepped.reply) {
+                (Some(Slot::Stored(at)), Change::Record, _) => {
+                    self.note_erased(at)?;
+                    self.forget_erased(id, at);
+                    return Ok(Erased::Gone);
+                }
+                // It ended between the two looks.
+                (_, Change::Record, _) => {}
+                (_, _, Reply::Erased(erased)) => return Ok(erased),
+                _ => return Err(super::mixed_up()),
+            }
+        }
+    }
+
+    /// Makes it durable that the image there counts no more.
+    fn note_erased(&self, at: Location) -> Result<()> {
+        if lock(&self.manifest).erased.len() >= ERASED_MAX {
+            let message = format!(
+                "{ERASED_MAX} erased records have not been swept yet; try again in a few seconds, \
+                 or when the store has gone on to its next segment"
+            );
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        let place = (at.segment, u64::from(at.offset));
+        self.edit_manifest(|manifest| {
+            manifest.erased.insert(place);
+        })
+        .map_err(|error| self.erase_failed(&error))
+    }
+
+    fn forget_erased(&self, id: RecordId, at: Location) {
+        self.table.with(id, |entry| {
+            // Past its time it may have begun another life.
+            if matches!(entry.get(), Some(Slot::Stored(now)) if *now == at) {
+                entry.take();
+            }
+        });
+    }
+
+    fn erase_failed(&self, error: &std::io::Error) -> Error {
+        if !super::writer::is_full(error) {
+            self.shut(error);
+        }
+        let folder = self.folder.path.display();
+        let message = format!("the record could not be erased from the store {folder}: {error}");
+        Error::new(ErrorKind::Unavailable, message)
+    }
+
+    /// Whether an erased image lies in this segment.
+    pub(super) fn has_erased(&self, segment: u32) -> bool {
+        let manifest = lock(&self.manifest);
+        let mut places = manifest.erased.range((segment, 0)..=(segment, u64::MAX));
+        places.next().is_some()
+    }
+
+    /// Counts from the index alone.
+    pub(super) fn census(&self) -> Result<Census> {
+        self.check_open()?;
+        let now = self.clock.now();
+        let mut census = Census::default();
+        self.table.each(|slot| match slot {
+            Slot::Live(live) => census.count_at(&live.record, now),
+            Slot::Stored(at) if at.kind() == Kind::Tombstone => census.tombstones += 1,
+            Slot::Stored(_) => census.completed += 1,
+            Slot::Damaged => census.unreadable += 1,
+        });
+        Ok(census)
+    }
+}
+
+impl Slot {
+    /// Whether the record may be in this state: time makes the one of the other, and never back.
+    pub(super) fn may_be(&self, state: StateName) -> bool {
+        let is_live = matches!(state, StateName::InFlight | StateName::Indeterminate);
+        match self {
+            Self::Live(_) => is_live,
+            Self::Stored(at) if at.kind() == Kind::Tombstone => state == StateName::Tombstone,
+            Self::Stored(_) => !is_live,
+            // Left out of lists all the same, with a word in the log.
+            Self::Damaged => true,
+        }
+    }
+}
