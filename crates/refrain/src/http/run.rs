@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Error, Intent, Outcome, Verdict,
     engine::{Guard, Running},
-    policy::{Ending, Operation},
+    policy::{Ending, Operation, Reply},
     record::{Reason, Settled},
 };
 
@@ -94,13 +94,16 @@ impl Run {
     async fn run<W, R, E>(self, mut work: Pin<Box<W>>, running: Running) -> Ran<R, E>
     where
         W: Future<Output = Called<R, E>> + Send + 'static,
-        R: Send,
-        E: Send,
+        R: Carried,
+        E: Send + 'static,
     {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
         if let Ok(called) = timeout_at(patience, caught(&mut work)).await {
-            return Box::pin(self.settle(running, called)).await;
+            return match called {
+                Called::Begun(begun) => self.stream(running, *begun),
+                called => Box::pin(self.settle(running, called)).await,
+            };
         }
         Box::pin(self.late(work, running, deadline)).await
     }
@@ -114,14 +117,21 @@ impl Run {
     ) -> Ran<R, E>
     where
         W: Future<Output = Called<R, E>> + Send + 'static,
-        R: Send,
-        E: Send,
+        R: Carried,
+        E: Send + 'static,
     {
         doubt(&mut running, Reason::Timeout).await;
         // Behind the deadline the attempt is ended here, so that it cannot act.
         tokio::spawn(async move {
-            if let Ok(called) = timeout_at(deadline, caught(&mut work)).await {
-                complete_late(running, &self.operation, called).await;
+            let operation = &*self.operation;
+            let listening = async {
+                match caught(&mut work).await {
+                    Called::Begun(begun) => begun.read(operation).await,
+                    called => called,
+                }
+            };
+            if let Ok(called) = timeout_at(deadline, listening).await {
+                complete_late(running, operation, called).await;
             }
         });
         failed(unknown(Reason::Timeout))
@@ -129,15 +139,17 @@ impl Run {
 
     async fn settle<R, E>(&self, mut running: Running, called: Called<R, E>) -> Ran<R, E> {
         match called {
-            Called::Response(response) => {
-                let (head, read) = *response;
-                match self.plan(&running, head, read) {
-                    Plan::Keep(outcome, fresh) => self.keep(running, outcome, fresh).await,
-                    Plan::Release(answer, fresh) => {
-                        Box::pin(self.release(running, answer, fresh)).await
-                    }
+            Called::Response(response) => match self.plan(&running, *response) {
+                Plan::Keep(outcome, fresh) => match self.keep(running, outcome).await {
+                    Ok(()) => fresh,
+                    Err(instead) => instead,
+                },
+                Plan::Release(answer, fresh) => {
+                    Box::pin(self.release(running, answer, fresh)).await
                 }
-            }
+            },
+            // Passed on before.
+            Called::Begun(_) => failed(unknown(Reason::Dropped)),
             Called::Error(error) => {
                 Box::pin(doubt(&mut running, Reason::Failed)).await;
                 Ran::Erred(error)
@@ -157,14 +169,10 @@ impl Run {
     }
 
     /// What becomes of the key, and the answer that leaves once that is stored.
-    fn plan<R, E>(
-        &self,
-        running: &Running,
-        mut head: response::Parts,
-        read: Read<R>,
-    ) -> Plan<R, E> {
+    fn plan<R, E>(&self, running: &Running, answered: Answered<R>) -> Plan<R, E> {
         let operation = &*self.operation;
-        match (ending(operation, &mut head), read) {
+        let Answered { head, read, ending } = answered;
+        match (ending, read) {
             (Ending::Keep, Read::Whole(body, trailers)) => {
                 let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_deref());
                 let outcome = outcome.sealed(running.id());
@@ -187,21 +195,25 @@ impl Run {
         }
     }
 
-    /// Stores the outcome; `ran` leaves only when that is done.
-    async fn keep<R, E>(&self, running: Running, outcome: Outcome, ran: Ran<R, E>) -> Ran<R, E> {
+    /// Stores the outcome; if that cannot be, answers what leaves instead of it.
+    pub(super) async fn keep<R, E>(
+        &self,
+        running: Running,
+        outcome: Outcome,
+    ) -> Result<(), Ran<R, E>> {
         let mut running = running;
         loop {
             match running.complete(outcome.clone()).await {
-                Ok(Settled::Applied) => return ran,
+                Ok(Settled::Applied) => return Ok(()),
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
-                Err(error) => return failed(not_stored(&error)),
+                Err(error) => return Err(failed(not_stored(&error))),
             }
             // Overtaken: what counts is what the other one made of it.
             running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
                 // Nothing, so this outcome is stored after all. What has run is not run again.
                 Ok(Verdict::Granted(guard)) => guard.start(),
-                Ok(other) => return Ran::Overtaken(Box::new(other)),
-                Err(error) => return failed(not_stored(&error)),
+                Ok(other) => return Err(Ran::Overtaken(Box::new(other))),
+                Err(error) => return Err(failed(not_stored(&error))),
             };
         }
     }
@@ -236,11 +248,33 @@ enum Plan<R, E> {
 
 /// What calling the operation gave.
 enum Called<R, E> {
-    Response(Box<(response::Parts, Read<R>)>),
+    Response(Box<Answered<R>>),
+    /// An answer that is passed on as it comes.
+    Begun(Box<Begun<R>>),
     /// The service failed.
     Error(E),
     /// There is no answer, or only a part of one.
     Failure(Failure),
+}
+
+/// An answer that was read as far as its cap allows.
+pub(super) struct Answered<R> {
+    head: response::Parts,
+    read: Read<R>,
+    ending: Ending,
+}
+
+/// An answer that is kept, of which the head has come.
+pub(super) struct Begun<R> {
+    pub(super) head: response::Parts,
+    pub(super) body: R,
+}
+
+impl<R: Carried> Begun<R> {
+    /// The same answer as if it were not passed on as it comes.
+    async fn read<E>(self, operation: &Operation) -> Called<R, E> {
+        read(self.head, self.body, Ending::Keep, operation).await
+    }
 }
 
 /// Awaits the answer; `None` stands for an operation that panicked before it gave a future.
@@ -259,9 +293,24 @@ where
     if let Some(failure) = response.extensions().get::<Failure>() {
         return Called::Failure(*failure);
     }
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    let ending = ending(&operation, &mut head);
+    let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
+    // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
+    if is_streamed && !body.is_end_stream() {
+        return Called::Begun(Box::new(Begun { head, body }));
+    }
+    read(head, body, ending, &operation).await
+}
+
+async fn read<R: Carried, E>(
+    head: response::Parts,
+    body: R,
+    ending: Ending,
+    operation: &Operation,
+) -> Called<R, E> {
     match capture::read(body, operation.outcome_bytes_max).await {
-        Ok(read) => Called::Response(Box::new((head, read))),
+        Ok(read) => Called::Response(Box::new(Answered { head, read, ending })),
         Err(_) => Called::Failure(Failure::Lost(Reason::Truncated)),
     }
 }
@@ -281,7 +330,7 @@ where
     .await
 }
 
-fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
+pub(super) fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
     Ran::Answered(Box::new(Response::from_parts(head, body)))
 }
 
@@ -309,7 +358,7 @@ pub(super) fn ending(operation: &Operation, head: &mut response::Parts) -> Endin
     }
 }
 
-async fn doubt(running: &mut Running, reason: Reason) {
+pub(super) async fn doubt(running: &mut Running, reason: Reason) {
     if let Err(error) = running.doubt(reason).await {
         tracing::error!(record = %running.id(), %error, "a doubt could not be stored; the lease lapses instead");
     }
@@ -318,17 +367,16 @@ async fn doubt(running: &mut Running, reason: Reason) {
 /// The truth came after the caller was told that it is not known.
 async fn complete_late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
     if let Called::Response(response) = called {
-        let (mut head, read) = *response;
-        if ending(operation, &mut head) == Ending::Release {
+        let Answered { head, read, ending } = *response;
+        if ending == Ending::Release {
             // Doubt is not taken back by an answer that says nothing about effects.
             return;
         }
-        let body = match &read {
-            Read::Whole(body, trailers) => Some((body, trailers.as_deref())),
-            Read::Over(..) => None,
+        let (body, trailers) = match &read {
+            Read::Whole(body, trailers) => (Some(&body[..]), trailers.as_deref()),
+            Read::Over(..) => (None, None),
         };
-        let trailers = body.and_then(|(_, trailers)| trailers);
-        let outcome = capture::outcome(operation, &head, body.map(|(body, _)| body), trailers);
+        let outcome = capture::outcome(operation, &head, body, trailers);
         if let Err(error) = running.complete(outcome).await {
             tracing::error!(%error, "a late outcome could not be stored");
         }

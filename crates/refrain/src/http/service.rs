@@ -22,10 +22,11 @@ use super::{
     problem::Problem,
     reply,
     run::{self, Ran, Run, Task},
+    streamed::Streamed,
 };
 use crate::{
     Error, Fingerprint, Intent, Key, Verdict,
-    engine::{Count, Guard, Turn},
+    engine::{Count, Guard, Live, Turn},
     policy::{Match, Mode, OnStoreFailure, ReplayTo},
     record::Reason,
 };
@@ -162,6 +163,16 @@ impl Shared {
         self.refuse(&problem)
     }
 
+    /// The answer of the one in flight, as it comes.
+    fn follow<R>(&self, live: &Live) -> Response<Body<R>> {
+        let answer = live.get::<Streamed>().and_then(|it| it.follow());
+        // It has become too long just now, or too many read it.
+        answer.unwrap_or_else(|| {
+            let lease_left = RETRY_AFTER_MAX;
+            self.other(&Verdict::<Guard>::InFlight { lease_left })
+        })
+    }
+
     fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
         problem.response(&self.problems)
     }
@@ -254,6 +265,7 @@ impl<S> Guarding<S> {
             Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
             Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
             Ok(Turn::Refused(answer)) => return Ok(reply::answer(&answer)),
+            Ok(Turn::Live(live)) => return Ok(self.shared.follow(&live)),
             Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
         };
         let shared = self.shared.clone();
