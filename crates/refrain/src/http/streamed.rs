@@ -96,7 +96,10 @@ type Trailers = Option<Box<HeaderMap>>;
 
 impl Recording {
     async fn record<R: Carried>(mut self, body: R) {
-        let trailers = match self.take(body).await {
+        let taken = self.take(body).await;
+        // Who comes now waits for what becomes of it, which may be another end than a stream can tell.
+        self.running.hide();
+        let trailers = match taken {
             Ok(trailers) => trailers,
             // The doubt comes before the cut: who asks again at once is told the truth.
             Err(reason) => return run::doubt(&mut self.running, reason).await,
