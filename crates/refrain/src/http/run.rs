@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Code, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
-    body::Body,
+    body::{Body, BodyError},
     capture::{self, Read},
     layer::Shared,
     problem::Problem,
@@ -100,10 +100,7 @@ impl Run {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
         if let Ok(called) = timeout_at(patience, caught(&mut work)).await {
-            return match called {
-                Called::Begun(begun) => self.stream(running, *begun),
-                called => Box::pin(self.settle(running, called)).await,
-            };
+            return Box::pin(self.settle(running, called)).await;
         }
         Box::pin(self.late(work, running, deadline)).await
     }
@@ -137,9 +134,12 @@ impl Run {
         failed(unknown(Reason::Timeout))
     }
 
-    async fn settle<R, E>(&self, mut running: Running, called: Called<R, E>) -> Ran<R, E> {
+    async fn settle<R, E>(self, mut running: Running, called: Called<R, E>) -> Ran<R, E>
+    where
+        R: Carried,
+    {
         match called {
-            Called::Response(response) => match self.plan(&running, *response) {
+            Called::Response(ending, response) => match self.plan(&running, ending, *response) {
                 Plan::Keep(outcome, fresh) => match self.keep(running, outcome).await {
                     Ok(()) => fresh,
                     Err(instead) => instead,
@@ -148,8 +148,7 @@ impl Run {
                     Box::pin(self.release(running, answer, fresh)).await
                 }
             },
-            // Passed on before.
-            Called::Begun(_) => failed(unknown(Reason::Dropped)),
+            Called::Begun(begun) => self.stream(running, *begun),
             Called::Error(error) => {
                 Box::pin(doubt(&mut running, Reason::Failed)).await;
                 Ran::Erred(error)
@@ -169,9 +168,13 @@ impl Run {
     }
 
     /// What becomes of the key, and the answer that leaves once that is stored.
-    fn plan<R, E>(&self, running: &Running, answered: Answered<R>) -> Plan<R, E> {
+    fn plan<R, E>(
+        &self,
+        running: &Running,
+        ending: Ending,
+        (head, read): (response::Parts, Read<R>),
+    ) -> Plan<R, E> {
         let operation = &*self.operation;
-        let Answered { head, read, ending } = answered;
         match (ending, read) {
             (Ending::Keep, Read::Whole(body, trailers)) => {
                 let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_deref());
@@ -248,7 +251,8 @@ enum Plan<R, E> {
 
 /// What calling the operation gave.
 enum Called<R, E> {
-    Response(Box<Answered<R>>),
+    /// An answer that was read as far as its cap allows, and what becomes of the key.
+    Response(Ending, Box<(response::Parts, Read<R>)>),
     /// An answer that is passed on as it comes.
     Begun(Box<Begun<R>>),
     /// The service failed.
@@ -257,11 +261,13 @@ enum Called<R, E> {
     Failure(Failure),
 }
 
-/// An answer that was read as far as its cap allows.
-pub(super) struct Answered<R> {
-    head: response::Parts,
-    read: Read<R>,
-    ending: Ending,
+impl<R, E> Called<R, E> {
+    fn read(head: response::Parts, read: Result<Read<R>, BodyError>, ending: Ending) -> Self {
+        match read {
+            Ok(read) => Self::Response(ending, Box::new((head, read))),
+            Err(_) => Self::Failure(Failure::Lost(Reason::Truncated)),
+        }
+    }
 }
 
 /// An answer that is kept, of which the head has come.
@@ -273,7 +279,8 @@ pub(super) struct Begun<R> {
 impl<R: Carried> Begun<R> {
     /// The same answer as if it were not passed on as it comes.
     async fn read<E>(self, operation: &Operation) -> Called<R, E> {
-        read(self.head, self.body, Ending::Keep, operation).await
+        let read = capture::read(self.body, operation.outcome_bytes_max).await;
+        Called::read(self.head, read, Ending::Keep)
     }
 }
 
@@ -300,19 +307,8 @@ where
     if is_streamed && !body.is_end_stream() {
         return Called::Begun(Box::new(Begun { head, body }));
     }
-    read(head, body, ending, &operation).await
-}
-
-async fn read<R: Carried, E>(
-    head: response::Parts,
-    body: R,
-    ending: Ending,
-    operation: &Operation,
-) -> Called<R, E> {
-    match capture::read(body, operation.outcome_bytes_max).await {
-        Ok(read) => Called::Response(Box::new(Answered { head, read, ending })),
-        Err(_) => Called::Failure(Failure::Lost(Reason::Truncated)),
-    }
+    let read = capture::read(body, operation.outcome_bytes_max).await;
+    Called::read(head, read, ending)
 }
 
 /// Runs `work`; a panic in it ends there.
@@ -366,8 +362,8 @@ pub(super) async fn doubt(running: &mut Running, reason: Reason) {
 
 /// The truth came after the caller was told that it is not known.
 async fn complete_late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
-    if let Called::Response(response) = called {
-        let Answered { head, read, ending } = *response;
+    if let Called::Response(ending, response) = called {
+        let (head, read) = *response;
         if ending == Ending::Release {
             // Doubt is not taken back by an answer that says nothing about effects.
             return;
