@@ -24,6 +24,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use crate::{
     Fingerprint, Outcome, Result,
     key::{Credential, Key, Scope, Secret},
@@ -33,18 +35,21 @@ use crate::{
 };
 
 mod asking;
+mod care;
 mod flight;
 mod guard;
 mod keeper;
+mod live;
 mod lost;
 mod operator;
 mod probe;
 mod tally;
 
 use asking::Asking;
-use flight::{Ended, Flight, Flights};
+use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
 use keeper::Post;
+pub use live::Live;
 pub use operator::{REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
@@ -64,6 +69,8 @@ struct Inner {
     tally: Tally,
     /// Where dropped guards are settled and leases renewed.
     post: Post,
+    /// Turns for probes that are asked in the background.
+    probes: Arc<Semaphore>,
 }
 
 /// One intended effect: what is to run once, and on which terms.
@@ -107,6 +114,8 @@ pub enum Turn {
     /// The one that was waited for was refused before it took effect; this was its answer.
     /// It is not stored, and asking again runs it again.
     Refused(Outcome),
+    /// It is in flight in this process, and shows its answer as it comes. Only [`Engine::attend`] gives this.
+    Live(Live),
 }
 
 impl Engine {
@@ -118,6 +127,7 @@ impl Engine {
                 flights: Flights::new(),
                 tally: Tally::default(),
                 post: Post::default(),
+                probes: Arc::new(Semaphore::new(care::ASKED_AT_ONCE)),
             }),
         }
     }
@@ -155,7 +165,7 @@ impl Engine {
     /// May be dropped: a claim that was granted and could not be handed over is released.
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
         self.inner.keep();
-        let asking = Asking::new(self, intent);
+        let asking = Asking::new(self, intent, false);
         loop {
             // An answer of somebody else's refused run is nobody's verdict: what is left of the time to wait is used.
             let turn = asking.ask().await?;
@@ -166,7 +176,8 @@ impl Engine {
         }
     }
 
-    /// As [`claim`](Self::claim), but who waited for one that was refused gets its answer instead of a turn of their own.
+    /// As [`claim`](Self::claim), but who waited for one that was refused gets its answer instead of a turn of their own,
+    /// and who comes to one that [shows](Running::show) its answer as it comes gets to see it.
     ///
     /// # Errors
     /// When the store cannot answer: then nothing may run.
@@ -175,7 +186,7 @@ impl Engine {
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
         self.inner.keep();
-        let asking = Asking::new(self, intent);
+        let asking = Asking::new(self, intent, true);
         let turn = match asking.ask_now() {
             Some(turn) => turn?,
             // A future is as large as its largest branch, and is moved about as a whole.

@@ -2,6 +2,8 @@
 //!
 //! What the policy does not name streams through untouched.
 //! A guarded operation runs detached from its client's connection: hanging up cancels neither it nor the recording of its outcome.
+//! Its answer leaves once its outcome is durable; with `reply = "streamed"` it leaves as it comes, is recorded beside,
+//! and is cut off unless its outcome could be stored.
 //!
 //! ```
 //! use axum::{Router, routing::post};
@@ -30,6 +32,8 @@ pub use decision::{Decision, Observer};
 mod layer;
 pub use layer::RefrainLayer;
 
+mod live;
+
 mod locate;
 pub use locate::Located;
 
@@ -47,6 +51,8 @@ mod run;
 
 mod service;
 pub use service::{RefrainService, ResponseFuture};
+
+mod streamed;
 
 mod watch;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use refrain::{
     Guarantee,
-    policy::{Class, Ending, File, Operation, Policy, Probe, Statuses, Terms, units},
+    policy::{Class, Ending, File, Operation, Policy, Probe, Reply, Statuses, Terms, units},
 };
 
 fn statuses(texts: &[&str]) -> Vec<Statuses> {
@@ -218,7 +218,7 @@ fn a_policy_refuses_what_breaks_its_rules() {
         change(&mut operation);
         Policy::new(vec![operation])
     };
-    let cases: [(Edit, &str); 10] = [
+    let cases: [(Edit, &str); 11] = [
         (|o| o.terms.lease = Duration::ZERO, "`lease` is 0s"),
         (|o| o.terms.attempts_max = 0, "`attempts_max` is 0"),
         (
@@ -250,12 +250,20 @@ fn a_policy_refuses_what_breaks_its_rules() {
             |o| o.probe = Some("GET /y/{other}".parse().unwrap()),
             "{other}",
         ),
+        (
+            |o| {
+                o.reply = Reply::Streamed;
+                o.terms.lease = Duration::from_secs(91);
+            },
+            "`settle_after` (1m30s) is shorter than `lease` (1m31s)",
+        ),
     ];
     for (edit, expected) in cases {
         let error = change(edit).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     }
     assert!(change(|o| o.scope = vec!["path:id".parse().unwrap()]).is_ok());
+    assert!(change(|o| o.reply = Reply::Streamed).is_ok());
     let pair = ["POST /a/{x}", "POST|PUT /a/{y}"].map(|pattern| Operation::new(pattern).unwrap());
     let error = Policy::new(pair.to_vec()).unwrap_err().to_string();
     assert!(error.contains("match the same requests"), "{error}");

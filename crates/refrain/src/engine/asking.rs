@@ -1,10 +1,13 @@
 //! One caller who asks until there is an answer or the time to wait is over.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Count, Ended, Engine, Finding, Inner, Intent, Probe, Turn, lost::Asked};
+use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Asked};
 use crate::{
     Result,
     key::RecordId,
@@ -23,6 +26,8 @@ pub(super) struct Asking<'a> {
     intent: &'a Intent,
     claim: Claim,
     deadline: Instant,
+    /// Whether the answer of one in flight is wanted as it comes.
+    follows: bool,
 }
 
 /// What waiting for a record in flight came to.
@@ -34,7 +39,7 @@ enum Waited {
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn new(engine: &'a Engine, intent: &'a Intent) -> Self {
+    pub(super) fn new(engine: &'a Engine, intent: &'a Intent, follows: bool) -> Self {
         let terms = &intent.terms;
         let claim = Claim {
             id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
@@ -51,6 +56,7 @@ impl<'a> Asking<'a> {
             intent,
             claim,
             deadline: tokio::time::Instant::now() + terms.wait.min(WAIT_MAX),
+            follows,
         }
     }
 
@@ -92,8 +98,16 @@ impl<'a> Asking<'a> {
     }
 
     fn turn(&self, verdict: Verdict, asked: Instant) -> Turn {
-        let terms = &self.intent.terms;
-        Turn::Verdict(verdict.map(|grant| self.inner().grant(&self.claim, grant, terms, asked)))
+        let grant = |grant| {
+            let guard = self
+                .inner()
+                .grant(&self.claim, grant, &self.intent.terms, asked);
+            if self.intent.probe.is_some() {
+                guard.probed_as(self.intent);
+            }
+            guard
+        };
+        Turn::Verdict(verdict.map(grant))
     }
 
     fn inner(&self) -> &'a Arc<Inner> {
@@ -121,18 +135,28 @@ impl<'a> Asking<'a> {
     }
 
     async fn wait(&self, pause: &mut Duration, lease_left: Duration) -> Waited {
+        let flight = self.inner().flights.find(&self.claim);
+        // To follow is not to wait.
+        if self.follows
+            && let Some(live) = flight.as_ref().and_then(|flight| flight.live())
+        {
+            return Waited::Turn(Turn::Live(live));
+        }
         if tokio::time::Instant::now() >= self.deadline {
             return Waited::TimeIsUp;
         }
-        if let Some(flight) = self.inner().flights.find(&self.claim) {
+        if let Some(flight) = flight {
             let _waiting = self.inner().tally.waiting();
-            return match timeout_at(self.deadline, flight.ended()).await {
+            return match timeout_at(self.deadline, flight.news(self.follows)).await {
                 Err(_) => Waited::TimeIsUp,
-                Ok(Ended::Completed(outcome)) => {
+                Ok(News::Live(live)) => Waited::Turn(Turn::Live(live)),
+                Ok(News::Ended(Ended::Completed(outcome))) => {
                     Waited::Turn(Turn::Verdict(Verdict::Replay(outcome)))
                 }
-                Ok(Ended::Released(Some(answer))) => Waited::Turn(Turn::Refused(answer)),
-                Ok(Ended::Released(None) | Ended::Unknown) => Waited::AskAgain,
+                Ok(News::Ended(Ended::Released(Some(answer)))) => {
+                    Waited::Turn(Turn::Refused(answer))
+                }
+                Ok(News::Ended(Ended::Released(None) | Ended::Unknown)) => Waited::AskAgain,
             };
         }
         // Held elsewhere, or about to be known here: look again soon, and no later than the lease lapses.
@@ -146,19 +170,20 @@ impl<'a> Asking<'a> {
     /// Asks the probe; `None` means that the store knows more than before.
     async fn resolve(&self, doubt: Doubt) -> Option<Turn> {
         let unknown = Some(Turn::Verdict(Verdict::Indeterminate(doubt)));
-        let Some(probe) = self.intent.probe.clone() else {
+        if self.intent.probe.is_none() {
             return unknown;
-        };
+        }
         // Before that the old attempt may still act.
         if !doubt.settle_left.is_zero() {
             return unknown;
         }
         // Two probes at once learn no more than one.
-        let Some(probing) = Probing::start(self.inner(), self.claim.id) else {
+        let engine = Arc::downgrade(self.inner());
+        let Some(probing) = Probing::start(&engine, self.claim.id) else {
             return unknown;
         };
         // In a task of its own: what it learns counts also if who asked has gone, and a panic ends there.
-        let resolving = resolve(probing, probe, self.intent.clone(), doubt);
+        let resolving = resolve(probing, self.intent.clone(), doubt);
         let Some(resolving) = self.inner().spawn(resolving) else {
             return unknown;
         };
@@ -174,28 +199,38 @@ impl<'a> Asking<'a> {
 }
 
 /// That a probe is asking about a record, as long as this lives.
-struct Probing {
-    inner: Arc<Inner>,
+pub(super) struct Probing {
+    /// Weak, because a probe that hangs must not keep an engine alive.
+    engine: Weak<Inner>,
     id: RecordId,
 }
 
 impl Probing {
-    fn start(inner: &Arc<Inner>, id: RecordId) -> Option<Self> {
+    /// `None` where a probe is asking already.
+    pub(super) fn start(engine: &Weak<Inner>, id: RecordId) -> Option<Self> {
+        let is_first = engine.upgrade()?.flights.start_probe(id);
+        let engine = engine.clone();
         // Made only if it is the first: dropping it ends the probe.
-        let inner = inner.clone();
-        inner.flights.start_probe(id).then(|| Self { inner, id })
+        is_first.then(|| Self { engine, id })
     }
 }
 
 impl Drop for Probing {
     fn drop(&mut self) {
-        self.inner.flights.end_probe(self.id);
+        if let Some(inner) = self.engine.upgrade() {
+            inner.flights.end_probe(self.id);
+        }
     }
 }
 
 /// Asks the probe and stores what it found; whether the store is worth asking again.
-async fn resolve(probing: Probing, probe: Arc<dyn Probe>, intent: Intent, doubt: Doubt) -> bool {
-    let (inner, id) = (&probing.inner, probing.id);
+pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> bool {
+    let id = probing.id;
+    let (Some(probe), Some(inner)) = (&intent.probe, probing.engine.upgrade()) else {
+        return false;
+    };
+    inner.tally.count(Count::Probed);
+    drop(inner);
     let asked = timeout(intent.terms.timeout, probe.probe(&intent, doubt)).await;
     let end = match asked.unwrap_or(Finding::Unknown) {
         Finding::Unknown => return false,
@@ -205,6 +240,9 @@ async fn resolve(probing: Probing, probe: Arc<dyn Probe>, intent: Intent, doubt:
             retention: intent.terms.retention,
             remember: intent.terms.remember,
         },
+    };
+    let Some(inner) = probing.engine.upgrade() else {
+        return false;
     };
     match inner.store.settle(id, doubt.fence, end).await {
         Ok(Settled::Applied) => {

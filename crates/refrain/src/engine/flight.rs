@@ -2,11 +2,13 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
+use std::time::Duration;
 
 use tokio::{sync::oneshot, time::Instant};
 
+use super::{Intent, Live};
 use crate::{
     Fingerprint, Outcome,
     key::{Credential, RecordId},
@@ -25,6 +27,14 @@ pub(super) enum Ended {
     Unknown,
 }
 
+/// What those learn who wait for a flight.
+#[derive(Debug)]
+pub(super) enum News {
+    Ended(Ended),
+    /// It shows its answer from now on.
+    Live(Live),
+}
+
 /// One claim that this engine holds.
 #[derive(Debug)]
 pub(super) struct Flight {
@@ -37,6 +47,8 @@ pub(super) struct Flight {
     /// When it was asked for; leases are renewed, and the attempt's time is counted, from then on.
     pub(super) since: Instant,
     end: Mutex<End>,
+    /// When the last renewal that stands was asked for, in milliseconds behind `since`.
+    renewed_millis: AtomicU64,
     /// Off once it has ended or is in doubt.
     is_renewed: AtomicBool,
     /// On once its end is being stored: then a refused renewal means nothing.
@@ -47,26 +59,83 @@ pub(super) struct Flight {
 #[derive(Debug, Default)]
 struct End {
     ended: Option<Ended>,
-    waiting: Vec<oneshot::Sender<Ended>>,
+    waiting: Vec<Waiting>,
+    /// What it shows before it has ended.
+    live: Option<Live>,
+    /// Whose probe is asked should it end in doubt. Rare, so boxed.
+    probed: Option<Box<Intent>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    sender: oneshot::Sender<News>,
+    /// Whether what it shows is wanted, too.
+    follows: bool,
 }
 
 impl Flight {
-    /// Waits for its end.
-    pub(super) async fn ended(&self) -> Ended {
+    /// Waits for its end, or where that is wanted until it shows something.
+    pub(super) async fn news(&self, follows: bool) -> News {
         let receiver = {
             let mut end = self.end();
             if let Some(ended) = &end.ended {
-                return ended.clone();
+                return News::Ended(ended.clone());
+            }
+            if let Some(live) = end.live.as_ref().filter(|_| follows) {
+                return News::Live(live.clone());
             }
             // Those who gave up since make room for those who come.
             if end.waiting.len() == end.waiting.capacity() {
-                end.waiting.retain(|sender| !sender.is_closed());
+                end.waiting.retain(|waiting| !waiting.sender.is_closed());
             }
             let (sender, receiver) = oneshot::channel();
-            end.waiting.push(sender);
+            end.waiting.push(Waiting { sender, follows });
             receiver
         };
-        receiver.await.unwrap_or(Ended::Unknown)
+        receiver.await.unwrap_or(News::Ended(Ended::Unknown))
+    }
+
+    /// What it shows.
+    pub(super) fn live(&self) -> Option<Live> {
+        self.end().live.clone()
+    }
+
+    /// Shows this to those who wait for such, and to those who come.
+    pub(super) fn show(&self, live: &Live) {
+        let following: Vec<_> = {
+            let mut end = self.end();
+            if end.ended.is_some() {
+                return;
+            }
+            end.live = Some(live.clone());
+            end.waiting.extract_if(.., |it| it.follows).collect()
+        };
+        for waiting in following {
+            let _ = waiting.sender.send(News::Live(live.clone()));
+        }
+    }
+
+    /// Shows nothing any more to those who come.
+    pub(super) fn hide(&self) {
+        self.end().live = None;
+    }
+
+    /// Whose probe is to be asked should it end in doubt.
+    pub(super) fn probe_as(&self, intent: &Intent) {
+        self.end().probed = Some(Box::new(intent.clone()));
+    }
+
+    /// Until when it may act: from the last renewal that stands, the store counts as long or longer.
+    pub(super) fn acts_until(&self) -> Instant {
+        let renewed = Duration::from_millis(self.renewed_millis.load(Ordering::Relaxed));
+        self.since + renewed + self.terms.settle_after
+    }
+
+    /// A renewal that was asked for at that moment stands.
+    pub(super) fn renewed(&self, asked: Instant) {
+        let millis = asked.saturating_duration_since(self.since).as_millis();
+        let millis = u64::try_from(millis).unwrap_or_default();
+        self.renewed_millis.fetch_max(millis, Ordering::Relaxed);
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
@@ -133,6 +202,7 @@ impl Flights {
             credential: claim.credential,
             since,
             end: Mutex::default(),
+            renewed_millis: AtomicU64::new(0),
             is_renewed: AtomicBool::new(true),
             is_ending: AtomicBool::new(false),
         });
@@ -140,8 +210,9 @@ impl Flights {
         flight
     }
 
-    /// Takes it from the list, then wakes who waits: whoever asks from now on asks the store. The first end counts.
-    pub(super) fn end(&self, flight: &Arc<Flight>, ended: Ended) {
+    /// Takes it from the list, then wakes who waits: whoever asks from now on asks the store. The first end counts;
+    /// if that is one in doubt, answers whose probe is to be asked.
+    pub(super) fn end(&self, flight: &Arc<Flight>, ended: Ended) -> Option<Box<Intent>> {
         flight.stop_renewing();
         self.table.with(flight.id, |entry| {
             if entry
@@ -151,14 +222,18 @@ impl Flights {
                 entry.take();
             }
         });
-        let waiting = {
+        let (waiting, probed) = {
             let mut end = flight.end();
-            end.ended.get_or_insert_with(|| ended.clone());
-            std::mem::take(&mut end.waiting)
+            let ended = end.ended.get_or_insert_with(|| ended.clone());
+            let is_known = !matches!(ended, Ended::Unknown);
+            end.live = None;
+            let probed = end.probed.take().filter(|_| !is_known);
+            (std::mem::take(&mut end.waiting), probed)
         };
-        for sender in waiting {
-            let _ = sender.send(ended.clone());
+        for waiting in waiting {
+            let _ = waiting.sender.send(News::Ended(ended.clone()));
         }
+        probed
     }
 
     pub(super) fn len(&self) -> usize {

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Ended, Flight, Inner};
+use super::{Ended, Flight, Inner, Intent, Live};
 use crate::{
     Outcome, Result,
     engine::tally::Count,
@@ -79,6 +79,13 @@ impl Guard {
         self.hold.as_ref().map_or(0, |hold| hold.attempt)
     }
 
+    /// Should it end in doubt, this intent's probe is asked.
+    pub(super) fn probed_as(&self, intent: &Intent) {
+        if let Some(hold) = &self.hold {
+            hold.flight.probe_as(intent);
+        }
+    }
+
     /// From here on the operation may take effect.
     pub fn start(mut self) -> Running {
         let hold = self
@@ -123,10 +130,22 @@ impl Running {
     }
 
     /// Until when it may act: behind that, somebody may have been told that it never happened.
+    ///
+    /// Moves on with every renewal of the lease, and never back.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        let flight = &self.hold.flight;
-        flight.since + flight.terms.settle_after
+        self.hold.flight.acts_until()
+    }
+
+    /// Shows its answer, as it comes, to the duplicates in this process that [attend](super::Engine::attend) it
+    /// and would otherwise wait for its end.
+    pub fn show(&self, live: &Live) {
+        self.hold.flight.show(live);
+    }
+
+    /// Shows nothing any more: duplicates that come wait for the end.
+    pub fn hide(&self) {
+        self.hold.flight.hide();
     }
 
     /// It ended: stores the outcome, then wakes those who wait. Welcome also after a [`doubt`](Self::doubt).
@@ -222,9 +241,11 @@ impl Hold {
         settled
     }
 
-    /// Takes it off the list and wakes who waits.
+    /// Takes it off the list and wakes who waits. What ends in doubt is looked after.
     fn land(&self, ended: Ended) {
-        self.inner.flights.end(&self.flight, ended);
+        if let Some(intent) = self.inner.flights.end(&self.flight, ended) {
+            self.inner.care_for(&self.flight, intent);
+        }
     }
 
     /// Stores the end, then wakes who waits. What cannot be stored now is held and tried again.

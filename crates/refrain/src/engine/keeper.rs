@@ -92,7 +92,7 @@ impl Inner {
             tracing::warn!(record = %flight.id, fence = %flight.fence, "the claim was taken over while it ran");
             self.tally.count(Count::LeaseLost);
             // Who waits here waits for the wrong one.
-            self.flights.end(&flight, Ended::Unknown);
+            let _ = self.flights.end(&flight, Ended::Unknown);
         }
     }
 }
@@ -169,11 +169,12 @@ enum Renewed {
 
 async fn renew(store: AnyStore, flight: Arc<Flight>) -> Renewed {
     let lease = flight.terms.lease;
+    let asked = tokio::time::Instant::now();
     let renewing = store.renew(flight.id, flight.fence, lease);
     // Behind that the next renewal is due anyway.
     match timeout(lease / RENEWALS_PER_LEASE, renewing).await {
         Ok(Ok(Settled::Fenced)) => return Renewed::Refused(flight),
-        Ok(Ok(_)) => {}
+        Ok(Ok(_)) => flight.renewed(asked),
         Ok(Err(error)) => {
             tracing::warn!(record = %flight.id, %error, "a lease could not be renewed");
         }

@@ -7,7 +7,8 @@ use crate::{Outcome, record::Doubt};
 
 /// Learns what became of an indeterminate operation.
 ///
-/// Asked when a duplicate comes, and only once the old attempt can no longer act.
+/// Asked when a duplicate comes, and in the background by the engine whose run ended in doubt;
+/// only once the old attempt can no longer act, and never twice at the same time.
 pub trait Probe: Debug + Send + Sync + 'static {
     /// Looks whether it happened. Given up after the intent's `timeout`.
     fn probe<'a>(

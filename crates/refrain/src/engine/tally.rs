@@ -12,6 +12,8 @@ use crate::record::Verdict;
 const HELD_MAX: usize = 1_024;
 /// How many lost claims are looked for at once.
 const LOST_MAX: usize = 1_024;
+/// For how many indeterminate records the probe is asked in the background.
+const CARED_MAX: usize = 10_000;
 
 /// One kind of thing that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,10 @@ pub enum Count {
     Released,
     /// Operations whose outcome could not be learnt.
     Doubted,
+    /// Duplicates that followed the answer of the one in flight as it came.
+    Followed,
+    /// Times that a probe was asked, by a retry or in the background.
+    Probed,
     /// Indeterminate records that a probe or a person settled.
     Resolved,
     /// Records that a person took away.
@@ -60,6 +66,7 @@ pub struct Tally {
     waiting: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
+    cared: Arc<AtomicUsize>,
 }
 
 impl Tally {
@@ -81,6 +88,12 @@ impl Tally {
         self.held.load(Ordering::Relaxed)
     }
 
+    /// For how many indeterminate records the probe is asked in the background now.
+    #[must_use]
+    pub fn cared_for_now(&self) -> usize {
+        self.cared.load(Ordering::Relaxed)
+    }
+
     /// Counts one more.
     pub(crate) fn count(&self, count: Count) {
         self.counts[count as usize].fetch_add(1, Ordering::Relaxed);
@@ -89,6 +102,7 @@ impl Tally {
     pub(super) fn turn(&self, turn: &Turn) {
         self.count(match turn {
             Turn::Refused(_) => Count::Refused,
+            Turn::Live(_) => Count::Followed,
             Turn::Verdict(Verdict::Granted(guard)) => {
                 if guard.attempt() > 1 {
                     self.count(Count::PossibleDuplicate);
@@ -117,6 +131,11 @@ impl Tally {
     /// Counts one claim whose answer got lost; `None` when there are too many.
     pub(super) fn lose_claim(&self) -> Option<Gauge> {
         Gauge::up_to(&self.lost, LOST_MAX)
+    }
+
+    /// Counts one record whose probe is asked in the background; `None` when there are too many.
+    pub(super) fn care(&self) -> Option<Gauge> {
+        Gauge::up_to(&self.cared, CARED_MAX)
     }
 }
 

@@ -1,4 +1,5 @@
-//! One body type for everything that goes in or out: whole from memory, passed through, or begun in memory and passed on.
+//! One body type for everything that goes in or out: whole from memory, passed through, begun in memory and passed on,
+//! or read while somebody else records it.
 
 use std::{
     pin::Pin,
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::watch::Watch;
+use super::{live::Follower, watch::Watch};
 
 /// Any error of a body that passes through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -30,6 +31,8 @@ enum Rest<B> {
     Nothing,
     Trailers(Box<HeaderMap>),
     Through(B),
+    /// Somebody else takes it in.
+    Live(Box<Follower>),
 }
 
 impl<B> Body<B> {
@@ -55,6 +58,15 @@ impl<B> Body<B> {
         Self {
             front: Some(front).filter(|front| !front.is_empty()),
             rest: Rest::Through(rest),
+            watch: None,
+        }
+    }
+
+    /// A body that is recorded while it comes.
+    pub(super) fn live(follower: Follower) -> Self {
+        Self {
+            front: None,
+            rest: Rest::Live(Box::new(follower)),
             watch: None,
         }
     }
@@ -100,9 +112,12 @@ where
             }
             return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
         }
+        if let Rest::Live(follower) = &mut this.rest {
+            return follower.poll_frame(context);
+        }
         let trailers = match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Trailers(trailers) => Some(Ok(Frame::trailers(*trailers))),
-            Rest::Nothing | Rest::Through(_) => None,
+            Rest::Nothing | Rest::Through(_) | Rest::Live(_) => None,
         };
         Poll::Ready(trailers)
     }
@@ -113,6 +128,7 @@ where
                 Rest::Nothing => true,
                 Rest::Trailers(_) => false,
                 Rest::Through(body) => body.is_end_stream(),
+                Rest::Live(follower) => follower.is_done(),
             }
     }
 
@@ -127,6 +143,7 @@ where
                 return hint;
             }
             Rest::Through(body) => body.size_hint(),
+            Rest::Live(follower) => follower.size_hint(),
         };
         hint.set_lower(front + rest.lower());
         if let Some(upper) = rest.upper() {

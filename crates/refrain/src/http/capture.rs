@@ -82,7 +82,7 @@ impl Gathered {
 pub(super) fn outcome(
     operation: &Operation,
     head: &response::Parts,
-    body: Option<&Bytes>,
+    body: Option<&[u8]>,
     trailers: Option<&HeaderMap>,
 ) -> Outcome {
     let replayed = |name: &HeaderName| operation.replays_header(name.as_str());
@@ -100,7 +100,7 @@ pub(super) fn answer(
 
 fn pack(
     head: &response::Parts,
-    body: Option<&Bytes>,
+    body: Option<&[u8]>,
     trailers: Option<&HeaderMap>,
     keeps: impl Fn(&HeaderName) -> bool,
 ) -> Outcome {
@@ -109,7 +109,7 @@ fn pack(
         .iter()
         .filter(|(name, _)| keeps(name))
         .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let room = body.map_or(0, Bytes::len);
+    let room = body.map_or(0, <[u8]>::len);
     let mut packer = Packer::with_room(head.status.as_u16(), headers, room);
     match body {
         Some(body) => packer.push(body),

@@ -140,7 +140,7 @@ impl HttpProbe {
             StatusCode::NOT_FOUND => Some(Finding::NeverHappened),
             status if status.is_success() => {
                 let (body, trailers) = match &body {
-                    Some((body, trailers)) => (Some(body), trailers.as_deref()),
+                    Some((body, trailers)) => (Some(&body[..]), trailers.as_deref()),
                     None => (None, None),
                 };
                 let outcome = capture::outcome(operation, &head, body, trailers);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::body::Body;
+use super::{body::Body, live::Follower};
 use crate::outcome::Outcome;
 
 /// Marks a replay.
@@ -12,10 +12,26 @@ pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-
 /// The stored outcome as an answer, marked as a replay.
 pub(super) fn replay<R>(outcome: &Outcome) -> Response<Body<R>> {
     let mut response = answer(outcome);
-    let headers = response.headers_mut();
+    mark(response.headers_mut());
+    response
+}
+
+/// The answer of one in flight while it comes, marked as a replay.
+pub(super) fn follow<R>(
+    status: StatusCode,
+    headers: HeaderMap,
+    follower: Follower,
+) -> Response<Body<R>> {
+    let mut response = Response::new(Body::live(follower));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    mark(response.headers_mut());
+    response
+}
+
+fn mark(headers: &mut HeaderMap) {
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }
 
 /// An outcome as an answer, as it is.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Code, Decision, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
-    body::Body,
+    body::{Body, BodyError},
     capture::{self, Read},
     layer::Shared,
     problem::Problem,
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Error, Intent, Outcome, Verdict,
     engine::{Guard, Running},
-    policy::{Ending, Operation},
+    policy::{Ending, Operation, Reply},
     record::{Reason, Settled},
 };
 
@@ -94,8 +94,8 @@ impl Run {
     async fn run<W, R, E>(self, mut work: Pin<Box<W>>, running: Running) -> Ran<R, E>
     where
         W: Future<Output = Called<R, E>> + Send + 'static,
-        R: Send,
-        E: Send,
+        R: Carried,
+        E: Send + 'static,
     {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
@@ -114,30 +114,41 @@ impl Run {
     ) -> Ran<R, E>
     where
         W: Future<Output = Called<R, E>> + Send + 'static,
-        R: Send,
-        E: Send,
+        R: Carried,
+        E: Send + 'static,
     {
         doubt(&mut running, Reason::Timeout).await;
         // Behind the deadline the attempt is ended here, so that it cannot act.
         tokio::spawn(async move {
-            if let Ok(called) = timeout_at(deadline, caught(&mut work)).await {
-                complete_late(running, &self.operation, called).await;
+            let operation = &*self.operation;
+            let listening = async {
+                match caught(&mut work).await {
+                    Called::Begun(begun) => begun.read(operation).await,
+                    called => called,
+                }
+            };
+            if let Ok(called) = timeout_at(deadline, listening).await {
+                complete_late(running, operation, called).await;
             }
         });
         failed(unknown(Reason::Timeout))
     }
 
-    async fn settle<R, E>(&self, mut running: Running, called: Called<R, E>) -> Ran<R, E> {
+    async fn settle<R, E>(self, mut running: Running, called: Called<R, E>) -> Ran<R, E>
+    where
+        R: Carried,
+    {
         match called {
-            Called::Response(response) => {
-                let (head, read) = *response;
-                match self.plan(&running, head, read) {
-                    Plan::Keep(outcome, fresh) => self.keep(running, outcome, fresh).await,
-                    Plan::Release(answer, fresh) => {
-                        Box::pin(self.release(running, answer, fresh)).await
-                    }
+            Called::Response(ending, response) => match self.plan(&running, ending, *response) {
+                Plan::Keep(outcome, fresh) => match self.keep(running, outcome).await {
+                    Ok(()) => self.marked(Decision::FreshKept, fresh),
+                    Err(instead) => instead,
+                },
+                Plan::Release(answer, fresh) => {
+                    Box::pin(self.release(running, answer, fresh)).await
                 }
-            }
+            },
+            Called::Begun(begun) => self.stream(running, *begun),
             Called::Error(error) => {
                 Box::pin(doubt(&mut running, Reason::Failed)).await;
                 Ran::Erred(error)
@@ -160,11 +171,11 @@ impl Run {
     fn plan<R, E>(
         &self,
         running: &Running,
-        mut head: response::Parts,
-        read: Read<R>,
+        ending: Ending,
+        (head, read): (response::Parts, Read<R>),
     ) -> Plan<R, E> {
         let operation = &*self.operation;
-        match (ending(operation, &mut head), read) {
+        match (ending, read) {
             (Ending::Keep, Read::Whole(body, trailers)) => {
                 let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_deref());
                 let outcome = outcome.sealed(running.id());
@@ -187,21 +198,25 @@ impl Run {
         }
     }
 
-    /// Stores the outcome; `ran` leaves only when that is done.
-    async fn keep<R, E>(&self, running: Running, outcome: Outcome, ran: Ran<R, E>) -> Ran<R, E> {
+    /// Stores the outcome; if that cannot be, answers what leaves instead of it.
+    pub(super) async fn keep<R, E>(
+        &self,
+        running: Running,
+        outcome: Outcome,
+    ) -> Result<(), Ran<R, E>> {
         let mut running = running;
         loop {
             match running.complete(outcome.clone()).await {
-                Ok(Settled::Applied) => return self.marked(Decision::FreshKept, ran),
+                Ok(Settled::Applied) => return Ok(()),
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
-                Err(error) => return failed(not_stored(&error)),
+                Err(error) => return Err(failed(not_stored(&error))),
             }
             // Overtaken: what counts is what the other one made of it.
             running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
                 // Nothing, so this outcome is stored after all. What has run is not run again.
                 Ok(Verdict::Granted(guard)) => guard.start(),
-                Ok(other) => return Ran::Overtaken(Box::new(other)),
-                Err(error) => return failed(not_stored(&error)),
+                Ok(other) => return Err(Ran::Overtaken(Box::new(other))),
+                Err(error) => return Err(failed(not_stored(&error))),
             };
         }
     }
@@ -230,7 +245,7 @@ impl Run {
 
 impl Run {
     /// Marks the operation's own answer with what became of it.
-    fn marked<R, E>(&self, decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
+    pub(super) fn marked<R, E>(&self, decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
         match ran {
             Ran::Answered(mut response) if self.shared.observer.is_some() => {
                 response.extensions_mut().insert(decision);
@@ -249,11 +264,37 @@ enum Plan<R, E> {
 
 /// What calling the operation gave.
 enum Called<R, E> {
-    Response(Box<(response::Parts, Read<R>)>),
+    /// An answer that was read as far as its cap allows, and what becomes of the key.
+    Response(Ending, Box<(response::Parts, Read<R>)>),
+    /// An answer that is passed on as it comes.
+    Begun(Box<Begun<R>>),
     /// The service failed.
     Error(E),
     /// There is no answer, or only a part of one.
     Failure(Failure),
+}
+
+impl<R, E> Called<R, E> {
+    fn read(head: response::Parts, read: Result<Read<R>, BodyError>, ending: Ending) -> Self {
+        match read {
+            Ok(read) => Self::Response(ending, Box::new((head, read))),
+            Err(_) => Self::Failure(Failure::Lost(Reason::Truncated)),
+        }
+    }
+}
+
+/// An answer that is kept, of which the head has come.
+pub(super) struct Begun<R> {
+    pub(super) head: response::Parts,
+    pub(super) body: R,
+}
+
+impl<R: Carried> Begun<R> {
+    /// The same answer as if it were not passed on as it comes.
+    async fn read<E>(self, operation: &Operation) -> Called<R, E> {
+        let read = capture::read(self.body, operation.outcome_bytes_max).await;
+        Called::read(self.head, read, Ending::Keep)
+    }
 }
 
 /// Awaits the answer; `None` stands for an operation that panicked before it gave a future.
@@ -272,11 +313,15 @@ where
     if let Some(failure) = response.extensions().get::<Failure>() {
         return Called::Failure(*failure);
     }
-    let (head, body) = response.into_parts();
-    match capture::read(body, operation.outcome_bytes_max).await {
-        Ok(read) => Called::Response(Box::new((head, read))),
-        Err(_) => Called::Failure(Failure::Lost(Reason::Truncated)),
+    let (mut head, body) = response.into_parts();
+    let ending = ending(&operation, &mut head);
+    let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
+    // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
+    if is_streamed && !body.is_end_stream() {
+        return Called::Begun(Box::new(Begun { head, body }));
     }
+    let read = capture::read(body, operation.outcome_bytes_max).await;
+    Called::read(head, read, ending)
 }
 
 /// Runs `work`; a panic in it ends there.
@@ -294,7 +339,7 @@ where
     .await
 }
 
-fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
+pub(super) fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
     Ran::Answered(Box::new(Response::from_parts(head, body)))
 }
 
@@ -322,7 +367,7 @@ pub(super) fn ending(operation: &Operation, head: &mut response::Parts) -> Endin
     }
 }
 
-async fn doubt(running: &mut Running, reason: Reason) {
+pub(super) async fn doubt(running: &mut Running, reason: Reason) {
     if let Err(error) = running.doubt(reason).await {
         tracing::error!(record = %running.id(), %error, "a doubt could not be stored; the lease lapses instead");
     }
@@ -330,18 +375,17 @@ async fn doubt(running: &mut Running, reason: Reason) {
 
 /// The truth came after the caller was told that it is not known.
 async fn complete_late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
-    if let Called::Response(response) = called {
-        let (mut head, read) = *response;
-        if ending(operation, &mut head) == Ending::Release {
+    if let Called::Response(ending, response) = called {
+        let (head, read) = *response;
+        if ending == Ending::Release {
             // Doubt is not taken back by an answer that says nothing about effects.
             return;
         }
-        let body = match &read {
-            Read::Whole(body, trailers) => Some((body, trailers.as_deref())),
-            Read::Over(..) => None,
+        let (body, trailers) = match &read {
+            Read::Whole(body, trailers) => (Some(&body[..]), trailers.as_deref()),
+            Read::Over(..) => (None, None),
         };
-        let trailers = body.and_then(|(_, trailers)| trailers);
-        let outcome = capture::outcome(operation, &head, body.map(|(body, _)| body), trailers);
+        let outcome = capture::outcome(operation, &head, body, trailers);
         if let Err(error) = running.complete(outcome).await {
             tracing::error!(%error, "a late outcome could not be stored");
         }

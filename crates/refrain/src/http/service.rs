@@ -23,10 +23,11 @@ use super::{
     problem::Problem,
     reply,
     run::{self, Ran, Run, Task},
+    streamed::Streamed,
 };
 use crate::{
     Error, Fingerprint, Intent, Key, Verdict,
-    engine::{Count, Guard, Turn},
+    engine::{Count, Guard, Live, Turn},
     policy::{Match, Mode, OnStoreFailure, ReplayTo},
     record::Reason,
 };
@@ -170,6 +171,19 @@ impl Shared {
         self.refuse(&problem)
     }
 
+    /// The answer of the one in flight, as it comes.
+    fn follow<R>(&self, live: &Live) -> Response<Body<R>> {
+        let answer = live.get::<Streamed>().and_then(|it| it.follow());
+        // It has become too long just now, or too many read it.
+        match answer {
+            Some(answer) => self.marked(Decision::Replayed, answer),
+            None => {
+                let lease_left = RETRY_AFTER_MAX;
+                self.other(&Verdict::<Guard>::InFlight { lease_left })
+            }
+        }
+    }
+
     fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
         self.marked(problem.code().into(), problem.response(&self.problems))
     }
@@ -271,6 +285,7 @@ impl<S> Guarding<S> {
                 let answer = reply::answer(&answer);
                 return Ok(self.shared.marked(Decision::Refused, answer));
             }
+            Ok(Turn::Live(live)) => return Ok(self.shared.follow(&live)),
             Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
         };
         let shared = self.shared.clone();

@@ -71,7 +71,7 @@ pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
     statuses(operation, &mut faults);
     headers(operation, &mut faults);
     probe(operation, &mut faults);
-    reply(operation, &mut faults);
+    streamed(operation, &mut faults);
     faults
 }
 
@@ -290,12 +290,15 @@ fn probe(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-fn reply(operation: &Operation, faults: &mut Vec<Fault>) {
-    if operation.reply == Reply::Streamed {
-        faults.push(fault(
-            &["reply"],
-            "`reply` is \"streamed\", which this version cannot do",
-            "leave it at \"stored\", or leave the operation unguarded",
-        ));
+/// While an answer streams, each renewal of the lease gives it that much longer to act.
+fn streamed(operation: &Operation, faults: &mut Vec<Fault>) {
+    let terms = &operation.terms;
+    if operation.reply == Reply::Streamed && terms.settle_after < terms.lease {
+        let (settle, lease) = (Span(terms.settle_after), Span(terms.lease));
+        let message = format!(
+            "`settle_after` ({settle}) is shorter than `lease` ({lease}): a streamed answer would be cut before its lease is renewed"
+        );
+        let help = format!("write at least {lease}, or leave `settle_after` out");
+        faults.push(fault(&["settle_after", "lease"], message, help));
     }
 }

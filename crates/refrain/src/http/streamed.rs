@@ -1,0 +1,189 @@
+//! `reply = "streamed"`: an answer is passed on as it comes, recorded beside, and followed by its duplicates.
+//!
+//! A task of its own takes the body in, whatever becomes of those who read it.
+//! Its clean end says that the outcome is stored; what could not be taken in or stored is cut off.
+
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header, response};
+use http_body::Frame;
+use tokio::{task::coop::consume_budget, time::timeout_at};
+
+use super::{
+    Decision,
+    body::Body,
+    capture,
+    live::{LiveBody, Recorder},
+    reply,
+    run::{self, Begun, Ran, Run},
+    service::Carried,
+};
+use crate::{
+    Outcome,
+    engine::{Live, Running},
+    policy::Operation,
+    record::Reason,
+};
+
+/// An answer as its duplicates see it while it comes.
+pub(super) struct Streamed {
+    status: StatusCode,
+    /// Those that are replayed.
+    headers: HeaderMap,
+    body: Arc<LiveBody>,
+}
+
+impl Streamed {
+    fn new(operation: &Operation, head: &response::Parts, body: &Arc<LiveBody>) -> Self {
+        // Servers send only those trailers that were announced.
+        let shown = |name: &str| operation.replays_header(name) || name == header::TRAILER;
+        let mut headers = head.headers.clone();
+        for name in head.headers.keys().filter(|name| !shown(name.as_str())) {
+            headers.remove(name);
+        }
+        Self {
+            status: head.status,
+            headers,
+            body: body.clone(),
+        }
+    }
+
+    /// The answer from its beginning; `None` where that is gone.
+    pub(super) fn follow<R>(&self) -> Option<Response<Body<R>>> {
+        let follower = self.body.follow()?;
+        Some(reply::follow(self.status, self.headers.clone(), follower))
+    }
+}
+
+impl Run {
+    /// Passes the answer on as it comes, and has it recorded beside.
+    pub(super) fn stream<R: Carried, E>(self, running: Running, begun: Begun<R>) -> Ran<R, E> {
+        let Begun { head, body } = begun;
+        let bytes_max = self.operation.outcome_bytes_max;
+        let (live, first) = LiveBody::begin(body.size_hint(), bytes_max);
+        if !live.is_over() {
+            let shown = Streamed::new(&self.operation, &head, live.body());
+            running.show(&Live::new(Arc::new(shown)));
+        }
+        let fresh = run::fresh(head.clone(), Body::live(first));
+        let fresh = self.marked(Decision::FreshKept, fresh);
+        let recording = Recording {
+            run: self,
+            running,
+            head,
+            live,
+        };
+        tokio::spawn(recording.record(body));
+        fresh
+    }
+}
+
+/// An answer that is taken in while it is passed on.
+///
+/// Dropped in the middle it leaves doubt, and a body that is cut.
+struct Recording {
+    run: Run,
+    running: Running,
+    head: response::Parts,
+    live: Recorder,
+}
+
+type Trailers = Option<Box<HeaderMap>>;
+
+impl Recording {
+    async fn record<R: Carried>(mut self, body: R) {
+        let taken = self.take(body).await;
+        // Who comes now waits for what becomes of it, which may be another end than a stream can tell.
+        self.running.hide();
+        let trailers = match taken {
+            Ok(trailers) => trailers,
+            // The doubt comes before the cut: who asks again at once is told the truth.
+            Err(reason) => return run::doubt(&mut self.running, reason).await,
+        };
+        let outcome = self.outcome(trailers.as_deref());
+        let kept = self.run.keep::<(), ()>(self.running, outcome).await;
+        if kept.is_ok() {
+            self.live.end(trailers);
+        }
+    }
+
+    fn outcome(&self, trailers: Option<&HeaderMap>) -> Outcome {
+        self.live.whole(|body| {
+            let trailers = trailers.filter(|_| body.is_some());
+            capture::outcome(&self.run.operation, &self.head, body, trailers)
+        })
+    }
+
+    /// Takes the body in to its end.
+    async fn take<R: Carried>(&self, mut body: R) -> Result<Trailers, Reason> {
+        let mut trailers = None;
+        loop {
+            // A body that always has more must not keep others from running.
+            consume_budget().await;
+            let next = self.in_time(next(&mut body)).await;
+            let Some(frame) = next.ok_or(Reason::Timeout)?? else {
+                return Ok(trailers);
+            };
+            match frame.into_data() {
+                Ok(piece) => self.pass(piece).await?,
+                Err(frame) => trailers = frame.into_trailers().ok().map(Box::new),
+            }
+        }
+    }
+
+    async fn pass(&self, piece: Bytes) -> Result<(), Reason> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let len = piece.len();
+        if self.live.goes_over(len) {
+            self.running.hide();
+            let room = || poll_fn(|context| self.live.poll_room(len, context));
+            while self.in_time(room()).await.is_none() {
+                if tokio::time::Instant::now() >= self.running.deadline() {
+                    return Err(Reason::Timeout);
+                }
+                // A client that takes nothing must not keep the operation from its end.
+                self.live.cut_pacer();
+            }
+        }
+        self.live.push(piece);
+        Ok(())
+    }
+
+    /// Waits as long as an operation may be silent, and no longer than it may act.
+    /// The latter moves on with every renewal of the lease.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let silent = tokio::time::Instant::now() + self.run.operation.terms.timeout;
+        loop {
+            let until = silent.min(self.running.deadline());
+            if tokio::time::Instant::now() >= until {
+                return None;
+            }
+            if let Ok(done) = timeout_at(until, work.as_mut()).await {
+                return Some(done);
+            }
+        }
+    }
+}
+
+/// The next frame of a body; `None` at its end. A panic in it ends there.
+async fn next<R: Carried>(body: &mut R) -> Result<Option<Frame<Bytes>>, Reason> {
+    poll_fn(|context| {
+        // What a panic leaves behind is dropped, and never looked at again.
+        let polling = AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(context));
+        let Ok(polled) = catch_unwind(polling) else {
+            return Poll::Ready(Err(Reason::Panicked));
+        };
+        polled.map(|frame| frame.transpose().map_err(|_| Reason::Truncated))
+    })
+    .await
+}
