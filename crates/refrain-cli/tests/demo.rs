@@ -59,7 +59,7 @@ fn send(address: &str, request: &str, key: &str, body: &str) -> String {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(
         stream,
-        "{request} HTTP/1.1\r\nhost: demo\r\nidempotency-key: {key}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        "{request} HTTP/1.1\r\nhost: {address}\r\nidempotency-key: {key}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
     .unwrap();
@@ -84,6 +84,14 @@ impl Staying {
     fn send(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing behind either.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
