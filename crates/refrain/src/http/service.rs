@@ -352,16 +352,20 @@ impl<S> Guarding<S> {
         Ok(self.refuse(&problem.with_retry_after(Duration::from_secs(1))))
     }
 
-    /// Lets a request through unguarded. What the operation says to us alone stays here all the same.
+    /// Lets a request through unguarded.
     pub(super) async fn pass<B, R>(mut self, head: Parts, body: Body<B>) -> Answer<R, S::Error>
     where
         S: Guarded<B, R>,
     {
         let request = Request::from_parts(head, body);
-        let mut response = self.inner.call(request).await?;
-        response.headers_mut().remove(REFRAIN_OUTCOME);
-        Ok(response.map(Body::through))
+        Ok(passed(self.inner.call(request).await?))
     }
+}
+
+/// An unguarded answer as it is, without what the operation says to us alone.
+fn passed<R>(mut response: Response<R>) -> Response<Body<R>> {
+    response.headers_mut().remove(REFRAIN_OUTCOME);
+    response.map(Body::through)
 }
 
 fn invalid(error: &Error) -> Problem {
@@ -405,7 +409,7 @@ where
             Kind::Guarded(future) => future.as_mut().poll(context),
             Kind::Through(future) => {
                 let polled = future.as_mut().poll(context);
-                polled.map(|answer| answer.map(|response| response.map(Body::through)))
+                polled.map_ok(passed)
             }
         }
     }
