@@ -212,10 +212,7 @@ impl Forward {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return match tunnel {
                 Some(client) => tunnel::open(client, response),
-                None => self.refuse(
-                    StatusCode::BAD_GATEWAY,
-                    "The upstream switched protocols unasked.",
-                ),
+                None => self.unasked(),
             };
         }
         headers::to_client(response.headers_mut());
@@ -237,6 +234,15 @@ impl Forward {
             ),
         };
         response.extensions_mut().insert(lost.failure);
+        response
+    }
+
+    /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
+    fn unasked(&self) -> Response<UpstreamBody> {
+        let detail = "The upstream switched protocols unasked.";
+        let mut response = self.refuse(StatusCode::BAD_GATEWAY, detail);
+        let failure = Failure::Lost(Reason::Failed);
+        response.extensions_mut().insert(failure);
         response
     }
 
