@@ -8,6 +8,7 @@
 
 mod clients;
 mod connect;
+mod faults;
 mod forward;
 mod headers;
 mod pool;
