@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use refrain::{
     Fence,
@@ -219,6 +219,8 @@ impl Forward {
             };
         }
         headers::to_client(response.headers_mut());
+        // Which version the upstream speaks is between it and us.
+        *response.version_mut() = Version::HTTP_11;
         response.map(|incoming| UpstreamBody::of(incoming, self.pool, line, stall))
     }
 
