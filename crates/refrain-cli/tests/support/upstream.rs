@@ -2,9 +2,10 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard},
+    thread::JoinHandle,
 };
 
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
@@ -15,6 +16,7 @@ use super::{find, until};
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     noted: Arc<Mutex<Noted>>,
+    accepting: Accepting,
 }
 
 /// A request as it came.
@@ -38,10 +40,18 @@ pub(crate) enum Next {
     Close,
 }
 
+/// What takes connections, and those that it took.
+struct Accepting {
+    socket: TcpListener,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+    thread: JoinHandle<()>,
+}
+
 #[derive(Default)]
 struct Noted {
     seen: Vec<Seen>,
     connections: usize,
+    closed: usize,
     /// What no strict server would have taken for a request.
     faults: Vec<String>,
 }
@@ -63,20 +73,45 @@ impl Upstream {
         let noted = Arc::<Mutex<Noted>>::default();
         let script = Arc::new(script);
         let address = listener.local_addr().unwrap();
-        let upstream = Self {
-            address,
-            noted: noted.clone(),
-        };
-        serve(listener, move |stream, connection| {
+        let (seen, streams) = (noted.clone(), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let open = streams.clone();
+        let socket = listener.try_clone().unwrap();
+        let thread = serve(listener, move |stream, connection| {
+            let kept = stream.try_clone().unwrap();
+            open.lock().unwrap().push(kept);
             note(&noted).connections += 1;
             let mut reading = Reading::new(stream);
             while let Some(seen) = reading.next(&noted, connection) {
                 if script(&seen, &mut reading.stream) == Next::Close {
-                    return;
+                    break;
                 }
             }
+            let _ = reading.stream.shutdown(Shutdown::Both);
+            note(&noted).closed += 1;
         });
-        upstream
+        Self {
+            address,
+            noted: seen,
+            accepting: Accepting {
+                socket,
+                streams,
+                thread,
+            },
+        }
+    }
+
+    /// Ends it with all its connections, and frees its port.
+    pub(crate) fn kill(self) {
+        let Accepting {
+            socket,
+            streams,
+            thread,
+        } = self.accepting;
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+        thread.join().unwrap();
+        for stream in streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Gives each connection to `talk`; nothing is written down.
@@ -104,8 +139,10 @@ impl Upstream {
         self.seen().len()
     }
 
-    pub(crate) fn connections(&self) -> usize {
-        note(&self.noted).connections
+    /// How many connections were opened so far, and how many of them are closed.
+    pub(crate) fn connections(&self) -> (usize, usize) {
+        let noted = note(&self.noted);
+        (noted.connections, noted.closed)
     }
 
     /// Waits until so many came.
@@ -186,15 +223,20 @@ fn note(noted: &Mutex<Noted>) -> MutexGuard<'_, Noted> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn serve(listener: TcpListener, talk: impl Fn(TcpStream, usize) + Send + Sync + 'static) {
+fn serve(
+    listener: TcpListener,
+    talk: impl Fn(TcpStream, usize) + Send + Sync + 'static,
+) -> JoinHandle<()> {
     let talk = Arc::new(talk);
     std::thread::spawn(move || {
         for (at, stream) in listener.incoming().enumerate() {
-            let (stream, talk) = (stream.unwrap(), talk.clone());
+            // An error means that it was killed.
+            let Ok(stream) = stream else { return };
+            let talk = talk.clone();
             stream.set_nodelay(true).unwrap();
             std::thread::spawn(move || talk(stream, at));
         }
-    });
+    })
 }
 
 /// A connection, read as the strictest of servers would.
