@@ -229,7 +229,12 @@ fn check_closing(headers: &'static [(&str, &str)]) {
             _ => request("POST /keyless", &[], b"x"),
         };
         let answer = call(proxy.address, bytes);
-        assert_eq!((answer.status, answer.text()), (200, "x"), "{}", answer.head);
+        assert_eq!(
+            (answer.status, answer.text()),
+            (200, "x"),
+            "{}",
+            answer.head
+        );
         until("it has closed", || upstream.connections().1 == at + 1);
     }
     assert_eq!(upstream.count(), 50);
@@ -338,7 +343,10 @@ fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
     }
     thread::sleep(Duration::from_millis(150));
     is_over.store(true, Relaxed);
-    let told: Vec<_> = callers.into_iter().flat_map(|it| it.join().unwrap()).collect();
+    let told: Vec<_> = callers
+        .into_iter()
+        .flat_map(|it| it.join().unwrap())
+        .collect();
     let effects = effects.lock().unwrap();
     let mut made = 0;
     for (key, status, code) in &told {
