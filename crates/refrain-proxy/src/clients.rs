@@ -101,6 +101,7 @@ impl Clients {
                     Phase::Serving => {}
                     Phase::Draining => {
                         is_draining = true;
+                        self.watch.drain(&client);
                         serving.as_mut().graceful_shutdown();
                     }
                 },
