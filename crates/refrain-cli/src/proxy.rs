@@ -8,7 +8,7 @@ use refrain::{
     store::embedded,
 };
 use refrain_proxy::{Proxy, StartError};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::output::say;
 
@@ -136,8 +136,7 @@ fn start(args: &Args) -> Result<(), Failure> {
 
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before anything is promised: from here on a signal ends the proxy in order.
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
+    let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let engine = Engine::new(open(settings).await?);
     let proxy = Proxy::bind(settings, engine.clone())?;
     let admin = listen(settings).await?;
@@ -148,15 +147,21 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         &engine,
         said,
     );
+    let insisted = async {
+        told.next().await;
+        told.next().await;
+    };
     let stop = async {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-        }
+        signals.next().await;
         say("stopping: no new requests; running ones come to their end");
     };
-    let running = proxy.run(stop);
-    let left = running.await?;
+    let left = tokio::select! {
+        left = proxy.run(stop) => left?,
+        () = insisted => {
+            say("stopped at once; what was running is in doubt");
+            return Ok(());
+        }
+    };
     if left > 0 {
         say(format!(
             "stopped; {left} requests had not ended and are in doubt"
@@ -165,6 +170,28 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         say("stopped");
     }
     Ok(())
+}
+
+/// What tells the proxy to stop. Each of these hears all of them.
+struct Signals {
+    terminated: Signal,
+    interrupted: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminated: signal(SignalKind::terminate())?,
+            interrupted: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminated.recv() => {}
+            _ = self.interrupted.recv() => {}
+        }
+    }
 }
 
 async fn open(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
