@@ -196,6 +196,8 @@ fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        // A log that cannot be written, on a full disk or into a closed pipe, must not cost a request its answer.
+        .log_internal_errors(false)
         .try_init();
     Ok(())
 }
