@@ -335,11 +335,11 @@ async fn start(setup: &Arc<Setup>) -> Proxy {
 /// Kills at some moment, checks, and starts again; sometimes it is killed while it starts.
 async fn kill_and_start(
     setup: &Arc<Setup>,
-    proxy: Proxy,
+    mut proxy: Proxy,
     world: &Arc<World>,
     dice: &mut Dice,
 ) -> Proxy {
-    sleep(Duration::from_millis(20 + dice.below(300))).await;
+    sleep(Duration::from_millis(20 + dice.below(200))).await;
     proxy.kill();
     let checked = world.clone();
     spawn_blocking(move || check_so_far(&checked))

@@ -10,7 +10,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _},
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     thread::sleep,
     time::Duration,
 };
@@ -118,10 +118,15 @@ impl Proxy {
     }
 
     /// With -9.
-    pub(crate) fn kill(mut self) {
+    pub(crate) fn kill(&mut self) {
         assert_eq!(self.child.try_wait().unwrap(), None, "it ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
     }
 }
 
