@@ -1,6 +1,6 @@
 //! `refrain proxy`: stands in front of a service and guards it.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use refrain::{
     Engine, ErrorKind,
@@ -196,6 +196,7 @@ fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         // A log that cannot be written, on a full disk or into a closed pipe, must not cost a request its answer.
         .log_internal_errors(false)
         .try_init();
