@@ -1,6 +1,7 @@
 //! `refrain proxy`: stands in front of a service and guards it.
 
 use std::{
+    io::IsTerminal as _,
     path::PathBuf,
     process::ExitCode,
     sync::{
@@ -258,6 +259,9 @@ fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // A log that cannot be written, on a full disk or into a closed pipe, must not cost a request its answer.
+        .log_internal_errors(false)
         .try_init();
     Ok(())
 }
