@@ -1,6 +1,7 @@
 //! `refrain proxy`: stands in front of a service and guards it.
 
 use std::{
+    io::IsTerminal as _,
     path::PathBuf,
     process::ExitCode,
     sync::{
@@ -18,7 +19,7 @@ use refrain_proxy::{
     Proxy, StartError,
     admin::{self, Admin, Metrics},
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::output::say;
 
@@ -42,7 +43,7 @@ const UNAVAILABLE: u8 = 69;
 Flags go before the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_LOG;
 each also with _FILE for a file that holds the value), and that before the file.
 Where admin is not on loopback, REFRAIN_ADMIN_TOKEN has to be set.
-SIGTERM and Ctrl-C let running requests come to their end, up to the time that [proxy] drain gives them.
+SIGTERM and Ctrl-C let running requests come to their end, up to the time that [proxy] drain gives them; a second one does not wait.
 
 Exit codes: 0 stopped as told, 2 wrong usage, 64 bad configuration, 69 a port or the store cannot be had.")]
 pub(crate) struct Args {
@@ -147,8 +148,7 @@ fn start(args: &Args) -> Result<(), Failure> {
 
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before anything is promised: from here on a signal ends the proxy in order.
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
+    let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
     let scheme = settings.store[0].split(':').next().unwrap_or_default();
     let metrics = Metrics::new(&settings.policy, scheme);
@@ -167,16 +167,22 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // It answers until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
     greeting::print(settings, address, admin_address, &engine, said);
+    let insisted = async {
+        told.next().await;
+        told.next().await;
+    };
     let stop = async {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-        }
+        signals.next().await;
         is_draining.store(true, Ordering::Relaxed);
         say("stopping: no new requests; running ones come to their end");
     };
-    let running = proxy.run(stop);
-    let left = running.await?;
+    let left = tokio::select! {
+        left = proxy.run(stop) => left?,
+        () = insisted => {
+            say("stopped at once; what was running is in doubt");
+            return Ok(());
+        }
+    };
     admin.abort();
     if left > 0 {
         say(format!(
@@ -200,6 +206,28 @@ fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
         return Err(Failure::Configuration(message));
     }
     Ok(token)
+}
+
+/// What tells the proxy to stop. Each of these hears all of them.
+struct Signals {
+    terminated: Signal,
+    interrupted: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminated: signal(SignalKind::terminate())?,
+            interrupted: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminated.recv() => {}
+            _ = self.interrupted.recv() => {}
+        }
+    }
 }
 
 async fn open(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
@@ -231,6 +259,9 @@ fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // A log that cannot be written, on a full disk or into a closed pipe, must not cost a request its answer.
+        .log_internal_errors(false)
         .try_init();
     Ok(())
 }

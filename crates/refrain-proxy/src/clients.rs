@@ -24,6 +24,7 @@ use tower_layer::Layer as _;
 use tower_service::Service as _;
 
 use crate::{
+    faults,
     forward::Forward,
     headers,
     server::{Phase, Phases},
@@ -100,6 +101,7 @@ impl Clients {
                     Phase::Serving => {}
                     Phase::Draining => {
                         is_draining = true;
+                        self.watch.drain(&client);
                         serving.as_mut().graceful_shutdown();
                     }
                 },
@@ -126,11 +128,14 @@ impl Service<Request<Incoming>> for Front {
     fn call(&self, request: Request<Incoming>) -> Fronting {
         let active = Active::start(&self.watch, &self.client);
         let (mut head, body) = request.into_parts();
+        if let Some(fault) = faults::of(&head) {
+            return Fronting::refused(faults::answer(fault), active);
+        }
         headers::normalise(&mut head);
         let body = ClientBody::new(body, &self.watch, &self.client);
         let answering = self.service.clone().call(Request::from_parts(head, body));
         Fronting {
-            answering: Box::pin(answering),
+            making: Making::Answer(Box::pin(answering)),
             active: Some(active),
         }
     }
@@ -138,15 +143,36 @@ impl Service<Request<Incoming>> for Front {
 
 /// An answer that is being made.
 struct Fronting {
-    answering: Pin<Box<Answering>>,
+    making: Making,
     active: Option<Active>,
+}
+
+enum Making {
+    Answer(Pin<Box<Answering>>),
+    /// Nothing was asked for that could be answered. `None` once it was told.
+    Refusal(Option<Box<Response<Body<UpstreamBody>>>>),
+}
+
+impl Fronting {
+    fn refused(answer: Response<Body<UpstreamBody>>, active: Active) -> Self {
+        Self {
+            making: Making::Refusal(Some(Box::new(answer))),
+            active: Some(active),
+        }
+    }
 }
 
 impl Future for Fronting {
     type Output = Result<Response<Answer>, std::convert::Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = self.answering.as_mut().poll(context);
+        let polled = match &mut self.making {
+            Making::Answer(answering) => answering.as_mut().poll(context),
+            Making::Refusal(answer) => match answer.take() {
+                Some(answer) => Poll::Ready(Ok(*answer)),
+                None => Poll::Pending,
+            },
+        };
         polled.map_ok(|response| {
             let active = self.active.take();
             response.map(|body| Answer {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use refrain::{
     Fence,
@@ -189,7 +189,10 @@ impl Forward {
         let stall = (!is_guarded).then_some(self.target.settings.read_timeout);
         let (mut head, body) = request.into_parts();
         if head.method == Method::CONNECT {
-            return self.refuse(StatusCode::NOT_IMPLEMENTED, "Tunnels are not opened here.");
+            return UpstreamBody::problem(
+                StatusCode::NOT_IMPLEMENTED,
+                "Tunnels are not opened here.",
+            );
         }
         let upgrade = match is_guarded {
             true => None,
@@ -212,18 +215,25 @@ impl Forward {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return match tunnel {
                 Some(client) => tunnel::open(client, response),
-                None => self.refuse(
-                    StatusCode::BAD_GATEWAY,
-                    "The upstream switched protocols unasked.",
-                ),
+                None => self.unasked(),
             };
         }
         headers::to_client(response.headers_mut());
+        // Which version the upstream speaks is between it and us.
+        *response.version_mut() = Version::HTTP_11;
         response.map(|incoming| UpstreamBody::of(incoming, self.pool, line, stall))
     }
 
     /// The layer makes its own answer of the failure; who is not guarded gets this one.
     fn lost(&self, lost: &Lost) -> Response<UpstreamBody> {
+        if lost.is_clients_fault {
+            let mut response = UpstreamBody::problem(
+                StatusCode::BAD_REQUEST,
+                "The body of the request is broken off, or its framing is.",
+            );
+            response.extensions_mut().insert(lost.failure);
+            return response;
+        }
         tracing::warn!(why = %lost.why, "no answer from the upstream");
         let mut response = match lost.failure {
             Failure::NotSent => {
@@ -231,7 +241,7 @@ impl Forward {
                 let problem = Code::UpstreamUnreachable.answer(detail, &self.target.problems);
                 problem.map(UpstreamBody::own)
             }
-            Failure::Lost(_) => self.refuse(
+            Failure::Lost(_) => UpstreamBody::problem(
                 StatusCode::BAD_GATEWAY,
                 "The upstream broke off before it answered.",
             ),
@@ -240,28 +250,21 @@ impl Forward {
         response
     }
 
-    fn too_late(&self, patience: Duration) -> Response<UpstreamBody> {
-        let patience = Span(patience);
-        let detail = format!("The upstream did not begin to answer within {patience}.");
-        let mut response = self.refuse(StatusCode::GATEWAY_TIMEOUT, &detail);
-        let failure = Failure::Lost(Reason::Timeout);
+    /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
+    fn unasked(&self) -> Response<UpstreamBody> {
+        let detail = "The upstream switched protocols unasked.";
+        let mut response = UpstreamBody::problem(StatusCode::BAD_GATEWAY, detail);
+        let failure = Failure::Lost(Reason::Failed);
         response.extensions_mut().insert(failure);
         response
     }
 
-    fn refuse(&self, status: StatusCode, detail: &str) -> Response<UpstreamBody> {
-        let problem = serde_json::json!({
-            "type": "about:blank",
-            "title": status.canonical_reason().unwrap_or_default(),
-            "status": status.as_u16(),
-            "detail": detail,
-        });
-        let mut response = Response::new(UpstreamBody::own(problem.to_string()));
-        *response.status_mut() = status;
-        response.headers_mut().insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+    fn too_late(&self, patience: Duration) -> Response<UpstreamBody> {
+        let patience = Span(patience);
+        let detail = format!("The upstream did not begin to answer within {patience}.");
+        let mut response = UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail);
+        let failure = Failure::Lost(Reason::Timeout);
+        response.extensions_mut().insert(failure);
         response
     }
 }

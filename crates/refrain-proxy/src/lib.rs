@@ -10,6 +10,7 @@ pub mod admin;
 
 mod clients;
 mod connect;
+mod faults;
 mod forward;
 mod headers;
 mod pool;

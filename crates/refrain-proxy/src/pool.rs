@@ -133,6 +133,8 @@ impl Pool {
 pub(crate) struct Lost {
     pub(crate) failure: Failure,
     pub(crate) why: String,
+    /// The client's body broke off, not the upstream.
+    pub(crate) is_clients_fault: bool,
 }
 
 impl Lost {
@@ -140,6 +142,7 @@ impl Lost {
         Self {
             failure: Failure::NotSent,
             why: error.to_string(),
+            is_clients_fault: false,
         }
     }
 
@@ -152,6 +155,7 @@ impl Lost {
         Self {
             failure: Failure::Lost(reason),
             why: format!("{error}{}", cause.unwrap_or_default()),
+            is_clients_fault: error.is_user(),
         }
     }
 }

@@ -30,6 +30,8 @@ use crate::{
 
 /// Connections that wait for a thread.
 const QUEUE: usize = 1_024;
+/// Connections that the system holds until they are accepted; it may allow fewer.
+const BACKLOG: i32 = 4_096;
 /// How long accepting pauses when the system has no more room for connections.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
@@ -217,6 +219,8 @@ impl Proxy {
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
+    // The library's own choice is so short that a burst of clients loses a second to each overflow.
+    rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

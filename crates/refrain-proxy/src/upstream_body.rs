@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use refrain::http::BodyError;
@@ -41,6 +42,23 @@ struct Stall {
 impl UpstreamBody {
     pub(crate) fn own(text: impl Into<Bytes>) -> Self {
         Self(Kind::Own(Some(text.into())))
+    }
+
+    /// An answer of our own, for what has no problem page.
+    pub(crate) fn problem(status: StatusCode, detail: &str) -> Response<Self> {
+        let problem = serde_json::json!({
+            "type": "about:blank",
+            "title": status.canonical_reason().unwrap_or_default(),
+            "status": status.as_u16(),
+            "detail": detail,
+        });
+        let mut response = Response::new(Self::own(problem.to_string()));
+        *response.status_mut() = status;
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        response
     }
 
     pub(crate) fn empty() -> Self {

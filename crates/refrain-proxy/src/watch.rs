@@ -26,6 +26,9 @@ use tokio::{
 /// How often a thread looks over its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
+/// How long who has not said a whole head may go on once the proxy is told to stop.
+const LAST_GRACE: Duration = Duration::from_millis(500);
+
 /// The connections of one thread, and their clock.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -47,6 +50,8 @@ pub(crate) struct Client {
     body_since: AtomicU64,
     /// Since when it does not take what is sent to it.
     send_since: AtomicU64,
+    /// Since when the proxy takes no more requests.
+    draining_since: AtomicU64,
     /// Told when the connection is to be closed.
     closed: Notify,
 }
@@ -61,6 +66,11 @@ impl Watch {
             .unwrap_or_else(PoisonError::into_inner);
         connections.push(Arc::downgrade(&client));
         client
+    }
+
+    /// No more requests are taken from this one.
+    pub(crate) fn drain(&self, client: &Client) {
+        client.draining_since.store(self.now(), Relaxed);
     }
 
     fn now(&self) -> u64 {
@@ -98,6 +108,15 @@ impl Client {
             || is_over(&self.body_since, settings.client_timeout)
             || is_idle && is_over(&self.head_since, settings.head_timeout)
             || is_idle && is_over(&self.idle_since, settings.keep_alive)
+            || is_idle
+                && self.is_sent()
+                && is_over(&self.draining_since, LAST_GRACE)
+                && is_over(&self.idle_since, LAST_GRACE)
+    }
+
+    /// Whether it has taken all that was sent to it.
+    fn is_sent(&self) -> bool {
+        self.send_since.load(Relaxed) == 0
     }
 
     /// Waits until the connection is to be closed.

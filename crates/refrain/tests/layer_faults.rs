@@ -358,6 +358,21 @@ async fn the_policys_probe_asks_as_the_caller_and_decides() {
     }
 }
 
+/// Nobody retries, and the record is settled all the same.
+#[tokio::test(start_paused = true)]
+async fn the_policys_probe_asks_in_the_background() {
+    let shop = shop(|it| it.probe = Some("GET /lookup?key={key}".parse().unwrap()));
+    let headers = [KEY, ("do", "reset"), ("find", "it")];
+    shop.send(&headers, "x").await.check(502, "outcome-unknown");
+    tokio::time::sleep(Duration::from_secs(89)).await;
+    assert_eq!(shop.lookups.lock().unwrap().len(), 0, "too early");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(shop.lookups.lock().unwrap().len(), 1);
+    assert_eq!(states(&shop.store).await, [StateName::Completed]);
+    assert_eq!(shop.engine.tally().get(Count::Resolved), 1);
+    shop.send(&headers, "x").await.check(200, "found");
+}
+
 /// As services with a limit are: each clone has to be ready before it is called.
 #[derive(Debug, Default)]
 struct Strict {

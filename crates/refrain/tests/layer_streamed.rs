@@ -277,6 +277,8 @@ async fn above_the_cap_the_first_client_sets_the_pace() {
     let mut first = studio.ask().await;
     let feed = studio.feed().await;
     let mut slow = studio.ask().await;
+    // However eager: nobody's pace but the first one's counts.
+    let eager = tokio::spawn(studio.ask().await.rest());
     say_long(&feed);
     seconds(1).await;
     let ahead = feed.taken();
@@ -293,6 +295,8 @@ async fn above_the_cap_the_first_client_sets_the_pace() {
     drop(feed);
     let rest = first.rest().await;
     assert_eq!((len + rest.len() - 1, &rest[rest.len() - 1..]), (LONG, "."));
+    let eager = eager.await.unwrap();
+    assert_eq!((eager.len(), eager.ends_with('.')), (LONG + 1, true));
     assert!(slow.is_cut().await);
     assert_eq!(code(studio.ask().await).await, "409 body-not-kept");
 }
@@ -409,9 +413,12 @@ async fn a_stream_ends_before_it_can_be_held_never_to_have_happened() {
     assert_eq!(first.next().await, "x");
     let down = Fault::Fails(ErrorKind::Unavailable);
     studio.store.set(Op::Renew, usize::MAX, down);
-    while !feed.is_dropped() {
+    for _ in 0..200 {
         feed.say("x");
         seconds(1).await;
+        if feed.is_dropped() {
+            break;
+        }
     }
     // From the last renewal on: later than the first attempt's time, and before that of the store is up.
     let lasted = begun.elapsed();

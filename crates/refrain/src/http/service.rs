@@ -385,7 +385,7 @@ impl<S> Guarding<S> {
         Ok(self.refuse(&problem.with_retry_after(Duration::from_secs(1))))
     }
 
-    /// Lets a request through unguarded. What the operation says to us alone stays here all the same.
+    /// Lets a request through unguarded.
     pub(super) async fn pass<B, R>(
         mut self,
         head: Parts,
@@ -396,11 +396,15 @@ impl<S> Guarding<S> {
         S: Guarded<B, R>,
     {
         let request = Request::from_parts(head, body);
-        let mut response = self.inner.call(request).await?;
-        response.headers_mut().remove(REFRAIN_OUTCOME);
-        let response = response.map(Body::through);
+        let response = passed(self.inner.call(request).await?);
         Ok(self.shared.marked(decision, response))
     }
+}
+
+/// An unguarded answer as it is, without what the operation says to us alone.
+fn passed<R>(mut response: Response<R>) -> Response<Body<R>> {
+    response.headers_mut().remove(REFRAIN_OUTCOME);
+    response.map(Body::through)
 }
 
 fn invalid(error: &Error) -> Problem {
@@ -444,7 +448,7 @@ where
             Kind::Guarded(future) => future.as_mut().poll(context),
             Kind::Through(future) => {
                 let polled = future.as_mut().poll(context);
-                polled.map(|answer| answer.map(|response| response.map(Body::through)))
+                polled.map_ok(passed)
             }
         }
     }

@@ -44,6 +44,8 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     let store = site.open_on(&disk);
     complete(&store, 1, b"kept");
     let fence = grant(&store, claim(2));
+    // The segment behind the one in use is made ahead, by a thread of its own: from then on there is room for some more.
+    soon(|| site.files().contains_key("00000002.log").then_some(()));
     disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
     let granted = claim_until_full(&store, 100);
 

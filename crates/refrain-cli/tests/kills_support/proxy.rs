@@ -1,0 +1,151 @@
+//! The real proxy in a process of its own, to be killed and started again.
+
+#![allow(
+    dead_code,
+    reason = "each test file that takes this in uses a part of it"
+)]
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{BufRead as _, BufReader, Read as _},
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+/// A running proxy. Dropped, it is killed.
+pub(crate) struct Proxy {
+    child: Child,
+    /// Held, so that what it says has somewhere to go.
+    _stdout: BufReader<ChildStdout>,
+    pub(crate) address: SocketAddr,
+}
+
+/// What a proxy is started with, as often as it is.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    /// A proxy for this upstream; `rest` is the rest of its refrain.toml.
+    pub(crate) fn new(upstream: SocketAddr, rest: &str) -> Self {
+        Self::on("127.0.0.1:0", upstream, rest)
+    }
+
+    /// The same where the clients already know its address.
+    pub(crate) fn on(listen: &str, upstream: SocketAddr, rest: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let text = format!(
+            "listen = \"{listen}\"\nadmin = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
+             store = \"file:{}\"\n{rest}",
+            store.display()
+        );
+        fs::write(folder.path().join("refrain.toml"), text).unwrap();
+        Self { folder }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(&self) -> Proxy {
+        self.start_by(Command::new(env!("CARGO_BIN_EXE_refrain")))
+    }
+
+    /// Starts it in a process that outlives a write past its limit of file sizes: the write fails instead.
+    pub(crate) fn start_limited(&self) -> Proxy {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+            .arg(env!("CARGO_BIN_EXE_refrain"));
+        self.start_by(command)
+    }
+
+    /// Starts it and kills it soon after, whether it listens by then or not.
+    pub(crate) fn start_and_kill(&self, after: Duration) {
+        let mut child = self.spawn(Command::new(env!("CARGO_BIN_EXE_refrain")));
+        sleep(after);
+        assert_eq!(child.try_wait().unwrap(), None, "{}", self.log());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn spawn(&self, mut command: Command) -> Child {
+        command
+            .args(["proxy", "--config"])
+            .arg(self.file("refrain.toml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(append_to(&self.file("log")));
+        command.spawn().unwrap()
+    }
+
+    fn start_by(&self, command: Command) -> Proxy {
+        let mut child = self.spawn(command);
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("listening on http://") {
+            line.clear();
+            let len = stdout.read_line(&mut line).unwrap();
+            assert!(len > 0, "the proxy did not start: {}", self.log());
+        }
+        let address = line.trim_end().trim_start_matches("listening on http://");
+        Proxy {
+            child,
+            _stdout: stdout,
+            address: address.parse().unwrap(),
+        }
+    }
+
+    /// What it wrote to standard error, in all its lives.
+    pub(crate) fn log(&self) -> String {
+        let mut text = String::new();
+        let file = File::open(self.file("log"));
+        file.and_then(|mut file| file.read_to_string(&mut text))
+            .unwrap();
+        text
+    }
+}
+
+impl Proxy {
+    pub(crate) fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    /// With -9.
+    pub(crate) fn kill(&mut self) {
+        assert_eq!(self.child.try_wait().unwrap(), None, "it ended by itself");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn append_to(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).open(path).unwrap()
+}
+
+/// A port that stays free while nobody listens on it: the system hands out others to those who connect.
+pub(crate) fn lasting_port(seed: u64) -> u16 {
+    let ports = (0..1_000).map(|at| 20_000 + ((seed + at * 7) % 10_000) as u16);
+    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().unwrap()
+}

@@ -1,0 +1,362 @@
+//! Clients that are slow, many or gone, and upstreams that close, die and come back: who behaves is served all the same, and nothing runs twice.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    collections::HashMap,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::{
+    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, get, post, request, until,
+};
+
+const MOMENT: Duration = Duration::from_millis(50);
+
+fn check_served(proxy: &Proxy) {
+    assert_eq!(call(proxy.address, get("/")).status, 200);
+}
+
+#[test]
+fn who_dribbles_a_head_is_closed() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nhead_timeout = \"500ms\"");
+    let slow: Vec<_> = (0..30)
+        .map(|_| {
+            let mut client = Client::connect(proxy.address);
+            client.send("GET / HTTP/1.1\r\nhost: a\r\n");
+            client
+        })
+        .collect();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = slow
+        .iter()
+        .map(|client| (client.stream.try_clone().unwrap(), is_over.clone()))
+        .map(|(mut stream, is_over)| {
+            thread::spawn(move || {
+                while !is_over.load(Relaxed) && stream.write_all(b"x-a: 1\r\n").is_ok() {
+                    thread::sleep(MOMENT);
+                }
+            })
+        })
+        .collect();
+    check_served(&proxy);
+    let since = tokio::time::Instant::now();
+    for mut client in slow {
+        assert!(client.is_closed());
+    }
+    assert!(since.elapsed() < Duration::from_secs(3));
+    is_over.store(true, Relaxed);
+    writers.into_iter().for_each(|it| it.join().unwrap());
+    check_served(&proxy);
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"500ms\"");
+    let mut silent = Client::connect(proxy.address);
+    let mut busy = Client::connect(proxy.address);
+    for _ in 0..15 {
+        assert_eq!(busy.send(get("/")).answer().status, 200);
+        thread::sleep(2 * MOMENT);
+    }
+    assert!(silent.is_closed());
+    assert!(busy.is_closed());
+}
+
+#[test]
+fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    for key in ["", "idempotency-key: k\r\n"] {
+        let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 10\r\n\r\n");
+        let mut stalled = Client::connect(proxy.address);
+        stalled.send(format!("{head}01234"));
+        let rest = stalled.try_answer();
+        assert!(rest.is_none_or(|answer| answer.status == 408));
+        assert_eq!(upstream.count(), 0);
+    }
+    for key in ["", "idempotency-key: k\r\n"] {
+        let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 10\r\n\r\n");
+        let mut moving = Client::connect(proxy.address);
+        moving.send(head);
+        for _ in 0..10 {
+            thread::sleep(2 * MOMENT);
+            moving.send("x");
+        }
+        assert_eq!(moving.answer().text(), "xxxxxxxxxx");
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn who_does_not_take_its_answer_is_closed() {
+    let is_freed = Arc::new(AtomicBool::new(false));
+    let freed = is_freed.clone();
+    let upstream = Upstream::start(move |seen, stream| {
+        if seen.start() != "GET /large" {
+            return answer(stream, "200 OK", &[], b"");
+        }
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        let _ = stream.write_all(head.as_bytes());
+        let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x1_0000));
+        while stream.write_all(chunk.as_bytes()).is_ok() {}
+        freed.store(true, Relaxed);
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    let mut idle = Client::connect(proxy.address);
+    idle.send(get("/large"));
+    until("the upstream is let go", || is_freed.load(Relaxed));
+    check_served(&proxy);
+}
+
+#[test]
+fn thousands_of_idle_connections_are_in_nobodys_way() {
+    const IDLE: usize = 5_000;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let mut idle: Vec<_> = (0..IDLE).map(|_| Client::connect(proxy.address)).collect();
+    let since = tokio::time::Instant::now();
+    for at in 0..100 {
+        let key = format!("k{at}");
+        assert_eq!(call(proxy.address, post(&key, "x")).status, 200);
+    }
+    assert!(since.elapsed() < Duration::from_secs(5));
+    // Each of them is a connection, and not just a place in a queue.
+    for client in idle.iter_mut().step_by(499) {
+        assert_eq!(client.send(get("/")).answer().status, 200);
+    }
+    let high = proxy.memory_high();
+    assert!(high < 200 << 10, "{high} KiB");
+}
+
+#[test]
+fn connections_over_the_limit_wait_for_a_place() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nconnections_max = 3");
+    let mut first: Vec<_> = (0..3).map(|_| Client::connect(proxy.address)).collect();
+    for client in &mut first {
+        assert_eq!(client.send(get("/")).answer().status, 200);
+    }
+    let mut fourth = Client::connect(proxy.address);
+    fourth.send(get("/fourth"));
+    thread::sleep(4 * MOMENT);
+    assert_eq!(upstream.count(), 3);
+    first.pop();
+    assert_eq!(fourth.answer().status, 200);
+    for client in &mut first {
+        assert_eq!(client.send(get("/")).answer().status, 200);
+    }
+}
+
+#[test]
+fn one_connection_carries_many_requests_on_both_sides() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    let mut client = Client::connect(proxy.address);
+    for at in 0..50 {
+        let body = at.to_string();
+        let key = format!("k{at}");
+        assert_eq!(client.send(post(&key, &body)).answer().text(), body);
+    }
+    assert_eq!(upstream.connections().0, 1);
+}
+
+#[test]
+fn requests_sent_ahead_are_answered_in_their_order() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let bytes: Vec<u8> = (0..60)
+        .flat_map(|at| match at % 3 {
+            0 => post(&format!("k{at}"), &at.to_string()),
+            1 => request("PUT /a", &[], at.to_string().as_bytes()),
+            // The one before the one before, again.
+            _ => post(&format!("k{}", at - 2), &(at - 2).to_string()),
+        })
+        .collect();
+    let mut client = Client::connect(proxy.address);
+    client.send(bytes);
+    for at in 0..60 {
+        let answer = client.answer();
+        let (expected, is_replay) = (if at % 3 == 2 { at - 2 } else { at }, at % 3 == 2);
+        assert_eq!(answer.text(), expected.to_string());
+        assert_eq!(answer.is_replay(), is_replay);
+    }
+    assert_eq!(upstream.count(), 40);
+}
+
+#[test]
+fn an_old_client_is_answered_and_closed() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    let mut answer = String::new();
+    client.stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
+    assert_eq!(upstream.seen()[0].header("via"), Some("1.0 refrain"));
+}
+
+/// Runs requests one by one against an upstream that closes each connection behind its answer.
+fn check_closing(headers: &'static [(&str, &str)]) {
+    let upstream = Upstream::start(move |seen, stream| {
+        answer(stream, "200 OK", headers, &seen.body);
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    for at in 0..50 {
+        let bytes = match at % 2 {
+            0 => post(&format!("k{at}"), "x"),
+            _ => request("POST /keyless", &[], b"x"),
+        };
+        let answer = call(proxy.address, bytes);
+        assert_eq!(
+            (answer.status, answer.text()),
+            (200, "x"),
+            "{}",
+            answer.head
+        );
+        until("it has closed", || upstream.connections().1 == at + 1);
+    }
+    assert_eq!(upstream.count(), 50);
+}
+
+#[test]
+fn an_upstream_that_closes_behind_each_answer_costs_no_request() {
+    check_closing(&[("connection", "close")]);
+    // And one that does not even say so.
+    check_closing(&[]);
+}
+
+#[test]
+fn connections_that_died_while_idle_are_not_used() {
+    let upstream = Upstream::echo();
+    let address = upstream.address;
+    let proxy = Proxy::start(address, "[proxy]\nthreads = 2");
+    let burst = |at: usize| {
+        let callers: Vec<_> = (0..10)
+            .map(|by| {
+                let (address, key) = (proxy.address, format!("k{at}-{by}"));
+                thread::spawn(move || call(address, post(&key, "x")).status)
+            })
+            .collect();
+        let statuses = callers.into_iter().map(|it| it.join().unwrap());
+        statuses.collect::<Vec<_>>()
+    };
+    assert_eq!(burst(0), [200; 10]);
+    upstream.kill();
+    let upstream = Upstream::on(TcpListener::bind(address).unwrap(), |seen, stream| {
+        answer(stream, "200 OK", &[], &seen.body)
+    });
+    assert_eq!(burst(1), [200; 10]);
+    assert_eq!(upstream.count(), 10);
+}
+
+#[test]
+fn nothing_is_sent_twice_over_a_connection_that_breaks() {
+    let upstream = Upstream::start(|seen, stream| match seen.start() {
+        "GET /ok" => answer(stream, "200 OK", &[], b""),
+        _ => Next::Close,
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    for (at, bytes) in [
+        get("/gone"),
+        request("DELETE /gone", &[], b""),
+        request("PUT /gone", &[], b"x"),
+        post("k", "x"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // So that the next one goes over a connection that was used before.
+        assert_eq!(call(proxy.address, get("/ok")).status, 200);
+        assert_eq!(call(proxy.address, bytes).status, 502);
+        assert_eq!(upstream.count(), 2 * (at + 1));
+    }
+}
+
+/// What one key came to, as its client saw it.
+fn insist(address: SocketAddr, key: &str) -> Answer {
+    loop {
+        let answer = call(address, post(key, "x"));
+        match answer.code().as_deref() {
+            Some("upstream-unreachable") => thread::sleep(Duration::from_millis(5)),
+            _ => return answer,
+        }
+    }
+}
+
+#[test]
+fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
+    let effects = Arc::<Mutex<HashMap<String, u32>>>::default();
+    let script = |effects: Arc<Mutex<HashMap<String, u32>>>| {
+        move |seen: &Seen, stream: &mut TcpStream| {
+            let key = seen.header("idempotency-key").unwrap().to_owned();
+            *effects.lock().unwrap().entry(key).or_default() += 1;
+            thread::sleep(Duration::from_millis(3));
+            answer(stream, "201 Created", &[], b"made")
+        }
+    };
+    let mut upstream = Upstream::start(script(effects.clone()));
+    let address = upstream.address;
+    let proxy = Proxy::start(address, "");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..6)
+        .map(|by| {
+            let (proxy, is_over) = (proxy.address, is_over.clone());
+            thread::spawn(move || {
+                let mut told = Vec::new();
+                while !is_over.load(Relaxed) {
+                    let key = format!("{by}-{}", told.len());
+                    let answer = insist(proxy, &key);
+                    told.push((key, answer.status, answer.code()));
+                }
+                told
+            })
+        })
+        .collect();
+    for _ in 0..4 {
+        thread::sleep(Duration::from_millis(150));
+        upstream.kill();
+        thread::sleep(MOMENT);
+        let listener = TcpListener::bind(address).unwrap();
+        upstream = Upstream::on(listener, script(effects.clone()));
+    }
+    thread::sleep(Duration::from_millis(150));
+    is_over.store(true, Relaxed);
+    let told: Vec<_> = callers
+        .into_iter()
+        .flat_map(|it| it.join().unwrap())
+        .collect();
+    let effects = effects.lock().unwrap();
+    let mut made = 0;
+    for (key, status, code) in &told {
+        let happened = effects.get(key).copied().unwrap_or_default();
+        match (status, code.as_deref()) {
+            (201, None) => assert_eq!(happened, 1, "{key}"),
+            (502, Some("outcome-unknown")) => assert!(happened <= 1, "{key}: {happened}"),
+            other => panic!("{key}: {other:?}"),
+        }
+        made += u32::from(*status == 201);
+    }
+    assert!(made > 100, "{made} of {}", told.len());
+}

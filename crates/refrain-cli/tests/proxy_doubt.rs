@@ -1,0 +1,203 @@
+//! What a client is told when the upstream fails: what is not known is said to be not known, what was not sent may be sent again,
+//! and the truth is taken whenever it comes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    io::Write as _,
+    net::{Shutdown, TcpStream},
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use support::{
+    Answer, Next, Parked, Proxy, Seen, Upstream, answer, call, get, post, request, until,
+};
+
+fn check(answer: &Answer, status: u16, code: &str) {
+    let told = (answer.status, answer.code());
+    assert_eq!(told, (status, Some(code.into())), "{}", answer.text());
+}
+
+/// A first request that ends in doubt with this status, and what its duplicates get.
+fn check_doubt(
+    settings: &str,
+    status: u16,
+    script: impl Fn(&Seen, &mut TcpStream) -> Next + Send + Sync + 'static,
+) {
+    let upstream = Upstream::start(script);
+    let proxy = Proxy::start(upstream.address, settings);
+    let first = call(proxy.address, post("k", "x"));
+    check(&first, status, "outcome-unknown");
+    for _ in 0..2 {
+        let later = call(proxy.address, post("k", "x"));
+        check(&later, 409, "outcome-unknown");
+        assert_eq!(later.header("retry-after"), None);
+    }
+    check(&call(proxy.address, post("k", "y")), 422, "key-reused");
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn an_answer_that_does_not_come_in_time_is_doubt() {
+    check_doubt("[policy]\ntimeout = \"200ms\"", 504, |_, _| {
+        thread::sleep(support::PATIENCE);
+        Next::Close
+    });
+}
+
+#[test]
+fn an_answer_that_stands_still_is_doubt() {
+    check_doubt("[policy]\ntimeout = \"200ms\"", 504, |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfive.");
+        thread::sleep(support::PATIENCE);
+        Next::Close
+    });
+}
+
+#[test]
+fn a_connection_closed_without_an_answer_is_doubt() {
+    check_doubt("", 502, |_, _| Next::Close);
+}
+
+#[test]
+fn an_answer_that_is_cut_is_doubt() {
+    for cut in [
+        &b"HTTP/1.1 200 OK\r\ncontent-le"[..],
+        b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfive.",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfive.\r\n",
+    ] {
+        check_doubt("", 502, move |_, stream| {
+            stream.write_all(cut).unwrap();
+            Next::Close
+        });
+    }
+}
+
+#[test]
+fn an_answer_that_is_none_is_doubt() {
+    for noise in [
+        &b"SSH-2.0-OpenSSH_9\r\n\r\n"[..],
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        b"HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nfive.\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+    ] {
+        check_doubt("", 502, move |_, stream| {
+            stream.write_all(noise).unwrap();
+            // The proxy has to notice by itself, not by the end.
+            thread::sleep(Duration::from_millis(200));
+            let _ = stream.shutdown(Shutdown::Both);
+            Next::Close
+        });
+    }
+}
+
+#[test]
+fn the_truth_that_comes_after_a_504_is_replayed() {
+    let upstream = Upstream::start(|_, stream| {
+        thread::sleep(Duration::from_millis(700));
+        answer(stream, "201 Created", &[("location", "/orders/1")], b"made")
+    });
+    let proxy = Proxy::start(upstream.address, "[policy]\ntimeout = \"200ms\"");
+    check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
+    check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
+    until("the truth is known", || {
+        call(proxy.address, post("k", "x")).status == 201
+    });
+    let later = call(proxy.address, post("k", "x"));
+    assert!(later.is_replay());
+    assert_eq!(later.text(), "made");
+    assert_eq!(later.header("location"), Some("/orders/1"));
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn what_could_not_be_sent_leaves_the_key_free() {
+    let parked = Parked::new();
+    let proxy = Proxy::start(parked.address(), "");
+    for _ in 0..2 {
+        let answer = call(proxy.address, post("k", "x"));
+        check(&answer, 502, "upstream-unreachable");
+        let problem: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(problem["advice"], "reuse-key");
+    }
+    // Who is not guarded is told the same.
+    check(&call(proxy.address, get("/")), 502, "upstream-unreachable");
+    let upstream = Upstream::on(parked.listen(), |_, stream| {
+        answer(stream, "201 Created", &[], b"made")
+    });
+    let first = call(proxy.address, post("k", "x"));
+    assert_eq!((first.status, first.is_replay()), (201, false));
+    assert!(call(proxy.address, post("k", "x")).is_replay());
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn at_least_once_runs_again_what_did_not_demonstrably_succeed() {
+    let upstream = Upstream::start(|seen, stream| match seen.at {
+        0 => Next::Close,
+        _ => answer(stream, "201 Created", &[], b"made"),
+    });
+    let settings = "[policy]\nguarantee = \"at-least-once\"\nlease = \"1s\"\ntimeout = \"500ms\"";
+    let proxy = Proxy::start(upstream.address, settings);
+    assert_eq!(call(proxy.address, post("k", "x")).status, 502);
+    until("it ran again", || {
+        call(proxy.address, post("k", "x")).status == 201
+    });
+    assert!(call(proxy.address, post("k", "x")).is_replay());
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[1].header("refrain-attempt"), Some("2"));
+}
+
+#[test]
+fn a_probe_settles_what_was_in_doubt() {
+    let is_known = Mutex::new(false);
+    let upstream = Upstream::start(move |seen, stream| {
+        if seen.start().starts_with("GET ") {
+            return answer(stream, "200 OK", &[], b"found");
+        }
+        let is_first = !std::mem::replace(&mut *is_known.lock().unwrap(), true);
+        assert!(is_first, "it ran twice");
+        Next::Close
+    });
+    let settings = r#"
+[[operation]]
+match = "POST /orders"
+probe = "GET /orders?key={key}"
+timeout = "200ms"
+lease = "1s"
+settle_after = "300ms"
+"#;
+    let proxy = Proxy::start(upstream.address, settings);
+    check(&call(proxy.address, post("k", "x")), 502, "outcome-unknown");
+    until("the probe has told", || {
+        call(proxy.address, post("k", "x")).status == 200
+    });
+    let later = call(proxy.address, post("k", "x"));
+    assert_eq!(later.text(), "found");
+    let seen = upstream.seen();
+    assert_eq!(seen[1].start(), "GET /orders?key=k");
+    let posts = seen.iter().filter(|it| it.start() == "POST /orders");
+    assert_eq!(posts.count(), 1);
+}
+
+#[test]
+fn an_unguarded_request_gets_an_honest_502_and_504() {
+    let upstream = Upstream::start(|seen, _| {
+        if seen.start() == "GET /slow" {
+            thread::sleep(support::PATIENCE);
+        }
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"");
+    assert_eq!(call(proxy.address, get("/slow")).status, 504);
+    assert_eq!(call(proxy.address, get("/")).status, 502);
+    let keyless = request("POST /orders", &[], b"x");
+    assert_eq!(call(proxy.address, keyless).status, 502);
+    assert_eq!(upstream.count(), 3);
+}

@@ -1,0 +1,266 @@
+//! What one connection carries is nobody else's, and goes out once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use refrain_testkit::disk::Dice;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::TcpListener,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    Stand,
+    proxy::Setup,
+    upstream::{Act, Arrived, echo},
+    wire::{Wire, ask, post, request, response},
+};
+
+/// One thread has one pool of connections, so that requests meet on them.
+const ONE_THREAD: &str = "[proxy]\nthreads = 1\n";
+
+/// Answers with what was asked for, in two pieces and with pauses, whoever listens.
+fn in_pieces(arrived: &Arrived) -> Vec<Act> {
+    let mut dice = Dice::new(arrived.number as u64);
+    let answer = response(200, "", arrived.request.target());
+    let (front, rest) = answer.split_at(answer.len() - 3);
+    let mut pause = || Act::Sleep(Duration::from_millis(dice.below(12)));
+    vec![
+        pause(),
+        Act::Say(front.to_vec()),
+        pause(),
+        Act::Say(rest.to_vec()),
+    ]
+}
+
+/// Asks for things of its own, hanging up on every other one.
+async fn capricious(address: std::net::SocketAddr, name: usize) {
+    let mut dice = Dice::new(name as u64);
+    let mut wire = None;
+    for at in 0..40 {
+        let target = format!("/client-{name}/{at}");
+        let bytes = match dice.happens(50) {
+            true => request("GET", &target, "", b""),
+            false => post(&target, &target, b"{}"),
+        };
+        if wire.is_none() {
+            wire = Some(Wire::open(address).await.unwrap());
+        }
+        let patience = match dice.happens(50) {
+            true => Duration::from_millis(dice.below(20)),
+            false => Duration::from_secs(20),
+        };
+        let open = wire.as_mut().unwrap();
+        match timeout(patience, open.ask(&bytes)).await {
+            Ok(answer) => {
+                let answer = answer.unwrap();
+                assert_eq!((answer.status(), answer.text()), (200, target));
+            }
+            Err(_) => wire.take().unwrap().reset(),
+        }
+    }
+}
+
+/// The hole: a cancelled request leaves its answer in a pooled connection, and the next caller gets it.
+#[tokio::test]
+async fn nobody_gets_the_answer_that_a_cancelled_request_left_behind() {
+    let stand = Stand::new(ONE_THREAD, in_pieces).await;
+    let mut clients = JoinSet::new();
+    for name in 0..12 {
+        clients.spawn(capricious(stand.proxy.address, name));
+    }
+    clients.join_all().await;
+    let arrived = stand.upstream.arrived();
+    let connections = arrived.iter().map(|it| it.connection).max().unwrap();
+    assert!(connections < arrived.len(), "connections were shared");
+}
+
+/// The same hole, dug by the service: it says more than it was asked for.
+#[tokio::test]
+async fn nobody_gets_what_the_upstream_said_unasked() {
+    let stand = Stand::new(ONE_THREAD, |arrived| {
+        let own = response(200, "", arrived.request.target());
+        let stale = response(200, "", "somebody else's");
+        match arrived.number % 3 {
+            0 => vec![Act::Say(own)],
+            1 => vec![Act::Say([own, stale].concat())],
+            _ => vec![Act::Say(own), Act::Say(stale)],
+        }
+    })
+    .await;
+    let mut wire = stand.open().await;
+    for at in 0..60 {
+        let target = format!("/thing-{at}");
+        let bytes = match at % 2 {
+            0 => request("GET", &target, "", b""),
+            _ => post(&target, &target, b"{}"),
+        };
+        let answer = wire.ask(&bytes).await.unwrap();
+        assert_eq!((answer.status(), answer.text()), (200, target));
+        // What is said later than this cannot be told from an answer by anybody.
+        if at % 3 == 1 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The hole: a replay is answered before the request's body is read, and the body is then taken for a request.
+#[tokio::test]
+async fn a_body_is_never_taken_for_the_next_request() {
+    let settings = "[policy]\nrequest_bytes_max = \"2KiB\"\n\
+                    [[operation]]\nmatch = \"POST /strict\"\nrequired = true\n";
+    let stand = Stand::new(settings, echo).await;
+    let smuggled = "POST /smuggled HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n";
+    let large = smuggled.repeat(60);
+    let keyed = |target: &str, key: &str, body: &str| post(target, key, body.as_bytes());
+    let in_chunks = |key: &str, body: &str| {
+        let head = format!(
+            "POST /orders HTTP/1.1\r\nhost: shop\r\nidempotency-key: {key}\r\n\
+             transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
+        head.into_bytes()
+    };
+    assert_eq!(stand.post("kept", smuggled).await.status(), 201);
+    assert_eq!(stand.upstream.count(), 1);
+    let cases = [
+        ("replay", keyed("/orders", "kept", smuggled), "201"),
+        ("chunked replay", in_chunks("kept", smuggled), "201"),
+        (
+            "another body",
+            keyed("/orders", "kept", &smuggled.repeat(2)),
+            "422 key-reused",
+        ),
+        (
+            "bad key",
+            keyed("/orders", "no key", smuggled),
+            "400 key-invalid",
+        ),
+        (
+            "no key",
+            request("POST", "/strict", "", smuggled.as_bytes()),
+            "400 key-missing",
+        ),
+        (
+            "too large",
+            keyed("/orders", "large", &large),
+            "413 request-too-large",
+        ),
+        (
+            "too large, chunked",
+            in_chunks("large", &large),
+            "413 request-too-large",
+        ),
+    ];
+    for (at, (what, bytes, verdict)) in cases.into_iter().enumerate() {
+        let mut wire = stand.open().await;
+        let after = format!("/after-{at}");
+        // At once, and with the body a little later than its head.
+        let (head, rest) =
+            bytes.split_at(bytes.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4);
+        wire.send(head).await.unwrap();
+        if at % 2 == 1 {
+            sleep(Duration::from_millis(30)).await;
+        }
+        let _ = wire
+            .send(&[rest, &post(&after, &after, b"{}")].concat())
+            .await;
+        let answer = wire.response().await.unwrap();
+        assert_eq!(answer.verdict(), verdict, "{what}");
+        // It may close instead of answering more; what it answers belongs to the request behind.
+        if let Ok(next) = wire.response().await {
+            let text = next.text();
+            assert!(text.starts_with(&format!("{after} by")), "{what}: {text}");
+        }
+    }
+    for arrived in stand.upstream.arrived() {
+        let target = arrived.request.target();
+        assert!(
+            target == "/orders" || target.starts_with("/after-"),
+            "{target}"
+        );
+    }
+}
+
+/// The hole: the HTTP client below sends again by itself when a connection was closed before the answer.
+#[tokio::test]
+async fn a_request_on_a_connection_that_then_closes_goes_out_once() {
+    let stand = Stand::new(ONE_THREAD, |arrived| match arrived.number % 2 {
+        1 => echo(arrived),
+        _ => vec![Act::Close],
+    })
+    .await;
+    let guarded = |key: &str| post("/orders", key, b"{}");
+    let unguarded = |_: &str| request("GET", "/orders", "", b"");
+    let unkeyed = |_: &str| request("POST", "/orders", "", b"{}");
+    let cases: [(&str, &dyn Fn(&str) -> Vec<u8>, &str); 3] = [
+        ("guarded", &guarded, "502 outcome-unknown"),
+        ("unguarded", &unguarded, "502"),
+        ("unkeyed", &unkeyed, "502"),
+    ];
+    let mut count = 0;
+    for (what, bytes, verdict) in cases {
+        assert_eq!(stand.ask(&bytes("open")).await.status(), 201, "{what}");
+        sleep(Duration::from_millis(50)).await;
+        let answer = stand
+            .ask(&bytes(&format!("closes {what}").replace(' ', "-")))
+            .await;
+        assert_eq!(answer.verdict(), verdict, "{what}");
+        count += 2;
+        assert_eq!(stand.upstream.count(), count, "{what}");
+        let arrived = stand.upstream.arrived();
+        let [.., first, second] = &arrived[..] else {
+            panic!("{what}: {arrived:?}");
+        };
+        assert_eq!(first.connection, second.connection, "{what}: not reused");
+    }
+    let later = stand.ask(&guarded("closes-guarded")).await;
+    assert_eq!(later.verdict(), "409 outcome-unknown");
+    assert_eq!(stand.upstream.count(), count);
+}
+
+/// The same hole where only a part of the request was read.
+#[tokio::test]
+async fn a_request_that_was_read_in_part_goes_out_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let setup = Setup::new(listener.local_addr().unwrap(), ONE_THREAD);
+    let touched = Arc::new(AtomicUsize::new(0));
+    let counting = touched.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if let Ok(1..) = stream.read(&mut [0; 10]).await {
+                counting.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let proxy = setup.start();
+    let body = vec![b'x'; 1 << 20];
+    let answer = ask(proxy.address, &post("/orders", "part", &body)).await;
+    assert_eq!(answer.verdict(), "502 outcome-unknown");
+    let later = ask(proxy.address, &post("/orders", "part", &body)).await;
+    assert_eq!(later.verdict(), "409 outcome-unknown");
+    assert_eq!(touched.load(Relaxed), 1);
+}
+
+/// The same hole from the other side: a connection that is known to be dead is not used, so there is nothing to resend.
+#[tokio::test]
+async fn a_connection_that_died_while_idle_costs_nobody_anything() {
+    let stand = Stand::new(ONE_THREAD, |arrived| {
+        [echo(arrived), vec![Act::Close]].concat()
+    })
+    .await;
+    for at in 0..50 {
+        let answer = stand.post(&format!("idle-{at}"), "{}").await;
+        assert_eq!(answer.status(), 201, "{at}: {}", answer.text());
+        sleep(Duration::from_millis(at % 4)).await;
+    }
+    assert_eq!(stand.upstream.count(), 50);
+}

@@ -1,0 +1,188 @@
+//! Several requests with one key, at about the same time.
+
+use std::{collections::HashSet, time::Duration};
+
+use rustix::process::{Signal, kill_process};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    Stand, slow_echo,
+    upstream::{Act, echo},
+    wire::{Message, ask, post, response},
+};
+
+fn bodies(answers: &[Message]) -> HashSet<String> {
+    answers.iter().map(Message::text).collect()
+}
+
+/// The hole: nothing is claimed, so that concurrent duplicates all run.
+#[tokio::test]
+async fn fifty_duplicates_at_once_have_one_effect_and_one_answer() {
+    let stand = Stand::new("", |arrived| slow_echo(arrived, 200)).await;
+    let mut asking = JoinSet::new();
+    for _ in 0..50 {
+        let address = stand.proxy.address;
+        asking.spawn(async move { ask(address, &post("/orders", "one", b"{}")).await });
+    }
+    let answers = asking.join_all().await;
+    assert_eq!(stand.upstream.count(), 1);
+    assert!(answers.iter().all(|answer| answer.status() == 201));
+    assert_eq!(bodies(&answers).len(), 1);
+    let replays = answers.iter().filter(|answer| answer.is_replay());
+    assert_eq!(replays.count(), 49);
+}
+
+/// The hole: looked up first, claimed later, and what finished in between runs again.
+#[tokio::test]
+async fn a_duplicate_that_comes_as_the_first_one_finishes_does_not_run() {
+    let stand = Stand::new("", |arrived| {
+        let number: u64 = arrived.request.key().parse().unwrap();
+        slow_echo(arrived, number % 6)
+    })
+    .await;
+    for key in 0..40 {
+        let mut asking = JoinSet::new();
+        for place in 0..10 {
+            let address = stand.proxy.address;
+            asking.spawn(async move {
+                sleep(Duration::from_micros(place * 900)).await;
+                ask(address, &post("/orders", &key.to_string(), b"{}")).await
+            });
+        }
+        let answers = asking.join_all().await;
+        assert!(answers.iter().all(|answer| answer.status() == 201));
+        assert_eq!(bodies(&answers).len(), 1, "{key}");
+    }
+    assert_eq!(stand.upstream.count(), 40);
+}
+
+/// The hole: a lease without a fence, so that a slow holder's late answer overwrites the new owner's.
+#[tokio::test]
+async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
+    let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"300ms\"\nlease = \"1s\"\n\
+                    wait = \"5s\"\nsettle_after = \"20s\"\n";
+    let stand = Stand::new(settings, |arrived| match arrived.number {
+        1 => slow_echo(arrived, 2_500),
+        _ => echo(arrived),
+    })
+    .await;
+    let started = Instant::now();
+    assert_eq!(
+        stand.post("late", "{}").await.verdict(),
+        "504 outcome-unknown"
+    );
+    let second = stand.post("late", "{}").await;
+    assert_eq!(second.text(), "/orders by request 2");
+    assert!(started.elapsed() < Duration::from_millis(2_300));
+    sleep(Duration::from_millis(3_000).saturating_sub(started.elapsed())).await;
+    let replay = stand.post("late", "{}").await;
+    assert!(replay.is_replay());
+    assert_eq!(replay.body, second.body);
+    let attempts: Vec<_> = stand.upstream.arrived();
+    let attempts = attempts
+        .iter()
+        .map(|it| it.request.header("refrain-attempt").unwrap());
+    assert_eq!(attempts.collect::<Vec<_>>(), ["1", "2"]);
+}
+
+/// The same hole from the other side: where nobody took over, the late answer is the truth and is welcome.
+#[tokio::test]
+async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_then_on() {
+    let settings = "[policy]\ntimeout = \"300ms\"\nsettle_after = \"20s\"\n";
+    let stand = Stand::new(settings, |arrived| slow_echo(arrived, 1_000)).await;
+    assert_eq!(
+        stand.post("late", "{}").await.verdict(),
+        "504 outcome-unknown"
+    );
+    assert_eq!(
+        stand.post("late", "{}").await.verdict(),
+        "409 outcome-unknown"
+    );
+    sleep(Duration::from_millis(1_200)).await;
+    let replay = stand.post("late", "{}").await;
+    assert!(replay.is_replay());
+    assert_eq!(replay.text(), "/orders by request 1");
+    assert_eq!(stand.upstream.count(), 1);
+}
+
+/// The hole: a waiter that gives up deletes the claim of the one that runs.
+#[tokio::test]
+async fn waiters_that_give_up_leave_the_claim_alone() {
+    let stand = Stand::new("[policy]\nwait = \"100ms\"\n", |arrived| {
+        slow_echo(arrived, 1_500)
+    })
+    .await;
+    let address = stand.proxy.address;
+    let first = tokio::spawn(async move { ask(address, &post("/orders", "w", b"{}")).await });
+    stand.upstream.reached(1).await;
+    for _ in 0..3 {
+        let waiter = stand.post("w", "{}").await;
+        assert_eq!(waiter.verdict(), "409 in-flight");
+        assert!(waiter.header("retry-after").is_some());
+        // Others do not even wait for that.
+        let mut gone = stand.open().await;
+        gone.send(&post("/orders", "w", b"{}")).await.unwrap();
+        sleep(Duration::from_millis(30)).await;
+        gone.reset();
+    }
+    let first = first.await.unwrap();
+    assert_eq!(first.text(), "/orders by request 1");
+    let replay = stand.post("w", "{}").await;
+    assert!(replay.is_replay());
+    assert_eq!(replay.body, first.body);
+    assert_eq!(stand.upstream.count(), 1);
+}
+
+/// The hole: a refused burst costs the service one request each, or nobody is let in again.
+#[tokio::test]
+async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key_is_free() {
+    let stand = Stand::new("", |arrived| match arrived.number {
+        1 => vec![
+            Act::Sleep(Duration::from_millis(300)),
+            Act::Say(response(429, "", "later")),
+        ],
+        _ => echo(arrived),
+    })
+    .await;
+    let mut asking = JoinSet::new();
+    for _ in 0..10 {
+        let address = stand.proxy.address;
+        asking.spawn(async move { ask(address, &post("/orders", "busy", b"{}")).await });
+    }
+    for answer in asking.join_all().await {
+        assert_eq!((answer.status(), answer.is_replay()), (429, false));
+    }
+    assert_eq!(stand.upstream.count(), 1);
+    assert_eq!(stand.post("busy", "{}").await.status(), 201);
+}
+
+/// The same hole, with a proxy that stands still past its lease and wakes up: one answer counts, and everybody gets it.
+#[tokio::test]
+async fn a_holder_that_slept_past_its_lease_and_a_duplicate_get_the_same_answer() {
+    for (guarantee, dispatches) in [("at-most-once", 1..=1), ("at-least-once", 1..=2)] {
+        let settings = format!(
+            "[policy]\nguarantee = \"{guarantee}\"\nlease = \"1s\"\nwait = \"5s\"\nsettle_after = \"20s\"\n\
+             timeout = \"10s\"\n"
+        );
+        let stand = Stand::new(&settings, |arrived| slow_echo(arrived, 300)).await;
+        let (address, pid) = (stand.proxy.address, stand.proxy.pid());
+        let first = tokio::spawn(async move { ask(address, &post("/orders", "s", b"{}")).await });
+        stand.upstream.reached(1).await;
+        kill_process(pid, Signal::STOP).unwrap();
+        let second = tokio::spawn(async move { ask(address, &post("/orders", "s", b"{}")).await });
+        sleep(Duration::from_millis(2_000)).await;
+        kill_process(pid, Signal::CONT).unwrap();
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert_eq!(first.status(), 201, "{guarantee}: {}", first.text());
+        // Under at-most-once it may have been in doubt for a moment.
+        if second.verdict() != "409 outcome-unknown" || guarantee == "at-least-once" {
+            assert_eq!(second.body, first.body, "{guarantee}");
+        }
+        let replay = stand.post("s", "{}").await;
+        assert_eq!((replay.is_replay(), replay.body), (true, first.body));
+        assert!(dispatches.contains(&stand.upstream.count()), "{guarantee}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Every hole that others fell into, held against the real proxy in real bytes.
+//!
+//! Each test is named for what has to happen, and says which hole it closes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../kills_support/proxy.rs"]
+mod proxy;
+#[path = "../kills_support/upstream.rs"]
+mod upstream;
+#[path = "../kills_support/wire.rs"]
+mod wire;
+
+mod answers;
+mod connections;
+mod crashes;
+mod duplicates;
+mod failures;
+mod identity;
+
+use std::time::Duration;
+
+use proxy::{Proxy, Setup};
+use upstream::{Act, Arrived, Upstream};
+use wire::{Message, Wire, ask, post, request};
+
+/// A proxy in front of a service that the test wrote.
+struct Stand {
+    upstream: Upstream,
+    setup: Setup,
+    proxy: Proxy,
+}
+
+impl Stand {
+    /// `settings` is the rest of the refrain.toml.
+    async fn new(
+        settings: &str,
+        answer: impl Fn(&Arrived) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Self {
+        let upstream = Upstream::start(answer).await;
+        let setup = Setup::new(upstream.address, settings);
+        let proxy = setup.start();
+        Self {
+            upstream,
+            setup,
+            proxy,
+        }
+    }
+
+    /// Sends bytes on a connection of their own.
+    async fn ask(&self, bytes: &[u8]) -> Message {
+        ask(self.proxy.address, bytes).await
+    }
+
+    async fn post(&self, key: &str, body: &str) -> Message {
+        self.ask(&post("/orders", key, body.as_bytes())).await
+    }
+
+    async fn open(&self) -> Wire {
+        Wire::open(self.proxy.address).await.unwrap()
+    }
+
+    /// Kills the proxy with -9 and starts it on what it left behind.
+    fn kill_and_start(&mut self) {
+        self.proxy.kill();
+        self.proxy = self.setup.start();
+    }
+}
+
+/// As [`upstream::echo`], after a while.
+fn slow_echo(arrived: &Arrived, millis: u64) -> Vec<Act> {
+    let mut acts = vec![Act::Sleep(Duration::from_millis(millis))];
+    acts.extend(upstream::echo(arrived));
+    acts
+}
+
+/// A request with a key and more headers, each with its line break.
+fn post_with(target: &str, key: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let headers = format!("idempotency-key: {key}\r\n{headers}");
+    request("POST", target, &headers, body)
+}

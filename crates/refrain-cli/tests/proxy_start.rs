@@ -1,0 +1,307 @@
+//! How the proxy starts, or says why not, and how it ends: what was begun is finished, or is left honestly in doubt.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    fs,
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use support::{Client, Next, Proxy, Starting, Upstream, answer, call, get, post, until};
+
+/// The exit code, and words that the message has to hold.
+fn check(starting: &Starting, code: i32, words: &[&str]) {
+    let (exited, text) = starting.refused();
+    assert_eq!(exited, Some(code), "{text}");
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+fn minimal() -> Starting {
+    Starting::new()
+        .arg("--upstream", "http://127.0.0.1:9")
+        .arg("--store", "memory:")
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flag in ["--listen", "--admin"] {
+        let mut starting = minimal();
+        let at = starting.args.iter().position(|arg| arg == flag).unwrap();
+        starting.args[at + 1].clone_from(&address);
+        check(&starting, 69, &[&address, "in use", "another port"]);
+    }
+}
+
+#[test]
+fn a_bad_file_is_named_with_line_and_column() {
+    for (text, words) in [
+        ("listen = \n", &["refrain.toml:1:10"][..]),
+        ("[policy]\nwait = \"soon\"\n", &["refrain.toml:2:8", "soon"]),
+        (
+            "[policy]\nwaitt = \"1s\"\n",
+            &["refrain.toml:2:1", "waitt", "`wait`"],
+        ),
+        (
+            "[proxy]\ndrain = \"0s\"\n",
+            &["refrain.toml:2:9", "out of range"],
+        ),
+        ("[proxy]\nthreads = 5000\n", &["refrain.toml:2:11", "1024"]),
+        (
+            "upstream = \"ftp://x\"\n",
+            &["refrain.toml:1:12", "ftp://x"],
+        ),
+        (
+            "[[operation]]\nmatch = \"POST orders\"\n",
+            &["refrain.toml:2:9"],
+        ),
+    ] {
+        check(&minimal().file(text), 64, words);
+    }
+}
+
+#[test]
+fn bad_flags_and_variables_are_named() {
+    let missing = minimal().arg("--config", "nowhere.toml");
+    check(&missing, 64, &["nowhere.toml"]);
+    check(
+        &minimal().arg("--upstrem", "x"),
+        2,
+        &["--upstrem", "--upstream"],
+    );
+    check(&minimal().arg("--log", "loud"), 64, &["loud", "debug"]);
+    check(&Starting::new(), 64, &["--upstream"]);
+    for (flag, value) in [
+        ("--upstream", "127.0.0.1:3000"),
+        ("--upstream", "ftp://127.0.0.1"),
+        ("--upstream", "http://"),
+        ("--store", "papyrus:"),
+        ("--listen", "nowhere"),
+        ("--admin", "127.0.0.1"),
+    ] {
+        let mut starting = minimal();
+        match starting.args.iter().position(|arg| arg == flag) {
+            Some(at) => starting.args[at + 1] = value.into(),
+            None => starting = starting.arg(flag, value),
+        }
+        check(&starting, 64, &[value]);
+    }
+    let variable = Starting::new().variable("REFRAIN_UPSTREAM", "ftp://127.0.0.1");
+    check(&variable, 64, &["ftp://127.0.0.1"]);
+    let file = minimal().variable("REFRAIN_LOG_FILE", "nowhere.txt");
+    check(&file, 64, &["REFRAIN_LOG_FILE", "nowhere.txt"]);
+}
+
+#[test]
+fn the_environment_stands_between_flags_and_file() {
+    let upstream = Upstream::echo();
+    let named = Starting::new();
+    let file = named.folder.path().join("upstream.txt");
+    fs::write(&file, format!("http://{}\n", upstream.address)).unwrap();
+    let proxy = named
+        .file("upstream = \"http://127.0.0.1:9\"\nstore = \"file:nowhere\"")
+        .variable("REFRAIN_UPSTREAM_FILE", file.display())
+        .variable("REFRAIN_STORE", "file:nowhere-else")
+        .arg("--store", "memory:")
+        .start();
+    assert_eq!(call(proxy.address, get("/")).status, 200);
+    let kept = fs::read_dir(proxy.folder()).unwrap();
+    let kept = kept.filter(|entry| entry.as_ref().unwrap().path().is_dir());
+    assert_eq!(kept.count(), 0);
+}
+
+#[test]
+fn a_store_that_cannot_be_had_is_named() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::durable(upstream.address, "");
+    let held = proxy.folder().join("records");
+    let second = Starting::new()
+        .arg("--upstream", "http://127.0.0.1:9")
+        .arg("--store", format!("file:{}", held.display()));
+    check(&second, 69, &[held.to_str().unwrap()]);
+    // The first one does not mind.
+    assert_eq!(call(proxy.address, post("k", "x")).status, 200);
+    let starting = Starting::new().arg("--upstream", "http://127.0.0.1:9");
+    let file = starting.folder.path().join("a-file");
+    fs::write(&file, "x").unwrap();
+    for folder in [file.join("records"), file, "/proc/records".into()] {
+        let starting = Starting::new()
+            .arg("--upstream", "http://127.0.0.1:9")
+            .arg("--store", format!("file:{}", folder.display()));
+        check(&starting, 69, &[folder.to_str().unwrap()]);
+    }
+}
+
+/// An upstream that takes its time.
+fn slow(millis: u64) -> Upstream {
+    Upstream::start(move |seen, stream| {
+        thread::sleep(Duration::from_millis(millis));
+        answer(stream, "200 OK", &[], &seen.body)
+    })
+}
+
+#[test]
+fn what_was_begun_is_answered_and_nothing_new_is_taken() {
+    let upstream = slow(600);
+    let proxy = Proxy::durable(upstream.address, "");
+    let address = proxy.address;
+    let mut idle = Client::connect(address);
+    let mut fresh = Client::connect(address);
+    let mut partial = Client::connect(address);
+    partial.send("GET / HTTP/1.1\r\nhost:");
+    assert_eq!(idle.send(get("/")).answer().status, 200);
+    let mut clients: Vec<_> = [post("k", "x"), get("/a")]
+        .into_iter()
+        .map(|bytes| {
+            let mut client = Client::connect(address);
+            client.send(bytes);
+            client
+        })
+        .collect();
+    upstream.wait_for(3);
+    proxy.terminate();
+    assert!(idle.is_closed());
+    assert!(fresh.is_closed());
+    until("nobody is let in", || {
+        std::net::TcpStream::connect(address).is_err()
+    });
+    for client in &mut clients {
+        assert_eq!(client.answer().status, 200);
+        assert!(client.is_closed());
+    }
+    let since = tokio::time::Instant::now();
+    assert_eq!(proxy.ended().code(), Some(0));
+    assert!(
+        since.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        since.elapsed()
+    );
+    assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn a_stop_under_load_drops_nothing() {
+    let upstream = slow(20);
+    let proxy = Proxy::durable(upstream.address, "");
+    let address = proxy.address;
+    let callers: Vec<_> = (0..12)
+        .map(|by| {
+            thread::spawn(move || {
+                let mut answered = 0;
+                let Ok(_) = std::net::TcpStream::connect(address) else {
+                    return 0;
+                };
+                let mut client = Client::connect(address);
+                loop {
+                    let bytes = match answered % 2 {
+                        0 => post(&format!("{by}-{answered}"), "x"),
+                        _ => get("/"),
+                    };
+                    match client.send(bytes).try_answer() {
+                        Some(answer) => assert_eq!(answer.status, 200, "{}", answer.head),
+                        None => return answered,
+                    }
+                    answered += 1;
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(400));
+    proxy.terminate();
+    assert_eq!(proxy.ended().code(), Some(0));
+    let answered: usize = callers.into_iter().map(|it| it.join().unwrap()).sum();
+    assert!(answered > 50, "{answered}");
+    // What reached the upstream was answered; what was not answered did not reach it.
+    assert_eq!(upstream.count(), answered);
+}
+
+/// Starts on records that outlive it.
+fn on(records: &std::path::Path, upstream: &Upstream, settings: &str) -> Proxy {
+    Starting::new()
+        .arg("--upstream", format!("http://{}", upstream.address))
+        .arg("--store", format!("file:{}", records.display()))
+        .file(settings)
+        .start()
+}
+
+/// Stops a proxy whose upstream never answers, and asks its successor.
+fn check_doubt(settings: &str, stop: impl Fn(&Proxy)) {
+    let upstream = Upstream::start(|_, _| {
+        thread::sleep(support::PATIENCE);
+        Next::Close
+    });
+    let records = tempfile::tempdir().unwrap();
+    let settings = format!("[policy]\nlease = \"1s\"\nwait = \"10ms\"\n{settings}");
+    let proxy = on(records.path(), &upstream, &settings);
+    let mut client = Client::connect(proxy.address);
+    client.send(post("k", "x"));
+    upstream.wait_for(1);
+    let since = tokio::time::Instant::now();
+    stop(&proxy);
+    assert_eq!(proxy.ended().code(), Some(0));
+    assert!(
+        since.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        since.elapsed()
+    );
+    let proxy = on(records.path(), &upstream, &settings);
+    until("it is in doubt", || {
+        let answer = call(proxy.address, post("k", "x"));
+        assert_eq!(answer.status, 409);
+        answer.code().as_deref() == Some("outcome-unknown")
+    });
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn what_does_not_end_in_time_is_left_in_doubt() {
+    check_doubt("[proxy]\ndrain = \"300ms\"", Proxy::terminate);
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    check_doubt("", |proxy| {
+        proxy.terminate();
+        thread::sleep(Duration::from_millis(300));
+        proxy.terminate();
+    });
+}
+
+#[test]
+fn a_tunnel_does_not_hold_up_the_end() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let upstream = Upstream::start({
+        let is_up = is_up.clone();
+        move |_, stream| {
+            use std::io::Write as _;
+            let switched =
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+            stream.write_all(switched.as_bytes()).unwrap();
+            is_up.store(true, Relaxed);
+            thread::sleep(support::PATIENCE);
+            Next::Close
+        }
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    let upgrade = [("connection", "upgrade"), ("upgrade", "x")];
+    client.send(support::request("GET /", &upgrade, b""));
+    assert_eq!(client.answer().status, 101);
+    proxy.terminate();
+    let since = tokio::time::Instant::now();
+    assert_eq!(proxy.ended().code(), Some(0));
+    assert!(since.elapsed() < Duration::from_secs(3));
+    assert!(client.is_closed());
+}

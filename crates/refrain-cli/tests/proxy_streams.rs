@@ -1,0 +1,383 @@
+//! What is not guarded passes as it comes: bodies of any size and shape, trailers, upgrades, and either version of HTTP.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpStream},
+    thread,
+};
+
+use support::{Client, Next, Proxy, Upstream, answer, call, find, get, request};
+
+/// Reads up to the end of a head, byte by byte, so that nothing behind it is taken.
+fn head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Reads exactly these bytes.
+fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut read = vec![0; bytes.len()];
+    stream.read_exact(&mut read).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&read),
+        String::from_utf8_lossy(bytes)
+    );
+}
+
+const UPGRADE: [(&str, &str); 3] = [
+    ("connection", "keep-alive, Upgrade"),
+    ("upgrade", "websocket"),
+    ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+];
+
+#[test]
+fn an_upgrade_joins_both_sides_byte_for_byte() {
+    let upstream = Upstream::raw(|mut stream| {
+        let head = head(&mut stream).to_lowercase();
+        assert!(head.contains("upgrade: websocket\r\n"), "{head}");
+        assert!(head.contains("connection: upgrade\r\n"), "{head}");
+        assert!(head.contains("sec-websocket-key: "), "{head}");
+        let switched = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: yes\r\n\r\nat once";
+        stream.write_all(switched.as_bytes()).unwrap();
+        let mut bytes = [0; 1 << 16];
+        loop {
+            match stream.read(&mut bytes).unwrap() {
+                0 => break,
+                len => stream.write_all(&bytes[..len]).unwrap(),
+            }
+        }
+        stream.write_all(b"last words").unwrap();
+    });
+    let proxy = Proxy::start(upstream, "");
+    let mut client = Client::connect(proxy.address);
+    client.send(request("GET /ws", &UPGRADE, b""));
+    let switched = client.answer();
+    assert_eq!(switched.status, 101);
+    assert_eq!(switched.header("upgrade"), Some("websocket"));
+    assert_eq!(switched.header("connection"), Some("upgrade"));
+    assert_eq!(switched.header("sec-websocket-accept"), Some("yes"));
+    assert_eq!(client.exactly(7), b"at once");
+    let all: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    for piece in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\0\xff", &all] {
+        let mut writer = client.stream.try_clone().unwrap();
+        let sent = piece.to_vec();
+        let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
+        assert!(client.exactly(piece.len()) == piece);
+        writing.join().unwrap();
+    }
+    client.say_no_more();
+    assert_eq!(client.exactly(10), b"last words");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn who_refuses_an_upgrade_answers_as_usual_and_guarded_ones_do_not_ask() {
+    let upstream = Upstream::start(|_, stream| answer(stream, "426 Upgrade Required", &[], b"no"));
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..2 {
+        let answer = client.send(request("GET /ws", &UPGRADE, b"")).answer();
+        assert_eq!((answer.status, answer.text()), (426, "no"));
+    }
+    let key = ("idempotency-key", "k");
+    let guarded = request("POST /ws", &[&UPGRADE[..], &[key]].concat(), b"x");
+    assert_eq!(call(proxy.address, guarded).status, 426);
+    let seen = upstream.seen();
+    assert_eq!(seen[0].header("upgrade"), Some("websocket"));
+    assert_eq!(seen[2].header("upgrade"), None);
+    assert_eq!(seen[2].header("connection"), None);
+}
+
+#[test]
+fn trailers_pass_both_ways_and_are_replayed() {
+    let upstream = Upstream::start(|_, stream| {
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n";
+        stream.write_all(answer.as_bytes()).unwrap();
+        Next::Keep
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let head = "POST /a HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: x-mine\r\ntransfer-encoding: chunked\r\n";
+    let body = "3\r\nabc\r\n0\r\nx-mine: 9\r\n\r\n";
+    let keyless = format!("{head}\r\n{body}");
+    let keyed = format!("{head}idempotency-key: k\r\n\r\n{body}");
+    for (bytes, is_replay) in [(&keyless, false), (&keyed, false), (&keyed, true)] {
+        let answer = call(proxy.address, bytes);
+        assert_eq!((answer.status, answer.text()), (200, "hello"));
+        assert_eq!(answer.trailers, "x-sum: 7\r\n");
+        assert_eq!(answer.is_replay(), is_replay);
+    }
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 2);
+    for seen in seen {
+        assert_eq!(
+            (&*seen.body, &*seen.trailers),
+            (&b"abc"[..], "x-mine: 9\r\n")
+        );
+        assert_eq!(seen.header("te"), Some("trailers"));
+    }
+}
+
+#[test]
+fn who_asks_before_sending_a_body_is_told_to_go_on_or_not() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let head = |more: &str| {
+        format!(
+            "POST /a HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 5\r\n{more}\r\n"
+        )
+    };
+    let mut client = Client::connect(proxy.address);
+    for more in ["", "idempotency-key: k\r\n", "idempotency-key: k\r\n"] {
+        client.send(head(more));
+        assert_eq!(client.head().unwrap().status, 100);
+        let answer = client.send("hello").answer();
+        assert_eq!((answer.status, answer.text()), (200, "hello"));
+    }
+    // Who cannot be served is told before it sends anything.
+    let refused = client
+        .send(head("idempotency-key: a b\r\n"))
+        .head()
+        .unwrap();
+    assert_eq!(refused.status, 400);
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn pieces_pass_both_ways_before_the_last_is_sent() {
+    let upstream = Upstream::raw(|mut stream| {
+        let head = head(&mut stream).to_lowercase();
+        assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(answer.as_bytes()).unwrap();
+        for at in 0..5 {
+            expect(&mut stream, format!("6\r\nping {at}\r\n").as_bytes());
+            let pong = format!("6\r\npong {at}\r\n");
+            stream.write_all(pong.as_bytes()).unwrap();
+        }
+        expect(&mut stream, b"0\r\n\r\n");
+        stream.write_all(b"0\r\n\r\n").unwrap();
+    });
+    let proxy = Proxy::start(upstream, "");
+    let mut client = Client::connect(proxy.address);
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+    for at in 0..5 {
+        client.send(format!("6\r\nping {at}\r\n"));
+        if at == 0 {
+            assert_eq!(client.head().unwrap().status, 200);
+        }
+        assert_eq!(client.chunk().unwrap(), format!("pong {at}").into_bytes());
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!(client.chunk(), None);
+    assert_eq!(client.line(), "\r\n");
+}
+
+/// Takes and gives bodies without ever holding one.
+fn bulk(mut stream: TcpStream) {
+    let head = head(&mut stream).to_lowercase();
+    let (_, len) = head.split_once("content-length: ").unwrap();
+    let len: u64 = len.split("\r\n").next().unwrap().parse().unwrap();
+    swallow(&mut stream, len);
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    pour(&mut stream, len);
+}
+
+const BULK: usize = 1 << 20;
+
+fn pour(stream: &mut TcpStream, len: u64) {
+    let bytes = vec![b'x'; BULK];
+    for _ in 0..len / BULK as u64 {
+        stream.write_all(&bytes).unwrap();
+    }
+}
+
+fn swallow(stream: &mut TcpStream, len: u64) {
+    let mut bytes = vec![0; BULK];
+    let mut left = len;
+    while left > 0 {
+        let most = bytes.len().min(usize::try_from(left).unwrap());
+        let read = stream.read(&mut bytes[..most]).unwrap();
+        assert!(read > 0, "{left} bytes are missing");
+        left -= read as u64;
+    }
+}
+
+#[test]
+fn a_huge_body_passes_both_ways_in_little_memory() {
+    let mib = std::env::var("REFRAIN_BODY_MIB").map_or(1_024, |mib| mib.parse().unwrap());
+    let len: u64 = mib << 20;
+    let proxy = Proxy::start(Upstream::raw(bulk), "");
+    let mut client = Client::connect(proxy.address);
+    client.send(format!(
+        "POST /bulk HTTP/1.1\r\nhost: a\r\ncontent-length: {len}\r\n\r\n"
+    ));
+    pour(&mut client.stream, len);
+    let head = head(&mut client.stream);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    swallow(&mut client.stream, len);
+    let high = proxy.memory_high();
+    assert!(high < 100 << 10, "{high} KiB");
+}
+
+#[test]
+fn what_belongs_to_one_connection_stays_there_and_who_asked_is_told() {
+    let upstream = Upstream::start(|_, stream| {
+        let headers = [
+            ("connection", "x-hop, keep-alive"),
+            ("keep-alive", "timeout=5"),
+            ("x-hop", "1"),
+            ("proxy-connection", "1"),
+            ("x-end", "1"),
+            ("set-cookie", "a=1"),
+            ("set-cookie", "b=2"),
+        ];
+        answer(stream, "200 OK", &headers, b"x")
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let bytes = request(
+        "GET /a",
+        &[
+            ("connection", "X-Hop, authorization, idempotency-key"),
+            ("x-hop", "1"),
+            ("keep-alive", "1"),
+            ("proxy-connection", "1"),
+            ("te", "gzip"),
+            ("authorization", "Bearer x"),
+            ("idempotency-key", "k"),
+            ("x-end", "1"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("via", "1.0 other"),
+        ],
+        b"",
+    );
+    let answer = call(proxy.address, bytes);
+    for name in ["x-hop", "keep-alive", "proxy-connection"] {
+        assert_eq!(answer.header(name), None, "{name}");
+    }
+    assert_eq!(answer.header("x-end"), Some("1"));
+    assert!(
+        answer
+            .head
+            .contains("set-cookie: a=1\r\nset-cookie: b=2\r\n")
+    );
+    call(proxy.address, get("/plain"));
+    let seen = upstream.seen();
+    for (name, value) in [
+        ("x-hop", None),
+        ("keep-alive", None),
+        ("proxy-connection", None),
+        ("te", None),
+        ("connection", None),
+        ("authorization", Some("Bearer x")),
+        ("idempotency-key", Some("k")),
+        ("x-end", Some("1")),
+        ("host", Some("shop.test")),
+        ("x-forwarded-for", Some("10.0.0.1, 127.0.0.1")),
+        ("x-forwarded-host", Some("shop.test")),
+        ("x-forwarded-proto", Some("http")),
+        ("via", Some("1.0 other, 1.1 refrain")),
+    ] {
+        assert_eq!(seen[0].header(name), value, "{name}");
+    }
+    for (name, value) in [
+        ("x-forwarded-for", "127.0.0.1"),
+        ("via", "1.1 refrain"),
+        ("x-forwarded-host", "shop.test"),
+    ] {
+        assert_eq!(seen[1].header(name), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn the_upstream_may_see_its_own_host() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nhost = \"upstream\"");
+    assert_eq!(call(proxy.address, get("/")).status, 200);
+    let seen = upstream.seen();
+    assert_eq!(seen[0].header("host"), Some(&*upstream.address.to_string()));
+    assert_eq!(seen[0].header("x-forwarded-host"), Some("shop.test"));
+}
+
+#[test]
+fn answers_without_bodies_say_what_they_would_have_said() {
+    let upstream = Upstream::start(|seen, stream| {
+        let answer = match seen.start() {
+            "HEAD /a" => "HTTP/1.1 200 OK\r\ncontent-length: 77\r\n\r\n",
+            "HEAD /chunked" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            "GET /none" => "HTTP/1.1 204 No Content\r\n\r\n",
+            "GET /same" => "HTTP/1.1 304 Not Modified\r\ncontent-length: 77\r\netag: \"e\"\r\n\r\n",
+            "GET /hint" => {
+                "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+            }
+            _ => {
+                let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nuntil the end");
+                return Next::Close;
+            }
+        };
+        stream.write_all(answer.as_bytes()).unwrap();
+        Next::Keep
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    let long = client.send(request("HEAD /a", &[], b"")).head().unwrap();
+    assert_eq!(
+        (long.status, long.header("content-length")),
+        (200, Some("77"))
+    );
+    let head = client
+        .send(request("HEAD /chunked", &[], b""))
+        .head()
+        .unwrap();
+    assert_eq!(head.status, 200);
+    assert_eq!(client.send(get("/none")).answer().status, 204);
+    let same = client.send(get("/same")).answer();
+    assert_eq!((same.status, same.header("etag")), (304, Some("\"e\"")));
+    assert_eq!(client.send(get("/hint")).answer().text(), "ok");
+    assert_eq!(client.send(get("/end")).answer().text(), "until the end");
+    // And one with a body behind them is where it belongs.
+    assert_eq!(client.send(get("/hint")).answer().text(), "ok");
+}
+
+#[test]
+fn an_answer_that_is_cut_is_cut_for_the_client_too() {
+    let upstream = Upstream::raw(|mut stream| {
+        head(&mut stream);
+        let cut = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
+        stream.write_all(cut.as_bytes()).unwrap();
+        let _ = stream.shutdown(Shutdown::Both);
+    });
+    let proxy = Proxy::start(upstream, "");
+    let mut client = Client::connect(proxy.address);
+    assert_eq!(client.send(get("/")).head().unwrap().status, 200);
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    // It must not look like a whole answer.
+    assert_eq!(find(&rest, b"0\r\n\r\n"), None);
+}
+
+#[test]
+fn an_early_answer_reaches_a_client_that_still_sends() {
+    let upstream = Upstream::raw(|mut stream| {
+        head(&mut stream);
+        let early = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
+        stream.write_all(early.as_bytes()).unwrap();
+        // Drained, so that the answer is not lost to a reset.
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let proxy = Proxy::start(upstream, "");
+    let mut client = Client::connect(proxy.address);
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nsome");
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.text()), (413, "no"));
+}

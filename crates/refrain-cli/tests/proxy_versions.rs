@@ -1,0 +1,218 @@
+//! Either side may speak its own way: clients HTTP/2 in the clear, upstreams TLS. What is promised stays the same.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, Response, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use support::{Proxy, Starting, Upstream, answer, call, find, get, post, request};
+use tokio_rustls::rustls::{
+    ServerConfig, ServerConnection, StreamOwned, crypto::ring, pki_types::PrivateKeyDer,
+};
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+/// Speaks HTTP/2 from the first byte.
+async fn connect(address: SocketAddr) -> Sender {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let io = TokioIo::new(stream);
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn send(sender: &Sender, request: Request<Full<Bytes>>) -> (Response<()>, Bytes) {
+    let response = sender.clone().send_request(request).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (Response::from_parts(head, ()), body)
+}
+
+fn order(key: &str, body: &'static str) -> Request<Full<Bytes>> {
+    Request::post("http://shop.test/orders")
+        .header("idempotency-key", key)
+        .body(Full::from(body))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn http_2_and_1_share_their_keys() {
+    let upstream = Upstream::start(|seen, stream| {
+        answer(
+            stream,
+            "201 Created",
+            &[("connection", "keep-alive")],
+            &seen.body,
+        )
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let sender = connect(proxy.address).await;
+    let (first, body) = send(&sender, order("k", "x")).await;
+    assert_eq!((first.status().as_u16(), &*body), (201, &b"x"[..]));
+    let (again, body) = send(&sender, order("k", "x")).await;
+    assert_eq!((again.status().as_u16(), &*body), (201, &b"x"[..]));
+    assert_eq!(again.headers()["idempotent-replayed"], "true");
+    assert!(call(proxy.address, post("k", "x")).is_replay());
+    let (other, _) = send(&sender, order("k", "y")).await;
+    assert_eq!(other.status(), 422);
+    let crumbs = Request::get("http://shop.test/a?b")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .body(Full::default())
+        .unwrap();
+    send(&sender, crumbs).await;
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[1].start(), "GET /a?b");
+    assert_eq!(seen[1].header("cookie"), Some("a=1; b=2"));
+    for seen in &seen {
+        assert_eq!(seen.header("host"), Some("shop.test"));
+        assert_eq!(seen.header("via"), Some("2.0 refrain"));
+    }
+}
+
+#[tokio::test]
+async fn many_streams_of_one_connection_run_beside_each_other() {
+    let upstream = Upstream::start(|seen, stream| {
+        thread::sleep(std::time::Duration::from_millis(200));
+        answer(stream, "200 OK", &[], &seen.body)
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let sender = connect(proxy.address).await;
+    let body: Bytes = vec![b'x'; 100_000].into();
+    let since = tokio::time::Instant::now();
+    let calls: Vec<_> = (0..40)
+        .map(|at| {
+            let (sender, body) = (sender.clone(), body.clone());
+            tokio::spawn(async move {
+                let request = Request::post("http://shop.test/a");
+                let request = match at % 2 {
+                    0 => request.header("idempotency-key", format!("k{at}")),
+                    _ => request,
+                };
+                let request = request.body(Full::from(body)).unwrap();
+                send(&sender, request).await
+            })
+        })
+        .collect();
+    for call in calls {
+        let (head, answer) = call.await.unwrap();
+        assert_eq!((head.status().as_u16(), &answer), (200, &body));
+    }
+    assert!(since.elapsed() < std::time::Duration::from_secs(4));
+    assert_eq!(upstream.count(), 40);
+}
+
+/// An upstream with TLS, for `name`, that counts what reaches it. Also its authority, as a file.
+struct Secured {
+    port: u16,
+    count: Arc<AtomicUsize>,
+    authority: tempfile::NamedTempFile,
+}
+
+fn secured(name: &str) -> Secured {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let authority = tempfile::NamedTempFile::new().unwrap();
+    fs::write(authority.path(), made.cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let (config, count) = (Arc::new(config), Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let counting = count.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (config, count) = (config.clone(), counting.clone());
+            thread::spawn(move || serve(stream.unwrap(), config, &count));
+        }
+    });
+    Secured {
+        port,
+        count,
+        authority,
+    }
+}
+
+/// Answers each head, and ends with the first failure.
+fn serve(stream: TcpStream, config: Arc<ServerConfig>, count: &AtomicUsize) {
+    let connection = ServerConnection::new(config).unwrap();
+    let mut stream = StreamOwned::new(connection, stream);
+    let (mut read, mut bytes) = (Vec::new(), [0; 4096]);
+    while let Ok(len @ 1..) = stream.read(&mut bytes) {
+        read.extend_from_slice(&bytes[..len]);
+        if find(&read, b"\r\n\r\n").is_some() {
+            read.clear();
+            let at = count.fetch_add(1, Relaxed).to_string();
+            let answer = support::respond("201 Created", &[], at.as_bytes());
+            stream.write_all(&answer).unwrap();
+        }
+    }
+}
+
+fn in_front_of(secured: &Secured, host: &str, is_trusted: bool) -> Proxy {
+    let starting = Starting::new()
+        .arg("--upstream", format!("https://{host}:{}", secured.port))
+        .arg("--store", "memory:");
+    let own = secured.authority.path();
+    let other = secured_by_nobody();
+    let trusted = if is_trusted { own } else { other.path() };
+    starting
+        .variable("SSL_CERT_FILE", trusted.display())
+        .start()
+}
+
+/// An authority that has signed nothing.
+fn secured_by_nobody() -> tempfile::NamedTempFile {
+    let made = rcgen::generate_simple_self_signed(["nobody.test".to_owned()]).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), made.cert.pem()).unwrap();
+    file
+}
+
+#[test]
+fn an_upstream_with_tls_is_guarded_as_well() {
+    for (name, host) in [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1")] {
+        let secured = secured(name);
+        let proxy = in_front_of(&secured, host, true);
+        let order = request("POST /orders", &[("idempotency-key", "k")], b"");
+        assert_eq!(call(proxy.address, &order).text(), "0");
+        let again = call(proxy.address, &order);
+        assert_eq!((again.is_replay(), again.text()), (true, "0"));
+        assert_eq!(call(proxy.address, get("/")).text(), "1");
+        assert_eq!(secured.count.load(Relaxed), 2);
+    }
+}
+
+#[test]
+fn nothing_is_sent_to_an_upstream_that_cannot_prove_who_it_is() {
+    let untrusted = secured("localhost");
+    let misnamed = secured("other.test");
+    for (secured, is_trusted) in [(&untrusted, false), (&misnamed, true)] {
+        let proxy = in_front_of(secured, "localhost", is_trusted);
+        for _ in 0..2 {
+            let answer = call(proxy.address, post("k", "x"));
+            let told = (answer.status, answer.code());
+            assert_eq!(told, (502, Some("upstream-unreachable".into())));
+        }
+        assert_eq!(secured.count.load(Relaxed), 0);
+    }
+}

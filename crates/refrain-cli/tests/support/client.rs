@@ -1,0 +1,225 @@
+//! A client that says what it likes, byte by byte, and reads answers strictly.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpStream},
+};
+
+use super::{PATIENCE, find};
+
+/// One connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// An answer as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+    /// As they came, each with its end of line.
+    pub(crate) trailers: String,
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self {
+            stream,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Sends what it is given. That the other side has closed already shows when reading.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        let _ = self.stream.write_all(bytes.as_ref());
+        self
+    }
+
+    pub(crate) fn say_no_more(&mut self) -> &mut Self {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        self
+    }
+
+    /// The next answer to a request that is not `HEAD`.
+    pub(crate) fn answer(&mut self) -> Answer {
+        self.try_answer().expect("an answer before the end")
+    }
+
+    /// The next answer; `None` where the connection ends before its first byte.
+    pub(crate) fn try_answer(&mut self) -> Option<Answer> {
+        loop {
+            let answer = self.head()?;
+            match answer.status {
+                // An interim answer is followed by the real one.
+                100..=199 if answer.status != 101 => {}
+                101 | 204 | 304 => return Some(answer),
+                _ => return Some(self.with_body(answer)),
+            }
+        }
+    }
+
+    /// The next head, with nothing read of what follows it.
+    pub(crate) fn head(&mut self) -> Option<Answer> {
+        let end = loop {
+            if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
+                break at + 4;
+            }
+            if !self.fill() {
+                assert!(self.buffer.is_empty(), "cut off: {:?}", self.buffered());
+                return None;
+            }
+        };
+        let head = String::from_utf8(self.buffer.drain(..end).collect()).unwrap();
+        let status = head.get(9..12).and_then(|status| status.parse().ok());
+        assert!(head.starts_with("HTTP/1.1 "), "{head:?}");
+        Some(Answer {
+            status: status.unwrap(),
+            head,
+            body: Vec::new(),
+            trailers: String::new(),
+        })
+    }
+
+    fn with_body(&mut self, mut answer: Answer) -> Answer {
+        if answer.header("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.chunk() {
+                answer.body.extend(chunk);
+            }
+            loop {
+                let line = self.line();
+                if line == "\r\n" {
+                    return answer;
+                }
+                answer.trailers += &line;
+            }
+        }
+        match answer.header("content-length") {
+            Some(len) => answer.body = self.exactly(len.parse().unwrap()),
+            None => {
+                while self.fill() {}
+                answer.body = std::mem::take(&mut self.buffer);
+            }
+        }
+        answer
+    }
+
+    /// The next chunk; `None` for the last one, whose trailers come next.
+    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
+        let line = self.line();
+        let len = usize::from_str_radix(line.trim_end(), 16).unwrap();
+        if len == 0 {
+            return None;
+        }
+        let chunk = self.exactly(len);
+        assert_eq!(self.line(), "\r\n");
+        Some(chunk)
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        loop {
+            if let Some(at) = find(&self.buffer, b"\r\n") {
+                return String::from_utf8(self.buffer.drain(..at + 2).collect()).unwrap();
+            }
+            assert!(self.fill(), "cut off: {:?}", self.buffered());
+        }
+    }
+
+    pub(crate) fn exactly(&mut self, len: usize) -> Vec<u8> {
+        while self.buffer.len() < len {
+            assert!(self.fill(), "cut off: {:?}", self.buffered());
+        }
+        self.buffer.drain(..len).collect()
+    }
+
+    /// Whether the other side has closed without another byte.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        self.buffer.is_empty() && !self.fill() && self.buffer.is_empty()
+    }
+
+    fn buffered(&self) -> String {
+        String::from_utf8_lossy(&self.buffer).into_owned()
+    }
+
+    /// Reads some more; `false` at the end.
+    fn fill(&mut self) -> bool {
+        let mut bytes = [0; 64 << 10];
+        match self.stream.read(&mut bytes) {
+            Ok(len) => {
+                self.buffer.extend_from_slice(&bytes[..len]);
+                len > 0
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
+            Err(error) => panic!("{error}; came so far: {:?}", self.buffered()),
+        }
+    }
+}
+
+impl Answer {
+    /// A header's value; `None` where there is none, and a failure where there are two.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.head.lines().filter_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim())
+        });
+        let value = values.next();
+        assert!(
+            values.next().is_none(),
+            "{name} stands twice: {}",
+            self.head
+        );
+        value
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// Whether it is a replay.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    /// The problem's code, where it is one of ours.
+    pub(crate) fn code(&self) -> Option<String> {
+        if self.header("content-type") != Some("application/problem+json") {
+            return None;
+        }
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        problem["code"].as_str().map(String::from)
+    }
+}
+
+/// A request's bytes, with a length where there is a body.
+pub(crate) fn request(start: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("{start} HTTP/1.1\r\nhost: shop.test\r\n").into_bytes();
+    for (name, value) in headers {
+        bytes.extend(format!("{name}: {value}\r\n").bytes());
+    }
+    if !body.is_empty() || start.starts_with("POST") {
+        bytes.extend(format!("content-length: {}\r\n", body.len()).bytes());
+    }
+    bytes.extend(b"\r\n");
+    bytes.extend(body);
+    bytes
+}
+
+/// `POST /orders` with a key.
+pub(crate) fn post(key: &str, body: &str) -> Vec<u8> {
+    request("POST /orders", &[("idempotency-key", key)], body.as_bytes())
+}
+
+/// `GET` without anything.
+pub(crate) fn get(path: &str) -> Vec<u8> {
+    request(&format!("GET {path}"), &[], b"")
+}
+
+/// One request over a connection of its own.
+pub(crate) fn call(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
+    Client::connect(address).send(bytes).answer()
+}

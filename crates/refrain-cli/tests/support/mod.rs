@@ -1,0 +1,33 @@
+//! The stage of the proxy's tests: the real binary, an upstream that writes down every byte, and a client that says what it likes.
+
+#![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod client;
+mod proxy;
+mod upstream;
+
+use std::time::Duration;
+
+pub(crate) use client::{Answer, Client, call, get, post, request};
+pub(crate) use proxy::{Proxy, Starting};
+pub(crate) use upstream::{Next, Parked, Seen, Upstream, answer, respond};
+
+/// How long anything may take before a test has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let since = tokio::time::Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "never so: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The place of `needle` in `bytes`.
+pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    bytes
+        .windows(needle.len())
+        .position(|window| window == needle)
+}

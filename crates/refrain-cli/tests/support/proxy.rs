@@ -1,0 +1,198 @@
+//! The binary, as people start it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::until;
+
+/// How a proxy is to be started.
+pub(crate) struct Starting {
+    pub(crate) args: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) folder: TempDir,
+}
+
+impl Starting {
+    /// On free ports, with records in memory and no upstream yet.
+    pub(crate) fn new() -> Self {
+        let args = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        Self {
+            args: args.map(String::from).into(),
+            environment: Vec::new(),
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn arg(mut self, name: &str, value: impl ToString) -> Self {
+        self.args.extend([name.into(), value.to_string()]);
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// Writes a refrain.toml and names it.
+    pub(crate) fn file(self, text: &str) -> Self {
+        let path = self.folder.path().join("refrain.toml");
+        fs::write(&path, text).unwrap();
+        self.arg("--config", path.display())
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        command
+            .args(&self.args)
+            .envs(self.environment.iter().cloned())
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Starts it, and waits for its ports.
+    pub(crate) fn start(self) -> Proxy {
+        let mut started = Started::of(&self);
+        let address = started.told("listening on http://").parse().unwrap();
+        let admin = started.told("admin on http://").parse().unwrap();
+        started.pass_over();
+        Proxy {
+            started,
+            address,
+            admin,
+            folder: self.folder,
+        }
+    }
+
+    /// Starts it where it cannot start: its exit code, and what it said about it.
+    pub(crate) fn refused(&self) -> (Option<i32>, String) {
+        let output = self.command().output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), text)
+    }
+}
+
+/// A process that ends with its test.
+pub(crate) struct Started {
+    child: Child,
+    stdout: Option<BufReader<std::process::ChildStdout>>,
+    errors: PathBuf,
+}
+
+impl Started {
+    fn of(starting: &Starting) -> Self {
+        let errors = starting.folder.path().join("stderr");
+        let mut child = starting
+            .command()
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(&errors).unwrap())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().map(BufReader::new);
+        Self {
+            child,
+            stdout,
+            errors,
+        }
+    }
+
+    /// What comes behind `start` in the next line that starts so.
+    fn told(&mut self, start: &str) -> String {
+        let stdout = self.stdout.as_mut().unwrap();
+        loop {
+            let mut line = String::new();
+            if stdout.read_line(&mut line).unwrap() == 0 {
+                panic!("it ended: {}", self.errors());
+            }
+            if let Some(told) = line.strip_prefix(start) {
+                return told.trim_end().into();
+            }
+        }
+    }
+
+    /// Reads on and on, so that it never stands still because nobody reads.
+    fn pass_over(&mut self) {
+        let stdout = self.stdout.take().unwrap();
+        std::thread::spawn(move || stdout.lines().for_each(drop));
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the proxy said:\n{}", self.errors());
+        }
+    }
+}
+
+/// A proxy that listens.
+pub(crate) struct Proxy {
+    started: Started,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    folder: TempDir,
+}
+
+impl Proxy {
+    /// In front of `upstream`, with records in memory and these settings.
+    pub(crate) fn start(upstream: SocketAddr, settings: &str) -> Self {
+        Starting::new()
+            .arg("--upstream", format!("http://{upstream}"))
+            .arg("--store", "memory:")
+            .file(settings)
+            .start()
+    }
+
+    /// The same with records in a folder.
+    pub(crate) fn durable(upstream: SocketAddr, settings: &str) -> Self {
+        Starting::new()
+            .arg("--upstream", format!("http://{upstream}"))
+            .arg("--store", "file:records")
+            .file(settings)
+            .start()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = Pid::from_child(&self.started.child);
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ended(mut self) -> ExitStatus {
+        until("the proxy has ended", {
+            let child = std::cell::RefCell::new(&mut self.started.child);
+            move || child.borrow_mut().try_wait().unwrap().is_some()
+        });
+        self.started.child.wait().unwrap()
+    }
+
+    /// The most memory that it ever had, in KiB.
+    pub(crate) fn memory_high(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.started.child.id());
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.unwrap().split_whitespace().next();
+        number.unwrap().parse().unwrap()
+    }
+}
