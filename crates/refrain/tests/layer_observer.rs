@@ -12,7 +12,9 @@ use refrain::{
     http::{Decision, Failure, Observer, RefrainLayer},
     policy::{Mode, OnStoreFailure},
     record::Reason,
+    store::Memory,
 };
+use refrain_testkit::ManualClock;
 use tower_service::Service as _;
 
 #[path = "support/scripted.rs"]
@@ -63,12 +65,15 @@ async fn pay(headers: HeaderMap) -> axum::response::Response {
 }
 
 fn shop(change: impl FnOnce(&mut Operation)) -> Shop {
+    shop_on(Scripted::new(), change)
+}
+
+fn shop_on(store: Scripted, change: impl FnOnce(&mut Operation)) -> Shop {
     let mut operation = Operation::new("POST /pay").unwrap();
     operation.request_bytes_max = 1_000;
     operation.outcome_bytes_max = 1_000;
     operation.terms.wait = Duration::ZERO;
     change(&mut operation);
-    let store = Scripted::new();
     let book = Arc::new(Book::default());
     let policy = Policy::new(vec![operation]).unwrap();
     let layer = RefrainLayer::new(Engine::new(store.clone()), policy).with_observer(book.clone());
@@ -139,13 +144,16 @@ async fn what_is_required_watched_or_let_pass_is_told_as_such() {
         .store
         .set(Op::Claim, 2, Fault::Fails(ErrorKind::Unavailable));
     passing.check("", "a", "1", Decision::Unguarded).await;
-    let short = shop(|operation| {
-        operation.terms.retention = Duration::from_millis(1);
-        operation.terms.remember = Duration::from_secs(60);
-    });
-    short.check("", "a", "1", Decision::FreshKept).await;
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    short.check("", "a", "1", Decision::KeyExpired).await;
+}
+
+#[tokio::test]
+async fn a_key_past_retention_is_told_as_such() {
+    let clock = ManualClock::new();
+    let store = Scripted::on(Memory::with_options(1 << 20, clock.shared()));
+    let shop = shop_on(store, |_| ());
+    shop.check("", "a", "1", Decision::FreshKept).await;
+    clock.advance(Operation::default().terms.retention);
+    shop.check("", "a", "1", Decision::KeyExpired).await;
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use refrain::{
 use refrain_testkit::disk::{Dice, Fault, Operation, Rule};
 
 use crate::common::{
-    HOUR, Known, Site, ask, claim, complete, completion, grant, id, observe, read, settle, sweep,
-    wait,
+    HOUR, Known, Site, ask, body_of, claim, complete, completion, grant, id, observe, read, settle,
+    sweep, wait,
 };
 
 const NUMBERS: u64 = 12;
@@ -82,6 +82,63 @@ fn an_erased_life_does_not_come_back_behind_a_shorter_one() {
         sweep(&store);
         assert_eq!(read(&store, 1).unwrap(), new);
     }
+}
+
+/// The claim lies in a segment before the outcome's: without the outcome it would stand again.
+#[test]
+fn an_erased_outcome_does_not_leave_its_claim_behind() {
+    let site = Site::new(2 << 10);
+    let store = site.open();
+    let fence = grant(&store, claim(1));
+    let fill = |from: u64| (from..from + 20).for_each(|it| complete(&store, it, &[3; 200]));
+    fill(100);
+    settle(&store, 1, fence, completion(b"done", HOUR, HOUR));
+    fill(200);
+    assert_eq!(erase(&store, 1), Erased::Gone);
+    let killed = site.killed();
+    let after = killed.open();
+    assert_eq!(read(&after, 1).unwrap(), None);
+}
+
+/// A damaged segment stays, with the erased image in it, while the key's next life is moved to an archive.
+#[test]
+fn an_erased_image_that_stays_does_not_take_the_next_life_with_it() {
+    let site = Site::new(64 << 10);
+    let store = site.open();
+    complete(&store, 1, b"old");
+    complete(&store, 2, b"to be damaged");
+    assert_eq!(erase(&store, 1), Erased::Gone);
+    let files = site.files();
+    drop(store);
+    let site = site.beside();
+    for (name, mut bytes) in files {
+        let body = b"to be damaged";
+        if let Some(at) = bytes.windows(body.len()).position(|part| part == body) {
+            bytes[at] ^= 1;
+        }
+        site.write(&name, &bytes);
+    }
+    let mut store = site.open();
+    assert_eq!(store.damage().len(), 1);
+    assert_eq!(read(&store, 1).unwrap(), None);
+    let fence = grant(&store, claim(1));
+    settle(&store, 1, fence, completion(b"new", HOUR * 9, HOUR));
+    for number in 10..30 {
+        complete(&store, number, &[4; 400]);
+    }
+    drop(store);
+    site.clock.turn(HOUR * 3);
+    store = site.open();
+    let new = read(&store, 1).unwrap();
+    assert_eq!(new.as_ref().and_then(body_of).as_deref(), Some(&b"new"[..]));
+    sweep(&store);
+    assert!(
+        (10..30).all(|it| read(&store, it).unwrap().is_none()),
+        "it was not swept"
+    );
+    drop(store);
+    store = site.open();
+    assert_eq!(read(&store, 1).unwrap(), new);
 }
 
 /// What one step does to a record.
