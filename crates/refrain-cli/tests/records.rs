@@ -251,7 +251,8 @@ async fn the_token_comes_from_the_flag_the_environment_or_a_file() {
     std::fs::write(file.path(), "sesame\n").unwrap();
     let file = file.path().to_str().unwrap();
     let admin = ("REFRAIN_ADMIN", stage.url.as_str());
-    let cases: [(&[&str], &[(&str, &str)], i32); 6] = [
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&[&str], Variables<'_>, i32); 6] = [
         (&[], &[], 2),
         (&["--token", "open"], &[], 2),
         (&["--token", "sesame"], &[], 0),

@@ -8,6 +8,7 @@
 mod common;
 mod crash;
 mod damage;
+mod erase;
 mod faults;
 mod kill;
 mod restart;
