@@ -176,7 +176,7 @@ impl Args {
                     say(format_args!(
                         "Resolved as {}.",
                         print::word(&done["resolved"])
-                    ))
+                    ));
                 });
                 Ok(())
             }
