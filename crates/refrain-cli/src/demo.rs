@@ -2,6 +2,7 @@
 
 use std::{path::Path, process::ExitCode, sync::Arc};
 
+use anyhow::Context as _;
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,7 +39,7 @@ first directly, then through `refrain proxy`, which is also killed with -9 in th
 Everything happens on this machine, in a temporary folder that is removed at the end.
 
 Exit codes: 0 nothing was charged twice or lost behind Refrain, 1 something was, 2 wrong usage,
-69 the proxy could not be started.")]
+69 the proxy or a temporary folder cannot be had.")]
 pub(crate) struct Args {
     /// End after the comparison
     #[arg(long)]
@@ -58,7 +59,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn show(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stop = std::pin::pin!(stopped()?);
-    let folder = tempfile::Builder::new().prefix("refrain-demo-").tempdir()?;
+    let folder = tempfile::Builder::new().prefix("refrain-demo-").tempdir();
+    let folder = folder.context("a temporary folder cannot be made; name one in TMPDIR")?;
     let (stage, is_good) = tokio::select! {
         compared = compare(&folder, Troubles::new(args.seed)) => compared?,
         () = &mut stop => return Ok(INTERRUPTED.into()),

@@ -152,6 +152,16 @@ fn other_troubles_come_to_the_same_end() {
 }
 
 #[test]
+fn without_a_temporary_folder_it_says_so_and_does_not_report_a_double_charge() {
+    let temporary = tempfile::tempdir().unwrap();
+    let output = demo(&temporary.path().join("absent"), &["--once"]).output();
+    let output = output.unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(69), "{stderr}");
+    assert!(stderr.contains("TMPDIR"), "{stderr}");
+}
+
+#[test]
 fn what_it_offers_to_try_by_hand_is_true() {
     let mut demo = stay();
     let first = demo.pay("mine", 20);
