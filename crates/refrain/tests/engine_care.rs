@@ -65,7 +65,7 @@ impl Probe for Script {
         doubt: Doubt,
     ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
         assert!(doubt.settle_left.is_zero());
-        self.asked.lock().unwrap().push(Instant::now());
+        self.asked.lock().unwrap().push(tokio::time::Instant::now());
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.at_once_max.fetch_max(now, Ordering::SeqCst);
         Box::pin(async {
@@ -101,7 +101,7 @@ async fn a_probe_settles_without_a_retry_and_not_too_early() {
         let store = Scripted::on_runtime_clock();
         let engine = Engine::new(store.clone());
         let probe = Script::new(finding);
-        let (intent, begun) = (probe.intent(), Instant::now());
+        let (intent, begun) = (probe.intent(), tokio::time::Instant::now());
         let running = run(&engine, &intent).await;
         sleep(SECOND * 20).await;
         // Dropped in the middle, which leaves doubt.
