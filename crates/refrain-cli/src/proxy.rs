@@ -258,6 +258,8 @@ fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        // What cannot be written cannot be complained about there either: that would end the request that it was about.
+        .log_internal_errors(false)
         .try_init();
     Ok(())
 }
