@@ -18,7 +18,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{
-    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, get, post, request, until,
+    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, get, http2, post, request, until,
 };
 
 const MOMENT: Duration = Duration::from_millis(50);
@@ -121,6 +121,64 @@ fn who_does_not_take_its_answer_is_closed() {
     idle.send(get("/large"));
     until("the upstream is let go", || is_freed.load(Relaxed));
     check_served(&proxy);
+}
+
+const GET: [(&str, &str); 4] = [
+    (":method", "GET"),
+    (":scheme", "http"),
+    (":authority", "shop.test"),
+    (":path", "/large"),
+];
+
+#[test]
+fn a_stream_of_http_2_that_makes_no_room_for_its_answer_is_closed() {
+    let upstream = Upstream::start(|_, stream| answer(stream, "200 OK", &[], &[b'x'; 1 << 20]));
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    let mut stuck = http2::connect(proxy.address, 0);
+    stuck.write_all(&http2::head(1, &GET, false)).unwrap();
+    let since = tokio::time::Instant::now();
+    let mut rest = Vec::new();
+    let _ = stuck.read_to_end(&mut rest);
+    assert!(since.elapsed() < Duration::from_secs(3));
+    assert!(rest.len() < 1_000, "{}", rest.len());
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn a_stream_of_http_2_that_stands_still_is_not_hidden_by_lively_ones() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    let mut stream = http2::connect(proxy.address, 65_535);
+    let put = GET.map(|(name, value)| (name, if value == "GET" { "PUT" } else { value }));
+    stream.write_all(&http2::head(1, &put, true)).unwrap();
+    let mut lively = stream.try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        let asked = (0..100).map(|at| http2::head(3 + 2 * at, &GET, false));
+        for bytes in asked {
+            if lively.write_all(&bytes).is_err() {
+                return true;
+            }
+            thread::sleep(MOMENT);
+        }
+        false
+    });
+    let since = tokio::time::Instant::now();
+    let _ = stream.read_to_end(&mut Vec::new());
+    assert!(since.elapsed() < Duration::from_secs(3));
+    assert!(writing.join().unwrap());
+}
+
+#[test]
+fn a_long_upload_that_moves_is_not_cut_off() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"300ms\"");
+    let mut client = Client::connect(proxy.address);
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 15\r\n\r\n");
+    for _ in 0..15 {
+        thread::sleep(2 * MOMENT);
+        client.send("x");
+    }
+    assert_eq!(client.answer().text(), "xxxxxxxxxxxxxxx");
 }
 
 #[test]

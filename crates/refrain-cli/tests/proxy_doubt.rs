@@ -8,13 +8,14 @@ mod support;
 use std::{
     io::Write as _,
     net::{Shutdown, TcpStream},
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     thread,
     time::Duration,
 };
 
 use support::{
-    Answer, Next, Parked, Proxy, Seen, Upstream, answer, call, get, post, request, until,
+    Answer, Client, Next, Parked, Proxy, Seen, Starting, Upstream, answer, call, get, post,
+    request, until,
 };
 
 fn check(answer: &Answer, status: u16, code: &str) {
@@ -200,4 +201,54 @@ fn an_unguarded_request_gets_an_honest_502_and_504() {
     let keyless = request("POST /orders", &[], b"x");
     assert_eq!(call(proxy.address, keyless).status, 502);
     assert_eq!(upstream.count(), 3);
+}
+
+/// A proxy whose disk can be made full.
+fn on_a_small_disk(upstream: &Upstream, settings: &str) -> Proxy {
+    Starting::new()
+        .outliving_full_disks()
+        .arg("--upstream", format!("http://{}", upstream.address))
+        .arg("--store", "file:records")
+        .file(settings)
+        .start()
+}
+
+#[test]
+fn while_the_store_fails_nothing_runs_unless_told_to() {
+    let upstream = Upstream::echo();
+    let settings = "[[operation]]\nmatch = \"POST /pass\"\non_store_failure = \"pass\"";
+    let proxy = on_a_small_disk(&upstream, settings);
+    assert_eq!(call(proxy.address, post("before", "x")).status, 200);
+    proxy.fill_disk();
+    for key in ["a", "a", "b"] {
+        let refused = call(proxy.address, post(key, "x"));
+        check(&refused, 503, "store-unavailable");
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert_eq!(upstream.count(), 1);
+    // What needs no store goes on.
+    assert_eq!(call(proxy.address, get("/")).status, 200);
+    let passed = request("POST /pass", &[("idempotency-key", "c")], b"x");
+    assert_eq!(call(proxy.address, passed).status, 200);
+    assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn an_outcome_that_cannot_be_stored_is_not_told() {
+    let (full, filled) = mpsc::channel::<()>();
+    let filled = Mutex::new(filled);
+    let upstream = Upstream::start(move |_, stream| {
+        let _ = filled.lock().unwrap().recv();
+        answer(stream, "201 Created", &[], b"made")
+    });
+    let proxy = on_a_small_disk(&upstream, "");
+    let mut client = Client::connect(proxy.address);
+    client.send(post("k", "x"));
+    upstream.wait_for(1);
+    proxy.fill_disk();
+    full.send(()).unwrap();
+    check(&client.answer(), 503, "outcome-unknown");
+    let later = call(proxy.address, post("k", "x"));
+    assert!([409, 503].contains(&later.status), "{}", later.head);
+    assert_eq!(upstream.count(), 1);
 }

@@ -7,7 +7,7 @@
 
 mod support;
 
-use support::{Client, Next, Proxy, Seen, Upstream, answer, call, post, request};
+use support::{Client, Next, Proxy, Seen, Upstream, answer, call, http2, post, request};
 
 const CANARY: &str = "GET /canary HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n\r\n";
 
@@ -453,88 +453,6 @@ fn targets_and_authorities_that_mean_two_things() {
     }
 }
 
-/// Frames of HTTP/2 by hand: a library would not let us write them.
-mod h2 {
-    use std::{
-        io::{Read as _, Write as _},
-        net::{SocketAddr, TcpStream},
-    };
-
-    pub(super) const HEADERS: u8 = 1;
-    pub(super) const RST_STREAM: u8 = 3;
-    pub(super) const GOAWAY: u8 = 7;
-
-    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-        let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let mut bytes = len[1..].to_vec();
-        bytes.extend([kind, flags]);
-        bytes.extend(stream.to_be_bytes());
-        bytes.extend(payload);
-        bytes
-    }
-
-    /// Each field as it stands: neither indexed nor Huffman-coded, and checked by nobody.
-    fn block(fields: &[(&str, &str)]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for (name, value) in fields {
-            bytes.push(0);
-            for text in [name, value] {
-                bytes.push(u8::try_from(text.len()).unwrap());
-                bytes.extend(text.bytes());
-            }
-        }
-        bytes
-    }
-
-    /// Sends one request; answers the status, or `None` where it is refused with a reset.
-    pub(super) fn call(
-        address: SocketAddr,
-        fields: &[(&str, &str)],
-        body: Option<&str>,
-    ) -> Option<u16> {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(super::support::PATIENCE))
-            .unwrap();
-        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        bytes.extend(frame(4, 0, 0, b""));
-        let flags = if body.is_some() { 4 } else { 5 };
-        bytes.extend(frame(HEADERS, flags, 1, &block(fields)));
-        if let Some(body) = body {
-            bytes.extend(frame(0, 1, 1, body.as_bytes()));
-        }
-        stream.write_all(&bytes).unwrap();
-        answer(&mut stream)
-    }
-
-    fn answer(stream: &mut TcpStream) -> Option<u16> {
-        loop {
-            let mut head = [0; 9];
-            if stream.read_exact(&mut head).is_err() {
-                return None;
-            }
-            let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-            let mut payload = vec![0; len as usize];
-            stream.read_exact(&mut payload).unwrap();
-            match head[3] {
-                HEADERS => return Some(status(&payload)),
-                RST_STREAM | GOAWAY => return None,
-                _ => {}
-            }
-        }
-    }
-
-    /// The first field of an answer is its status: one of the well-known ones, or a literal.
-    fn status(block: &[u8]) -> u16 {
-        const KNOWN: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
-        match block[0] {
-            at @ 0x88..=0x8e => KNOWN[usize::from(at - 0x88)],
-            // Huffman-coded digits; which ones is of no interest.
-            _ => 999,
-        }
-    }
-}
-
 #[test]
 fn fields_of_http_2_that_would_be_more_than_fields_in_http_1() {
     let upstream = Upstream::start(echo);
@@ -551,8 +469,11 @@ fn fields_of_http_2_that_would_be_more_than_fields_in_http_1() {
             .map(|(it, was)| if it == name { (it, value) } else { (it, was) })
             .to_vec()
     };
-    assert_eq!(h2::call(proxy.address, &honest, Some("hello")), Some(200));
-    assert_eq!(h2::call(proxy.address, &honest, None), Some(200));
+    assert_eq!(
+        http2::call(proxy.address, &honest, Some("hello")),
+        Some(200)
+    );
+    assert_eq!(http2::call(proxy.address, &honest, None), Some(200));
     let refused = [
         with(&[("x-a", "1\r\nx-b: 2")]),
         with(&[("x-a", "1\nx-b: 2")]),
@@ -590,13 +511,13 @@ fn fields_of_http_2_that_would_be_more_than_fields_in_http_1() {
     ];
     let before = upstream.count();
     for fields in refused {
-        let status = h2::call(proxy.address, &fields, Some("hello"));
+        let status = http2::call(proxy.address, &fields, Some("hello"));
         assert!(matches!(status, None | Some(400)), "{status:?} {fields:?}");
         let seen = upstream.seen().split_off(before);
         assert!(seen.is_empty(), "{fields:?}: {seen:?}");
     }
-    assert_eq!(h2::call(proxy.address, &honest, None), Some(200));
-    let host = h2::call(proxy.address, &with(&[("host", "evil.test")]), None);
+    assert_eq!(http2::call(proxy.address, &honest, None), Some(200));
+    let host = http2::call(proxy.address, &with(&[("host", "evil.test")]), None);
     let seen = upstream.seen();
     if host == Some(200) {
         assert_eq!(seen.last().unwrap().header("host"), Some("shop.test"));

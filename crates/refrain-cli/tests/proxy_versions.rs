@@ -13,13 +13,14 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, Response, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use support::{Proxy, Starting, Upstream, answer, call, find, get, post, request};
+use support::{Proxy, Starting, Upstream, answer, call, find, get, http2 as frames, post, request};
 use tokio_rustls::rustls::{
     ServerConfig, ServerConnection, StreamOwned, crypto::ring, pki_types::PrivateKeyDer,
 };
@@ -88,7 +89,7 @@ async fn http_2_and_1_share_their_keys() {
 #[tokio::test]
 async fn many_streams_of_one_connection_run_beside_each_other() {
     let upstream = Upstream::start(|seen, stream| {
-        thread::sleep(std::time::Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         answer(stream, "200 OK", &[], &seen.body)
     });
     let proxy = Proxy::start(upstream.address, "");
@@ -113,8 +114,31 @@ async fn many_streams_of_one_connection_run_beside_each_other() {
         let (head, answer) = call.await.unwrap();
         assert_eq!((head.status().as_u16(), &answer), (200, &body));
     }
-    assert!(since.elapsed() < std::time::Duration::from_secs(4));
+    assert!(since.elapsed() < Duration::from_secs(4));
     assert_eq!(upstream.count(), 40);
+}
+
+#[test]
+fn an_idle_connection_of_http_2_is_kept_as_long_as_any() {
+    let upstream = Upstream::echo();
+    let settings = "[proxy]\nhead_timeout = \"200ms\"\nkeep_alive = \"10s\"";
+    let proxy = Proxy::start(upstream.address, settings);
+    let mut stream = frames::connect(proxy.address, 65_535);
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "shop.test"),
+        (":path", "/"),
+    ];
+    for id in [1, 3] {
+        stream.write_all(&frames::head(id, &fields, false)).unwrap();
+        assert_eq!(frames::answer(&mut stream), Some(200));
+        // What is said between two requests is not the beginning of a slow one.
+        thread::sleep(Duration::from_millis(50));
+        stream.write_all(&frames::ping()).unwrap();
+        thread::sleep(Duration::from_secs(1));
+    }
+    assert_eq!(upstream.count(), 2);
 }
 
 /// An upstream with TLS, for `name`, that counts what reaches it. Also its authority, as a file.

@@ -29,7 +29,7 @@ use crate::{
     headers,
     server::{Phase, Phases},
     upstream_body::UpstreamBody,
-    watch::{Active, Client, ClientBody, Watch, WatchedStream},
+    watch::{Active, Client, ClientBody, Taking, Watch, WatchedStream},
 };
 
 /// What the connections of one thread share.
@@ -126,6 +126,7 @@ impl Service<Request<Incoming>> for Front {
     type Future = Fronting;
 
     fn call(&self, request: Request<Incoming>) -> Fronting {
+        self.client.speaks(request.version());
         let active = Active::start(&self.watch, &self.client);
         let (mut head, body) = request.into_parts();
         if let Some(fault) = faults::of(&head) {
@@ -174,11 +175,8 @@ impl Future for Fronting {
             },
         };
         polled.map_ok(|response| {
-            let active = self.active.take();
-            response.map(|body| Answer {
-                body,
-                _active: active,
-            })
+            let taking = self.active.take().map(Taking::start);
+            response.map(|body| Answer { body, taking })
         })
     }
 }
@@ -186,7 +184,7 @@ impl Future for Fronting {
 /// An answer's body; the request counts as being answered until this is dropped.
 struct Answer {
     body: Body<UpstreamBody>,
-    _active: Option<Active>,
+    taking: Option<Taking>,
 }
 
 impl HttpBody for Answer {
@@ -197,7 +195,11 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Some(taking) = &self.taking {
+            taking.note(polled.is_ready());
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

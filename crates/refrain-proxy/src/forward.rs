@@ -9,26 +9,23 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, Frame, SizeHint};
 use refrain::{
     Fence,
-    http::{Body, BodyError, Code, Failure},
+    http::{Body, Code, Failure},
     policy::{ProxySettings, Settings, units::Span},
     record::Reason,
 };
-use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::{
     connect::Connector,
     headers::{self, Visible},
+    outgoing::Outgoing,
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
     upstream_body::UpstreamBody,
-    watch::ClientBody,
 };
 
 /// The upstream, and everything that all threads know about it.
@@ -114,54 +111,6 @@ impl std::fmt::Debug for Forward {
     }
 }
 
-/// A request's body on its way to the upstream.
-pub(crate) enum Outgoing {
-    Client(Body<ClientBody>),
-    /// Of a probe.
-    Nothing,
-}
-
-impl From<Body<ClientBody>> for Outgoing {
-    fn from(body: Body<ClientBody>) -> Self {
-        Self::Client(body)
-    }
-}
-
-impl From<Body<http_body_util::Empty<Bytes>>> for Outgoing {
-    fn from(_: Body<http_body_util::Empty<Bytes>>) -> Self {
-        Self::Nothing
-    }
-}
-
-impl HttpBody for Outgoing {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut *self {
-            Self::Client(body) => Pin::new(body).poll_frame(context),
-            Self::Nothing => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Client(body) => body.is_end_stream(),
-            Self::Nothing => true,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Client(body) => body.size_hint(),
-            Self::Nothing => SizeHint::with_exact(0),
-        }
-    }
-}
-
 impl<B> Service<Request<Body<B>>> for Forward
 where
     Outgoing: From<Body<B>>,
@@ -187,7 +136,7 @@ impl Forward {
         // The layer sees to the times of what it guards.
         let is_guarded = request.extensions().get::<Fence>().is_some();
         let stall = (!is_guarded).then_some(self.target.settings.read_timeout);
-        let (mut head, body) = request.into_parts();
+        let (mut head, mut body) = request.into_parts();
         if head.method == Method::CONNECT {
             return UpstreamBody::problem(
                 StatusCode::NOT_IMPLEMENTED,
@@ -200,12 +149,13 @@ impl Forward {
         };
         let (token, tunnel) = upgrade.unzip();
         headers::to_upstream(&mut head, &self.target.visible, self.client, token);
+        let movement = stall.map(|patience| (patience, body.watch()));
         let sending = self.pool.send(Request::from_parts(head, body));
-        let sent = match stall {
+        let sent = match movement {
             None => sending.await,
-            Some(patience) => match timeout(patience, sending).await {
-                Ok(sent) => sent,
-                Err(_) => return self.too_late(patience),
+            Some((patience, movement)) => match movement.or_still(patience, sending).await {
+                Some(sent) => sent,
+                None => return self.too_late(patience),
             },
         };
         let (mut response, line) = match sent {

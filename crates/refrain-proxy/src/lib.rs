@@ -13,6 +13,7 @@ mod connect;
 mod faults;
 mod forward;
 mod headers;
+mod outgoing;
 mod pool;
 mod server;
 mod socket;

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use refrain::{http::Failure, policy::ProxySettings, record::Reason};
 use tokio::time::Instant;
 
-use crate::{connect::Connector, forward::Outgoing, socket::Socket};
+use crate::{connect::Connector, outgoing::Outgoing, socket::Socket};
 
 /// How often a request of which nothing was written is taken to another connection.
 const TRIES_MAX: u32 = 3;

@@ -3,25 +3,19 @@
 //! Times are read from a clock that ticks a few times a second, so that a request costs no timer.
 
 use std::{
-    io,
-    pin::Pin,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
+use http::Version;
 use refrain::policy::ProxySettings;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    sync::Notify,
-};
+use tokio::sync::Notify;
+
+mod flows;
+pub(crate) use flows::{ClientBody, Taking, WatchedStream};
 
 /// How often a thread looks over its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
@@ -52,6 +46,10 @@ pub(crate) struct Client {
     send_since: AtomicU64,
     /// Since when the proxy takes no more requests.
     draining_since: AtomicU64,
+    /// Whether it speaks HTTP/2, of which bytes between requests are no part of a head.
+    is_http2: AtomicBool,
+    /// Since when each body of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
+    flows: Mutex<Vec<Weak<AtomicU64>>>,
     /// Told when the connection is to be closed.
     closed: Notify,
 }
@@ -104,7 +102,8 @@ impl Client {
             since != 0 && now.saturating_sub(since) > limit.as_millis() as u64
         };
         let is_idle = self.active.load(Relaxed) == 0;
-        is_over(&self.send_since, settings.client_timeout)
+        self.is_stuck(|since| is_over(since, settings.client_timeout))
+            || is_over(&self.send_since, settings.client_timeout)
             || is_over(&self.body_since, settings.client_timeout)
             || is_idle && is_over(&self.head_since, settings.head_timeout)
             || is_idle && is_over(&self.idle_since, settings.keep_alive)
@@ -112,6 +111,35 @@ impl Client {
                 && self.is_sent()
                 && is_over(&self.draining_since, LAST_GRACE)
                 && is_over(&self.idle_since, LAST_GRACE)
+    }
+
+    /// Whether any of its flows waits for too long.
+    fn is_stuck(&self, is_over: impl Fn(&AtomicU64) -> bool) -> bool {
+        if !self.is_http2.load(Relaxed) {
+            return false;
+        }
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        flows.retain(|flow| flow.strong_count() > 0);
+        flows
+            .iter()
+            .any(|flow| flow.upgrade().is_some_and(|since| is_over(&since)))
+    }
+
+    /// The time of one more body, where it needs one of its own.
+    fn flow(&self) -> Option<Arc<AtomicU64>> {
+        self.is_http2.load(Relaxed).then(|| {
+            let since = Arc::<AtomicU64>::default();
+            let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+            flows.push(Arc::downgrade(&since));
+            since
+        })
+    }
+
+    /// What is known of it once its first request has come.
+    pub(crate) fn speaks(&self, version: Version) {
+        if version == Version::HTTP_2 {
+            self.is_http2.store(true, Relaxed);
+        }
     }
 
     /// Whether it has taken all that was sent to it.
@@ -149,126 +177,5 @@ impl Drop for Active {
         self.client.body_since.store(0, Relaxed);
         self.client.idle_since.store(self.watch.now(), Relaxed);
         self.client.active.fetch_sub(1, Relaxed);
-    }
-}
-
-/// A client's request body.
-#[derive(Debug)]
-pub(crate) struct ClientBody {
-    incoming: Incoming,
-    watch: Arc<Watch>,
-    client: Arc<Client>,
-}
-
-impl ClientBody {
-    pub(crate) fn new(incoming: Incoming, watch: &Arc<Watch>, client: &Arc<Client>) -> Self {
-        Self {
-            incoming,
-            watch: watch.clone(),
-            client: client.clone(),
-        }
-    }
-}
-
-impl Body for ClientBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.incoming).poll_frame(context);
-        let since = &self.client.body_since;
-        match &polled {
-            Poll::Ready(_) => since.store(0, Relaxed),
-            Poll::Pending if since.load(Relaxed) == 0 => since.store(self.watch.now(), Relaxed),
-            Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
-}
-
-impl Drop for ClientBody {
-    fn drop(&mut self) {
-        self.client.body_since.store(0, Relaxed);
-    }
-}
-
-/// A client's connection that is watched while it reads and writes.
-#[derive(Debug)]
-pub(crate) struct WatchedStream {
-    pub(crate) stream: TcpStream,
-    pub(crate) watch: Arc<Watch>,
-    pub(crate) client: Arc<Client>,
-}
-
-impl WatchedStream {
-    fn note_sent(&self, is_taken: bool) {
-        let since = &self.client.send_since;
-        match (is_taken, since.load(Relaxed)) {
-            (false, 0) => since.store(self.watch.now(), Relaxed),
-            (true, 1..) => since.store(0, Relaxed),
-            _ => {}
-        }
-    }
-}
-
-impl AsyncRead for WatchedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if polled.is_ready()
-            && self.client.active.load(Relaxed) == 0
-            && self.client.head_since.load(Relaxed) == 0
-        {
-            self.client.head_since.store(self.watch.now(), Relaxed);
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for WatchedStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.note_sent(polled.is_ready());
-        polled
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.note_sent(polled.is_ready());
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod client;
+pub(crate) mod http2;
 mod proxy;
 mod upstream;
 

@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
 use super::until;
@@ -18,6 +18,7 @@ pub(crate) struct Starting {
     pub(crate) args: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) folder: TempDir,
+    is_outliving: bool,
 }
 
 impl Starting {
@@ -28,6 +29,7 @@ impl Starting {
             args: args.map(String::from).into(),
             environment: Vec::new(),
             folder: tempfile::tempdir().unwrap(),
+            is_outliving: false,
         }
     }
 
@@ -41,6 +43,12 @@ impl Starting {
         self
     }
 
+    /// The system ends who writes to a full disk of this kind, unless told otherwise before it started.
+    pub(crate) fn outliving_full_disks(mut self) -> Self {
+        self.is_outliving = true;
+        self
+    }
+
     /// Writes a refrain.toml and names it.
     pub(crate) fn file(self, text: &str) -> Self {
         let path = self.folder.path().join("refrain.toml");
@@ -49,7 +57,11 @@ impl Starting {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        let refrain = env!("CARGO_BIN_EXE_refrain");
+        let mut command = Command::new(if self.is_outliving { "sh" } else { refrain });
+        if self.is_outliving {
+            command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", refrain]);
+        }
         command
             .args(&self.args)
             .envs(self.environment.iter().cloned())
@@ -172,6 +184,18 @@ impl Proxy {
     pub(crate) fn terminate(&self) {
         let pid = Pid::from_child(&self.started.child);
         kill_process(pid, Signal::TERM).unwrap();
+    }
+
+    /// From now on its files cannot grow: every write of its store fails.
+    ///
+    /// Only for who was started so that it [outlives](Starting::outliving_full_disks) that.
+    pub(crate) fn fill_disk(&self) {
+        let pid = Pid::from_child(&self.started.child);
+        let nothing = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        prlimit(Some(pid), Resource::Fsize, nothing).unwrap();
     }
 
     /// Waits for its end.
