@@ -48,15 +48,21 @@ type Success = (u16, Option<String>, Vec<u8>);
 #[derive(Debug, Default)]
 struct Known {
     success: Option<Success>,
-    /// They were told that nobody knows: at first hand, or later.
-    is_in_doubt: bool,
+    /// In which of the proxy's lives they were first told that nobody knows.
+    doubted_in: Option<u64>,
+    /// In which of its lives the first request was sent to which no answer came.
+    lost_in: Option<u64>,
     /// Requests to which no answer came.
     lost: u32,
+    /// Whether the service kept its answer, or a part of it, to itself.
+    is_troubled: bool,
     /// Answers that said that it did not run.
     busy: u32,
     /// How often the service said so.
     refused: u32,
     answers: u32,
+    /// What happened, and in which life, to be shown when a check fails.
+    history: Vec<(u64, String)>,
 }
 
 /// What everybody in the test shares.
@@ -66,6 +72,8 @@ struct World {
     /// The ledger's file, to have it synced.
     file: File,
     keys: AtomicU64,
+    /// How often the proxy was killed.
+    life: AtomicU64,
     is_over: AtomicBool,
     known: Mutex<HashMap<String, Known>>,
     replays: AtomicU64,
@@ -80,6 +88,7 @@ impl World {
             ledger: Ledger::open(&path).unwrap(),
             file: File::open(&path).unwrap(),
             keys: AtomicU64::new(0),
+            life: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             known: Mutex::default(),
             replays: AtomicU64::new(0),
@@ -91,6 +100,11 @@ impl World {
         self.known.lock().unwrap()
     }
 
+    fn tell(&self, key: &str, what: impl Into<String>) {
+        let what = (self.life.load(Relaxed), what.into());
+        self.note(key, |known| known.history.push(what));
+    }
+
     fn note(&self, key: &str, change: impl FnOnce(&mut Known)) {
         change(self.known().entry(key.to_owned()).or_default());
     }
@@ -98,6 +112,7 @@ impl World {
     /// What an answer tells; `true` if there is nothing more to ask.
     fn hear(&self, key: &str, answer: &Message) -> bool {
         self.note(key, |known| known.answers += 1);
+        self.tell(key, answer.verdict());
         self.replays.fetch_add(answer.is_replay().into(), Relaxed);
         match &*answer.verdict() {
             "201" => {
@@ -107,7 +122,8 @@ impl World {
                 true
             }
             "409 outcome-unknown" | "502 outcome-unknown" => {
-                self.note(key, |known| known.doubt(key));
+                let life = self.life.load(Relaxed);
+                self.note(key, |known| known.doubt(key, life));
                 answer.status() == 409
             }
             "429" | "502 upstream-unreachable" => {
@@ -126,14 +142,36 @@ impl World {
 
 impl Known {
     fn succeed(&mut self, key: &str, success: Success) {
-        assert!(!self.is_in_doubt, "{key}: first in doubt, then a success");
+        assert_eq!(
+            self.doubted_in, None,
+            "{key}: first in doubt, then a success"
+        );
         let first = self.success.get_or_insert_with(|| success.clone());
         assert_eq!(*first, success, "{key}: two answers under one key");
     }
 
-    fn doubt(&mut self, key: &str) {
+    fn doubt(&mut self, key: &str, life: u64) {
         assert_eq!(self.success, None, "{key}: first a success, then in doubt");
-        self.is_in_doubt = true;
+        self.doubted_in.get_or_insert(life);
+    }
+
+    fn lose(&mut self, life: u64) {
+        self.lost += 1;
+        self.lost_in.get_or_insert(life);
+    }
+
+    /// How it ended for the client.
+    fn end(&self) -> Seen {
+        match &self.success {
+            Some(_) => Seen::Completed,
+            None => Seen::Unknown,
+        }
+    }
+
+    /// Whether the proxy was killed between a request that was lost and the first word of doubt.
+    fn is_cut_by_a_kill(&self) -> bool {
+        let lives = self.lost_in.zip(self.doubted_in);
+        lives.is_some_and(|(lost, doubted)| lost < doubted)
     }
 }
 
@@ -142,6 +180,7 @@ async fn serve(world: Arc<World>, is_first: bool, arrived: Arrived) -> Vec<Act> 
     let key = arrived.request.key().to_owned();
     let number: u64 = key.trim_start_matches("payment-").parse().unwrap();
     let mut dice = Dice::new(world.seed ^ (number << 20));
+    world.tell(&key, format!("arrived as request {}", arrived.number));
     if dice.happens(8) && is_first {
         world.note(&key, |known| known.refused += 1);
         return vec![Act::Say(response(429, "", "busy"))];
@@ -170,7 +209,9 @@ async fn serve(world: Arc<World>, is_first: bool, arrived: Arrived) -> Vec<Act> 
     let body = format!("{key} by request {} {filler}", arrived.number);
     let answer = response(201, "content-type: text/plain\r\n", body);
     let middle = answer.len() - dice.below(60) as usize;
-    match dice.below(100) {
+    let trouble = dice.below(100);
+    world.note(&key, |known| known.is_troubled = trouble < 15);
+    match trouble {
         0..10 => vec![pause, Act::Close],
         10..15 => vec![pause, Act::Say(answer[..middle - 1].to_vec()), Act::Close],
         15..30 => {
@@ -223,6 +264,7 @@ async fn persist(
             true => Duration::from_millis(dice.below(30)),
             false => Duration::from_secs(20),
         };
+        let life = world.life.load(Relaxed);
         match timeout(patience, open.ask(&request)).await {
             Ok(Ok(answer)) => {
                 if world.hear(key, &answer) {
@@ -232,7 +274,8 @@ async fn persist(
             }
             Ok(Err(_)) | Err(_) => {
                 *wire = None;
-                world.note(key, |known| known.lost += 1);
+                world.note(key, |known| known.lose(life));
+                world.tell(key, format!("lost, sent in life {life}"));
             }
         }
     }
@@ -269,21 +312,17 @@ fn check_at_the_end(world: &World, upstream: &Upstream) {
     let known = world.known();
     for (key, known) in &*known {
         let dispatches = dispatched.get(key).copied().unwrap_or_default();
-        audit.saw(
-            key,
-            match known.is_in_doubt {
-                true => Seen::Unknown,
-                false => Seen::Completed,
-            },
-        );
-        assert!(known.is_in_doubt ^ known.success.is_some(), "{key}");
+        audit.saw(key, known.end());
         assert!(dispatches <= 1 + known.refused, "{key}: {dispatches} sent");
-        // Who was never heard of is not refused: the proxy has to have had the request before.
-        assert!(dispatches > 0 || known.lost > 0, "{key}: swallowed");
+        // Who was never sent on is refused only because a kill came in between, and doubt has a cause.
+        let is_cut = known.is_cut_by_a_kill();
+        assert!(dispatches > 0 || is_cut, "{key}: swallowed: {known:?}");
+        let is_explained = known.success.is_some() || known.is_troubled || is_cut;
+        assert!(is_explained, "{key}: in doubt without a cause: {known:?}");
     }
     let effects = world.ledger.all().unwrap();
     assert_eq!(audit.check(&effects), []);
-    let in_doubt = known.values().filter(|it| it.is_in_doubt);
+    let in_doubt = known.values().filter(|it| it.doubted_in.is_some());
     let never_sent = known.keys().filter(|key| !dispatched.contains_key(*key));
     println!(
         "{} keys: {} succeeded, {} in doubt ({} of them never reached the service); {} effects; \
@@ -341,6 +380,7 @@ async fn kill_and_start(
 ) -> Proxy {
     sleep(Duration::from_millis(20 + dice.below(200))).await;
     proxy.kill();
+    world.life.fetch_add(1, Relaxed);
     let checked = world.clone();
     spawn_blocking(move || check_so_far(&checked))
         .await
@@ -349,6 +389,7 @@ async fn kill_and_start(
         let (setup, after) = (setup.clone(), Duration::from_millis(dice.below(40)));
         let killing = spawn_blocking(move || setup.start_and_kill(after));
         killing.await.unwrap();
+        world.life.fetch_add(1, Relaxed);
     }
     start(setup).await
 }
