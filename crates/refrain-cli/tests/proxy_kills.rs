@@ -9,17 +9,12 @@
 use std::{
     collections::HashMap,
     env,
-    fs::File,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use refrain::Guarantee;
-use refrain_testkit::{Audit, Ledger, Seen, disk::Dice};
+use refrain_testkit::disk::Dice;
 use tokio::{
     task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
@@ -31,128 +26,31 @@ mod proxy;
 mod upstream;
 #[path = "kills_support/wire.rs"]
 mod wire;
+#[path = "kills_support/world.rs"]
+mod world;
 
 use proxy::{Proxy, Setup, lasting_port};
 use upstream::{Act, Arrived, Upstream};
-use wire::{Message, Wire, post, response};
+use wire::{Wire, post, response};
+use world::{World, check_at_the_end, check_so_far};
 
 const KILLS: u64 = 60;
 const CLIENTS: usize = 16;
 /// The longest that the service takes over one request, and then some.
 const SLOWEST: Duration = Duration::from_millis(400);
 
-/// An answer that has to be the same for everybody who asks with its key.
-type Success = (u16, Option<String>, Vec<u8>);
-
-/// What clients know of one key.
-#[derive(Debug, Default)]
-struct Known {
-    success: Option<Success>,
-    /// They were told that nobody knows: at first hand, or later.
-    is_in_doubt: bool,
-    /// Requests to which no answer came.
-    lost: u32,
-    /// Answers that said that it did not run.
-    busy: u32,
-    /// How often the service said so.
-    refused: u32,
-    answers: u32,
-}
-
-/// What everybody in the test shares.
-struct World {
-    seed: u64,
-    ledger: Ledger,
-    /// The ledger's file, to have it synced.
-    file: File,
-    keys: AtomicU64,
-    is_over: AtomicBool,
-    known: Mutex<HashMap<String, Known>>,
-    replays: AtomicU64,
-    in_flight: AtomicU64,
-}
-
-impl World {
-    fn new(setup: &Setup, seed: u64) -> Arc<Self> {
-        let path = setup.file("ledger");
-        Arc::new(Self {
-            seed,
-            ledger: Ledger::open(&path).unwrap(),
-            file: File::open(&path).unwrap(),
-            keys: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
-            known: Mutex::default(),
-            replays: AtomicU64::new(0),
-            in_flight: AtomicU64::new(0),
-        })
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.known.lock().unwrap()
-    }
-
-    fn note(&self, key: &str, change: impl FnOnce(&mut Known)) {
-        change(self.known().entry(key.to_owned()).or_default());
-    }
-
-    /// What an answer tells; `true` if there is nothing more to ask.
-    fn hear(&self, key: &str, answer: &Message) -> bool {
-        self.note(key, |known| known.answers += 1);
-        self.replays.fetch_add(answer.is_replay().into(), Relaxed);
-        match &*answer.verdict() {
-            "201" => {
-                let kind = answer.header("content-type").map(Into::into);
-                let success = (answer.status(), kind, answer.body.clone());
-                self.note(key, |known| known.succeed(key, success));
-                true
-            }
-            "409 outcome-unknown" | "502 outcome-unknown" => {
-                self.note(key, |known| known.doubt(key));
-                answer.status() == 409
-            }
-            "429" | "502 upstream-unreachable" => {
-                self.note(key, |known| known.busy += 1);
-                false
-            }
-            "409 in-flight" => {
-                self.in_flight.fetch_add(1, Relaxed);
-                false
-            }
-            "503 store-unavailable" => false,
-            other => panic!("{key}: {other}: {}", answer.text()),
-        }
-    }
-}
-
-impl Known {
-    fn succeed(&mut self, key: &str, success: Success) {
-        assert!(!self.is_in_doubt, "{key}: first in doubt, then a success");
-        let first = self.success.get_or_insert_with(|| success.clone());
-        assert_eq!(*first, success, "{key}: two answers under one key");
-    }
-
-    fn doubt(&mut self, key: &str) {
-        assert_eq!(self.success, None, "{key}: first a success, then in doubt");
-        self.is_in_doubt = true;
-    }
-}
-
 /// The service: what goes wrong with a request depends on its key alone.
 async fn serve(world: Arc<World>, is_first: bool, arrived: Arrived) -> Vec<Act> {
     let key = arrived.request.key().to_owned();
     let number: u64 = key.trim_start_matches("payment-").parse().unwrap();
     let mut dice = Dice::new(world.seed ^ (number << 20));
-    if dice.happens(8) && is_first {
+    world.tell(&key, format!("arrived as request {}", arrived.number));
+    if dice.happens(20) && is_first {
         world.note(&key, |known| known.refused += 1);
         return vec![Act::Say(response(429, "", "busy"))];
     }
-    let is_slow = dice.happens(6);
-    sleep(Duration::from_millis(dice.below(if is_slow {
-        150
-    } else {
-        15
-    })))
-    .await;
+    let pause_max = if dice.happens(6) { 150 } else { 12 };
+    sleep(Duration::from_millis(dice.below(pause_max))).await;
     let (book, charged) = (world.clone(), key.clone());
     // Before any answer: what took effect is on disk.
     spawn_blocking(move || {
@@ -161,16 +59,14 @@ async fn serve(world: Arc<World>, is_first: bool, arrived: Arrived) -> Vec<Act> 
     })
     .await
     .unwrap();
-    let pause = Act::Sleep(Duration::from_millis(dice.below(if is_slow {
-        150
-    } else {
-        10
-    })));
+    let pause = Act::Sleep(Duration::from_millis(dice.below(pause_max)));
     let filler = "x".repeat(dice.below(3_000) as usize);
     let body = format!("{key} by request {} {filler}", arrived.number);
     let answer = response(201, "content-type: text/plain\r\n", body);
     let middle = answer.len() - dice.below(60) as usize;
-    match dice.below(100) {
+    let trouble = dice.below(100);
+    world.note(&key, |known| known.is_troubled = trouble < 15);
+    match trouble {
         0..10 => vec![pause, Act::Close],
         10..15 => vec![pause, Act::Say(answer[..middle - 1].to_vec()), Act::Close],
         15..30 => {
@@ -223,6 +119,7 @@ async fn persist(
             true => Duration::from_millis(dice.below(30)),
             false => Duration::from_secs(20),
         };
+        let life = world.life.load(Relaxed);
         match timeout(patience, open.ask(&request)).await {
             Ok(Ok(answer)) => {
                 if world.hear(key, &answer) {
@@ -232,73 +129,11 @@ async fn persist(
             }
             Ok(Err(_)) | Err(_) => {
                 *wire = None;
-                world.note(key, |known| known.lost += 1);
+                world.note(key, |known| known.lose(life));
+                world.tell(key, format!("lost, sent in life {life}"));
             }
         }
     }
-}
-
-/// What holds at every moment, also in the middle of everything.
-fn check_so_far(world: &World) {
-    // In this order: what was told before the ledger is read must be in there.
-    let told: Vec<String> = {
-        let known = world.known();
-        let told = known.iter().filter(|(_, it)| it.success.is_some());
-        told.map(|(key, _)| key.clone()).collect()
-    };
-    let mut audit = Audit::new(Guarantee::AtMostOnce);
-    let effects = world.ledger.all().unwrap();
-    for effect in &effects {
-        audit.saw(&effect.key, Seen::Unknown);
-    }
-    for key in &told {
-        audit.saw(key, Seen::Completed);
-    }
-    assert_eq!(audit.check(&effects), []);
-}
-
-/// What holds when every client knows how each of its keys ended.
-fn check_at_the_end(world: &World, upstream: &Upstream) {
-    let mut dispatched: HashMap<String, u32> = HashMap::new();
-    for arrived in upstream.arrived() {
-        *dispatched
-            .entry(arrived.request.key().to_owned())
-            .or_default() += 1;
-    }
-    let mut audit = Audit::new(Guarantee::AtMostOnce);
-    let known = world.known();
-    for (key, known) in &*known {
-        let dispatches = dispatched.get(key).copied().unwrap_or_default();
-        audit.saw(
-            key,
-            match known.is_in_doubt {
-                true => Seen::Unknown,
-                false => Seen::Completed,
-            },
-        );
-        assert!(known.is_in_doubt ^ known.success.is_some(), "{key}");
-        assert!(dispatches <= 1 + known.refused, "{key}: {dispatches} sent");
-        // Who was never heard of is not refused: the proxy has to have had the request before.
-        assert!(dispatches > 0 || known.lost > 0, "{key}: swallowed");
-    }
-    let effects = world.ledger.all().unwrap();
-    assert_eq!(audit.check(&effects), []);
-    let in_doubt = known.values().filter(|it| it.is_in_doubt);
-    let never_sent = known.keys().filter(|key| !dispatched.contains_key(*key));
-    println!(
-        "{} keys: {} succeeded, {} in doubt ({} of them never reached the service); {} effects; \
-         {} answers, {} replays, {} in flight, {} busy, {} requests lost",
-        known.len(),
-        known.values().filter(|it| it.success.is_some()).count(),
-        in_doubt.count(),
-        never_sent.count(),
-        effects.len(),
-        known.values().map(|it| it.answers).sum::<u32>(),
-        world.replays.load(Relaxed),
-        world.in_flight.load(Relaxed),
-        known.values().map(|it| it.busy).sum::<u32>(),
-        known.values().map(|it| it.lost).sum::<u32>(),
-    );
 }
 
 /// Everybody asks once more, of a proxy that knows only what is on disk, and is told the same.
@@ -341,6 +176,7 @@ async fn kill_and_start(
 ) -> Proxy {
     sleep(Duration::from_millis(20 + dice.below(200))).await;
     proxy.kill();
+    world.life.fetch_add(1, Relaxed);
     let checked = world.clone();
     spawn_blocking(move || check_so_far(&checked))
         .await
@@ -349,6 +185,7 @@ async fn kill_and_start(
         let (setup, after) = (setup.clone(), Duration::from_millis(dice.below(40)));
         let killing = spawn_blocking(move || setup.start_and_kill(after));
         killing.await.unwrap();
+        world.life.fetch_add(1, Relaxed);
     }
     start(setup).await
 }
