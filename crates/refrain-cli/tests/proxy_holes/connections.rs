@@ -281,7 +281,7 @@ async fn an_answer_before_the_whole_request_was_read_counts() {
             tokio::spawn(async move {
                 let mut wire = Wire::new(stream);
                 let head = wire.head().await.unwrap();
-                let refusal = response(413, "", head.target());
+                let refusal = response(413, "connection: close\r\n", head.target());
                 wire.send(&refusal).await.unwrap();
                 // The rest is neither read nor refused for a while.
                 sleep(Duration::from_millis(300)).await;
@@ -289,11 +289,11 @@ async fn an_answer_before_the_whole_request_was_read_counts() {
         }
     });
     let proxy = setup.start();
-    let body = vec![b'x'; 4 << 20];
+    let body = vec![b'x'; 8_000_000];
     for (at, is_replay) in [(0, false), (0, true), (1, false)] {
         let target = format!("/large-{at}");
         let answer = ask(proxy.address, &post(&target, &target, &body)).await;
-        assert_eq!(answer.verdict(), "413", "{}", answer.text());
+        assert_eq!(answer.verdict(), "413", "{target}: {}", setup.log());
         assert_eq!((answer.text(), answer.is_replay()), (target, is_replay));
     }
 }
