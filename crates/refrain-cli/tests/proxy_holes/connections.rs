@@ -269,3 +269,31 @@ async fn a_connection_that_died_while_idle_costs_nobody_anything() {
     }
     assert_eq!(stand.upstream.count(), 50);
 }
+
+/// An answer that comes before the whole request was read is the answer, and what is left of the request is nobody's.
+#[tokio::test]
+async fn an_answer_before_the_whole_request_was_read_counts() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let setup = Setup::new(listener.local_addr().unwrap(), ONE_THREAD);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut wire = Wire::new(stream);
+                let head = wire.head().await.unwrap();
+                let refusal = response(413, "connection: close\r\n", head.target());
+                wire.send(&refusal).await.unwrap();
+                // The rest is neither read nor refused for a while.
+                sleep(Duration::from_millis(300)).await;
+            });
+        }
+    });
+    let proxy = setup.start();
+    let body = vec![b'x'; 8_000_000];
+    for (at, is_replay) in [(0, false), (0, true), (1, false)] {
+        let target = format!("/large-{at}");
+        let answer = ask(proxy.address, &post(&target, &target, &body)).await;
+        assert_eq!(answer.verdict(), "413", "{target}: {}", setup.log());
+        assert_eq!((answer.text(), answer.is_replay()), (target, is_replay));
+    }
+}
