@@ -16,6 +16,10 @@ mod proxy;
 mod records;
 mod store;
 
+/// The proxy keeps small pieces for long between many that come and go, which the system's own allocator is slow with.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Same key, same request, same outcome, once.
 #[derive(Debug, Parser)]
 #[command(

@@ -150,8 +150,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before anything is promised: from here on a signal ends the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
-    let scheme = settings.store[0].split(':').next().unwrap_or_default();
-    let metrics = Metrics::new(&settings.policy, scheme);
+    let metrics = Metrics::new(&settings.policy, &settings.store[0]);
     let engine = Engine::new(open(settings).await?.with_meter(metrics.clone()));
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| layer.with_observer(metrics.clone()));

@@ -32,6 +32,9 @@ use crate::{
     watch::{Active, Client, ClientBody, Taking, Watch, WatchedStream},
 };
 
+/// What hyper takes without being told, and then faster.
+pub(crate) const HEADERS_USUAL: usize = 100;
+
 /// What the connections of one thread share.
 #[derive(Clone)]
 pub(crate) struct Clients {
@@ -49,9 +52,11 @@ impl Clients {
         settings: &ProxySettings,
     ) -> Self {
         let mut builder = Builder::new(TokioExecutor::new());
+        if settings.headers_max != HEADERS_USUAL {
+            builder.http1().max_headers(settings.headers_max);
+        }
         builder
             .http1()
-            .max_headers(settings.headers_max)
             .max_buf_size(settings.head_bytes_max.max(8 << 10))
             // Who stands still is watched for elsewhere.
             .header_read_timeout(None);
@@ -136,7 +141,7 @@ impl Service<Request<Incoming>> for Front {
         let body = ClientBody::new(body, &self.watch, &self.client);
         let answering = self.service.clone().call(Request::from_parts(head, body));
         Fronting {
-            making: Making::Answer(Box::pin(answering)),
+            making: Making::Answer(answering),
             active: Some(active),
         }
     }
@@ -149,7 +154,7 @@ struct Fronting {
 }
 
 enum Making {
-    Answer(Pin<Box<Answering>>),
+    Answer(Answering),
     /// Nothing was asked for that could be answered. `None` once it was told.
     Refusal(Option<Box<Response<Body<UpstreamBody>>>>),
 }
@@ -168,7 +173,7 @@ impl Future for Fronting {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = match &mut self.making {
-            Making::Answer(answering) => answering.as_mut().poll(context),
+            Making::Answer(answering) => Pin::new(answering).poll(context),
             Making::Refusal(answer) => match answer.take() {
                 Some(answer) => Poll::Ready(Ok(*answer)),
                 None => Poll::Pending,

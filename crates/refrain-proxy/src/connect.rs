@@ -19,7 +19,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
 
-use crate::socket::Socket;
+use crate::socket::Peek;
 
 /// How to reach the upstream.
 #[derive(Clone)]
@@ -50,19 +50,19 @@ impl Connector {
     }
 
     /// A new connection. Nothing of any request has been sent when this fails.
-    pub(crate) async fn connect(&self) -> io::Result<(Socket, Io)> {
+    pub(crate) async fn connect(&self) -> io::Result<(Peek, Io)> {
         let connecting = async {
             let stream = TcpStream::connect(&*self.address).await?;
             stream.set_nodelay(true)?;
-            let socket = Socket::new(stream);
+            let peek = Peek::at(&stream)?;
             let io = match &self.tls {
-                None => Io::Plain(socket.clone()),
+                None => Io::Plain(stream),
                 Some((tls, name)) => {
-                    let stream = tls.connect(name.clone(), socket.clone()).await?;
+                    let stream = tls.connect(name.clone(), stream).await?;
                     Io::Tls(Box::new(stream))
                 }
             };
-            Ok((socket, io))
+            Ok((peek, io))
         };
         timeout(self.patience, connecting)
             .await
@@ -112,8 +112,8 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 
 /// A connection to the upstream.
 pub(crate) enum Io {
-    Plain(Socket),
-    Tls(Box<TlsStream<Socket>>),
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Does the same with either kind of connection.

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use refrain::{http::Failure, policy::ProxySettings, record::Reason};
 use tokio::time::Instant;
 
-use crate::{connect::Connector, outgoing::Outgoing, socket::Socket};
+use crate::{clients::HEADERS_USUAL, connect::Connector, outgoing::Outgoing, socket::Peek};
 
 /// How often a request of which nothing was written is taken to another connection.
 const TRIES_MAX: u32 = 3;
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
 /// A connection that carries one request at a time.
 pub(crate) struct Line {
     sender: SendRequest<Outgoing>,
-    socket: Socket,
+    peek: Peek,
 }
 
 struct Idle {
@@ -45,9 +45,10 @@ struct Idle {
 impl Pool {
     pub(crate) fn new(connector: Connector, settings: &ProxySettings) -> Arc<Self> {
         let mut builder = Builder::new();
-        builder
-            .max_headers(settings.headers_max)
-            .max_buf_size(settings.head_bytes_max.max(64 << 10));
+        builder.max_buf_size(settings.head_bytes_max.max(64 << 10));
+        if settings.headers_max != HEADERS_USUAL {
+            builder.max_headers(settings.headers_max);
+        }
         Arc::new(Self {
             connector,
             builder,
@@ -105,7 +106,7 @@ impl Pool {
         loop {
             let Idle { line, since } = self.idle().pop()?;
             let is_fresh = now - since < self.idle_for;
-            if is_fresh && line.sender.is_ready() && line.socket.is_quiet() {
+            if is_fresh && line.sender.is_ready() && line.peek.is_quiet() {
                 return Some(line);
             }
         }
@@ -116,7 +117,7 @@ impl Pool {
     }
 
     async fn connect(&self) -> io::Result<Line> {
-        let (socket, io) = self.connector.connect().await?;
+        let (peek, io) = self.connector.connect().await?;
         let handshake = self.builder.handshake(TokioIo::new(io)).await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         tokio::spawn(async move {
@@ -124,7 +125,7 @@ impl Pool {
                 tracing::debug!(%error, "a connection to the upstream ended");
             }
         });
-        Ok(Line { sender, socket })
+        Ok(Line { sender, peek })
     }
 }
 
