@@ -352,6 +352,35 @@ fn nothing_is_sent_twice_over_a_connection_that_breaks() {
     }
 }
 
+#[test]
+fn an_answer_whose_client_has_gone_is_nobody_elses() {
+    let upstream = Upstream::start(|seen, stream| {
+        let target = seen.start().to_owned();
+        if target == "GET /slow" {
+            thread::sleep(2 * MOMENT);
+        }
+        let body = match &*target {
+            "GET /long" => target.repeat(500_000),
+            _ => target,
+        };
+        answer(stream, "200 OK", &[], body.as_bytes())
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    for at in 0..20 {
+        let mut gone = Client::connect(proxy.address);
+        let path = if at % 2 == 0 { "/slow" } else { "/long" };
+        gone.send(get(path));
+        upstream.wait_for(2 * at + 1);
+        if at % 2 == 1 {
+            gone.exactly(1_000);
+        }
+        drop(gone);
+        let path = format!("/{at}");
+        let answer = call(proxy.address, get(&path));
+        assert_eq!(answer.text(), format!("GET {path}"));
+    }
+}
+
 /// What one key came to, as its client saw it.
 fn insist(address: SocketAddr, key: &str) -> Answer {
     loop {
