@@ -2,11 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    net::TcpListener,
-    sync::Notify,
-    time::{Instant, sleep},
-};
+use tokio::{net::TcpListener, sync::Notify, time::sleep};
 
 use crate::{
     Stand,
@@ -36,7 +32,7 @@ async fn after_a_crash_the_next_answer_comes_at_once_and_is_not_in_flight() {
         first.send(&post("/orders", "crash", b"{}")).await.unwrap();
         stand.upstream.reached(1).await;
         stand.kill_and_start();
-        let asked = Instant::now();
+        let asked = tokio::time::Instant::now();
         let answer = stand.post("crash", "{}").await;
         assert_eq!(answer.verdict(), verdict, "{guarantee}");
         assert!(asked.elapsed() < Duration::from_secs(5), "{guarantee}");
@@ -151,7 +147,7 @@ async fn an_upstream_that_breaks_off_leaves_doubt_at_once_and_no_claim() {
         let key = format!("cut-{at}");
         let first = stand.post(&key, "{}").await;
         assert_eq!(first.verdict(), "502 outcome-unknown", "{said}");
-        let asked = Instant::now();
+        let asked = tokio::time::Instant::now();
         let second = stand.post(&key, "{}").await;
         assert_eq!(second.verdict(), "409 outcome-unknown", "{said}");
         assert!(asked.elapsed() < Duration::from_secs(5), "{said}");

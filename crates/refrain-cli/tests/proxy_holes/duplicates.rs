@@ -3,10 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use rustix::process::{Signal, kill_process};
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     Stand, slow_echo,
@@ -69,7 +66,7 @@ async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
         _ => echo(arrived),
     })
     .await;
-    let started = Instant::now();
+    let started = tokio::time::Instant::now();
     assert_eq!(
         stand.post("late", "{}").await.verdict(),
         "504 outcome-unknown"
