@@ -93,6 +93,7 @@ impl Clients {
         let mut is_draining = false;
         loop {
             tokio::select! {
+                biased;
                 ended = &mut serving => {
                     if let Err(error) = ended {
                         tracing::debug!(%peer, %error, "a client's connection ended");

@@ -5,11 +5,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
 };
 
 use http::{HeaderValue, Request, Response, StatusCode, response};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Code, Decision, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
@@ -48,18 +51,39 @@ pub(super) struct Run {
 /// An operation with everything that settles it.
 pub(super) type Task<R, E> = Pin<Box<dyn Future<Output = Ran<R, E>> + Send>>;
 
-/// Runs the operation whatever becomes of the caller, and answers what came of it; `None` if it was cut off with the runtime.
+/// Runs the operation whatever becomes of the caller, and answers what came of it.
 ///
-/// It is begun here, and goes on in a task of its own if it does not end at once.
-pub(super) async fn detached<R, E>(mut task: Task<R, E>) -> Option<Ran<R, E>>
-where
-    R: Send + 'static,
-    E: Send + 'static,
-{
-    match poll_fn(|context| Poll::Ready(task.as_mut().poll(context))).await {
-        Poll::Ready(ran) => Some(ran),
-        // Nothing is awaited in between: a caller who goes away now cannot take it along.
-        Poll::Pending => tokio::spawn(task).await.ok(),
+/// It runs here as long as it is waited for. A caller who goes away leaves it behind in a task of its own.
+pub(super) struct Detached<R: Send + 'static, E: Send + 'static>(Option<Task<R, E>>);
+
+impl<R: Send, E: Send> Detached<R, E> {
+    pub(super) fn new(task: Task<R, E>) -> Self {
+        Self(Some(task))
+    }
+}
+
+impl<R: Send, E: Send> Future for Detached<R, E> {
+    type Output = Ran<R, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ran<R, E>> {
+        let Some(task) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let polled = task.as_mut().poll(context);
+        if polled.is_ready() {
+            self.0 = None;
+        }
+        polled
+    }
+}
+
+impl<R: Send, E: Send> Drop for Detached<R, E> {
+    fn drop(&mut self) {
+        // After a panic there is nothing to go on with, and without a runtime nobody to do it: both leave doubt.
+        let task = self.0.take().filter(|_| !std::thread::panicking());
+        if let (Some(task), Ok(runtime)) = (task, Handle::try_current()) {
+            runtime.spawn(task);
+        }
     }
 }
 

@@ -22,14 +22,13 @@ use super::{
     probe::HttpProbe,
     problem::Problem,
     reply,
-    run::{self, Ran, Run, Task},
+    run::{self, Detached, Ran, Run, Task},
     streamed::Streamed,
 };
 use crate::{
     Error, Fingerprint, Intent, Key, Verdict,
     engine::{Count, Guard, Live, Turn},
     policy::{Match, Mode, OnStoreFailure, ReplayTo},
-    record::Reason,
 };
 
 /// The longest that a client is told to wait before it asks again.
@@ -291,12 +290,11 @@ impl<S> Guarding<S> {
         let shared = self.shared.clone();
         let request = Request::from_parts(head, body.into_body());
         let task = self.run(intent, request, guard);
-        Ok(match run::detached(task).await {
-            Some(Ran::Answered(response)) => *response,
-            Some(Ran::Erred(error)) => return Err(error),
-            Some(Ran::Failed(problem)) => shared.refuse(&problem),
-            Some(Ran::Overtaken(verdict)) => shared.other(&verdict),
-            None => shared.refuse(&run::unknown(Reason::Dropped)),
+        Ok(match Detached::new(task).await {
+            Ran::Answered(response) => *response,
+            Ran::Erred(error) => return Err(error),
+            Ran::Failed(problem) => shared.refuse(&problem),
+            Ran::Overtaken(verdict) => shared.other(&verdict),
         })
     }
 

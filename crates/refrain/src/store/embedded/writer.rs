@@ -94,10 +94,11 @@ impl Queue {
             if waiting.is_closed {
                 return false;
             }
-            waiting = self
-                .arrived
-                .wait(waiting)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let woken = self.arrived.wait(waiting);
+            drop(woken.unwrap_or_else(std::sync::PoisonError::into_inner));
+            // Whoever woke this thread may be about to bring more, which the same sync would do for.
+            std::thread::yield_now();
+            waiting = lock(&self.waiting);
         }
         std::mem::swap(&mut waiting.jobs, jobs);
         true
