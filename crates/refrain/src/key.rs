@@ -4,7 +4,7 @@
 //! A [`Scope`] keeps one caller's keys apart from another's.
 //! Both together give the [`RecordId`], under which stores hold the record.
 
-use std::{cell::Cell, fmt};
+use std::{cell::Cell, fmt, sync::Arc};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -31,9 +31,9 @@ pub const KEY_HEADER: &str = "idempotency-key";
 /// The version of how a record's identity is made from scope and key.
 const DERIVATION: u8 = 1;
 
-/// What names one intended effect: 1 to 255 bytes of visible ASCII.
+/// What names one intended effect: 1 to 255 bytes of visible ASCII. Clones share it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Box<str>);
+pub struct Key(Arc<str>);
 
 impl Key {
     /// Checks and takes a key.

@@ -123,7 +123,13 @@ impl Run {
     {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-        if let Ok(called) = timeout_at(patience, caught(&mut work)).await {
+        // What ends at once needs no timer.
+        let begun = poll_fn(|context| Poll::Ready(poll_caught(&mut work, context))).await;
+        let called = match begun {
+            Poll::Ready(called) => Ok(called),
+            Poll::Pending => timeout_at(patience, caught(&mut work)).await,
+        };
+        if let Ok(called) = called {
             return Box::pin(self.settle(running, called)).await;
         }
         Box::pin(self.late(work, running, deadline)).await
@@ -353,14 +359,18 @@ async fn caught<W, R, E>(work: &mut Pin<Box<W>>) -> Called<R, E>
 where
     W: Future<Output = Called<R, E>>,
 {
-    poll_fn(|context| {
-        // What a panic leaves behind is dropped, and never looked at again.
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        polled.unwrap_or(Poll::Ready(Called::Failure(Failure::Lost(
-            Reason::Panicked,
-        ))))
-    })
-    .await
+    poll_fn(|context| poll_caught(work, context)).await
+}
+
+fn poll_caught<W, R, E>(work: &mut Pin<Box<W>>, context: &mut Context<'_>) -> Poll<Called<R, E>>
+where
+    W: Future<Output = Called<R, E>>,
+{
+    // What a panic leaves behind is dropped, and never looked at again.
+    let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+    polled.unwrap_or(Poll::Ready(Called::Failure(Failure::Lost(
+        Reason::Panicked,
+    ))))
 }
 
 pub(super) fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
