@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, task::JoinHandle};
 
 use crate::{Setup, folder};
 
@@ -82,6 +82,35 @@ pub(crate) fn runtime() -> Result<Runtime> {
         .enable_time()
         .build()?;
     Ok(runtime)
+}
+
+/// For what runs on the caller's thread alone.
+pub(crate) fn thread_runtime() -> Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?)
+}
+
+/// Keeps the runtime's thread from sleeping until the guard is dropped.
+///
+/// To wake a thread is work for whoever answers it, dear in a virtual machine,
+/// and a slower service would have to do more of it.
+pub(crate) fn stay_awake() -> Awake {
+    Awake(tokio::spawn(async {
+        loop {
+            tokio::task::yield_now().await;
+        }
+    }))
+}
+
+/// Until it is dropped, the runtime's thread does not sleep.
+#[must_use]
+pub(crate) struct Awake(JoinHandle<()>);
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Runs one round in a folder of its own, which is gone afterwards.

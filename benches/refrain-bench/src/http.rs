@@ -1,11 +1,12 @@
 //! `http`: the proxy against nginx as a plain proxy, and against the upstream with nothing in front of it.
 //!
-//! Who is measured has a processor to itself; the clients and the upstream share the other one.
+//! Who is measured has a processor to itself; the clients and the upstream share one thread on the other one, which never sleeps.
 //! All systems get the same requests in turns; the processor time is that of the measured process alone.
 
-use std::time::Duration;
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use tokio::net::TcpListener;
 
 use crate::{
     Setup, folder,
@@ -109,34 +110,31 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 
 fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
     let folder = folder::fresh(&setup.root)?;
-    let path = folder.path();
-    let (upstream, proxy) = match front {
-        Front::Direct => (Peer::upstream(MEASURED)?, None),
-        Front::Nginx => {
-            let upstream = Peer::upstream(OTHERS)?;
-            let nginx = Peer::nginx(MEASURED, upstream.address, path)?;
-            (upstream, Some(nginx))
-        }
-        Front::Memory | Front::File => {
-            let upstream = Peer::upstream(OTHERS)?;
-            let store = match front {
-                Front::Memory => "memory:".into(),
-                _ => format!("file:{}", path.join("records").display()),
-            };
-            let proxy = Peer::refrain(MEASURED, upstream.address, &store, path)?;
-            (upstream, Some(proxy))
-        }
-    };
-    let measured = proxy.as_ref().unwrap_or(&upstream);
-    let load = Load {
-        address: measured.address,
-        connections,
-        keys,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let lasts = Duration::from_secs_f64(setup.options.seconds);
-    let round = runtime.block_on(load.round(lasts, || measured.processor_time()));
+    let round = harness::thread_runtime()?.block_on(async {
+        let _awake = harness::stay_awake();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let upstream = listener.local_addr()?;
+        let serving = tokio::spawn(peers::serve(listener));
+        let measured = measured(front, upstream, folder.path())?;
+        let load = Load {
+            address: measured.address,
+            connections,
+            keys,
+        };
+        let round = load.round(lasts, || measured.processor_time()).await;
+        serving.abort();
+        round
+    });
     round.with_context(|| format!("{front:?}"))
+}
+
+fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Result<Peer> {
+    let store = match front {
+        Front::Direct => return Peer::upstream(MEASURED),
+        Front::Nginx => return Peer::nginx(MEASURED, upstream, folder),
+        Front::Memory => "memory:".into(),
+        Front::File => format!("file:{}", folder.join("records").display()),
+    };
+    Peer::refrain(MEASURED, upstream, &store, folder)
 }

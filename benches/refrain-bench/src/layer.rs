@@ -3,8 +3,7 @@
 //! The service runs on one thread, the clients on another: 32 connections that are kept alive, POST 300 bytes, 300 bytes back.
 //! Three ways in turns: plain, first requests (every key new), replays (every key stored). The requests are the same to the byte.
 //!
-//! The clients' thread never sleeps: to wake it is work for the service's thread, dear in a virtual machine,
-//! and a slower service would have to do more of it.
+//! The clients' thread never sleeps.
 
 use std::{
     net::SocketAddr,
@@ -76,15 +75,8 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 
 fn round(way: Way, measured: Duration) -> Result<Round> {
     let server = Server::start(way)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let round = runtime.block_on(async {
-        let awake = tokio::spawn(async {
-            loop {
-                tokio::task::yield_now().await;
-            }
-        });
+    let round = harness::thread_runtime()?.block_on(async {
+        let _awake = harness::stay_awake();
         let load = Load {
             address: server.address,
             connections: CONNECTIONS,
@@ -93,9 +85,7 @@ fn round(way: Way, measured: Duration) -> Result<Round> {
                 Way::Replay => Keys::Stored,
             },
         };
-        let round = load.round(measured, clock::processor_time).await;
-        awake.abort();
-        round
+        load.round(measured, clock::processor_time).await
     })?;
     server.stop()?;
     Ok(round)
@@ -115,10 +105,7 @@ impl Server {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            runtime.block_on(async {
+            harness::thread_runtime()?.block_on(async {
                 let listener = TcpListener::from_std(listener)?;
                 tokio::select! {
                     served = async { axum::serve(listener, app(way)).await } => served?,

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 
-use crate::clock;
+use crate::{clock, harness};
 
 const START_MAX: Duration = Duration::from_secs(10);
 
@@ -197,21 +197,23 @@ fn run(command: &mut Command) -> Result<()> {
 
 /// Answers every request with its own body; what the process of [`Peer::upstream`] does.
 pub(crate) fn serve_upstream() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    harness::thread_runtime()?.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("listening on http://{}", listener.local_addr()?);
         std::io::stdout().flush()?;
-        loop {
-            let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            let serving = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(echo));
-            tokio::spawn(serving);
-        }
+        serve(listener).await
     })
+}
+
+/// Answers what comes to the listener with its own body.
+pub(crate) async fn serve(listener: tokio::net::TcpListener) -> Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let serving = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service_fn(echo));
+        tokio::spawn(serving);
+    }
 }
 
 async fn echo(request: Request<Incoming>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
