@@ -1,6 +1,7 @@
 //! One client's connection: HTTP/1.1 or HTTP/2 in the clear, whichever it speaks.
 
 use std::{
+    future::poll_fn,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
@@ -27,9 +28,8 @@ use crate::{
     faults,
     forward::Forward,
     headers,
-    server::{Phase, Phases},
     upstream_body::UpstreamBody,
-    watch::{Active, Client, ClientBody, Taking, Watch, WatchedStream},
+    watch::{Active, Client, ClientBody, Order, Taking, Watch, WatchedStream},
 };
 
 /// What hyper takes without being told, and then faster.
@@ -74,7 +74,7 @@ impl Clients {
     }
 
     /// Serves a connection until it ends, stands still for too long, or all are told to stop.
-    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr, mut phases: Phases) {
+    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr) {
         let client = self.watch.open();
         let stream = WatchedStream {
             stream,
@@ -91,28 +91,26 @@ impl Clients {
             .serve_connection_with_upgrades(TokioIo::new(stream), front);
         let mut serving = pin!(serving);
         let mut is_draining = false;
-        loop {
-            tokio::select! {
-                biased;
-                ended = &mut serving => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%peer, %error, "a client's connection ended");
-                    }
-                    return;
-                }
-                () = client.closed() => {
-                    return tracing::debug!(%peer, "a client stood still: its connection is closed");
-                }
-                phase = phases.next(), if !is_draining => match phase {
-                    Phase::Serving => {}
-                    Phase::Draining => {
-                        is_draining = true;
-                        self.watch.drain(&client);
+        poll_fn(|context| {
+            match client.order(context) {
+                Order::Serve => {}
+                Order::Drain => {
+                    if !std::mem::replace(&mut is_draining, true) {
                         serving.as_mut().graceful_shutdown();
                     }
-                },
+                }
+                Order::Close => {
+                    tracing::debug!(%peer, "a client stood still: its connection is closed");
+                    return Poll::Ready(());
+                }
             }
-        }
+            serving.as_mut().poll(context).map(|ended| {
+                if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "a client's connection ended");
+                }
+            })
+        })
+        .await;
     }
 }
 

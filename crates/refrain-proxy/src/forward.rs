@@ -10,6 +10,7 @@ use std::{
 };
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::upgrade::OnUpgrade;
 use refrain::{
     Fence,
     http::{Body, Code, Failure},
@@ -21,7 +22,7 @@ use tower_service::Service;
 use crate::{
     connect::Connector,
     headers::{self, Visible},
-    outgoing::Outgoing,
+    outgoing::{Movement, Outgoing},
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
@@ -75,39 +76,53 @@ impl std::fmt::Debug for Target {
 
 /// The service that forwards, for one client and with one thread's connections.
 #[derive(Clone)]
-pub struct Forward {
+pub struct Forward(Arc<Way>);
+
+/// From one client to the upstream.
+struct Way {
     target: Arc<Target>,
     pool: Arc<Pool>,
-    client: Option<IpAddr>,
+    /// The address of the client.
+    client: Option<HeaderValue>,
+}
+
+/// A request as it goes to the upstream.
+struct Ready {
+    request: Request<Outgoing>,
+    /// The client's side of the tunnel that it asks for.
+    tunnel: Option<OnUpgrade>,
+    /// How long it may stand still; `None` where the layer sees to its times.
+    stall: Option<(Duration, Movement)>,
 }
 
 impl Forward {
     /// A service with connections of its own, for requests that come from no client.
     #[must_use]
     pub fn new(target: &Arc<Target>) -> Self {
-        Self {
+        Self(Arc::new(Way {
             target: target.clone(),
             pool: Pool::new(target.connector.clone(), &target.settings),
             client: None,
-        }
+        }))
     }
 
     /// The same service for a client.
     pub(crate) fn of(&self, client: IpAddr) -> Self {
-        Self {
-            client: Some(client),
-            ..self.clone()
-        }
+        Self(Arc::new(Way {
+            target: self.0.target.clone(),
+            pool: self.0.pool.clone(),
+            client: HeaderValue::from_str(&client.to_string()).ok(),
+        }))
     }
 
     pub(crate) fn sweep(&self) {
-        self.pool.sweep();
+        self.0.pool.sweep();
     }
 }
 
 impl std::fmt::Debug for Forward {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Forward").field(&self.client).finish()
+        f.debug_tuple("Forward").field(&self.0.client).finish()
     }
 }
 
@@ -125,53 +140,60 @@ where
     }
 
     fn call(&mut self, request: Request<Body<B>>) -> Self::Future {
-        let forward = self.clone();
-        let request = request.map(Outgoing::from);
-        Box::pin(async move { Ok(forward.forward(request).await) })
+        if request.method() == Method::CONNECT {
+            let detail = "Tunnels are not opened here.";
+            let refusal = UpstreamBody::problem(StatusCode::NOT_IMPLEMENTED, detail);
+            return Box::pin(std::future::ready(Ok(refusal)));
+        }
+        let ready = self.0.prepare(request.map(Outgoing::from));
+        Box::pin(self.0.clone().send(ready))
     }
 }
 
-impl Forward {
-    async fn forward(self, request: Request<Outgoing>) -> Response<UpstreamBody> {
+impl Way {
+    fn prepare(&self, mut request: Request<Outgoing>) -> Ready {
         // The layer sees to the times of what it guards.
         let is_guarded = request.extensions().get::<Fence>().is_some();
-        let stall = (!is_guarded).then_some(self.target.settings.read_timeout);
-        let (mut head, mut body) = request.into_parts();
-        if head.method == Method::CONNECT {
-            return UpstreamBody::problem(
-                StatusCode::NOT_IMPLEMENTED,
-                "Tunnels are not opened here.",
-            );
-        }
+        let patience = (!is_guarded).then_some(self.target.settings.read_timeout);
+        let stall = patience.map(|patience| (patience, request.body_mut().watch()));
+        let (mut head, body) = request.into_parts();
         let upgrade = match is_guarded {
             true => None,
             false => tunnel::wanted(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
-        headers::to_upstream(&mut head, &self.target.visible, self.client, token);
-        let movement = stall.map(|patience| (patience, body.watch()));
-        let sending = self.pool.send(Request::from_parts(head, body));
-        let sent = match movement {
+        headers::to_upstream(&mut head, &self.target.visible, self.client.as_ref(), token);
+        Ready {
+            request: Request::from_parts(head, body),
+            tunnel,
+            stall,
+        }
+    }
+
+    async fn send(self: Arc<Self>, ready: Ready) -> Result<Response<UpstreamBody>, Infallible> {
+        let patience = ready.stall.as_ref().map(|(patience, _)| *patience);
+        let sending = self.pool.send(ready.request);
+        let sent = match ready.stall {
             None => sending.await,
             Some((patience, movement)) => match movement.or_still(patience, sending).await {
                 Some(sent) => sent,
-                None => return self.too_late(patience),
+                None => return Ok(too_late(patience)),
             },
         };
         let (mut response, line) = match sent {
             Ok(answered) => answered,
-            Err(lost) => return self.lost(&lost),
+            Err(lost) => return Ok(self.lost(&lost)),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return match tunnel {
+            return Ok(match ready.tunnel {
                 Some(client) => tunnel::open(client, response),
-                None => self.unasked(),
-            };
+                None => unasked(),
+            });
         }
         headers::to_client(response.headers_mut());
         // Which version the upstream speaks is between it and us.
         *response.version_mut() = Version::HTTP_11;
-        response.map(|incoming| UpstreamBody::of(incoming, self.pool, line, stall))
+        Ok(response.map(|incoming| UpstreamBody::of(incoming, &self.pool, line, patience)))
     }
 
     /// The layer makes its own answer of the failure; who is not guarded gets this one.
@@ -199,22 +221,22 @@ impl Forward {
         response.extensions_mut().insert(lost.failure);
         response
     }
+}
 
-    /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
-    fn unasked(&self) -> Response<UpstreamBody> {
-        let detail = "The upstream switched protocols unasked.";
-        let mut response = UpstreamBody::problem(StatusCode::BAD_GATEWAY, detail);
-        let failure = Failure::Lost(Reason::Failed);
-        response.extensions_mut().insert(failure);
-        response
-    }
+/// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
+fn unasked() -> Response<UpstreamBody> {
+    let detail = "The upstream switched protocols unasked.";
+    let mut response = UpstreamBody::problem(StatusCode::BAD_GATEWAY, detail);
+    let failure = Failure::Lost(Reason::Failed);
+    response.extensions_mut().insert(failure);
+    response
+}
 
-    fn too_late(&self, patience: Duration) -> Response<UpstreamBody> {
-        let patience = Span(patience);
-        let detail = format!("The upstream did not begin to answer within {patience}.");
-        let mut response = UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail);
-        let failure = Failure::Lost(Reason::Timeout);
-        response.extensions_mut().insert(failure);
-        response
-    }
+fn too_late(patience: Duration) -> Response<UpstreamBody> {
+    let patience = Span(patience);
+    let detail = format!("The upstream did not begin to answer within {patience}.");
+    let mut response = UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail);
+    let failure = Failure::Lost(Reason::Timeout);
+    response.extensions_mut().insert(failure);
+    response
 }

@@ -1,28 +1,24 @@
 //! Headers on their way through: what belongs to one connection stays there, and who asked is told.
 
-use std::net::IpAddr;
-
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Uri, Version,
-    header::{self, Entry},
-    request,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header, request};
 use refrain::policy::HostHeader;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Headers of one connection.
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("http2-settings"),
+/// Headers of one connection, besides `Connection` itself.
+const HOP_BY_HOP: [&str; 6] = [
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
 ];
+
+/// How many headers a request gains on its way.
+const ADDED_USUALLY: usize = 4;
 
 /// What `Connection` may name is dropped, but for these: nobody may talk us out of passing them on.
 const END_TO_END: [HeaderName; 10] = [
@@ -46,18 +42,21 @@ pub(crate) struct Visible {
     pub(crate) upstream: HeaderValue,
 }
 
-/// Makes a client's head one for the upstream. `upgrade` is kept as it is.
+/// Makes a client's head one for the upstream. `client` is the client's address, and `upgrade` is kept as it is.
 pub(crate) fn to_upstream(
     head: &mut request::Parts,
     visible: &Visible,
-    client: Option<IpAddr>,
+    client: Option<&HeaderValue>,
     upgrade: Option<HeaderValue>,
 ) {
     let wants_trailers = wants_trailers(&head.headers);
-    strip(&mut head.headers);
-    // What it would wait for is said here already.
-    head.headers.remove(header::EXPECT);
     let headers = &mut head.headers;
+    let present = strip(headers);
+    headers.reserve(ADDED_USUALLY);
+    if present.expect {
+        // What it would wait for is said here already.
+        headers.remove(header::EXPECT);
+    }
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
@@ -65,23 +64,27 @@ pub(crate) fn to_upstream(
         headers.insert(header::UPGRADE, upgrade);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     }
-    if let Some(host) = headers.get(header::HOST).cloned() {
-        headers.entry(X_FORWARDED_HOST).or_insert(host);
-    }
-    if visible.host == HostHeader::Upstream || !headers.contains_key(header::HOST) {
+    let host = headers.get(header::HOST).cloned();
+    if visible.host == HostHeader::Upstream || host.is_none() {
         headers.insert(header::HOST, visible.upstream.clone());
     }
+    if let Some(host) = host
+        && !present.forwarded_host
+    {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
     if let Some(client) = client {
-        append(headers, X_FORWARDED_FOR, &client.to_string());
-        headers
-            .entry(X_FORWARDED_PROTO)
-            .or_insert(HeaderValue::from_static("http"));
+        add(
+            headers,
+            X_FORWARDED_FOR,
+            client.clone(),
+            present.forwarded_for,
+        );
+        if !present.forwarded_proto {
+            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        }
     }
-    let version = via(head.version);
-    match headers.entry(header::VIA) {
-        Entry::Vacant(vacant) => drop(vacant.insert(HeaderValue::from_static(version))),
-        Entry::Occupied(_) => append(headers, header::VIA, version),
-    }
+    add(headers, header::VIA, via(head.version), present.via);
     head.uri = origin_form(&head.uri);
     head.version = Version::HTTP_11;
 }
@@ -91,6 +94,37 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
     strip(headers);
 }
 
+/// Which of the headers that matter here are present: to look at each once is quicker than to look for each.
+#[derive(Debug, Default)]
+struct Present {
+    connection: bool,
+    hop_by_hop: bool,
+    expect: bool,
+    forwarded_for: bool,
+    forwarded_host: bool,
+    forwarded_proto: bool,
+    via: bool,
+}
+
+impl Present {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut present = Self::default();
+        for name in headers.keys() {
+            match name.as_str() {
+                "connection" => present.connection = true,
+                "expect" => present.expect = true,
+                "via" => present.via = true,
+                "x-forwarded-for" => present.forwarded_for = true,
+                "x-forwarded-host" => present.forwarded_host = true,
+                "x-forwarded-proto" => present.forwarded_proto = true,
+                name if HOP_BY_HOP.contains(&name) => present.hop_by_hop = true,
+                _ => {}
+            }
+        }
+        present
+    }
+}
+
 /// Makes a head the same whichever version it came in: `Host` is there, and cookies are in one piece.
 pub(crate) fn normalise(head: &mut request::Parts) {
     if let Some(authority) = head.uri.authority()
@@ -98,8 +132,10 @@ pub(crate) fn normalise(head: &mut request::Parts) {
     {
         head.headers.insert(header::HOST, host);
     }
-    let mut cookies = head.headers.get_all(header::COOKIE).iter();
-    if head.version == Version::HTTP_2 && cookies.nth(1).is_some() {
+    if head.version != Version::HTTP_2 {
+        return;
+    }
+    if head.headers.get_all(header::COOKIE).iter().nth(1).is_some() {
         let crumbs: Vec<_> = head.headers.get_all(header::COOKIE).iter().collect();
         let crumbs: Vec<_> = crumbs.iter().map(|crumb| crumb.as_bytes()).collect();
         if let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
@@ -108,15 +144,20 @@ pub(crate) fn normalise(head: &mut request::Parts) {
     }
 }
 
-fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
-        for name in named_by_connection(headers) {
-            headers.remove(name);
-        }
+/// Takes away what belongs to one connection; answers what is left.
+fn strip(headers: &mut HeaderMap) -> Present {
+    let present = Present::of(headers);
+    if !present.connection && !present.hop_by_hop {
+        return present;
+    }
+    for name in named_by_connection(headers) {
+        headers.remove(name);
     }
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+    headers.remove(header::CONNECTION);
+    Present::of(headers)
 }
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
@@ -146,22 +187,26 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
         && tokens(headers, &header::TE).any(|token| token.eq_ignore_ascii_case("trailers"))
 }
 
-fn via(version: Version) -> &'static str {
-    match version {
+fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
         Version::HTTP_2 => "2.0 refrain",
         Version::HTTP_10 => "1.0 refrain",
         _ => "1.1 refrain",
-    }
+    })
 }
 
-/// Adds to a list header behind what others wrote there.
-fn append(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+/// Adds to a list header, behind what others wrote there.
+fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue, is_present: bool) {
+    if !is_present {
+        headers.insert(name, value);
+        return;
+    }
     let mut list: Vec<u8> = Vec::new();
     for value in headers.get_all(&name) {
         list.extend_from_slice(value.as_bytes());
         list.extend_from_slice(b", ");
     }
-    list.extend_from_slice(text.as_bytes());
+    list.extend_from_slice(value.as_bytes());
     if let Ok(value) = HeaderValue::from_bytes(&list) {
         headers.insert(name, value);
     }

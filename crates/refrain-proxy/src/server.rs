@@ -76,25 +76,8 @@ impl std::fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Where the proxy stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Serving,
-    Draining,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Phases(watch::Receiver<Phase>);
-
-impl Phases {
-    /// Waits for the next phase.
-    pub(crate) async fn next(&mut self) -> Phase {
-        match self.0.changed().await {
-            Ok(()) => *self.0.borrow_and_update(),
-            Err(_) => Phase::Draining,
-        }
-    }
-}
+/// Tells once no more requests are taken.
+type Draining = watch::Receiver<bool>;
 
 /// A proxy that listens and does not serve yet.
 #[derive(Debug)]
@@ -155,10 +138,9 @@ impl Proxy {
     /// # Errors
     /// When the system gives no threads.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<usize> {
-        let (phase, phases) = watch::channel(Phase::Serving);
-        let phases = Phases(phases);
+        let (drain, draining) = watch::channel(false);
         let open = Arc::new(AtomicUsize::new(0));
-        let threads = (0..self.threads()).map(|at| self.thread(at, &phases, &open));
+        let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));
         let threads = threads.collect::<io::Result<Vec<_>>>()?;
         let listener = TcpListener::from_std(self.listener)?;
         let room = Arc::new(Semaphore::new(self.settings.connections_max));
@@ -167,7 +149,7 @@ impl Proxy {
             () = stop => {}
         }
         drop(listener);
-        phase.send_replace(Phase::Draining);
+        drain.send_replace(true);
         let is_over = || open.load(Relaxed) == 0 && self.engine.running() == 0;
         let _ = timeout(self.settings.drain, until(is_over)).await;
         let left = self.engine.running();
@@ -186,7 +168,12 @@ impl Proxy {
         }
     }
 
-    fn thread(&self, at: usize, phases: &Phases, open: &Arc<AtomicUsize>) -> io::Result<Thread> {
+    fn thread(
+        &self,
+        at: usize,
+        draining: &Draining,
+        open: &Arc<AtomicUsize>,
+    ) -> io::Result<Thread> {
         let (queue, arrivals) = mpsc::channel(QUEUE);
         let load = Arc::new(AtomicUsize::new(0));
         let (target, layer, settings) = (self.target.clone(), self.layer.clone(), self.settings);
@@ -194,7 +181,7 @@ impl Proxy {
             load: load.clone(),
             open: open.clone(),
         };
-        let phases = phases.clone();
+        let draining = draining.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -204,9 +191,14 @@ impl Proxy {
                 runtime.block_on(async {
                     let forward = Forward::new(&target);
                     let watch = Arc::new(Watch::default());
-                    tokio::spawn(keep_time(watch.clone(), forward.clone(), settings));
+                    tokio::spawn(keep_time(
+                        watch.clone(),
+                        forward.clone(),
+                        settings,
+                        draining,
+                    ));
                     let clients = Clients::new(layer, forward, watch, &settings);
-                    serve(clients, arrivals, phases, counts).await;
+                    serve(clients, arrivals, counts).await;
                 });
             })?;
         Ok(Thread {
@@ -303,12 +295,7 @@ async fn accept(listener: &TcpListener, threads: &[Thread], room: &Arc<Semaphore
 }
 
 /// What a thread does until its queue is closed.
-async fn serve(
-    clients: Clients,
-    mut arrivals: mpsc::Receiver<Arrival>,
-    phases: Phases,
-    counts: Counts,
-) {
+async fn serve(clients: Clients, mut arrivals: mpsc::Receiver<Arrival>, counts: Counts) {
     while let Some(Arrival {
         stream,
         peer,
@@ -320,7 +307,7 @@ async fn serve(
             continue;
         };
         let entered = counts.enter();
-        let serving = clients.clone().serve(stream, peer, phases.clone());
+        let serving = clients.clone().serve(stream, peer);
         tokio::spawn(async move {
             let _held = (place, entered);
             serving.await;
@@ -329,14 +316,28 @@ async fn serve(
 }
 
 /// Looks over a thread's connections, on both sides, a few times a second.
-async fn keep_time(watch: Arc<Watch>, forward: Forward, settings: ProxySettings) {
+async fn keep_time(
+    watch: Arc<Watch>,
+    forward: Forward,
+    settings: ProxySettings,
+    mut draining: Draining,
+) {
     let started = tokio::time::Instant::now();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_draining = false;
     loop {
-        ticks.tick().await;
-        watch.tick(started.elapsed(), &settings);
-        forward.sweep();
+        tokio::select! {
+            _ = ticks.tick() => {
+                watch.tick(started.elapsed(), &settings);
+                forward.sweep();
+            }
+            // Who could have said so is gone: that says it as well.
+            _ = draining.wait_for(|is_draining| *is_draining), if !is_draining => {
+                is_draining = true;
+                watch.drain();
+            }
+        }
     }
 }
 

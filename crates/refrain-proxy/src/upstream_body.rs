@@ -69,13 +69,13 @@ impl UpstreamBody {
     /// `stall` is how long it may stand still; `None` where somebody else sees to that.
     pub(crate) fn of(
         incoming: Incoming,
-        pool: Arc<Pool>,
+        pool: &Arc<Pool>,
         line: Line,
         stall: Option<Duration>,
     ) -> Self {
         let mut flow = Box::new(Flow {
             incoming,
-            line: Some((pool, line)),
+            line: Some((pool.clone(), line)),
             stall: stall.map(|after| Stall {
                 after,
                 sleep: None,

@@ -4,15 +4,15 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
+    task::{Context, Waker},
     time::Duration,
 };
 
 use http::Version;
 use refrain::policy::ProxySettings;
-use tokio::sync::Notify;
 
 mod flows;
 pub(crate) use flows::{ClientBody, Taking, WatchedStream};
@@ -28,6 +28,7 @@ const LAST_GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Watch {
     /// Milliseconds since the thread started; never 0.
     now: AtomicU64,
+    is_draining: AtomicBool,
     connections: Mutex<Vec<Weak<Client>>>,
 }
 
@@ -50,25 +51,46 @@ pub(crate) struct Client {
     is_http2: AtomicBool,
     /// Since when each body of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
     flows: Mutex<Vec<Weak<AtomicU64>>>,
-    /// Told when the connection is to be closed.
-    closed: Notify,
+    /// What the connection is told, as an [`Order`].
+    order: AtomicU8,
+    /// Wakes who serves it.
+    waker: OnceLock<Waker>,
+}
+
+/// What a connection is told. A later one outranks those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Serve,
+    /// End with what is being answered.
+    Drain,
+    /// End at once.
+    Close,
 }
 
 impl Watch {
     pub(crate) fn open(self: &Arc<Self>) -> Arc<Client> {
         let client = Arc::new(Client::default());
         client.idle_since.store(self.now(), Relaxed);
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        connections.push(Arc::downgrade(&client));
+        if self.is_draining.load(Relaxed) {
+            client.drain(self.now());
+        }
+        self.connections().push(Arc::downgrade(&client));
         client
     }
 
-    /// No more requests are taken from this one.
-    pub(crate) fn drain(&self, client: &Client) {
-        client.draining_since.store(self.now(), Relaxed);
+    /// No more requests are taken, from now on.
+    pub(crate) fn drain(&self) {
+        self.is_draining.store(true, Relaxed);
+        let clients = self.connections().clone();
+        for client in clients.iter().filter_map(Weak::upgrade) {
+            client.drain(self.now());
+        }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Client>>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> u64 {
@@ -79,16 +101,12 @@ impl Watch {
     pub(crate) fn tick(&self, since_start: Duration, settings: &ProxySettings) {
         let now = since_start.as_millis() as u64 + 1;
         self.now.store(now, Relaxed);
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        connections.retain(|client| {
+        self.connections().retain(|client| {
             let Some(client) = client.upgrade() else {
                 return false;
             };
             if client.stands_still(now, settings) {
-                client.closed.notify_one();
+                client.tell(Order::Close);
             }
             true
         });
@@ -147,9 +165,27 @@ impl Client {
         self.send_since.load(Relaxed) == 0
     }
 
-    /// Waits until the connection is to be closed.
-    pub(crate) async fn closed(&self) {
-        self.closed.notified().await;
+    /// What it is told. Who serves it is woken by the next order; it is always the same task that does.
+    pub(crate) fn order(&self, context: &Context<'_>) -> Order {
+        self.waker.get_or_init(|| context.waker().clone());
+        match self.order.load(Relaxed) {
+            0 => Order::Serve,
+            1 => Order::Drain,
+            _ => Order::Close,
+        }
+    }
+
+    fn tell(&self, order: Order) {
+        self.order.fetch_max(order as u8, Relaxed);
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// No more requests are taken from it.
+    fn drain(&self, now: u64) {
+        self.draining_since.store(now, Relaxed);
+        self.tell(Order::Drain);
     }
 }
 

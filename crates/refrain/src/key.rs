@@ -114,19 +114,28 @@ impl fmt::Debug for Scope {
 ///
 /// It lives with the records, so that every process that shares them makes the same identities.
 #[derive(Clone)]
-pub struct Secret([u8; 32]);
+pub struct Secret {
+    bytes: [u8; 32],
+    /// Who presents no credential, digested once.
+    nobody: Credential,
+}
 
 impl Secret {
     /// A secret from the machine's source of randomness.
     #[must_use]
     pub fn random() -> Self {
-        Self(rand::random())
+        rand::random::<[u8; 32]>().into()
     }
 
     /// The bytes, for a store to keep.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
+        &self.bytes
+    }
+
+    /// Who presents no credential.
+    pub(crate) fn nobody(&self) -> Credential {
+        self.nobody
     }
 
     /// Digests `parts` for one `purpose`; the parts cannot run into each other.
@@ -140,7 +149,7 @@ impl Secret {
     /// Starts such a digest, to give it its parts one by one.
     pub(crate) fn start_digest(&self, purpose: &str) -> Digest {
         let mut digest = Digest {
-            secret: self.0,
+            secret: self.bytes,
             short: BUFFER.take(),
             long: None,
         };
@@ -205,7 +214,10 @@ impl Digest {
 
 impl From<[u8; 32]> for Secret {
     fn from(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        let nobody = Credential([0; 8]);
+        let mut secret = Self { bytes, nobody };
+        secret.nobody = Credential::derive(&secret, &[]);
+        secret
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::{live::Follower, watch::Watch};
+use super::{Decision, live::Follower, watch::Watch};
 
 /// Any error of a body that passes through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -24,6 +24,8 @@ pub struct Body<B> {
     rest: Rest<B>,
     /// Who looks on while it passes through.
     watch: Option<Box<Watch>>,
+    /// What was decided about the request that this body answers.
+    pub(super) decision: Option<Decision>,
 }
 
 #[derive(Debug)]
@@ -38,11 +40,7 @@ enum Rest<B> {
 impl<B> Body<B> {
     /// Passes a body through untouched.
     pub fn through(body: B) -> Self {
-        Self {
-            front: None,
-            rest: Rest::Through(body),
-            watch: None,
-        }
+        Self::of(None, Rest::Through(body))
     }
 
     /// Passes a body through untouched while somebody looks on.
@@ -55,20 +53,12 @@ impl<B> Body<B> {
 
     /// What was read of a body already, then the rest of it.
     pub fn begun(front: Bytes, rest: B) -> Self {
-        Self {
-            front: Some(front).filter(|front| !front.is_empty()),
-            rest: Rest::Through(rest),
-            watch: None,
-        }
+        Self::of(Some(front), Rest::Through(rest))
     }
 
     /// A body that is recorded while it comes.
     pub(super) fn live(follower: Follower) -> Self {
-        Self {
-            front: None,
-            rest: Rest::Live(Box::new(follower)),
-            watch: None,
-        }
+        Self::of(None, Rest::Live(Box::new(follower)))
     }
 
     /// A whole body from memory.
@@ -78,10 +68,15 @@ impl<B> Body<B> {
 
     /// A whole body from memory, and trailers behind it.
     pub fn with_trailers(bytes: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self::of(Some(bytes), trailers.map_or(Rest::Nothing, Rest::Trailers))
+    }
+
+    fn of(front: Option<Bytes>, rest: Rest<B>) -> Self {
         Self {
-            front: Some(bytes).filter(|bytes| !bytes.is_empty()),
-            rest: trailers.map_or(Rest::Nothing, Rest::Trailers),
+            front: front.filter(|front| !front.is_empty()),
+            rest,
             watch: None,
+            decision: None,
         }
     }
 }

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::{
     Code,
     body::Body,
-    layer::Shared,
     service::{Answer, Carried},
 };
 use crate::{Operation, policy::Mode};
@@ -102,14 +101,10 @@ impl From<Code> for Decision {
     }
 }
 
-impl Shared {
-    /// Marks the answer with what was decided, if anybody wants to know.
-    pub(super) fn marked<R>(&self, decision: Decision, mut response: Response<R>) -> Response<R> {
-        if self.observer.is_some() {
-            response.extensions_mut().insert(decision);
-        }
-        response
-    }
+/// Marks the answer with what was decided.
+pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> Response<Body<R>> {
+    response.body_mut().decision = Some(decision);
+    response
 }
 
 /// Tells the observer what became of the request, also if its client hangs up.
@@ -127,22 +122,18 @@ where
         since: tokio::time::Instant::now(),
         decision: Some(Decision::HungUp),
     };
-    let mut answer = answer.await;
-    telling.decision = decision(&telling.operation, &mut answer);
+    let answer = answer.await;
+    telling.decision = decision(&telling.operation, &answer);
     answer
 }
 
-fn decision<R, E>(
-    operation: &Operation,
-    answer: &mut Result<Response<Body<R>>, E>,
-) -> Option<Decision> {
+fn decision<R, E>(operation: &Operation, answer: &Answer<R, E>) -> Option<Decision> {
     let Ok(response) = answer else {
         return Some(Decision::Failed);
     };
-    let decision = response.extensions_mut().remove();
     match operation.mode {
         Mode::Observe => Some(Decision::Observed),
-        Mode::Enforce => decision,
+        Mode::Enforce => response.body().decision,
     }
 }
 

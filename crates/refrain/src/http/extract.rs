@@ -3,7 +3,7 @@
 //! Nothing here decides whether a request is guarded, and nothing here proves who calls.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE, request::Parts};
 
 use crate::{
     Error, ErrorKind, Key, Result,
@@ -92,14 +92,19 @@ pub fn view<'a>(head: &'a Parts, content: &'a Content<'a>) -> RequestView<'a> {
 
 impl Fields for HeaderMap {
     fn each(&self, name: &str, show: &mut dyn FnMut(&[u8])) {
-        self.get_all(name)
-            .iter()
-            .for_each(|value| show(value.as_bytes()));
+        values(self, name).for_each(|value| show(value.as_bytes()));
     }
 }
 
+/// All values of a header. Most requests have few headers: to compare names is quicker than to look one up.
+fn values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h HeaderValue> {
+    let is_named = move |it: &HeaderName| it.as_str().eq_ignore_ascii_case(name);
+    let fields = headers.iter();
+    fields.filter_map(move |(name, value)| is_named(name).then_some(value))
+}
+
 fn header_key(name: &str, syntax: Syntax, headers: &HeaderMap) -> Result<Option<Key>> {
-    let mut values = headers.get_all(name).iter();
+    let mut values = values(headers, name);
     let Some(value) = values.next() else {
         return Ok(None);
     };

@@ -171,7 +171,7 @@ impl Run {
         match called {
             Called::Response(ending, response) => match self.plan(&running, ending, *response) {
                 Plan::Keep(outcome, fresh) => match self.keep(running, outcome).await {
-                    Ok(()) => self.marked(Decision::FreshKept, fresh),
+                    Ok(()) => ran_as(Decision::FreshKept, fresh),
                     Err(instead) => instead,
                 },
                 Plan::Release(answer, fresh) => {
@@ -259,11 +259,11 @@ impl Run {
         ran: Ran<R, E>,
     ) -> Ran<R, E> {
         match running.release(answer).await {
-            Ok(Settled::Applied) => self.marked(Decision::FreshReleased, ran),
+            Ok(Settled::Applied) => ran_as(Decision::FreshReleased, ran),
             Ok(Settled::Fenced | Settled::TooEarly { .. }) => {
                 match Box::pin(self.shared.engine.claim(&self.intent)).await {
                     // The other one came to nothing, too; the key is free again when this is dropped.
-                    Ok(Verdict::Granted(_)) => self.marked(Decision::FreshReleased, ran),
+                    Ok(Verdict::Granted(_)) => ran_as(Decision::FreshReleased, ran),
                     Ok(other) => Ran::Overtaken(Box::new(other)),
                     Err(error) => failed(not_stored(&error)),
                 }
@@ -273,16 +273,14 @@ impl Run {
     }
 }
 
-impl Run {
-    /// Marks the operation's own answer with what became of it.
-    pub(super) fn marked<R, E>(&self, decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
-        match ran {
-            Ran::Answered(mut response) if self.shared.observer.is_some() => {
-                response.extensions_mut().insert(decision);
-                Ran::Answered(response)
-            }
-            other => other,
+/// Marks the operation's own answer with what became of it.
+pub(super) fn ran_as<R, E>(decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
+    match ran {
+        Ran::Answered(mut response) => {
+            response.body_mut().decision = Some(decision);
+            Ran::Answered(response)
         }
+        other => other,
     }
 }
 

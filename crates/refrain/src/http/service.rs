@@ -16,7 +16,7 @@ use super::{
     Code, Decision, REFRAIN_OUTCOME,
     body::{Body, BodyError},
     capture::{self, Read},
-    decision,
+    decision::{self, marked},
     extract::{self, HeadKey},
     layer::Shared,
     probe::HttpProbe,
@@ -137,7 +137,7 @@ impl Shared {
     fn other<G, R>(&self, verdict: &Verdict<G>) -> Response<Body<R>> {
         let problem = match verdict {
             Verdict::Replay(outcome) if outcome.is_body_kept() => {
-                return self.marked(Decision::Replayed, reply::replay(outcome));
+                return marked(Decision::Replayed, reply::replay(outcome));
             }
             Verdict::Replay(outcome) => {
                 let status = outcome.status();
@@ -175,7 +175,7 @@ impl Shared {
         let answer = live.get::<Streamed>().and_then(|it| it.follow());
         // It has become too long just now, or too many read it.
         match answer {
-            Some(answer) => self.marked(Decision::Replayed, answer),
+            Some(answer) => marked(Decision::Replayed, answer),
             None => {
                 let lease_left = RETRY_AFTER_MAX;
                 self.other(&Verdict::<Guard>::InFlight { lease_left })
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
-        self.marked(problem.code().into(), problem.response(&self.problems))
+        marked(problem.code().into(), problem.response(&self.problems))
     }
 }
 
@@ -282,7 +282,7 @@ impl<S> Guarding<S> {
             Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
             Ok(Turn::Refused(answer)) => {
                 let answer = reply::answer(&answer);
-                return Ok(self.shared.marked(Decision::Refused, answer));
+                return Ok(marked(Decision::Refused, answer));
             }
             Ok(Turn::Live(live)) => return Ok(self.shared.follow(&live)),
             Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
@@ -395,7 +395,7 @@ impl<S> Guarding<S> {
     {
         let request = Request::from_parts(head, body);
         let response = passed(self.inner.call(request).await?);
-        Ok(self.shared.marked(decision, response))
+        Ok(marked(decision, response))
     }
 }
 

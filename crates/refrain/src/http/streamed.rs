@@ -22,7 +22,7 @@ use super::{
     capture,
     live::{LiveBody, Recorder},
     reply,
-    run::{self, Begun, Ran, Run},
+    run::{self, Begun, Ran, Run, ran_as},
     service::Carried,
 };
 use crate::{
@@ -73,7 +73,7 @@ impl Run {
             running.show(&Live::new(Arc::new(shown)));
         }
         let fresh = run::fresh(head.clone(), Body::live(first));
-        let fresh = self.marked(Decision::FreshKept, fresh);
+        let fresh = ran_as(Decision::FreshKept, fresh);
         let recording = Recording {
             run: self,
             running,

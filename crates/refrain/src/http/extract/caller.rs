@@ -11,10 +11,11 @@ use http::{
     header::{AUTHORIZATION, COOKIE},
 };
 
+use super::values;
 use crate::{
     Credential, Error, ErrorKind, Result, Scope, Secret,
     fingerprint::Json,
-    key::{CredentialPart, Digest, Pointer, ScopePart},
+    key::{CredentialPart, Pointer, ScopePart},
 };
 
 /// The scope of a request.
@@ -55,33 +56,25 @@ pub fn scope<'v>(
 /// Who presents none of the parts is nobody, the same one whatever the parts are.
 #[must_use]
 pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
-    let mut digest = secret.start_digest("credential");
-    for part in parts {
-        match part {
-            CredentialPart::Header(name) => {
-                let values = headers.get_all(name.as_str()).iter();
-                add_values(&mut digest, 1, name, values.map(|value| value.as_bytes()));
-            }
-            CredentialPart::Cookie(name) => {
-                add_values(&mut digest, 2, name, cookies(headers, name));
-            }
-        }
-    }
-    Credential(digest.finish())
-}
-
-fn add_values<'v>(
-    digest: &mut Digest,
-    kind: u8,
-    name: &str,
-    values: impl Iterator<Item = &'v [u8]>,
-) {
-    // Each value stands behind the kind and the name of its part: what is missing needs no place.
-    for value in values {
+    let mut digest = None;
+    let mut add = |kind, name: &str, value: &[u8]| {
+        let digest = digest.get_or_insert_with(|| secret.start_digest("credential"));
+        // Each value stands behind the kind and the name of its part: what is missing needs no place.
         digest.tag(kind);
         digest.part(name.as_bytes());
         digest.part(value);
+    };
+    for part in parts {
+        match part {
+            CredentialPart::Header(name) => {
+                values(headers, name).for_each(|value| add(1, name, value.as_bytes()));
+            }
+            CredentialPart::Cookie(name) => {
+                cookies(headers, name).for_each(|value| add(2, name, value));
+            }
+        }
     }
+    digest.map_or_else(|| secret.nobody(), |digest| Credential(digest.finish()))
 }
 
 fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'h [u8]> {
@@ -97,7 +90,7 @@ fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'
 }
 
 fn with_header(scope: Scope, name: &str, headers: &HeaderMap) -> Scope {
-    let mut values = headers.get_all(name).iter().peekable();
+    let mut values = values(headers, name).peekable();
     // Names of header fields hold no colon, so that no header is called like this.
     if values.peek().is_none() {
         return scope.with(&format!("header:{name}:absent"), "");
