@@ -7,8 +7,11 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// What the shell says first: wait for the end of the input, or for the word that all is well.
-const WAIT: &str = "read -r word; [ \"$word\" = ended ] && exit 0\n";
+/// What the shell does first: wait for the end of the input, or for the word that all is well.
+///
+/// The script comes in a variable, so that a list of processes shows what is guarded and not how.
+const WAIT: &str =
+    r#"trap '' HUP INT TERM; read -r word; [ "$word" = ended ] || eval "$REFRAIN_GUARD""#;
 const WORD: &[u8] = b"ended\n";
 
 /// A shell that waits for this process to end, in whatever way, and then cleans up.
@@ -29,8 +32,9 @@ impl Guard {
     /// When no shell can be started.
     pub fn new(script: &str, arguments: &[&OsStr]) -> io::Result<Self> {
         let shell = Command::new("sh")
-            .args(["-c", &format!("{WAIT}{script}"), "guard"])
+            .args(["-c", WAIT, "guard"])
             .args(arguments)
+            .env("REFRAIN_GUARD", script)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
