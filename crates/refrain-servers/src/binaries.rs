@@ -6,6 +6,8 @@ use std::{
     process::Command,
 };
 
+use crate::home::is_root;
+
 /// Names the variable with the folder of PostgreSQL's programs.
 pub const POSTGRES_BIN: &str = "REFRAIN_TEST_POSTGRES_BIN";
 /// Names the variable with the folder of Redis' programs.
@@ -35,9 +37,13 @@ pub fn redis_binaries() -> Option<PathBuf> {
         .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
 }
 
-/// Where `cargo xtask` unpacks a package if it may not install it: a folder for each package.
+/// Where `cargo xtask` unpacks a package that it does not install: a folder for each package.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
+    if is_root() {
+        // Root's own folder is closed to the user that PostgreSQL runs as.
+        return "/var/cache/refrain-test-servers".into();
+    }
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.filter(|base| base.is_absolute()).or_else(home);
