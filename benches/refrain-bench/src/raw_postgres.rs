@@ -42,7 +42,7 @@ WITH done AS (\
     FROM unnest($1::uuid[], $2::int8[]) AS a(id, fence) \
     ON CONFLICT (id) DO NOTHING RETURNING id\
 ) \
-SELECT id, true, NULL FROM done UNION ALL SELECT id, false, NULL FROM new UNION ALL \
+SELECT id, true, NULL::bytea FROM done UNION ALL SELECT id, false, NULL FROM new UNION ALL \
 SELECT r.id, false, r.body FROM raw_records r WHERE r.id = ANY($1) AND r.body IS NOT NULL";
 
 /// The connections, each with what waits for it.
