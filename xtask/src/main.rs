@@ -1,11 +1,12 @@
-//! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `tidy`.
 //!
-//! No dependency but the standard library, so that the first command on a fresh machine starts at once.
+//! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
 use std::process::ExitCode;
 
 mod bench;
 mod cargo;
+mod services;
 mod test;
 mod tidy;
 
@@ -15,12 +16,15 @@ The project's own commands.
 Usage: cargo xtask COMMAND [ARGUMENT]...
 
 Commands:
-  test [ARGUMENT]...   run every test of the workspace; arguments go on to `cargo test`
+  test [ARGUMENT]...   run every test of the workspace; arguments go on to `cargo test`.
+                       Brings up the servers that tests need, and takes them down again
+  services             bring those servers up, print their addresses, and keep them until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
   tidy                 check the house rules that no compiler checks
   help                 print this page
 
-Exit codes: 0 fine, 1 a check found something, 2 usage; a failing cargo's own code is passed on.
+Exit codes: 0 fine, 1 a check found something, 2 usage,
+69 a server is missing; a failing cargo's own code is passed on.
 ";
 
 /// The command line was not understood.
@@ -35,6 +39,8 @@ fn main() -> ExitCode {
     match command {
         "test" => test::run(rest),
         "bench" => bench::run(rest),
+        "services" if rest.is_empty() => services::run(),
+        "services" => usage("services takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
         "tidy" => usage("tidy takes no arguments"),
         "help" | "--help" | "-h" => {

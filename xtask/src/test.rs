@@ -1,16 +1,27 @@
-//! `cargo xtask test`: every test of the workspace, and one line that says how it went.
+//! `cargo xtask test`: every test of the workspace with the servers that it needs, and one line that says how it went.
 
 use std::{
+    ffi::OsStr,
     fmt,
     io::{self, BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
     process::{ExitCode, ExitStatus, Stdio},
 };
 
-use crate::cargo;
+use refrain_servers::Guard;
+
+use crate::{cargo, services::Services};
+
+/// Ends a whole process group: cargo and the tests that it runs.
+const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
 /// Runs unit, integration and documentation tests; `arguments` go on to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
-    match run_cargo(arguments) {
+    let services = match Services::start() {
+        Ok(services) => services,
+        Err(code) => return code,
+    };
+    match run_cargo(arguments, &services) {
         Ok((status, tally)) => {
             println!("xtask test: {tally}");
             verdict(status, &tally)
@@ -19,16 +30,23 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn run_cargo(arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
-    let mut child = cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"])
+fn run_cargo(arguments: &[String], services: &Services) -> io::Result<(ExitStatus, Tally)> {
+    let mut command = cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"]);
+    services.tell(&mut command);
+    let mut child = command
         .args(arguments)
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()?;
+    // Tests do not go on without us: they would find their servers gone.
+    let guard = Guard::new(END_GROUP, &[OsStr::new(&child.id().to_string())])?;
     let tally = match child.stdout.take() {
         Some(stdout) => follow(BufReader::new(stdout), io::stdout())?,
         None => Tally::default(),
     };
-    Ok((child.wait()?, tally))
+    let status = child.wait()?;
+    guard.disarm();
+    Ok((status, tally))
 }
 
 /// Passes everything on as it comes, and counts.

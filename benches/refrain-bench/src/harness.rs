@@ -84,6 +84,15 @@ pub(crate) fn runtime() -> Result<Runtime> {
     Ok(runtime)
 }
 
+/// As [`runtime`], for what talks to servers.
+pub(crate) fn network_runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()?;
+    Ok(runtime)
+}
+
 /// For what runs on the caller's thread alone.
 pub(crate) fn thread_runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()

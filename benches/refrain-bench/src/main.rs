@@ -19,8 +19,14 @@ mod layer;
 mod load;
 mod machine;
 mod peers;
+mod postgres;
+mod postgres_sweep;
 mod raw_log;
+mod raw_postgres;
+mod raw_redis;
+mod redis;
 mod report;
+mod servers;
 mod store;
 mod store_million;
 mod store_sweep;
@@ -32,9 +38,12 @@ use report::Report;
 /// The name, and how it is run.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 5] = [
+const BENCHMARKS: [Benchmark; 8] = [
     ("http", http::run),
     ("layer", layer::run),
+    ("postgres", postgres::run),
+    ("postgres-sweep", postgres_sweep::run),
+    ("redis", redis::run),
     ("store", store::run),
     ("store-million", store_million::run),
     ("store-sweep", store_sweep::run),
@@ -44,6 +53,9 @@ const BENCHMARKS: [Benchmark; 5] = [
 ///
 /// http: the proxy against nginx and against no proxy at all.
 /// layer: an axum service behind the tower layer against the same service without it.
+/// postgres: the store on PostgreSQL against raw batches of statements.
+/// postgres-sweep: its slowest operations while a million records are swept.
+/// redis: the store on Redis against raw scripts, synced every second and always.
 /// store: the embedded store against a raw log of the same run.
 /// store-million: with a million records in it, its size and how fast it opens.
 /// store-sweep: its slowest operations while segments are dropped and compacted.
@@ -64,7 +76,7 @@ pub(crate) struct Options {
     /// How many tasks work at once, for the benchmark `store`.
     #[arg(long, value_delimiter = ',', default_values_t = [16, 64, 256])]
     tasks: Vec<usize>,
-    /// How many records `store-million` loads.
+    /// How many records `store-million` and `postgres-sweep` load.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// Where to make the folders that are measured; beside the binary's build by default. A real disk, no tmpfs.

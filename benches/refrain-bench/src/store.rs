@@ -98,10 +98,10 @@ pub(crate) fn store_round(setup: &Setup, plan: Plan) -> Result<Round> {
     })
 }
 
-/// The embedded store as the work uses it.
+/// A store as the work uses it.
 #[derive(Debug)]
-pub(crate) struct Subject {
-    pub(crate) store: Embedded,
+pub(crate) struct Subject<S = Embedded> {
+    pub(crate) store: S,
     /// How long outcomes are kept; told by the record, so that some can be kept longer.
     pub(crate) retention: fn(RecordId) -> Duration,
     pub(crate) remember: Duration,
@@ -115,11 +115,18 @@ impl Subject {
             store.guarantees().survives_power,
             "the store is not durable"
         );
-        Ok(Self {
+        Ok(Self::new(store))
+    }
+}
+
+impl<S: Store> Subject<S> {
+    /// A store that keeps outcomes for a day.
+    pub(crate) fn new(store: S) -> Self {
+        Self {
             store,
             retention: |_| Duration::from_secs(24 * 3_600),
             remember: Duration::from_secs(7 * 24 * 3_600),
-        })
+        }
     }
 
     async fn verdict(&self, id: RecordId) -> Result<Verdict> {
@@ -129,7 +136,7 @@ impl Subject {
     }
 }
 
-impl Engine for Subject {
+impl<S: Store> Engine for Subject<S> {
     type Held = Fence;
 
     async fn begin(&self, id: RecordId) -> Result<Fence> {

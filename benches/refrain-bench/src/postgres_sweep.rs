@@ -1,0 +1,132 @@
+//! `postgres-sweep`: how long operations take while a million records are swept.
+//!
+//! The records' time is over before the first round; they go in the rounds that sweep, as fast as the store sweeps.
+//! A quiet round stands before each of those, on the same server.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use refrain::{Store, store::AnyStore};
+use refrain_testkit::servers::PrivatePostgres;
+
+use crate::{
+    Setup, folder,
+    harness::{self, Round},
+    postgres,
+    report::{Need, Report},
+    servers,
+    store::{self, Subject},
+    work::{self, Plan},
+};
+
+const TASKS: usize = 64;
+const LOADING_TASKS: u64 = 256;
+const SLOWER_MAX: f64 = 2.0;
+/// Over as soon as the last record is loaded.
+const RETENTION_SHORT: Duration = Duration::from_millis(100);
+/// As many as the engine has swept at once.
+const SWEEP_AT_MOST: u32 = 100_000;
+/// The sweep begins when the round counts.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Measures quiet and sweeping rounds in turns until everything has gone.
+pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let server = postgres::start(setup)?;
+    let runtime = harness::network_runtime()?;
+    runtime.block_on(load(setup, report, &server))?;
+    folder::settle(&setup.root)?;
+    let mut rounds = Rounds::default();
+    for number in 0..u64::from(setup.options.rounds) {
+        runtime.block_on(rounds.pair(setup, &server, number))?;
+        if rounds.is_all_swept(setup) {
+            break;
+        }
+    }
+    rounds.tell(setup, report);
+    Ok(())
+}
+
+async fn load(setup: &Setup, report: &mut Report, server: &PrivatePostgres) -> Result<()> {
+    let subject = Subject {
+        retention: |_| RETENTION_SHORT,
+        remember: Duration::ZERO,
+        ..servers::open(&server.url()).await?
+    };
+    let start = crate::clock::now();
+    work::load(Arc::new(subject), LOADING_TASKS, setup.options.records).await?;
+    let rate = setup.options.records as f64 / start.elapsed().as_secs_f64();
+    report.figure("loading", "records/s", &[rate]);
+    tokio::time::sleep(2 * RETENTION_SHORT).await;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Rounds {
+    quiet: Vec<Round>,
+    sweeping: Vec<Round>,
+    /// How many records went in each of those.
+    swept: Vec<f64>,
+}
+
+impl Rounds {
+    async fn pair(&mut self, setup: &Setup, server: &PrivatePostgres, number: u64) -> Result<()> {
+        let subject = Arc::new(servers::open(&server.url()).await?);
+        let plan = setup.plan(TASKS);
+        let quiet = work::round(subject.clone(), plan, 2 * number).await?;
+        let (sweeping, swept) = sweeping_round(subject, plan, 2 * number + 1).await?;
+        self.quiet.push(quiet);
+        self.sweeping.push(sweeping);
+        self.swept.push(swept as f64);
+        Ok(())
+    }
+
+    fn is_all_swept(&self, setup: &Setup) -> bool {
+        self.swept.iter().sum::<f64>() >= setup.options.records as f64
+    }
+
+    fn tell(&self, setup: &Setup, report: &mut Report) {
+        store::describe(report, &format!("quiet, {TASKS} tasks"), &self.quiet);
+        store::describe(report, &format!("sweeping, {TASKS} tasks"), &self.sweeping);
+        report.figure("swept", "records a round", &self.swept);
+        let share = self.swept.iter().sum::<f64>() / setup.options.records as f64;
+        report.figure("swept in all", "of what was loaded", &[share]);
+        let what = format!("p99 of all, sweeping / quiet, {TASKS} tasks");
+        let pairs = self.sweeping.iter().zip(&self.quiet);
+        let ratios: Vec<_> = pairs.map(|(busy, quiet)| p99(busy) / p99(quiet)).collect();
+        report.figure(&what, "×", &ratios);
+        report.target(what, &ratios, Need::AtMost(SLOWER_MAX));
+    }
+}
+
+fn p99(round: &Round) -> f64 {
+    harness::quantile_ms(&round.all(), 0.99)
+}
+
+/// One round with a sweep beside it; answers how many records went.
+async fn sweeping_round(
+    subject: Arc<Subject<AnyStore>>,
+    plan: Plan,
+    run: u64,
+) -> Result<(Round, u64)> {
+    let store = subject.store.clone();
+    let end = tokio::time::Instant::now() + WARM_UP + plan.measured;
+    let sweep = tokio::spawn(async move {
+        tokio::time::sleep(WARM_UP).await;
+        sweep_until(&store, end).await
+    });
+    let round = work::round(subject, plan, run).await?;
+    let swept = sweep.await??;
+    ensure!(swept > 0, "nothing was swept, though its time is over");
+    Ok((round, swept))
+}
+
+async fn sweep_until(store: &AnyStore, end: tokio::time::Instant) -> Result<u64> {
+    let mut swept = 0;
+    while tokio::time::Instant::now() < end {
+        match store.sweep(SWEEP_AT_MOST).await? {
+            0 => break,
+            gone => swept += u64::from(gone),
+        }
+    }
+    Ok(swept)
+}

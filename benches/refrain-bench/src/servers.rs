@@ -1,0 +1,75 @@
+//! Rounds on a server: a new one for each, so that no system works on what another left.
+
+use std::{io, sync::Arc};
+
+use anyhow::{Context, Result};
+use refrain::store::AnyStore;
+use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
+
+use crate::{
+    Setup, folder,
+    harness::{self, Round},
+    report::{Need, Report},
+    store::{self, Subject},
+    work::{self, Engine, Plan},
+};
+
+/// How many tasks the targets are set for.
+pub(crate) const TASKS: [usize; 2] = [64, 256];
+
+/// A private server that a benchmark works on.
+pub(crate) trait Server {
+    fn address(&self) -> String;
+}
+
+impl Server for PrivatePostgres {
+    fn address(&self) -> String {
+        self.url()
+    }
+}
+
+impl Server for PrivateRedis {
+    fn address(&self) -> String {
+        self.url()
+    }
+}
+
+/// Works for one round on a new server; `open` connects to it.
+pub(crate) fn round<S: Server, E: Engine>(
+    setup: &Setup,
+    plan: Plan,
+    start: impl FnOnce(&Setup) -> io::Result<S>,
+    open: impl AsyncFnOnce(&str) -> Result<E>,
+) -> Result<Round> {
+    let server = start(setup)?;
+    let address = server.address();
+    folder::settle(&setup.root)?;
+    harness::network_runtime()?.block_on(async {
+        let engine = Arc::new(open(&address).await?);
+        work::round(engine, plan, 0).await
+    })
+}
+
+/// Our store at an address.
+pub(crate) async fn open(address: &str) -> Result<Subject<AnyStore>> {
+    let store = refrain_stores::open(address).await;
+    let store = store.with_context(|| format!("the store at {address} does not open"))?;
+    Ok(Subject::new(store))
+}
+
+/// Notes both, and what the store reaches of the raw loop.
+pub(crate) fn compare(
+    report: &mut Report,
+    what: &str,
+    raw: &[Round],
+    store: &[Round],
+    ratio_min: f64,
+) {
+    for (name, rounds) in [("raw", raw), ("store", store)] {
+        store::describe(report, &format!("{name}, {what}"), rounds);
+    }
+    let what = format!("store / raw, {what}");
+    let ratios = harness::ratios(store, raw);
+    report.figure(&what, "×", &ratios);
+    report.target(what, &ratios, Need::AtLeast(ratio_min));
+}
