@@ -80,10 +80,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{address}");
         let text = error.to_string();
         assert!(text.contains(words), "{text}");
-        assert!(
-            text.contains("write memory:, file:DIR or postgres://…"),
-            "{text}"
-        );
+        assert!(text.contains("write memory:"), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
 
