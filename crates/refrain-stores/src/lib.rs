@@ -17,6 +17,9 @@ use refrain::{
     store::{AnyStore, embedded},
 };
 
+#[cfg(feature = "postgres")]
+pub mod receipts;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),
