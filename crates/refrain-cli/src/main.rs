@@ -11,6 +11,7 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+mod migrate;
 mod output;
 mod proxy;
 mod records;
@@ -36,6 +37,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         a key that is the same on every retry
   refrain store check refrain-data      whether every record can be read
   refrain records list                  what a running proxy holds
+  refrain migrate --receipts --print    the table for exactly-once
 
 `refrain COMMAND --help` says more.
 Exit codes: 0 fine, 1 problems found, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached."
@@ -54,6 +56,7 @@ enum Command {
     Explain(explain::Args),
     Store(store::Args),
     Records(records::Args),
+    Migrate(migrate::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Records(args) => records::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };

@@ -133,7 +133,10 @@ impl Shop {
         let engine = Engine::new(store.clone());
         let layer = RefrainLayer::new(engine.clone(), policy);
         let layer = layer.with_receipts(ADDRESS, database.clone());
-        let (gate, heads) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (gate, heads) = (
+            Arc::new(Semaphore::new(0)),
+            Arc::new(Mutex::new(Vec::new())),
+        );
         let pay = {
             let (database, gate, heads) = (database.clone(), gate.clone(), heads.clone());
             async move |request: Request| {
@@ -214,8 +217,8 @@ struct Seen {
 
 impl Seen {
     fn problem(&self) -> (u16, String, String) {
-        let json: serde_json::Value = serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let json: serde_json::Value =
+            serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
         (self.status, text("code"), text("advice"))
     }
@@ -313,7 +316,10 @@ async fn without_a_receipt_a_retry_runs() {
         match what {
             "lost" => first.check_problem(502, "outcome-unknown", "wait"),
             "hang" => first.check_problem(504, "outcome-unknown", "wait"),
-            _ => assert_eq!((first.status, &first.body[..]), (what.parse().unwrap(), &b"refused"[..])),
+            _ => assert_eq!(
+                (first.status, &first.body[..]),
+                (what.parse().unwrap(), &b"refused"[..])
+            ),
         }
         let retry = shop.pay(what, "commit").await;
         assert_eq!((retry.status, retry.is_replay), (201, false), "{what}");
@@ -331,7 +337,11 @@ async fn a_refusal_of_the_only_attempt_counts() {
         let status: u16 = what.parse().unwrap();
         assert_eq!(shop.pay(what, what).await.status, status);
         let retry = shop.pay(what, "commit").await;
-        let expected = if is_kept { (status, true) } else { (201, false) };
+        let expected = if is_kept {
+            (status, true)
+        } else {
+            (201, false)
+        };
         assert_eq!((retry.status, retry.is_replay), expected, "{what}");
     }
 }
@@ -385,7 +395,11 @@ async fn of_two_attempts_one_commits() {
     // Both go on, the older one first.
     shop.gate.add_permits(2);
     let second = second.await.unwrap();
-    assert_eq!((second.status, second.is_replay), (201, false), "{second:?}");
+    assert_eq!(
+        (second.status, second.is_replay),
+        (201, false),
+        "{second:?}"
+    );
     let replay = shop.pay("k", "commit").await;
     assert_eq!((replay.is_replay, replay.body), (true, second.body));
     assert_eq!(shop.database.effects_of("k"), 1);
@@ -395,14 +409,20 @@ async fn of_two_attempts_one_commits() {
 #[tokio::test(start_paused = true)]
 async fn before_the_first_receipt_it_is_at_most_once() {
     let shop = Shop::new();
-    shop.pay("k", "forget-lost").await.check_problem(502, "outcome-unknown", "ask");
-    shop.pay("k", "commit").await.check_problem(409, "outcome-unknown", "ask");
+    shop.pay("k", "forget-lost")
+        .await
+        .check_problem(502, "outcome-unknown", "ask");
+    shop.pay("k", "commit")
+        .await
+        .check_problem(409, "outcome-unknown", "ask");
     assert_eq!(shop.pay("broken", "500").await.status, 500);
     assert!(shop.pay("broken", "commit").await.is_replay);
     shop.pay("other", "commit").await;
     shop.until_standing(Standing::Proven).await;
     sleep(SECOND * 60).await;
-    shop.pay("k", "commit").await.check_problem(409, "outcome-unknown", "ask");
+    shop.pay("k", "commit")
+        .await
+        .check_problem(409, "outcome-unknown", "ask");
     assert_eq!(shop.database.effects_of("k"), 1);
 }
 
@@ -416,15 +436,21 @@ async fn a_forgotten_receipt_is_reported_and_is_never_a_second_effect() {
     assert_eq!(shop.engine.tally().get(Count::ReceiptsMissing), 1);
     assert_eq!(shop.layer.witnesses().next().unwrap().missing(), 1);
     assert!(shop.pay("k", "forget").await.is_replay);
-    shop.pay("lost", "forget-lost").await.check_problem(502, "outcome-unknown", "ask");
+    shop.pay("lost", "forget-lost")
+        .await
+        .check_problem(502, "outcome-unknown", "ask");
     for key in ["lost", "earlier"] {
         sleep(SECOND * 60).await;
-        shop.pay(key, "forget").await.check_problem(409, "outcome-unknown", "ask");
+        shop.pay(key, "forget")
+            .await
+            .check_problem(409, "outcome-unknown", "ask");
     }
     // Mended: what was sent in between stays in doubt, what was sent before runs.
     shop.pay("other", "commit").await;
     shop.until_standing(Standing::Proven).await;
-    shop.pay("lost", "commit").await.check_problem(409, "outcome-unknown", "ask");
+    shop.pay("lost", "commit")
+        .await
+        .check_problem(409, "outcome-unknown", "ask");
     assert_eq!(shop.pay("earlier", "commit").await.status, 201);
     for key in ["k", "lost", "earlier"] {
         assert_eq!(shop.database.effects_of(key), 1, "{key}");
@@ -438,14 +464,18 @@ async fn after_a_restart_the_old_attempt_has_to_be_over() {
     let shop = Shop::proven().await;
     shop.pay("k", "lost").await;
     let shop = shop.restarted();
-    shop.pay("k", "commit").await.check_problem(409, "outcome-unknown", "ask");
+    shop.pay("k", "commit")
+        .await
+        .check_problem(409, "outcome-unknown", "ask");
     sleep(SECOND * 8).await;
     let retry = shop.pay("k", "commit").await;
     assert_eq!((retry.status, shop.attempt().as_str()), (201, "2"));
     // One that committed is found at once, and proves the rest.
     let shop = shop.restarted();
     shop.database.is_down.store(true, Ordering::SeqCst);
-    shop.pay("lost", "commit-lost").await.check_problem(502, "outcome-unknown", "ask");
+    shop.pay("lost", "commit-lost")
+        .await
+        .check_problem(502, "outcome-unknown", "ask");
     shop.database.is_down.store(false, Ordering::SeqCst);
     let shop = shop.restarted();
     assert!(shop.pay("lost", "commit").await.is_replay);
@@ -457,11 +487,17 @@ async fn while_receipts_cannot_be_read_nothing_is_decided() {
     let shop = Shop::proven().await;
     shop.pay("not", "lost").await;
     shop.database.is_down.store(true, Ordering::SeqCst);
-    shop.pay("done", "commit-lost").await.check_problem(502, "outcome-unknown", "wait");
-    shop.pay("told", "commit-500").await.check_problem(503, "outcome-unknown", "wait");
+    shop.pay("done", "commit-lost")
+        .await
+        .check_problem(502, "outcome-unknown", "wait");
+    shop.pay("told", "commit-500")
+        .await
+        .check_problem(503, "outcome-unknown", "wait");
     let calls = shop.calls();
     for key in ["not", "done", "told"] {
-        shop.pay(key, "commit").await.check_problem(503, "store-unavailable", "reuse-key");
+        shop.pay(key, "commit")
+            .await
+            .check_problem(503, "store-unavailable", "reuse-key");
     }
     assert_eq!(shop.calls(), calls);
     shop.database.is_down.store(false, Ordering::SeqCst);
@@ -484,7 +520,11 @@ async fn a_receipt_settles_without_a_retry() {
     sleep(SECOND * 30).await;
     let mut states = states(&shop.store).await;
     states.sort_by_key(|state| *state as u8);
-    let expected = [StateName::Completed, StateName::Completed, StateName::Indeterminate];
+    let expected = [
+        StateName::Completed,
+        StateName::Completed,
+        StateName::Indeterminate,
+    ];
     assert_eq!(states, expected);
     assert_eq!(shop.engine.tally().get(Count::Resolved), 1);
 }
