@@ -92,6 +92,10 @@ fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
             Guarantee::AtLeastOnce,
             "what did not demonstrably succeed runs again with the next retry, and may run twice",
         ),
+        (
+            Guarantee::ExactlyOnce,
+            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once until the first receipt is seen",
+        ),
     ];
     let said = promises.iter().filter(|(it, _)| in_force.contains(it));
     let said = said.map(|(guarantee, promise)| format!("{}: {promise}", word(guarantee)));
@@ -165,6 +169,7 @@ fn notes(operation: &Operation) -> String {
             "own keep/release",
         ),
         (operation.probe.is_some(), "probe"),
+        (operation.is_receipted(), "receipts"),
         (operation.audit, "audit"),
     ];
     let said = notes

@@ -25,6 +25,7 @@ use crate::output::say;
 
 mod greeting;
 mod overlay;
+mod receipts;
 
 /// Settings that cannot be used.
 const BAD_CONFIGURATION: u8 = 64;
@@ -151,9 +152,10 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
     let metrics = Metrics::new(&settings.policy, &settings.store[0]);
+    let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open(settings).await?.with_meter(metrics.clone()));
     let proxy = Proxy::bind(settings, engine.clone())?
-        .with_layer(|layer| layer.with_observer(metrics.clone()));
+        .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()));
     let door = listen(settings).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));

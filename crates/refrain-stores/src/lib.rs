@@ -20,6 +20,9 @@ use refrain::{
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
+#[cfg(feature = "postgres")]
+pub mod receipts;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),

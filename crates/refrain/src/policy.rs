@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 use crate::{Error, ErrorKind, Result};
 
+mod address;
+pub use address::Address;
+
 mod class;
 pub use class::Class;
 

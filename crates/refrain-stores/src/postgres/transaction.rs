@@ -97,6 +97,7 @@ impl Postgres {
             // Only what was committed without an outcome is ever looked at by this: that may have taken effect.
             guarantee: Guarantee::AtMostOnce,
             attempts_max: terms.attempts_max,
+            overtakes: None,
             lease: terms.lease,
             settle_after: terms.settle_after,
         }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Serialize, Serializer};
 
-use super::{Class, Ending, Pattern, Probe, Statuses, Terms, status};
+use super::{Address, Class, Ending, Pattern, Probe, Statuses, Terms, status};
 use crate::{
     Guarantee, Result, fingerprint,
     key::{CredentialPart, ScopePart, Source, Syntax},
@@ -78,6 +78,8 @@ pub struct Operation {
     /// How to learn what became of an indeterminate one.
     #[serde(serialize_with = "as_optional_text")]
     pub probe: Option<Probe>,
+    /// Where the receipts are that an exactly-once operation commits together with its effect.
+    pub receipts: Option<Address>,
     /// Whether every ending is written to the audit log.
     pub audit: bool,
 }
@@ -183,6 +185,12 @@ impl Operation {
         REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
     }
 
+    /// Whether its receipts tell what became of it.
+    #[must_use]
+    pub fn is_receipted(&self) -> bool {
+        self.guarded && self.terms.guarantee == Guarantee::ExactlyOnce
+    }
+
     /// Larger for the operation that lets less through.
     pub(super) fn strictness(&self) -> impl Ord + use<> {
         (
@@ -226,6 +234,7 @@ impl Default for Operation {
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
             probe: None,
+            receipts: None,
             audit: false,
         }
     }
