@@ -17,6 +17,9 @@ use refrain::{
     store::{AnyStore, embedded},
 };
 
+#[cfg(feature = "redis")]
+pub mod redis;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),
@@ -49,7 +52,12 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     if ["memory", "file"].contains(&scheme) {
         return AnyStore::open_with(address, options).await;
     }
-    let server = SERVERS.iter().find(|(name, _)| *name == scheme);
+    let kind = scheme.split('+').next().unwrap_or_default();
+    #[cfg(feature = "redis")]
+    if ["redis", "rediss"].contains(&kind) {
+        return redis::open(address).await;
+    }
+    let server = SERVERS.iter().find(|(name, _)| *name == kind);
     let what = match server {
         Some((_, name)) => format!("a store on {name} is not in this version"),
         None => "there is no such store".into(),
@@ -58,7 +66,9 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     let address = redacted(address);
     Err(Error::new(
         ErrorKind::Unsupported,
-        format!("`{address}`: {what}; write memory: or file:DIR"),
+        format!(
+            "`{address}`: {what}; write memory: or file:DIR, or the address of a server that this build knows"
+        ),
     ))
 }
 
@@ -82,8 +92,10 @@ mod tests {
         for (address, words) in [
             ("postgres://app:secret@db/app", "PostgreSQL is not in this"),
             ("postgresql://app:secret@db/app", "PostgreSQL is not in"),
+            #[cfg(not(feature = "redis"))]
             ("redis://:secret@cache", "Redis is not in this version"),
-            ("rediss://:secret@cache", "Redis is not in this version"),
+            #[cfg(not(feature = "redis"))]
+            ("rediss+cluster://:secret@cache", "Redis is not in this"),
             ("mysql://app:secret@db/app", "no such store"),
             ("refrain-data", "no such store"),
             ("", "no such store"),

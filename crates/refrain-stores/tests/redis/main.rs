@@ -1,0 +1,6 @@
+//! The store on Redis against real servers: what every store must do, what only a server far away can do to it, and what it refuses.
+
+#![cfg(feature = "redis")]
+
+mod conformance;
+mod support;
