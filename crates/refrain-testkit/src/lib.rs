@@ -19,3 +19,6 @@ pub mod ledger;
 pub use ledger::{Audit, Ledger, Seen};
 
 pub mod disk;
+
+#[doc(inline)]
+pub use refrain_servers as servers;

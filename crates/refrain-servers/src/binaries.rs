@@ -1,0 +1,106 @@
+//! Where the servers' programs are.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Names the variable with the folder of PostgreSQL's programs.
+pub const POSTGRES_BIN: &str = "REFRAIN_TEST_POSTGRES_BIN";
+/// Names the variable with the folder of Redis' programs.
+pub const REDIS_BIN: &str = "REFRAIN_TEST_REDIS_BIN";
+
+/// The folder of `postgres` and `initdb`, if there is one on this machine.
+///
+/// The first of: [`POSTGRES_BIN`], the newest below `/usr/lib/postgresql`, the `PATH`, [`cache_folder`].
+#[must_use]
+pub fn postgres_binaries() -> Option<PathBuf> {
+    let all = ["postgres", "initdb"];
+    named(POSTGRES_BIN, &all)
+        .or_else(|| newest(Path::new("/"), &all))
+        .or_else(|| on_path(&all))
+        .or_else(|| newest(&cache_folder().join("postgresql"), &all))
+}
+
+/// The folder of `redis-server`, if there is one on this machine.
+///
+/// The first of: [`REDIS_BIN`], the `PATH`, [`cache_folder`].
+#[must_use]
+pub fn redis_binaries() -> Option<PathBuf> {
+    let all = ["redis-server"];
+    let cached = cache_folder().join("redis-server/usr/bin");
+    named(REDIS_BIN, &all)
+        .or_else(|| on_path(&all))
+        .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
+}
+
+/// Where `cargo xtask` unpacks a package if it may not install it: a folder for each package.
+#[must_use]
+pub fn cache_folder() -> PathBuf {
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.filter(|base| base.is_absolute()).or_else(home);
+    base.unwrap_or_else(env::temp_dir)
+        .join("refrain-test-servers")
+}
+
+/// Lets a program that was unpacked below [`cache_folder`] find the libraries that were unpacked with it.
+pub(crate) fn with_libraries(mut command: Command, binaries: &Path) -> Command {
+    let cache = cache_folder();
+    let package = binaries.strip_prefix(&cache).ok();
+    let Some(package) = package.and_then(|path| path.components().next()) else {
+        return command;
+    };
+    let root = cache.join(package);
+    let mut libraries = Vec::new();
+    for folder in [root.join("usr/lib"), root.join("lib")] {
+        libraries.extend(folders_in(&folder).filter(|folder| is_of_libraries(folder)));
+        libraries.push(folder);
+    }
+    if let Ok(path) = env::join_paths(libraries) {
+        command.env("LD_LIBRARY_PATH", path);
+    }
+    command
+}
+
+/// As in `usr/lib/x86_64-linux-gnu`.
+fn is_of_libraries(folder: &Path) -> bool {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.contains("-linux-"))
+}
+
+fn named(variable: &str, programs: &[&str]) -> Option<PathBuf> {
+    let folder = env::var_os(variable).map(PathBuf::from)?;
+    has(&folder, programs).then_some(folder)
+}
+
+fn on_path(programs: &[&str]) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).find(|folder| has(folder, programs))
+}
+
+/// Debian has a folder for each version, and none of them on the `PATH`.
+fn newest(root: &Path, programs: &[&str]) -> Option<PathBuf> {
+    let versions = folders_in(&root.join("usr/lib/postgresql")).map(|folder| folder.join("bin"));
+    versions
+        .filter(|folder| has(folder, programs))
+        .max_by_key(|folder| version(folder))
+}
+
+fn version(binaries: &Path) -> u32 {
+    let name = binaries.parent().and_then(Path::file_name);
+    let number = name.and_then(|name| name.to_str()?.parse().ok());
+    number.unwrap_or(0)
+}
+
+fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+fn has(folder: &Path, programs: &[&str]) -> bool {
+    programs
+        .iter()
+        .all(|program| folder.join(program).is_file())
+}

@@ -1,0 +1,104 @@
+//! Where a private server lives: a folder and a port of its own.
+
+use std::{
+    env, fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    net::{Ipv4Addr, TcpListener},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Below the ports that the kernel gives to clients: one of those may be taken while a server restarts,
+/// even by the connection of a client to itself. So that ten thousand more is no such port, either: Redis Cluster takes that.
+const PORTS: std::ops::Range<u16> = 10_240..22_000;
+const PORT_TRIES_MAX: u64 = 1_000;
+const FOLDER_TRIES_MAX: u32 = 1_000;
+/// Others may walk through.
+const TRAVERSABLE: u32 = 0o001;
+
+/// A port on the loopback address that nobody listens on, and that no client is given.
+///
+/// # Errors
+/// When no port is free.
+pub fn free_port() -> io::Result<u16> {
+    let random = RandomState::new();
+    let width = u64::from(PORTS.end - PORTS.start);
+    for try_number in 0..PORT_TRIES_MAX {
+        let port = PORTS.start + (random.hash_one(try_number) % width) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::other(format!(
+        "no port of {PORTS:?} is free on 127.0.0.1"
+    )))
+}
+
+/// A new folder. Whoever makes one sees to its end.
+#[derive(Debug)]
+pub(crate) struct Home(PathBuf);
+
+impl Home {
+    /// Makes a folder beneath `base`, or where temporary files go.
+    pub(crate) fn new(name: &str, base: Option<&Path>) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let base = match base {
+            Some(base) => base.canonicalize()?,
+            None => temporary()?,
+        };
+        for _ in 0..FOLDER_TRIES_MAX {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let folder = base.join(format!("refrain-{name}-{}-{count}", process::id()));
+            match fs::create_dir(&folder) {
+                Ok(()) => return Ok(Self(folder)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(within(&folder, &error)),
+            }
+        }
+        let message = format!("{}: too many old folders; remove them", base.display());
+        Err(io::Error::other(message))
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+}
+
+fn within(folder: &Path, error: &io::Error) -> io::Error {
+    let message = format!("the folder {} cannot be made: {error}", folder.display());
+    io::Error::new(error.kind(), message)
+}
+
+/// Where temporary files go, if other users can get there: PostgreSQL does not run as root.
+fn temporary() -> io::Result<PathBuf> {
+    let asked = env::temp_dir();
+    let places = [asked.as_path(), Path::new("/tmp"), Path::new("/var/tmp")];
+    let fitting = places
+        .iter()
+        .find(|place| place.is_dir() && (!is_root() || is_traversable(place)));
+    let place = fitting.ok_or_else(|| {
+        let message = format!(
+            "{} is closed to other users; set TMPDIR to a folder that is not",
+            asked.display()
+        );
+        io::Error::other(message)
+    })?;
+    place.canonicalize()
+}
+
+/// Whether every user can get into a folder.
+pub(crate) fn is_traversable(folder: &Path) -> bool {
+    let is_open = |folder: &Path| {
+        let mode = fs::metadata(folder).map(|metadata| metadata.permissions().mode());
+        mode.is_ok_and(|mode| mode & TRAVERSABLE != 0)
+    };
+    folder.ancestors().all(is_open)
+}
+
+/// Whether this process runs as root.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}

@@ -1,0 +1,273 @@
+//! A PostgreSQL of one's own.
+
+use std::{
+    fs, io,
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{
+    binaries::{postgres_binaries, with_libraries},
+    home::{is_root, is_traversable},
+    process::{Process, on_free_port},
+};
+
+const USER: &str = "refrain";
+/// Ends the server at once, but lets it give its shared memory back.
+const AT_ONCE: &str = "QUIT";
+/// Lets the server write everything and close its files, without waiting for its clients.
+const GENTLY: &str = "INT";
+/// Who runs the server where we are root, which it refuses: the package's user, or one that is always there.
+const SYSTEM_USERS: [&str; 2] = ["postgres", "nobody"];
+
+/// What every private server has; the settings of a test come behind these, and win.
+const SETTINGS: [(&str, &str); 4] = [
+    ("listen_addresses", "127.0.0.1"),
+    ("unix_socket_directories", ""),
+    ("max_connections", "200"),
+    // In the folder, so that it goes with it.
+    ("dynamic_shared_memory_type", "mmap"),
+];
+
+/// A PostgreSQL in a folder and on a port of its own, with `fsync` on.
+///
+/// The user `refrain` is its superuser and needs no password; the database is called `refrain`, too.
+/// Ends, and its folder goes, when it is dropped or this process ends.
+/// The calls here block, for a second at the longest as a rule.
+#[derive(Debug)]
+pub struct PrivatePostgres {
+    process: Process,
+    binaries: PathBuf,
+    port: u16,
+    settings: Vec<(String, String)>,
+}
+
+impl PrivatePostgres {
+    /// Starts a new, empty server.
+    ///
+    /// # Errors
+    /// When there is no PostgreSQL on this machine, or it does not start; the end of its log is in the message.
+    pub fn start() -> io::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a new server with these settings, as in `("lock_timeout", "2s")`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(settings: &[(&str, &str)]) -> io::Result<Self> {
+        on_free_port(|port| Self::start_at(port, None, settings))
+    }
+
+    /// Starts a new server with its folder beneath `base`, which other users must be able to reach if we are root.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_beneath(base: &Path, settings: &[(&str, &str)]) -> io::Result<Self> {
+        if is_root() && !is_traversable(base) {
+            let message = format!(
+                "{} is closed to other users, and PostgreSQL does not run as root; name another folder",
+                base.display()
+            );
+            return Err(io::Error::other(message));
+        }
+        on_free_port(|port| Self::start_at(port, Some(base), settings))
+    }
+
+    fn start_at(port: u16, base: Option<&Path>, settings: &[(&str, &str)]) -> io::Result<Self> {
+        let binaries = postgres_binaries().ok_or_else(|| {
+            io::Error::other(
+                "there is no PostgreSQL on this machine; `cargo xtask test` brings one, \
+                 or install the package `postgresql`",
+            )
+        })?;
+        let mut server = Self {
+            process: Process::new("postgres", AT_ONCE, base)?,
+            binaries,
+            port,
+            settings: Vec::new(),
+        };
+        server.set(settings);
+        server.make()?;
+        server.run()?;
+        Ok(server)
+    }
+
+    /// Its address: `postgres://refrain@127.0.0.1:PORT/refrain`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/{USER}", self.port)
+    }
+
+    /// The port that it listens on, also after a restart.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder of its data: `pg_hba.conf` is there, and `postgresql.conf`.
+    #[must_use]
+    pub fn data_folder(&self) -> PathBuf {
+        self.process.folder().join("data")
+    }
+
+    /// The folder of the programs that it was started with.
+    #[must_use]
+    pub fn binaries(&self) -> &Path {
+        &self.binaries
+    }
+
+    /// What it has written to its log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Whether it was started and has not ended since.
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
+    }
+
+    /// Kills all its processes with SIGKILL; what it was doing is lost, what it acknowledged is not.
+    ///
+    /// # Errors
+    /// When they do not end.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.process.kill()
+    }
+
+    /// Shuts it down in good order, with its clients cut off.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.process.stop(GENTLY)
+    }
+
+    /// Stops all its processes with SIGSTOP: connections stay, nobody answers.
+    ///
+    /// # Errors
+    /// When no signal can be sent.
+    pub fn pause(&self) -> io::Result<()> {
+        self.process.signal("STOP")
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    /// When no signal can be sent.
+    pub fn resume(&self) -> io::Result<()> {
+        self.process.signal("CONT")
+    }
+
+    /// Starts it again on the same folder and port; if it still runs, it is shut down first.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.stop()?;
+        self.run()
+    }
+
+    /// As [`restart`](Self::restart), with these settings instead of those before.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart_with(&mut self, settings: &[(&str, &str)]) -> io::Result<()> {
+        self.set(settings);
+        self.restart()
+    }
+
+    fn set(&mut self, settings: &[(&str, &str)]) {
+        let owned = settings
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        self.settings = owned.collect();
+    }
+
+    /// Makes the data folder and the database in it.
+    fn make(&self) -> io::Result<()> {
+        if let Some((user, group)) = system_user()? {
+            chown(self.process.folder(), Some(user), Some(group))?;
+        }
+        let mut command = self.program("initdb")?;
+        command.arg("-D").arg(self.data_folder());
+        // Without syncs: a power cut while the folder is made makes a test fail in any case.
+        command.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"]);
+        command.args(["--locale=C.UTF-8", "--no-instructions"]);
+        self.process.run(command)?;
+        self.make_database()
+    }
+
+    fn make_database(&self) -> io::Result<()> {
+        let statement = self.process.folder().join("database.sql");
+        fs::write(&statement, format!("CREATE DATABASE {USER}\n"))?;
+        let mut command = self.program("postgres")?;
+        command.args(["--single", "-F", "-D"]);
+        command.arg(self.data_folder()).arg("postgres");
+        self.process.run_with_input(command, &statement)
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut command = self.program("postgres")?;
+        command.arg("-D").arg(self.data_folder());
+        command.args(["-p", &self.port.to_string()]);
+        let own = self
+            .settings
+            .iter()
+            .map(|(name, value)| (&**name, &**value));
+        for (name, value) in SETTINGS.into_iter().chain(own) {
+            command.args(["-c", &format!("{name}={value}")]);
+        }
+        let file = self.data_folder().join("postmaster.pid");
+        self.process
+            .start(command, |process| says_ready(&file, process))
+    }
+
+    /// One of PostgreSQL's programs, as a user that it accepts.
+    fn program(&self, name: &str) -> io::Result<Command> {
+        let program = self.binaries.join(name);
+        let command = match system_user()? {
+            None => Command::new(program),
+            Some((user, group)) => {
+                let mut command = Command::new("setpriv");
+                command.arg(format!("--reuid={user}"));
+                command.arg(format!("--regid={group}"));
+                command.args(["--clear-groups", "--"]).arg(program);
+                command
+            }
+        };
+        Ok(with_libraries(command, &self.binaries))
+    }
+}
+
+/// The server notes its process' number in the first line of this file, and its state in the eighth.
+fn says_ready(file: &Path, process: u32) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim);
+    lines.next() == Some(&process.to_string()) && lines.nth(6) == Some("ready")
+}
+
+/// Who runs the server instead of root: user and group. `None` where we are not root.
+fn system_user() -> io::Result<Option<(u32, u32)>> {
+    if !is_root() {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd")?;
+    let found = SYSTEM_USERS.iter().find_map(|name| find_user(&users, name));
+    let missing =
+        || io::Error::other("PostgreSQL does not run as root, and there is no other user");
+    found.map(Some).ok_or_else(missing)
+}
+
+/// As in `postgres:x:106:112:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash`.
+fn find_user(users: &str, name: &str) -> Option<(u32, u32)> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        fields.next().filter(|found| *found == name)?;
+        let user = fields.nth(1)?.parse().ok()?;
+        let group = fields.next()?.parse().ok()?;
+        Some((user, group))
+    })
+}

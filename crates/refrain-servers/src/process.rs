@@ -1,0 +1,216 @@
+//! A server that runs: what all private servers share.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::{guard::Guard, home::Home};
+
+const PAUSE: Duration = Duration::from_millis(10);
+/// A minute: a slow machine that replays a long log.
+const PAUSES_MAX: u32 = 6_000;
+/// How much of a log an error shows.
+const TAIL_LINES: usize = 20;
+const PORT_TRIES_MAX: u32 = 5;
+const PORT_TAKEN: &str = "ddress already in use";
+
+const GUARD: &str = include_str!("guard.sh");
+
+/// The processes of one server, its folder, and who sees to their end.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: &'static str,
+    home: Home,
+    child: Option<Child>,
+    /// `None` only while it is dropped.
+    guard: Option<Guard>,
+}
+
+impl Process {
+    /// Makes the folder; nothing runs yet. `signal` ends such a server within a moment.
+    pub(crate) fn new(name: &'static str, signal: &str, base: Option<&Path>) -> io::Result<Self> {
+        let home = Home::new(name, base)?;
+        let arguments = [home.folder().as_os_str(), OsStr::new(signal)];
+        let guard = match Guard::new(GUARD, &arguments) {
+            Ok(guard) => guard,
+            Err(error) => {
+                fs::remove_dir(home.folder())?;
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            name,
+            home,
+            child: None,
+            guard: Some(guard),
+        })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.home.folder()
+    }
+
+    /// Starts the server and waits until `is_ready`, which is given the process' number.
+    pub(crate) fn start(
+        &mut self,
+        mut command: Command,
+        is_ready: impl Fn(u32) -> bool,
+    ) -> io::Result<()> {
+        self.run_in_folder(&mut command)?;
+        let mut child = command.spawn().map_err(|error| self.failed(&error))?;
+        for _ in 0..PAUSES_MAX {
+            if let Some(status) = child.try_wait()? {
+                return Err(self.failed(&format!("it ended with {status}")));
+            }
+            if is_ready(child.id()) {
+                self.child = Some(child);
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
+        }
+        child.kill()?;
+        child.wait()?;
+        Err(self.failed(&"it was not ready within a minute"))
+    }
+
+    /// Runs a program to its end, which must be a good one.
+    pub(crate) fn run(&self, command: Command) -> io::Result<()> {
+        self.run_with_input(command, Path::new("/dev/null"))
+    }
+
+    /// As [`run`](Self::run), with a file for it to read.
+    pub(crate) fn run_with_input(&self, mut command: Command, input: &Path) -> io::Result<()> {
+        self.run_in_folder(&mut command)?;
+        command.stdin(File::open(input)?);
+        let status = command.status().map_err(|error| self.failed(&error))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(self.failed(&format!("{command:?} ended with {status}"))),
+        }
+    }
+
+    /// What works in the folder is what the guard ends.
+    fn run_in_folder(&self, command: &mut Command) -> io::Result<()> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
+        command
+            .current_dir(self.folder())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        Ok(())
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder().join("log")
+    }
+
+    /// What the server wrote so far.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn failed(&self, why: &dyn std::fmt::Display) -> io::Error {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
+        let name = self.name;
+        io::Error::other(format!("{name} could not be started: {why}\n{tail}"))
+    }
+
+    /// Sends a signal to every process of the server.
+    pub(crate) fn signal(&self, signal: &str) -> io::Result<()> {
+        send(signal, &self.processes())
+    }
+
+    /// Asks the server to end, and waits until it has.
+    pub(crate) fn stop(&mut self, signal: &str) -> io::Result<()> {
+        self.signal("CONT")?;
+        if let Some(child) = &self.child {
+            send(signal, &[child.id()])?;
+        }
+        self.wait(|_| Ok(()))
+    }
+
+    /// Ends every process of the server at once, without a chance to clean up.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        // Again and again: the server may start another child in the moment between.
+        self.wait(|server| server.signal("KILL"))
+    }
+
+    fn wait(&mut self, insist: impl Fn(&Self) -> io::Result<()>) -> io::Result<()> {
+        for _ in 0..PAUSES_MAX {
+            insist(self)?;
+            if !self.is_running() && self.processes().is_empty() {
+                self.child = None;
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
+        }
+        let message = format!("{} did not end within a minute", self.name);
+        Err(io::Error::other(message))
+    }
+
+    /// Whether it was started and has not ended since.
+    pub(crate) fn is_running(&mut self) -> bool {
+        let child = self.child.as_mut();
+        child.is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Those who work in the folder: the server and its children.
+    fn processes(&self) -> Vec<u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter(|number| self.is_ours(*number)).collect()
+    }
+
+    fn is_ours(&self, number: u32) -> bool {
+        let folder = fs::read_link(format!("/proc/{number}/cwd"));
+        folder.is_ok_and(|folder| folder.starts_with(self.folder()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        if let Some(mut child) = self.child.take() {
+            // The guard has ended it; this takes its last word.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The shell's own `kill`: the standard library sends no signal but KILL.
+fn send(signal: &str, processes: &[u32]) -> io::Result<()> {
+    if processes.is_empty() {
+        return Ok(());
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "kill -s \"$0\" \"$@\"", signal]);
+    command.args(processes.iter().map(u32::to_string));
+    // That one of them has ended meanwhile is no failure.
+    command.stderr(Stdio::null()).status().map(|_| ())
+}
+
+/// Tries another port if somebody else takes one in the moment between.
+pub(crate) fn on_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Result<T> {
+    let mut tries = 1;
+    loop {
+        match start(crate::free_port()?) {
+            Err(error) if tries < PORT_TRIES_MAX && error.to_string().contains(PORT_TAKEN) => {
+                tries += 1;
+            }
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A crash test is worth what its server does: one that was not really killed, or came up empty, proves nothing.
+//! And a machine that runs the tests every hour must not fill up with servers and folders.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use refrain_servers::{PrivatePostgres, PrivateRedis};
+
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How many processes work in a folder.
+fn processes_in(folder: &Path) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let folders = entries.filter_map(|entry| std::fs::read_link(entry.path().join("cwd")).ok());
+    folders.filter(|cwd| cwd.starts_with(folder)).count()
+}
+
+/// What Redis says to one command within a moment.
+fn redis(port: u16, command: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+        .write_all(format!("{command}\r\n").as_bytes())
+        .unwrap();
+    let mut answer = [0; 256];
+    let len = stream.read(&mut answer).unwrap_or(0);
+    String::from_utf8_lossy(&answer[..len]).into_owned()
+}
+
+/// What PostgreSQL says to a first message that asks for TLS: a yes or a no, if it answers at all.
+fn postgres_answers(port: u16) -> bool {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).unwrap();
+    stream.read_exact(&mut [0]).is_ok()
+}
+
+fn file_of(server: &PrivatePostgres) -> PathBuf {
+    server.data_folder().join("PG_VERSION")
+}
+
+#[test]
+fn a_redis_that_is_killed_comes_back_with_what_it_acknowledged() {
+    let mut server = PrivateRedis::start().unwrap();
+    assert_eq!(redis(server.port(), "SET a b"), "+OK\r\n");
+    server.kill().unwrap();
+    assert!(!server.is_running());
+    assert!(TcpStream::connect(("127.0.0.1", server.port())).is_err());
+    server.restart().unwrap();
+    assert_eq!(redis(server.port(), "GET a"), "$1\r\nb\r\n");
+}
+
+#[test]
+fn a_redis_takes_the_settings_of_the_test() {
+    let settings = [
+        ("appendfsync", "everysec"),
+        ("maxmemory-policy", "allkeys-lru"),
+    ];
+    let mut server = PrivateRedis::start_with(&settings).unwrap();
+    let everysec = redis(server.port(), "CONFIG GET appendfsync");
+    assert!(everysec.contains("everysec"), "{everysec}");
+    server.restart_with(&[("requirepass", "open")]).unwrap();
+    assert!(redis(server.port(), "PING").starts_with("-NOAUTH"));
+}
+
+#[test]
+fn a_server_that_is_paused_answers_when_it_goes_on() {
+    let server = PrivateRedis::start().unwrap();
+    server.pause().unwrap();
+    assert_eq!(redis(server.port(), "PING"), "");
+    server.resume().unwrap();
+    assert_eq!(redis(server.port(), "PING"), "+PONG\r\n");
+}
+
+#[test]
+fn a_postgres_is_killed_restarted_and_paused_with_all_its_processes() {
+    let mut server = PrivatePostgres::start_with(&[("log_checkpoints", "on")]).unwrap();
+    let folder = server.data_folder();
+    assert!(postgres_answers(server.port()));
+    assert!(processes_in(&folder) > 1);
+    server.kill().unwrap();
+    assert_eq!(processes_in(&folder), 0);
+    server.restart().unwrap();
+    assert!(
+        server.log().contains("automatic recovery"),
+        "{}",
+        server.log()
+    );
+    server.pause().unwrap();
+    assert!(!postgres_answers(server.port()));
+    server.resume().unwrap();
+    assert!(postgres_answers(server.port()));
+    server.restart_with(&[]).unwrap();
+    assert!(server.log().contains("database system is shut down"));
+}
+
+#[test]
+fn a_server_that_is_dropped_leaves_nothing_even_if_it_is_paused() {
+    let server = PrivatePostgres::start().unwrap();
+    let (folder, file) = (server.data_folder(), file_of(&server));
+    assert!(file.exists());
+    server.pause().unwrap();
+    drop(server);
+    assert_eq!(processes_in(&folder), 0);
+    assert!(!folder.parent().unwrap().exists());
+}
+
+#[test]
+fn settings_that_no_server_takes_are_named_with_the_log() {
+    let error = PrivatePostgres::start_with(&[("no_such_setting", "1")]).unwrap_err();
+    assert!(error.to_string().contains("no_such_setting"), "{error}");
+    let error = PrivateRedis::start_with(&[("no-such-setting", "1")]).unwrap_err();
+    assert!(error.to_string().contains("no-such-setting"), "{error}");
+}
+
+/// Runs only in the process that the test below starts: tells where its server is, and waits to be killed.
+#[test]
+fn child_that_holds_a_server_until_it_is_killed() {
+    if std::env::var_os("REFRAIN_HOLD_A_SERVER").is_some() {
+        let server = PrivatePostgres::start().unwrap();
+        println!("folder {}", server.data_folder().display());
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_no_server_behind() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child_that_holds_a_server", "--nocapture"])
+        .env("REFRAIN_HOLD_A_SERVER", "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut lines = std::io::BufRead::lines(output).map_while(Result::ok);
+    let folder = lines.find_map(|line| Some(line.split_once("folder ")?.1.to_owned()));
+    let folder = PathBuf::from(folder.expect("a server"));
+    assert!(processes_in(&folder) > 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for _ in 0..500 {
+        if processes_in(&folder) == 0 && !folder.exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} processes are left", processes_in(&folder));
+}
