@@ -35,7 +35,7 @@ local function load()
   if not raw then
     return nil
   end
-  if #raw > 1 and string.byte(raw, 1) > VERSION then
+  if #raw > 18 and string.byte(raw, 1) > VERSION and string.sub(raw, 3, 18) == id then
     return nil, 'version'
   end
   local state = string.sub(raw, 2, 2)

@@ -20,6 +20,10 @@ pub(super) fn print(
     let _ = writeln!(text, "upstream {upstream}");
     let store = redacted(&settings.store.join(", "));
     let _ = writeln!(text, "store {store}: {}", promise(engine));
+    let losses = engine.store().losses();
+    if !losses.is_empty() {
+        let _ = writeln!(text, "  it may lose what it acknowledged: {losses}");
+    }
     let _ = writeln!(text, "\nguarded, first match counts:");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));

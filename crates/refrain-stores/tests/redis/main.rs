@@ -2,5 +2,13 @@
 
 #![cfg(feature = "redis")]
 
+mod cancelled;
+mod cluster;
 mod conformance;
+mod crash;
+mod damage;
+mod ends;
+mod refused;
+mod sentinel;
+mod sharing;
 mod support;

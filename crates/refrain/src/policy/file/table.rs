@@ -15,15 +15,11 @@ use super::{
 use crate::policy::suggest;
 
 /// Settings that later versions will have, and why this one refuses them.
-const LATER: [(&str, &str); 3] = [
+const LATER: [(&str, &str); 2] = [
     ("receipts", "receipts need a transactional store"),
     (
         "replay_probe",
         "asking the upstream before a replay is not built yet",
-    ),
-    (
-        "accept_lossy_claims",
-        "no store of this version loses claims",
     ),
 ];
 
