@@ -1,6 +1,6 @@
 -- Asks for the right to run.
 -- ARGV: 3 fingerprint and credential as a head has them, 4 claimant, 5 guarantee, 6 attempts_max,
--- 7 lease, 8 settle_after, 9 a nonce. KEYS: 3 the store's mark, where it can be asked in the same script.
+-- 7 lease, 8 settle_after, 9 a nonce, 10 the fence of the attempt that it stands in for, or nothing. KEYS: 3 the store's mark, where it can be asked in the same script.
 
 local about, claimant = id .. ARGV[3], ARGV[4]
 local guarantee, lease = tonumber(ARGV[5]), tonumber(ARGV[7])
@@ -30,18 +30,29 @@ local function regrant(r)
   return { 'G', r.fence, r.attempts }
 end
 
-local function takeover(r)
-  if guarantee ~= AT_LEAST_ONCE then
-    r.state, r.reason = 'D', LAPSED
-    save(r)
-    return doubt(r)
-  end
+local function next_grant(r)
   local subject = r.about
   if string.byte(subject, 33) == 0 then
     subject = string.sub(subject, 1, 32) .. string.sub(about, 33)
   end
   local last = struct.unpack('>I8', r.fence, 5)
   return grant(subject, r.attempts + 1, last)
+end
+
+local function takeover(r)
+  if guarantee == AT_LEAST_ONCE then
+    return next_grant(r)
+  end
+  r.state, r.reason = 'D', LAPSED
+  save(r)
+  return doubt(r)
+end
+
+-- Under exactly-once an attempt in doubt may be stood in for once its receipt is known not to be there;
+-- who writes no receipt waits until it can no longer act.
+local function may_be_overtaken(r)
+  return r.guarantee == EXACTLY_ONCE and ARGV[10] == r.fence and r.attempts < r.attempts_max
+    and (guarantee == EXACTLY_ONCE or r.settles <= now)
 end
 
 local r, trouble = load()
@@ -73,6 +84,9 @@ if r.state == 'I' then
   return { 'I', left(r.lease_ends) }
 end
 if r.state == 'D' then
+  if may_be_overtaken(r) then
+    return next_grant(r)
+  end
   return doubt(r)
 end
 if r.state == 'T' then

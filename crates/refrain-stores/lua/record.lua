@@ -15,7 +15,8 @@
 local VERSION = 1
 local LENGTHS = { I = 96, D = 89, C = 75, T = 51 }
 local HOLD = '>c16c8BI2I2I8I8'
-local AT_LEAST_ONCE, LAPSED = 1, 1
+local AT_LEAST_ONCE, EXACTLY_ONCE = 1, 2
+local LAPSED, FAILED = 1, 7
 -- An outcome outlives its retention by this, so that it is there for as long as the record says so.
 local GRACE = 60000
 

@@ -28,6 +28,16 @@ local function drop()
   return applied()
 end
 
+-- The proof is about this attempt alone: under exactly-once those before it may still commit.
+local function release(r)
+  if r.guarantee == EXACTLY_ONCE and r.attempts > 1 then
+    r.state, r.reason, r.attempts = 'D', FAILED, r.attempts - 1
+    save(r)
+    return applied()
+  end
+  return drop()
+end
+
 local function doubt(r)
   if r.state == 'C' then
     return { 'F' }
@@ -64,6 +74,6 @@ elseif how == 'D' then
 elseif how == 'N' then
   return never_happened(r)
 elseif stands_under(r, fence) then
-  return drop()
+  return release(r)
 end
 return { 'F' }

@@ -17,6 +17,9 @@ use refrain::{
     store::{AnyStore, embedded},
 };
 
+#[cfg(feature = "postgres")]
+pub mod receipts;
+
 #[cfg(feature = "redis")]
 pub mod redis;
 

@@ -381,6 +381,10 @@ impl Shared {
             .arg(millis(claim.lease))
             .arg(millis(claim.settle_after))
             .arg(&rand::random::<u32>().to_be_bytes()[..]);
+        match claim.overtakes {
+            Some(fence) => call.arg(&codec::fence_bytes(fence)[..]),
+            None => call.arg(""),
+        };
         call
     }
 

@@ -24,6 +24,9 @@ use crate::{
     store::{AnyStore, Store as _},
 };
 
+mod address;
+pub use address::Address;
+
 mod class;
 pub use class::Class;
 

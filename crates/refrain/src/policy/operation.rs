@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Serialize, Serializer};
 
-use super::{Class, Ending, Pattern, Probe, Statuses, Terms, status};
+use super::{Address, Class, Ending, Pattern, Probe, Statuses, Terms, status};
 use crate::{
     Guarantee, Result, fingerprint,
     key::{CredentialPart, ScopePart, Source, Syntax},
@@ -80,6 +80,8 @@ pub struct Operation {
     /// How to learn what became of an indeterminate one.
     #[serde(serialize_with = "as_optional_text")]
     pub probe: Option<Probe>,
+    /// Where the receipts are that an exactly-once operation commits together with its effect.
+    pub receipts: Option<Address>,
     /// Whether every ending is written to the audit log.
     pub audit: bool,
 }
@@ -194,6 +196,12 @@ impl Operation {
             && !self.accept_lossy_claims
     }
 
+    /// Whether its receipts tell what became of it.
+    #[must_use]
+    pub fn is_receipted(&self) -> bool {
+        self.guarded && self.terms.guarantee == Guarantee::ExactlyOnce
+    }
+
     /// Larger for the operation that lets less through.
     pub(super) fn strictness(&self) -> impl Ord + use<> {
         (
@@ -238,6 +246,7 @@ impl Default for Operation {
             on_store_failure: OnStoreFailure::default(),
             accept_lossy_claims: false,
             probe: None,
+            receipts: None,
             audit: false,
         }
     }

@@ -15,8 +15,7 @@ use super::{
 use crate::policy::suggest;
 
 /// Settings that later versions will have, and why this one refuses them.
-const LATER: [(&str, &str); 2] = [
-    ("receipts", "receipts need a transactional store"),
+const LATER: [(&str, &str); 1] = [
     (
         "replay_probe",
         "asking the upstream before a replay is not built yet",
