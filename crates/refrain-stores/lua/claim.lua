@@ -1,18 +1,19 @@
--- Asks for the right to run.
--- ARGV: 3 fingerprint and credential as a head has them, 4 claimant, 5 guarantee, 6 attempts_max,
--- 7 lease, 8 settle_after, 9 a nonce, 10 the fence of the attempt that it stands in for, or nothing. KEYS: 3 the store's mark, where it can be asked in the same script.
+-- Asks for the right to run; what is left when the key is not new.
 
-local about, claimant = id .. ARGV[3], ARGV[4]
-local guarantee, lease = tonumber(ARGV[5]), tonumber(ARGV[7])
+local about, claimant = ARGV[2], sub(ARGV[3], 1, 8)
+local guarantee, lease = string.byte(ARGV[3], 9), tonumber(ARGV[5])
 
--- The server's time in microseconds counts grants: it goes on where a failover has lost the last of them.
+local function has_credential(subject)
+  return string.byte(subject, 33) == 1
+end
+
 local function grant(subject, attempt, last)
   local counter = math.max(micros, last + 1)
-  local settle_after = tonumber(ARGV[8])
-  local fence = struct.pack('>I4I8', 1, counter) .. ARGV[9]
+  local attempts_max, settle_after = struct.unpack('>I2I8', ARGV[3], 12)
+  local fence = struct.pack('>I4I8c4', 1, counter, ARGV[4])
   save({
     state = 'I', about = subject, fence = fence, claimant = claimant, guarantee = guarantee,
-    attempts = attempt, attempts_max = tonumber(ARGV[6]), settle_after = settle_after,
+    attempts = attempt, attempts_max = attempts_max, settle_after = settle_after,
     settles = now + settle_after, lease_ends = now + lease,
   })
   return { 'G', fence, attempt }
@@ -32,8 +33,8 @@ end
 
 local function next_grant(r)
   local subject = r.about
-  if string.byte(subject, 33) == 0 then
-    subject = string.sub(subject, 1, 32) .. string.sub(about, 33)
+  if not has_credential(subject) then
+    subject = sub(subject, 1, 32) .. sub(about, 33)
   end
   local last = struct.unpack('>I8', r.fence, 5)
   return grant(subject, r.attempts + 1, last)
@@ -51,28 +52,23 @@ end
 -- Under exactly-once an attempt in doubt may be stood in for once its receipt is known not to be there;
 -- who writes no receipt waits until it can no longer act.
 local function may_be_overtaken(r)
-  return r.guarantee == EXACTLY_ONCE and ARGV[10] == r.fence and r.attempts < r.attempts_max
+  return r.guarantee == EXACTLY_ONCE and ARGV[7] == r.fence and r.attempts < r.attempts_max
     and (guarantee == EXACTLY_ONCE or r.settles <= now)
 end
 
 local r, trouble = load()
 if trouble then
-  return { '!', trouble }
+  return trouble
 end
 r = aged(r)
 if not r then
-  -- A server that has lost the mark has lost records with it: what ran must not run again.
-  if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
-    return { '!', 'lost' }
-  end
   return grant(about, 1, 0)
 end
-if string.byte(about, 33) == 1 and string.byte(r.about, 33) == 1
-  and string.sub(about, 34) ~= string.sub(r.about, 34) then
-  return { 'O' }
+if has_credential(about) and has_credential(r.about) and sub(about, 34) ~= sub(r.about, 34) then
+  return 'O'
 end
-if string.sub(about, 17, 32) ~= string.sub(r.about, 17, 32) then
-  return { 'M' }
+if sub(about, 17, 32) ~= sub(r.about, 17, 32) then
+  return 'M'
 end
 if r.state == 'I' then
   if r.claimant == claimant then
@@ -80,6 +76,11 @@ if r.state == 'I' then
   end
   if r.lease_ends <= now then
     return takeover(r)
+  end
+  -- Only where somebody waits is the settlement told to anybody.
+  if ARGV[8] == '1' and not r.is_waited_for then
+    r.is_waited_for = true
+    save(r)
   end
   return { 'I', left(r.lease_ends) }
 end
@@ -90,10 +91,10 @@ if r.state == 'D' then
   return doubt(r)
 end
 if r.state == 'T' then
-  return { 'X' }
+  return 'X'
 end
-local outcome = redis.call('GET', outcome_key)
+local outcome = redis.call('GET', KEYS[2])
 if not outcome then
-  return { '!', 'outcome' }
+  return '!outcome'
 end
 return { 'R', r.fence, outcome }

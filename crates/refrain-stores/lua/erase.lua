@@ -2,14 +2,14 @@
 
 local r, trouble = load()
 if trouble then
-  return { '!', trouble }
+  return trouble
 end
 r = aged(r)
 if not r then
-  return { 'N' }
+  return 'N'
 end
 if r.state == 'C' or r.state == 'T' then
-  redis.call('DEL', key, outcome_key)
-  return { 'A' }
+  redis.call('DEL', key, KEYS[2])
+  return 'A'
 end
-return { r.state }
+return r.state

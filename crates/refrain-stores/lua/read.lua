@@ -2,16 +2,16 @@
 
 local r, trouble = load()
 if trouble then
-  return { '!', trouble }
+  return trouble
 end
 if not r then
-  return { 'N' }
+  return 'N'
 end
 local outcome = ''
 if r.state == 'C' and r.retention_ends > now then
-  outcome = redis.call('GET', outcome_key)
+  outcome = redis.call('GET', KEYS[2])
   if not outcome then
-    return { '!', 'outcome' }
+    return '!outcome'
   end
 end
-return { 'A', string.format('%.0f', now), r.raw, outcome }
+return { 'A', string.format('%.0f', now), raw, outcome }

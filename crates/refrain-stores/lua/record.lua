@@ -1,95 +1,79 @@
--- What every script begins with: the record's bytes, the clock, and what time makes of a record.
+-- The record as a whole, for everything but the common: what it is, what time makes of it, how it is written.
 -- Decides as `record::step` of the library does; the conformance suite holds one against the other.
---
--- KEYS: 1 the record, 2 its outcome, in the same slot. ARGV: 1 the record's identity, 2 the moment in
--- milliseconds where a test says it, else empty: then the server's own clock counts.
---
--- A record is a head of 43 bytes, what its state adds, and 8 characters of a digest over both:
---   head: version, state, identity (16), fingerprint (16), whether there is a credential, credential (8)
---   I in flight:     fence (16) claimant (8) guarantee attempts (2) attempts_max (2) settle_after (8) settles (8) lease_ends (8)
---   D indeterminate: the same without lease_ends, then the reason
---   C completed:     fence (16) retention_ends (8) remember_ends (8); the outcome has a key of its own
---   T tombstone:     remember_ends (8)
--- Numbers are big-endian, moments and spans in milliseconds.
 
-local VERSION = 1
-local LENGTHS = { I = 96, D = 89, C = 75, T = 51 }
-local HOLD = '>c16c8BI2I2I8I8'
 local AT_LEAST_ONCE, EXACTLY_ONCE = 1, 2
 local LAPSED, FAILED = 1, 7
--- An outcome outlives its retention by this, so that it is there for as long as the record says so.
-local GRACE = 60000
-
-local key, outcome_key, id = KEYS[1], KEYS[2], ARGV[1]
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local is_tested = ARGV[2] ~= ''
-local now = is_tested and tonumber(ARGV[2]) or math.floor(micros / 1000)
+local id = sub(ARGV[2], 1, 16)
 
 local function digest(body)
-  return string.sub(redis.sha1hex(body), 1, 8)
+  return sub(redis.sha1hex(body), 1, 8)
 end
 
--- The record, or nothing; and what is wrong with it, if anything is.
+-- What is wrong with the bytes of the record, if anything is.
+local function trouble_of()
+  if #raw ~= 112 or sub(raw, 81, 88) ~= digest(sub(raw, 3, 80)) then
+    return 'damaged'
+  end
+  if sub(raw, 3, 18) ~= id then
+    return 'foreign'
+  end
+  if string.byte(raw, 1) > 1 then
+    return 'version'
+  end
+  local one, two, sum = struct.unpack('>I8I8I8', raw, 89)
+  local state = string.byte(raw, 2)
+  if string.byte(raw, 1) ~= 1 or one + two + state ~= sum or not string.find('IiDC', string.char(state), 1, true) then
+    return 'damaged'
+  end
+end
+
+-- The record, or nothing; and what is wrong with it.
 local function load()
-  local raw = redis.call('GET', key)
   if not raw then
     return nil
   end
-  if #raw > 18 and string.byte(raw, 1) > VERSION and string.sub(raw, 3, 18) == id then
-    return nil, 'version'
+  local trouble = trouble_of()
+  if trouble then
+    return nil, '!' .. trouble
   end
-  local state = string.sub(raw, 2, 2)
-  local length = LENGTHS[state]
-  if not length or #raw ~= length + 8 or string.byte(raw, 1) ~= VERSION
-    or string.sub(raw, -8) ~= digest(string.sub(raw, 1, length)) then
-    return nil, 'damaged'
-  end
-  if string.sub(raw, 3, 18) ~= id then
-    return nil, 'foreign'
-  end
-  local r = { raw = raw, state = state, about = string.sub(raw, 3, 43) }
-  if state == 'I' or state == 'D' then
-    r.fence, r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.settles =
-      struct.unpack(HOLD, raw, 44)
-    if state == 'I' then
-      r.lease_ends = struct.unpack('>I8', raw, 89)
-    else
-      r.reason = string.byte(raw, 89)
-    end
-  elseif state == 'C' then
-    r.fence, r.retention_ends, r.remember_ends = struct.unpack('>c16I8I8', raw, 44)
+  local r = { state = sub(raw, 2, 2), about = sub(raw, 3, 43) }
+  r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.fence =
+    struct.unpack('>c8BI2I2I8c16', raw, 44)
+  local one, two = struct.unpack('>I8I8', raw, 89)
+  if r.state == 'C' then
+    r.retention_ends, r.remember_ends = one, two
+  elseif r.state == 'D' then
+    r.settles, r.reason = one, two
   else
-    r.remember_ends = struct.unpack('>I8', raw, 44)
+    r.settles, r.lease_ends = one, two
+    r.is_waited_for = r.state == 'i'
+    r.state = 'I'
   end
   return r
 end
 
-local function body_of(r)
-  local head = string.char(VERSION) .. r.state .. r.about
-  if r.state == 'C' then
-    return head .. struct.pack('>c16I8I8', r.fence, r.retention_ends, r.remember_ends)
-  end
-  local hold = struct.pack(HOLD, r.fence, r.claimant, r.guarantee, r.attempts, r.attempts_max,
-    r.settle_after, r.settles)
-  if r.state == 'I' then
-    return head .. hold .. struct.pack('>I8', r.lease_ends)
-  end
-  return head .. hold .. string.char(r.reason)
-end
-
 -- Only what has ended may be forgotten by the server itself, and only when the record says so.
 local function put(name, value, ends)
-  if ends and not is_tested then
-    redis.call('SET', name, value, 'PXAT', string.format('%.0f', ends))
+  if ends and ARGV[1] == '' then
+    redis.call('SET', name, value, 'PXAT', ends)
   else
     redis.call('SET', name, value)
   end
 end
 
 local function save(r)
-  local body = body_of(r)
-  put(key, body .. digest(body), r.remember_ends)
+  local state, one, two = r.state, r.settles, r.lease_ends
+  if state == 'C' then
+    one, two = r.retention_ends, r.remember_ends
+  elseif state == 'D' then
+    two = r.reason
+  elseif r.is_waited_for then
+    state = 'i'
+  end
+  local body = r.about .. struct.pack('>c8BI2I2I8c16', r.claimant, r.guarantee, r.attempts, r.attempts_max,
+    r.settle_after, r.fence)
+  local moments = struct.pack('>I8I8I8', one, two, one + two + string.byte(state))
+  put(key, '\1' .. state .. body .. digest(body) .. moments, r.remember_ends)
 end
 
 local function may_be_taken_over(r)
@@ -105,13 +89,13 @@ local function aged(r)
     if r.lease_ends <= now and not may_be_taken_over(r) then
       r.state, r.reason = 'D', LAPSED
     end
-  elseif r.state == 'C' or r.state == 'T' then
+  elseif r.state == 'C' then
     if r.remember_ends <= now then
       return nil
     end
-    if r.state == 'C' and r.retention_ends <= now then
+    if r.retention_ends <= now then
       r.state, r.fence = 'T', nil
-      r.about = string.sub(r.about, 1, 32) .. string.rep('\0', 9)
+      r.about = sub(r.about, 1, 32) .. string.rep('\0', 9)
     end
   end
   return r

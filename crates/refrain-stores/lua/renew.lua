@@ -2,14 +2,14 @@
 
 local r, trouble = load()
 if trouble then
-  return { '!', trouble }
+  return trouble
 end
 r = aged(r)
 if not r or not stands_under(r, ARGV[3]) then
-  return { 'F' }
+  return 'F'
 end
 r.state = 'I'
-r.lease_ends = now + tonumber(ARGV[4])
+r.lease_ends = now + ARGV[4]
 r.settles = math.max(r.settles, now + r.settle_after)
 save(r)
-return { 'A' }
+return 'A'

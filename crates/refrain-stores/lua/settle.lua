@@ -1,35 +1,36 @@
--- Ends a claim.
--- ARGV: 3 fence, 4 how: C complete, R release, D doubt, N never happened, 5 whether those who wait elsewhere are told.
--- C: 6 retention, 7 remember, 8 the fence and the outcome. D: 6 the reason.
+-- Ends a claim; what is left when it is no completion of one in flight for which nobody waits.
 
-local fence, how = ARGV[3], ARGV[4]
+local r, trouble = load()
+if trouble then
+  return trouble
+end
 
 -- A user without rights to the channel settles all the same: who waits looks again now and then.
 local function applied()
-  if ARGV[5] == '1' then
+  if r.is_waited_for then
     redis.pcall('PUBLISH', key, '')
   end
-  return { 'A' }
+  return 'A'
 end
 
-local function complete(r)
+local function complete()
   -- A completed outcome never changes.
   if r.state ~= 'C' then
-    local retention_ends = now + tonumber(ARGV[6])
-    r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + tonumber(ARGV[7])
+    local retention_ends = now + ARGV[5]
+    r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + ARGV[6]
     save(r)
-    put(outcome_key, ARGV[8], retention_ends + GRACE)
+    put(KEYS[2], ARGV[7], retention_ends + GRACE)
   end
   return applied()
 end
 
 local function drop()
-  redis.call('DEL', key, outcome_key)
+  redis.call('DEL', key, KEYS[2])
   return applied()
 end
 
 -- The proof is about this attempt alone: under exactly-once those before it may still commit.
-local function release(r)
+local function release()
   if r.guarantee == EXACTLY_ONCE and r.attempts > 1 then
     r.state, r.reason, r.attempts = 'D', FAILED, r.attempts - 1
     save(r)
@@ -38,20 +39,20 @@ local function release(r)
   return drop()
 end
 
-local function doubt(r)
+local function doubt()
   if r.state == 'C' then
-    return { 'F' }
+    return 'F'
   end
   if r.state == 'I' and not may_be_taken_over(r) then
-    r.state, r.reason = 'D', tonumber(ARGV[6])
+    r.state, r.reason = 'D', tonumber(ARGV[5])
     save(r)
   end
   return applied()
 end
 
-local function never_happened(r)
+local function never_happened()
   if r.state ~= 'D' then
-    return { 'F' }
+    return 'F'
   end
   if r.settles > now then
     return { 'E', left(r.settles) }
@@ -59,21 +60,17 @@ local function never_happened(r)
   return drop()
 end
 
-local r, trouble = load()
-if trouble then
-  return { '!', trouble }
-end
 r = aged(r)
 if not r or r.fence ~= fence then
-  return { 'F' }
+  return 'F'
 end
 if how == 'C' then
-  return complete(r)
+  return complete()
 elseif how == 'D' then
-  return doubt(r)
+  return doubt()
 elseif how == 'N' then
-  return never_happened(r)
+  return never_happened()
 elseif stands_under(r, fence) then
-  return release(r)
+  return release()
 end
-return { 'F' }
+return 'F'

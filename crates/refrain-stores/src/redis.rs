@@ -281,10 +281,17 @@ impl Shared {
         match &self.link {
             // The mark lies in another slot of a cluster, and cannot be asked for.
             Link::Line(_) if name == Name::Claim => {
-                scripts.call(name, &[&key, &outcome, mark], id, now)
+                scripts.call(name, &[&key, &outcome, mark], now)
             }
-            _ => scripts.call(name, &[&key, &outcome], id, now),
+            _ => scripts.call(name, &[&key, &outcome], now),
         }
+    }
+
+    /// As [`call`](Self::call), with the identity behind it.
+    fn call_of(&self, name: Name, id: RecordId) -> Cmd {
+        let mut call = self.call(name, id);
+        call.arg(&id.0[..]);
+        call
     }
 
     /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
@@ -328,12 +335,9 @@ impl Shared {
 
     fn answer(&self, answer: Result<Value, Trouble>, id: RecordId) -> Result<Answer> {
         let value = answer.map_err(|trouble| trouble.error(&self.shown))?;
-        let mut answer = Answer::read(value).ok_or_else(|| trouble::unheard_of(id))?;
+        let answer = Answer::read(value).ok_or_else(|| trouble::unheard_of(id))?;
         match answer.letter {
-            b'!' => {
-                let what = answer.bytes().unwrap_or_default();
-                Err(trouble::found(&what, id, &self.shown))
-            }
+            b'!' => Err(trouble::found(&answer.rest, id, &self.shown)),
             _ => Ok(answer),
         }
     }
@@ -365,7 +369,7 @@ impl Shared {
     }
 
     async fn read_all(&self, ids: &[RecordId]) -> Result<Vec<Result<Option<Reading>>>> {
-        let call = |id: &RecordId| (*id, self.call(Name::Read, *id));
+        let call = |id: &RecordId| (*id, self.call_of(Name::Read, *id));
         let calls: Vec<_> = ids.iter().map(call).collect();
         let answers = self.run_all(&calls).await?;
         let read = |(id, answer): (&RecordId, Result<Answer>)| reading(answer?, *id);
@@ -374,24 +378,23 @@ impl Shared {
 
     fn claim_call(&self, claim: &Claim) -> Cmd {
         let mut call = self.call(Name::Claim, claim.id);
-        call.arg(&codec::subject(claim.fingerprint, claim.credential)[..])
-            .arg(&claim.claimant.0.to_be_bytes()[..])
-            .arg(codec::guarantee_code(claim.guarantee))
-            .arg(claim.attempts_max)
+        let settle_after = millis(claim.settle_after);
+        call.arg(&codec::about(claim)[..])
+            .arg(&codec::terms(claim, settle_after)[..])
+            .arg(&rand::random::<u32>().to_be_bytes()[..])
             .arg(millis(claim.lease))
-            .arg(millis(claim.settle_after))
-            .arg(&rand::random::<u32>().to_be_bytes()[..]);
+            .arg(settle_after);
         match claim.overtakes {
             Some(fence) => call.arg(&codec::fence_bytes(fence)[..]),
             None => call.arg(""),
         };
+        call.arg(if self.ear.is_some() { "1" } else { "" });
         call
     }
 
     fn settle_call(&self, id: RecordId, fence: Fence, end: Settlement) -> Cmd {
-        let mut call = self.call(Name::Settle, id);
+        let mut call = self.call_of(Name::Settle, id);
         let bytes = codec::fence_bytes(fence);
-        let tells = if self.ear.is_some() { "1" } else { "" };
         call.arg(&bytes[..]);
         match end.sealed(id) {
             Settlement::Complete {
@@ -401,19 +404,18 @@ impl Shared {
             } => {
                 let kept = [&bytes[..], outcome.encoded()].concat();
                 call.arg("C")
-                    .arg(tells)
                     .arg(millis(retention))
                     .arg(millis(remember))
                     .arg(kept);
             }
             Settlement::Release => {
-                call.arg("R").arg(tells);
+                call.arg("R");
             }
             Settlement::Doubt { reason } => {
-                call.arg("D").arg(tells).arg(reason as u8);
+                call.arg("D").arg(reason as u8);
             }
             Settlement::NeverHappened => {
-                call.arg("N").arg(tells);
+                call.arg("N");
             }
         }
         call
@@ -445,9 +447,7 @@ impl Shared {
 
 /// Whether a script has found that the server forgot the store.
 fn is_lost(value: &Value) -> bool {
-    let is = |part: &Value, text: &[u8]| matches!(part, Value::BulkString(bytes) if bytes == text);
-    matches!(value, Value::Array(parts)
-        if parts.len() == 2 && is(&parts[0], b"!") && is(&parts[1], b"lost"))
+    matches!(value, Value::BulkString(text) if text == b"!lost")
 }
 
 /// Rounded up: nothing is ever shorter than was asked for.
@@ -477,6 +477,10 @@ fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
 }
 
 fn granted(answer: &mut Answer) -> Option<Grant> {
+    // The short answer to a first claim.
+    if let Some(fence) = codec::fence(&answer.rest) {
+        return Some(Grant { fence, attempt: 1 });
+    }
     Some(Grant {
         fence: codec::fence(&answer.bytes()?)?,
         attempt: answer.number()?,
@@ -543,13 +547,13 @@ impl Store for Redis {
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        let mut call = self.shared.call(Name::Renew, id);
+        let mut call = self.shared.call_of(Name::Renew, id);
         call.arg(&codec::fence_bytes(fence)[..]).arg(millis(lease));
         settled(self.shared.run(&call, id).await?, id)
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
-        let call = self.shared.call(Name::Read, id);
+        let call = self.shared.call_of(Name::Read, id);
         reading(self.shared.run(&call, id).await?, id)
     }
 
@@ -558,7 +562,7 @@ impl Store for Redis {
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
-        let call = self.shared.call(Name::Erase, id);
+        let call = self.shared.call_of(Name::Erase, id);
         match self.shared.run(&call, id).await?.letter {
             b'A' => Ok(Erased::Gone),
             b'N' => Ok(Erased::Absent),

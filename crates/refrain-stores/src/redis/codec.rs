@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::Value;
 use bytes::Bytes;
 use refrain::{
-    Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
+    Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
     clock::Timestamp,
     record::{Claimant, Hold, Reason, Record, State},
 };
@@ -13,15 +13,20 @@ use refrain::{
 use super::trouble;
 
 const VERSION: u8 = 1;
-const DIGEST_LEN: usize = 8;
 
-/// What the server is told for these guarantees.
-pub(super) fn guarantee_code(guarantee: Guarantee) -> u8 {
-    match guarantee {
+/// Claimant and terms of a first attempt, as a record has them.
+pub(super) fn terms(claim: &Claim, settle_after: u64) -> [u8; 21] {
+    let mut bytes = [0; 21];
+    bytes[..8].copy_from_slice(&claim.claimant.0.to_be_bytes());
+    bytes[8] = match claim.guarantee {
         Guarantee::AtMostOnce => 0,
         Guarantee::AtLeastOnce => 1,
         Guarantee::ExactlyOnce => 2,
-    }
+    };
+    bytes[9..11].copy_from_slice(&1_u16.to_be_bytes());
+    bytes[11..13].copy_from_slice(&claim.attempts_max.to_be_bytes());
+    bytes[13..].copy_from_slice(&settle_after.to_be_bytes());
+    bytes
 }
 
 /// The fence as the scripts compare it.
@@ -39,55 +44,58 @@ pub(super) fn fence(bytes: &[u8]) -> Option<Fence> {
     reader.0.is_empty().then_some(fence)
 }
 
-/// Fingerprint and credential as they stand in a head.
-pub(super) fn subject(fingerprint: Fingerprint, credential: Option<Credential>) -> [u8; 25] {
-    let mut bytes = [0; 25];
-    bytes[..16].copy_from_slice(&fingerprint.0);
-    if let Some(credential) = credential {
-        bytes[16] = 1;
-        bytes[17..].copy_from_slice(&credential.0);
+/// What a claim is about, as a record has it.
+pub(super) fn about(claim: &Claim) -> [u8; 41] {
+    let mut bytes = [0; 41];
+    bytes[..16].copy_from_slice(&claim.id.0);
+    bytes[16..32].copy_from_slice(&claim.fingerprint.0);
+    if let Some(credential) = claim.credential {
+        bytes[32] = 1;
+        bytes[33..].copy_from_slice(&credential.0);
     }
     bytes
 }
 
 /// A record without its outcome. `None` where the bytes are none; their digest is the scripts' business.
 pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
-    let content = bytes.get(..bytes.len().checked_sub(DIGEST_LEN)?)?;
-    let mut reader = Reader(content);
-    let version = reader.u8()?;
-    let state = reader.u8()?;
+    let mut reader = Reader(bytes);
+    let (version, name) = (reader.u8()?, reader.u8()?);
     if version != VERSION || reader.array::<16>()? != id.0 {
         return None;
     }
     let fingerprint = Fingerprint(reader.array()?);
     let has_credential = reader.u8()? == 1;
     let credential = Some(Credential(reader.array()?)).filter(|_| has_credential);
-    let state = match state {
-        b'I' => State::InFlight {
-            hold: reader.hold()?,
-            lease_ends: reader.moment()?,
+    let mut hold = reader.hold()?;
+    reader.array::<8>()?; // the digest
+    let (one, two, sum) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let is_whole = one.checked_add(two)?.checked_add(name.into())? == sum;
+    if !is_whole || !reader.0.is_empty() {
+        return None;
+    }
+    hold.settles = Timestamp(one);
+    let state = match name {
+        b'I' | b'i' => State::InFlight {
+            hold,
+            lease_ends: Timestamp(two),
         },
         b'D' => State::Indeterminate {
-            hold: reader.hold()?,
-            reason: Reason::from_code(reader.u8()?)?,
+            hold,
+            reason: Reason::from_code(two.try_into().ok()?)?,
         },
         b'C' => State::Completed {
-            fence: reader.fence()?,
+            fence: hold.fence,
             outcome: (),
-            retention_ends: reader.moment()?,
-            remember_ends: reader.moment()?,
-        },
-        b'T' => State::Tombstone {
-            remember_ends: reader.moment()?,
+            retention_ends: Timestamp(one),
+            remember_ends: Timestamp(two),
         },
         _ => return None,
     };
-    let record = Record {
+    Some(Record {
         fingerprint,
         credential,
         state,
-    };
-    reader.0.is_empty().then_some(record)
+    })
 }
 
 /// An outcome behind the fence that it was completed under.
@@ -102,22 +110,30 @@ pub(super) fn outcome(bytes: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outc
 /// What a script answers: a letter, and what belongs to it.
 pub(super) struct Answer {
     pub(super) letter: u8,
+    /// What stands behind the letter, where that is all there is.
+    pub(super) rest: Vec<u8>,
     parts: std::vec::IntoIter<Value>,
 }
 
 impl Answer {
     pub(super) fn read(value: Value) -> Option<Self> {
-        let Value::Array(parts) = value else {
-            return None;
+        let (first, parts) = match value {
+            Value::BulkString(text) => (text, Vec::new().into_iter()),
+            Value::Array(parts) => {
+                let mut parts = parts.into_iter();
+                match parts.next()? {
+                    Value::BulkString(letter) => (letter, parts),
+                    _ => return None,
+                }
+            }
+            _ => return None,
         };
-        let mut parts = parts.into_iter();
-        match parts.next()? {
-            Value::BulkString(letter) if letter.len() == 1 => Some(Self {
-                letter: letter[0],
-                parts,
-            }),
-            _ => None,
-        }
+        let (letter, rest) = first.split_first()?;
+        Some(Self {
+            letter: *letter,
+            rest: rest.to_vec(),
+            parts,
+        })
     }
 
     pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {
@@ -164,10 +180,6 @@ impl Reader<'_> {
         self.array().map(u64::from_be_bytes)
     }
 
-    fn moment(&mut self) -> Option<Timestamp> {
-        self.u64().map(Timestamp)
-    }
-
     fn fence(&mut self) -> Option<Fence> {
         Some(Fence {
             epoch: self.u32()?,
@@ -176,9 +188,9 @@ impl Reader<'_> {
         })
     }
 
+    /// All of it but the moment when it settles.
     fn hold(&mut self) -> Option<Hold> {
         Some(Hold {
-            fence: self.fence()?,
             claimant: Claimant(self.u64()?),
             guarantee: match self.u8()? {
                 0 => Guarantee::AtMostOnce,
@@ -189,7 +201,8 @@ impl Reader<'_> {
             attempts: self.u16()?,
             attempts_max: self.u16()?,
             settle_after: Duration::from_millis(self.u64()?),
-            settles: self.moment()?,
+            settles: Timestamp::default(),
+            fence: self.fence()?,
         })
     }
 }

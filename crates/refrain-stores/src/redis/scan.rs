@@ -21,15 +21,47 @@ const STEP: u32 = 1_000;
 impl Shared {
     pub(super) async fn list(&self, query: &Query) -> Result<Page> {
         let limit = query.limit.clamp(1, LIST_MAX) as usize;
+        let fits = |name| query.state.is_none_or(|state| state == name);
+        let mut readings = Vec::with_capacity(limit);
+        let mut after = query.after;
+        // Once, unless something that was picked is gone by the time it is read.
+        loop {
+            let (ids, has_more) = self
+                .pick(query.state, after, limit - readings.len())
+                .await?;
+            for reading in self.read_all(&ids).await? {
+                match reading {
+                    Ok(reading) => {
+                        readings.extend(reading.filter(|it| fits(it.record.state.name())));
+                    }
+                    // Asked for by itself it answers with its error.
+                    Err(error) => tracing::warn!(%error, "a record is left out of a list"),
+                }
+            }
+            after = ids.last().copied().or(after);
+            if !has_more || readings.len() >= limit {
+                let next = after.filter(|_| has_more);
+                return Ok(Page { readings, next });
+            }
+        }
+    }
+
+    /// The first identities behind `after` whose records may be in this state, and whether there are more.
+    async fn pick(
+        &self,
+        state: Option<StateName>,
+        after: Option<RecordId>,
+        limit: usize,
+    ) -> Result<(Vec<RecordId>, bool)> {
         // One more than fits tells whether there is another page.
         let mut first = BTreeSet::new();
-        self.walk(query.state.is_some(), |found, now| {
-            let fits = |name| query.state.is_none_or(|state| state == name);
+        self.walk(state.is_some(), |found, now| {
             for (id, record) in found {
-                let is_behind = query.after.is_none_or(|after| id > after);
-                // What cannot be read is asked for by itself below, and told there.
+                let is_behind = after.is_none_or(|after| id > after);
                 let name = record.map(|record| name_at(record, now));
-                if is_behind && name.is_none_or(|name| name.is_some_and(fits)) {
+                // What cannot be read is asked for by itself, and told then.
+                let fits = name.is_none_or(|name| state.is_none_or(|state| name == Some(state)));
+                if is_behind && fits {
                     first.insert(id);
                     if first.len() > limit + 1 {
                         first.pop_last();
@@ -39,19 +71,7 @@ impl Shared {
         })
         .await?;
         let has_more = first.len() > limit;
-        let ids: Vec<_> = first.into_iter().take(limit).collect();
-        let next = ids.last().copied().filter(|_| has_more);
-        let mut readings = Vec::with_capacity(ids.len());
-        for reading in self.read_all(&ids).await? {
-            match reading {
-                Ok(reading) => readings.extend(reading.filter(|reading| {
-                    let name = reading.record.state.name();
-                    query.state.is_none_or(|state| state == name)
-                })),
-                Err(error) => tracing::warn!(%error, "a record is left out of a list"),
-            }
-        }
-        Ok(Page { readings, next })
+        Ok((first.into_iter().take(limit).collect(), has_more))
     }
 
     pub(super) async fn census(&self) -> Result<Census> {

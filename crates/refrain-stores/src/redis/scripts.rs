@@ -1,15 +1,10 @@
 //! The scripts, one for each transition, and how they are called.
 
 use ::redis::{Cmd, Script, cmd};
-use refrain::RecordId;
 
 macro_rules! source {
-    ($name:literal) => {
-        concat!(
-            include_str!("../../lua/record.lua"),
-            "\n",
-            include_str!(concat!("../../lua/", $name, ".lua"))
-        )
+    ($($name:literal),*) => {
+        concat!($(include_str!(concat!("../../lua/", $name, ".lua")), "\n"),*)
     };
 }
 
@@ -34,11 +29,11 @@ impl Name {
 
     fn source(self) -> &'static str {
         match self {
-            Self::Claim => source!("claim"),
-            Self::Settle => source!("settle"),
-            Self::Renew => source!("renew"),
-            Self::Erase => source!("erase"),
-            Self::Read => source!("read"),
+            Self::Claim => source!("begin", "claim_new", "record", "claim"),
+            Self::Settle => source!("begin", "settle_held", "record", "settle"),
+            Self::Renew => source!("begin", "record", "renew"),
+            Self::Erase => source!("begin", "record", "erase"),
+            Self::Read => source!("begin", "record", "read"),
         }
     }
 
@@ -77,14 +72,14 @@ impl Scripts {
     }
 
     /// The beginning of a call; arguments follow.
-    pub(super) fn call(&self, name: Name, keys: &[&str], id: RecordId, now: &str) -> Cmd {
+    pub(super) fn call(&self, name: Name, keys: &[&str], now: &str) -> Cmd {
         let mut call = cmd("EVALSHA");
         call.arg(self.scripts[name as usize].get_hash())
             .arg(keys.len());
         for key in keys {
             call.arg(*key);
         }
-        call.arg(&id.0[..]).arg(now);
+        call.arg(now);
         call
     }
 }
