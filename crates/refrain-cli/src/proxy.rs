@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8377]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records live: memory: or file:DIR [default: file:refrain-data]
+    /// Where records live: memory:, file:DIR or redis://HOST [default: file:refrain-data]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Where probes, metrics and the records API are served [default: 127.0.0.1:8378]
@@ -117,6 +117,7 @@ impl From<StartError> for Failure {
                  or --config FILE with upstream in it"
                     .into(),
             ),
+            StartError::Store(error) => error.into(),
             error => Self::Unavailable(error.to_string()),
         }
     }
@@ -131,7 +132,9 @@ impl From<std::io::Error> for Failure {
 impl From<refrain::Error> for Failure {
     fn from(error: refrain::Error) -> Self {
         match error.kind() {
-            ErrorKind::Unsupported => Self::Configuration(format!("refrain: {error}")),
+            ErrorKind::Unsupported | ErrorKind::Invalid => {
+                Self::Configuration(format!("refrain: {error}"))
+            }
             _ => Self::Unavailable(error.to_string()),
         }
     }

@@ -21,6 +21,10 @@ pub(super) fn print(
     let _ = writeln!(text, "upstream {upstream}");
     let store = redacted(&settings.store.join(", "));
     let _ = writeln!(text, "store {store}: {}", promise(engine));
+    let losses = engine.store().losses();
+    if !losses.is_empty() {
+        let _ = writeln!(text, "  it may lose what it acknowledged: {losses}");
+    }
     for address in receipts::addresses(settings) {
         let _ = writeln!(text, "receipts {address}");
     }

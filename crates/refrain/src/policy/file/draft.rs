@@ -169,6 +169,9 @@ impl Draft {
             &mut operation.on_store_failure,
         );
         operation.required = values.required.unwrap_or(operation.required);
+        operation.accept_lossy_claims = values
+            .accept_lossy_claims
+            .unwrap_or(operation.accept_lossy_claims);
         operation.audit = values.audit.unwrap_or(operation.audit);
     }
 

@@ -160,6 +160,8 @@ pub(super) struct Section {
     /// What happens while the store cannot be reached. Default: refuse.
     #[schemars(with = "Option<OnStoreFailure>")]
     pub(super) on_store_failure: Option<String>,
+    /// Whether at-most-once claims may lie in a store that may lose what it acknowledged. Default: false.
+    pub(super) accept_lossy_claims: Option<bool>,
     /// Whether every ending is written to the audit log. Default: false.
     pub(super) audit: Option<bool>,
 }
