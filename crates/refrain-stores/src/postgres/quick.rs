@@ -18,9 +18,10 @@ use tokio_postgres::{Client, Statement, types::ToSql};
 use super::{
     Time,
     careful::hand_over,
+    columns::{Claims, Completions},
     connect::{ANSWER_TIMEOUT, Link, Prepared, Session},
     job::{Ask, Job, refuse_all},
-    rows::{Claims, Completions, Id},
+    rows::Id,
     sql::Sql,
     trouble::Trouble,
 };
