@@ -233,12 +233,14 @@ impl Lane {
         let fences = i32::try_from(batch.len()).unwrap_or(i32::MAX);
         // Sent together: the first answer is waited for once, and the clock is read behind the locks.
         let now = self.time.now();
-        let (begun, rows, clock) = tokio::join!(
+        let (planned, begun, rows, clock) = tokio::join!(
             biased;
+            session.replan(),
             client.batch_execute("BEGIN"),
             async { client.query(&statements.hold, &[&ids]).await },
             async { client.query_one(&statements.clock, &[&now, &fences]).await },
         );
+        planned?;
         begun?;
         let (rows, clock) = (rows?, clock?);
         let now = self.time.believe(clock.try_get(0)?);
