@@ -26,6 +26,11 @@ pub mod receipts;
 #[cfg(feature = "redis")]
 pub mod redis;
 
+/// The example of the page about it, compiled.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/postgres.md")]
+struct PostgresPage;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),

@@ -22,7 +22,7 @@ use std::{fmt, sync::Arc, thread, time::Duration};
 
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     record::{Erased, Reply},
     store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch, Watches},
 };
@@ -34,10 +34,13 @@ use tokio::sync::{
 
 mod address;
 mod careful;
+mod columns;
 mod connect;
+mod decide;
 mod desk;
 mod job;
 mod listener;
+mod pace;
 mod quick;
 mod rows;
 mod schema;
@@ -58,6 +61,7 @@ use address::Address;
 use connect::{Facts, Link, Place};
 use desk::{Desk, closed};
 use job::{Ask, Job};
+use pace::{Now, Pace};
 
 /// How many commits are under way at once. Records are shared out by their identity.
 const WRITERS: usize = 2;
@@ -113,31 +117,63 @@ pub struct Options {
 }
 
 impl Options {
-    /// For tests alone: takes the time from here, and not from the database.
+    /// For tests alone: takes the time from here, and not from the database, and believes it if `clock` does not object.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_time(mut self, time: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        self.time = Time(Some(Arc::new(time)));
+    pub fn with_time(
+        mut self,
+        time: impl Fn() -> Timestamp + Send + Sync + 'static,
+        clock: Option<Arc<dyn Clock>>,
+    ) -> Self {
+        self.time = Time {
+            told: Some(Arc::new(time)),
+            pace: clock.map(|clock| Arc::new(Pace::new(clock))),
+        };
         self
     }
 }
 
-/// What the time is, where the database is not to say so.
-#[derive(Clone, Default)]
-struct Time(Option<Arc<dyn Fn() -> Timestamp + Send + Sync>>);
+/// What the time is.
+#[derive(Clone)]
+struct Time {
+    /// Where the database is not to say so.
+    told: Option<Arc<dyn Fn() -> Timestamp + Send + Sync>>,
+    /// What tells whether to believe it, if anything.
+    pace: Option<Arc<Pace>>,
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self {
+            told: None,
+            pace: Some(Arc::default()),
+        }
+    }
+}
 
 impl Time {
     fn now(&self) -> Option<i64> {
-        self.0.as_ref().map(|time| time().0.cast_signed())
+        self.told.as_ref().map(|time| time().0.cast_signed())
+    }
+
+    /// What to make of what a statement says the time is.
+    fn believe(&self, shown: i64) -> Now {
+        let shown = Timestamp(u64::try_from(shown).unwrap_or(0));
+        match &self.pace {
+            Some(pace) => pace.believe(shown),
+            None => Now {
+                shown,
+                believed: shown,
+            },
+        }
     }
 }
 
 impl fmt::Debug for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() {
-            "of a test"
-        } else {
-            "the database's"
+        f.write_str(match self.told {
+            Some(_) => "of a test",
+            None => "the database's",
         })
     }
 }
@@ -305,10 +341,18 @@ async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes
     let secret = schema::secret(&wire.client, &place.address, &place.sql.secret).await?;
     let learnt = place.learn_epoch(&wire.client).await;
     learnt.map_err(|error| trouble::at_start(&error, &place.address))?;
+    let time = options.time;
+    // From here on it is watched how fast the database's clock runs.
+    let (now, fences) = (time.now(), 0_i32);
+    let shown = wire
+        .client
+        .query_one(&place.sql.clock, &[&now, &fences])
+        .await;
+    let shown = shown.and_then(|row| row.try_get(0));
+    time.believe(shown.map_err(|error| trouble::at_start(&error, &place.address))?);
     drop(wire);
     let watches = Watches::new();
     let node = rand::random();
-    let time = options.time;
     let (careful, careful_jobs) = mpsc::channel(QUEUE_MAX);
     let mut writers = Vec::new();
     let mut quick = Vec::new();

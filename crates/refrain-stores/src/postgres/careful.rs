@@ -1,11 +1,10 @@
-//! The careful lane: whatever takes a look at the record first, decided by [`step`] while the record is held.
+//! The careful lane: whatever takes a look at the record first, decided by [`step`](refrain::step) while the record is held.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use refrain::{
-    Error, Fence, RecordId, Result,
-    clock::Timestamp,
-    record::{Change, Record, Reply, Settled, Verdict, step},
+    Error, RecordId, Result,
+    record::{Change, Reply},
     store::Watches,
 };
 use tokio::{
@@ -17,9 +16,11 @@ use tokio_postgres::{Client, Statement};
 use super::{
     Time,
     connect::{ANSWER_TIMEOUT, Link, Prepared, Session},
+    decide::{Decided, Decisions, NO_FENCE, Writing, has_to_be_told, next_fence},
     job::{Ask, Job, refuse_all},
+    pace::Now,
     quick::{BATCH_MAX, session_silent},
-    rows::{self, Held, Id, Rows},
+    rows::{self, Held, Id},
     sql::Sql,
     trouble::Trouble,
 };
@@ -33,10 +34,7 @@ pub(super) struct Careful {
     peek: Statement,
     hold: Statement,
     clock: Statement,
-    insert: Statement,
-    update: Statement,
-    delete: Statement,
-    notify: Statement,
+    writing: Writing,
 }
 
 impl Prepared for Careful {
@@ -45,10 +43,7 @@ impl Prepared for Careful {
             peek: client.prepare(&sql.peek).await?,
             hold: client.prepare(&sql.hold).await?,
             clock: client.prepare(&sql.clock).await?,
-            insert: client.prepare(&sql.insert).await?,
-            update: client.prepare(&sql.update).await?,
-            delete: client.prepare(&sql.delete).await?,
-            notify: client.prepare(&sql.notify).await?,
+            writing: Writing::prepare(client, sql).await?,
         })
     }
 }
@@ -193,8 +188,8 @@ impl Lane {
         };
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
-            if let (Ok(id), Ok(now)) = (rows::id(row), row.try_get::<_, i64>(20)) {
-                found.insert(id, (rows::read(row), Timestamp(now.cast_unsigned())));
+            if let (Ok(id), Ok(now)) = (rows::id(row), row.try_get(20)) {
+                found.insert(id, (rows::read(row), self.time.believe(now)));
             }
         }
         let mut left = Vec::new();
@@ -211,7 +206,7 @@ impl Lane {
     fn known(
         &self,
         job: &Job,
-        found: &HashMap<RecordId, (Result<Held>, Timestamp)>,
+        found: &HashMap<RecordId, (Result<Held>, Now)>,
     ) -> Option<Result<Reply>> {
         let Ask::Claim(claim) = &job.ask else {
             return None;
@@ -222,15 +217,9 @@ impl Lane {
             Err(error) => return Some(Err(Error::new(error.kind(), error.to_string()))),
         };
         let fence = next_fence(Some(&held.record), NO_FENCE);
-        let stepped = step(Some(held.record.clone()), job.command(fence), *now);
-        let is_told = !self.has_to_be_told(held, &stepped.reply);
+        let stepped = now.step(Some(held.record.clone()), job.command(fence));
+        let is_told = !has_to_be_told(held, &stepped.reply, self.node);
         (stepped.change == Change::Nothing && is_told).then_some(Ok(stepped.reply))
-    }
-
-    /// Whether the holder does not know yet that somebody waits here.
-    fn has_to_be_told(&self, held: &Held, reply: &Reply) -> bool {
-        let waits = matches!(reply, Reply::Verdict(Verdict::InFlight { .. }));
-        waits && !held.waited && held.holder != Some(self.node)
     }
 
     /// One transaction: hold the records, read the clock, decide, write, commit.
@@ -244,23 +233,25 @@ impl Lane {
         let fences = i32::try_from(batch.len()).unwrap_or(i32::MAX);
         // Sent together: the first answer is waited for once, and the clock is read behind the locks.
         let now = self.time.now();
-        let (begun, rows, clock) = tokio::join!(
+        let (planned, begun, rows, clock) = tokio::join!(
             biased;
+            session.replan(),
             client.batch_execute("BEGIN"),
             async { client.query(&statements.hold, &[&ids]).await },
             async { client.query_one(&statements.clock, &[&now, &fences]).await },
         );
+        planned?;
         begun?;
         let (rows, clock) = (rows?, clock?);
-        let now = Timestamp(clock.try_get::<_, i64>(0)?.cast_unsigned());
-        let mut decisions = Decisions::new(self, session.epoch, now, clock.try_get(1)?);
+        let now = self.time.believe(clock.try_get(0)?);
+        let mut decisions = Decisions::new(now, session.epoch, clock.try_get(1)?, self.node);
         for row in &rows {
             decisions.found(rows::id(row)?, rows::read(row));
         }
         for job in batch {
             decisions.decide(job);
         }
-        decisions.write(client, statements).await
+        decisions.write(client, &statements.writing).await
     }
 
     /// Tells everybody, and returns those whose record somebody else was faster to make.
@@ -278,224 +269,4 @@ impl Lane {
         }
         again
     }
-}
-
-/// What a transaction came to.
-struct Decided {
-    answers: Vec<Result<Reply>>,
-    /// What could not be made because it was there by then.
-    lost: Vec<RecordId>,
-}
-
-pub(super) const NO_FENCE: Fence = Fence {
-    epoch: 0,
-    counter: 0,
-    nonce: 0,
-};
-
-/// The candidate, or one above the last fence if a restored or failed-over server counts from below it.
-pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
-    match record.and_then(Record::fence) {
-        Some(last) if last >= candidate => Fence {
-            counter: last.counter.saturating_add(1),
-            nonce: rand::random(),
-            ..last
-        },
-        _ => candidate,
-    }
-}
-
-/// Records that are held while it is decided about them.
-struct Decisions<'a> {
-    lane: &'a Lane,
-    epoch: u32,
-    now: Timestamp,
-    counters: Vec<i64>,
-    records: BTreeMap<RecordId, Slot>,
-    answers: Vec<Result<Reply>>,
-    /// Settled records that somebody waits for in another process.
-    told: Vec<String>,
-}
-
-/// What stands under an identity, and what stood there.
-struct Slot {
-    /// An error where it cannot be read: such a record is never written over.
-    held: Result<Option<Held>>,
-    was_there: bool,
-    is_changed: bool,
-}
-
-impl<'a> Decisions<'a> {
-    fn new(lane: &'a Lane, epoch: u32, now: Timestamp, counters: Vec<i64>) -> Self {
-        Self {
-            lane,
-            epoch,
-            now,
-            counters,
-            records: BTreeMap::new(),
-            answers: Vec::new(),
-            told: Vec::new(),
-        }
-    }
-
-    fn found(&mut self, id: RecordId, held: Result<Held>) {
-        let slot = Slot {
-            held: held.map(Some),
-            was_there: true,
-            is_changed: false,
-        };
-        self.records.insert(id, slot);
-    }
-
-    fn fence(&mut self) -> Fence {
-        Fence {
-            epoch: self.epoch,
-            counter: self.counters.pop().unwrap_or_default().cast_unsigned(),
-            nonce: rand::random(),
-        }
-    }
-
-    fn decide(&mut self, job: &Job) {
-        let candidate = self.fence();
-        let slot = self.records.entry(job.id()).or_insert_with(|| Slot {
-            held: Ok(None),
-            was_there: false,
-            is_changed: false,
-        });
-        let before = match &slot.held {
-            Ok(held) => held.clone(),
-            Err(error) => {
-                let error = Error::new(error.kind(), error.to_string());
-                return self.answers.push(Err(error));
-            }
-        };
-        let record = before.as_ref().map(|held| held.record.clone());
-        let fence = next_fence(record.as_ref(), candidate);
-        let is_gone = record.is_none();
-        let stepped = step(record, job.command(fence), self.now);
-        let mut reply = stepped.reply;
-        // Asked before, and the answer got lost: gone is what it was to be.
-        if job.is_repeated && job.frees() && is_gone {
-            reply = Reply::Settled(Settled::Applied);
-        }
-        let waits = before
-            .as_ref()
-            .is_some_and(|held| self.lane.has_to_be_told(held, &reply));
-        if stepped.change != Change::Nothing || waits {
-            if let (Ask::Settle(id, ..), Some(true)) =
-                (&job.ask, before.as_ref().map(|held| held.waited))
-            {
-                self.told.push(uuid_text(*id));
-            }
-            let is_granted = matches!(reply, Reply::Verdict(Verdict::Granted(_)));
-            let holder = match is_granted {
-                true => Some(self.lane.node),
-                false => before.as_ref().and_then(|held| held.holder),
-            };
-            let waited = waits || before.is_some_and(|held| held.waited);
-            let held = stepped.record.map(|record| Held {
-                record,
-                holder,
-                waited,
-            });
-            slot.held = Ok(held);
-            slot.is_changed = true;
-        }
-        self.answers.push(Ok(reply));
-    }
-
-    /// Writes what is to be written and commits, all sent together.
-    async fn write(self, client: &Client, statements: &Careful) -> Result<Decided, Trouble> {
-        let (mut inserted, mut updated, mut deleted) = (Rows::default(), Rows::default(), vec![]);
-        let mut new = Vec::new();
-        for (id, slot) in &self.records {
-            match (&slot.held, slot.was_there) {
-                _ if !slot.is_changed => {}
-                (Ok(Some(held)), true) => updated.push(*id, held),
-                (Ok(Some(held)), false) => {
-                    new.push(*id);
-                    inserted.push(*id, held);
-                }
-                (Ok(None), true) => deleted.push(Id(id.0)),
-                (Ok(None), false) | (Err(_), _) => {}
-            }
-        }
-        let update = async {
-            match updated.is_empty() {
-                true => Ok(0),
-                false => {
-                    client
-                        .execute(&statements.update, &updated.parameters())
-                        .await
-                }
-            }
-        };
-        let insert = async {
-            match inserted.is_empty() {
-                true => Ok(Vec::new()),
-                false => {
-                    client
-                        .query(&statements.insert, &inserted.parameters())
-                        .await
-                }
-            }
-        };
-        let delete = async {
-            match deleted.is_empty() {
-                true => Ok(0),
-                false => client.execute(&statements.delete, &[&deleted]).await,
-            }
-        };
-        let notify = async {
-            match self.told.is_empty() {
-                true => Ok(0),
-                false => client.execute(&statements.notify, &[&self.told]).await,
-            }
-        };
-        let (updated, inserted, deleted, notified, committed) = tokio::join!(
-            biased;
-            update,
-            insert,
-            delete,
-            notify,
-            client.batch_execute("COMMIT"),
-        );
-        updated?;
-        let inserted = inserted?;
-        deleted?;
-        notified?;
-        committed?;
-        let mut made = Vec::new();
-        for row in &inserted {
-            made.push(rows::id(row)?);
-        }
-        new.retain(|id| !made.contains(id));
-        Ok(Decided {
-            answers: self.answers,
-            lost: new,
-        })
-    }
-}
-
-/// As PostgreSQL writes a `uuid`.
-fn uuid_text(id: RecordId) -> String {
-    let hex = id.to_string();
-    let (a, b, c, d, e) = (
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    );
-    format!("{a}-{b}-{c}-{d}-{e}")
-}
-
-/// Reads what [`uuid_text`] or PostgreSQL wrote.
-pub(super) fn from_uuid_text(text: &str) -> Option<RecordId> {
-    text.replace('-', "").parse().ok()
-}
-
-/// What a record is once time has done its work.
-pub(super) fn aged(record: Record, now: Timestamp) -> Option<Record> {
-    step(Some(record), refrain::record::Command::Age, now).record
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -27,6 +27,7 @@ const VERSION_MIN: i32 = 130_000;
 /// Pauses between two tries to connect; in between everybody is told at once that there is no server.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+const REPLAN_EVERY: Duration = Duration::from_secs(5);
 
 /// What all connections of a store have in common.
 #[derive(Debug)]
@@ -180,7 +181,7 @@ impl Facts {
         self.replicas > 0 && self.synchronous_standbys.is_empty()
     }
 
-    /// Index plans, because a plan made for an empty table would scan it for ever after;
+    /// Index plans, because a plan made for a small table would go on scanning it when it is large;
     /// commits that wait for the disk, because a claim that is answered must stand.
     fn settings(&self) -> String {
         let waits = match &*self.synchronous_commit {
@@ -194,6 +195,7 @@ impl Facts {
              SET default_transaction_isolation = 'read committed'; SET search_path = '';
              SET plan_cache_mode = force_generic_plan; SET jit = off;
              SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+             SET enable_material = off; SET enable_bitmapscan = off; SET random_page_cost = 0; SET seq_page_cost = 0;
              SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning",
             STATEMENT_TIMEOUT.as_millis(),
             LOCK_TIMEOUT.as_millis(),
@@ -217,6 +219,23 @@ pub(super) struct Session<P> {
     pub(super) statements: P,
     /// Part of every fence that is granted over this connection.
     pub(super) epoch: u32,
+    /// When its plans were thrown away last.
+    planned: Mutex<Instant>,
+}
+
+impl<P> Session<P> {
+    /// Has plans made anew every few seconds: one that was made when the table was all but empty scans all of it.
+    pub(super) async fn replan(&self) -> Result<(), tokio_postgres::Error> {
+        let now = tokio::time::Instant::now();
+        {
+            let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+            if now - *planned < REPLAN_EVERY {
+                return Ok(());
+            }
+            *planned = now;
+        }
+        self.wire.client.batch_execute("DISCARD PLANS").await
+    }
 }
 
 /// One kind of work's connection: there, or made when it is needed.
@@ -284,6 +303,7 @@ impl<P: Prepared> Link<P> {
             wire,
             statements,
             epoch,
+            planned: Mutex::new(tokio::time::Instant::now()),
         })
     }
 

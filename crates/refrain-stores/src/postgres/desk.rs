@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use refrain::{
     Error, ErrorKind, RecordId, Result,
     clock::Timestamp,
-    record::{Claimant, Fence, Hold, Reason, Record, State},
+    record::{Claimant, Command, Fence, Hold, Reason, Record, State, step},
     store::{Census, LIST_MAX, Page, Query, Reading, StateName},
 };
 use tokio::{
@@ -17,8 +17,8 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
 use super::{
     Time,
-    careful::aged,
     connect::{ANSWER_TIMEOUT, Link, Place, Prepared, Session},
+    pace::Now,
     quick::session_silent,
     rows::{self, Id},
     sql::Sql,
@@ -75,7 +75,7 @@ impl Desk {
         let rows = self.ask(None, &[&now, &ids]).await?;
         match rows.first() {
             None => Ok(None),
-            Some(row) => reading(row, Some(id)),
+            Some(row) => self.reading(row, Some(id)),
         }
     }
 
@@ -100,7 +100,7 @@ impl Desk {
                     });
                 }
                 after = Some(rows::id(row)?);
-                readings.extend(listed(row, query.state)?);
+                readings.extend(self.listed(row, query.state)?);
             }
             if is_last {
                 return Ok(Page {
@@ -109,6 +109,33 @@ impl Desk {
                 });
             }
         }
+    }
+
+    /// A row as it is by now; `None` where time has taken it away.
+    fn reading(&self, row: &Row, asked: Option<RecordId>) -> Result<Option<Reading>> {
+        let id = rows::id(row)?;
+        if asked.is_some_and(|asked| asked != id) {
+            let message = format!("another record than {id} was asked for");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        let now = self.time.believe(row.try_get(20).map_err(failed)?);
+        let record = now.step(Some(rows::read(row)?.record), Command::Age).record;
+        let now = now.believed;
+        Ok(record.map(|record| Reading { id, record, now }))
+    }
+
+    /// As [`reading`](Self::reading), but one damaged record must not hide the others; asked for by itself it answers
+    /// with its error.
+    fn listed(&self, row: &Row, state: Option<StateName>) -> Result<Option<Reading>> {
+        let reading = match self.reading(row, None) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!(%error, "a record is left out of a list");
+                None
+            }
+            reading => reading?,
+        };
+        let fits = |name| state.is_none_or(|state| state == name);
+        Ok(reading.filter(|reading| fits(reading.record.state.name())))
     }
 
     /// Rows from this identity on that may be in that state.
@@ -165,7 +192,8 @@ impl Desk {
             while swept < at_most {
                 let room = i32::try_from(at_most - swept).unwrap_or(i32::MAX);
                 let batch = room.min(SWEEP_BATCH);
-                let (now, asked) = (self.time.now(), tokio::time::Instant::now());
+                let asked = tokio::time::Instant::now();
+                let now = self.believed_now().await?;
                 let row = self.one(text, &[&now, &batch]).await?;
                 let gone: i64 = row.try_get(0).map_err(failed)?;
                 swept += u32::try_from(gone).unwrap_or(0);
@@ -176,6 +204,17 @@ impl Desk {
             }
         }
         Ok(swept)
+    }
+
+    /// The time for a statement, where the database's own is not to be believed.
+    async fn believed_now(&self) -> Result<Option<i64>> {
+        let (now, fences) = (self.time.now(), 0_i32);
+        let row = self.one(&self.place.sql.clock, &[&now, &fences]).await?;
+        let Now { shown, believed } = self.time.believe(row.try_get(0).map_err(failed)?);
+        Ok(match believed < shown {
+            true => Some(believed.0.cast_signed()),
+            false => now,
+        })
     }
 
     async fn query(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
@@ -252,32 +291,6 @@ fn next_id(id: RecordId) -> Option<[u8; 16]> {
     Some(number.to_be_bytes())
 }
 
-/// A row as it is by now; `None` where time has taken it away.
-fn reading(row: &Row, asked: Option<RecordId>) -> Result<Option<Reading>> {
-    let id = rows::id(row)?;
-    if asked.is_some_and(|asked| asked != id) {
-        let message = format!("another record than {id} was asked for");
-        return Err(Error::new(ErrorKind::Corrupt, message));
-    }
-    let now: i64 = row.try_get(20).map_err(failed)?;
-    let now = Timestamp(now.cast_unsigned());
-    let record = aged(rows::read(row)?.record, now);
-    Ok(record.map(|record| Reading { id, record, now }))
-}
-
-/// As [`reading`], but one damaged record must not hide the others; asked for by itself it answers with its error.
-fn listed(row: &Row, state: Option<StateName>) -> Result<Option<Reading>> {
-    let reading = match reading(row, None) {
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
-            tracing::warn!(%error, "a record is left out of a list");
-            None
-        }
-        reading => reading?,
-    };
-    let fits = |name| state.is_none_or(|state| state == name);
-    Ok(reading.filter(|reading| fits(reading.record.state.name())))
-}
-
 /// Counts open records that are alike, as time has made them.
 fn count(census: &mut Census, row: &Row) -> Result<()> {
     let get = |place| row.try_get::<_, Option<i16>>(place).map_err(failed);
@@ -303,7 +316,7 @@ fn count(census: &mut Census, row: &Row) -> Result<()> {
         settle_after: Duration::ZERO,
         settles: Timestamp(0),
     };
-    let state = match state {
+    let state: State = match state {
         rows::IN_FLIGHT => State::InFlight {
             hold,
             lease_ends: Timestamp(if is_lapsed { 0 } else { 2 }),
@@ -318,7 +331,8 @@ fn count(census: &mut Census, row: &Row) -> Result<()> {
         credential: None,
         state,
     };
-    match aged(record, Timestamp(1)).map(|record| record.state.name()) {
+    let aged = step(Some(record), Command::Age, Timestamp(1)).record;
+    match aged.map(|record| record.state.name()) {
         Some(StateName::InFlight) => census.in_flight += alike,
         _ => census.indeterminate += alike,
     }

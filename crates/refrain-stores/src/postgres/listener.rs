@@ -10,7 +10,6 @@ use tokio::{
 use tokio_postgres::AsyncMessage;
 
 use super::{
-    careful::from_uuid_text,
     connect::{ANSWER_TIMEOUT, Place, Wire},
     trouble,
 };
@@ -53,7 +52,8 @@ pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) 
 async fn listen(place: &Place, watches: Watches) -> Result<Wire> {
     let heard = move |message| {
         if let AsyncMessage::Notification(told) = message
-            && let Some(id) = from_uuid_text(told.payload())
+            // Some write it with dashes.
+            && let Ok(id) = told.payload().replace('-', "").parse()
         {
             watches.settled(id);
         }

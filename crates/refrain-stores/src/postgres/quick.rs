@@ -18,9 +18,10 @@ use tokio_postgres::{Client, Statement, types::ToSql};
 use super::{
     Time,
     careful::hand_over,
+    columns::{Claims, Completions},
     connect::{ANSWER_TIMEOUT, Link, Prepared, Session},
     job::{Ask, Job, refuse_all},
-    rows::{Claims, Completions, Id},
+    rows::Id,
     sql::Sql,
     trouble::Trouble,
 };
@@ -139,7 +140,10 @@ impl Lane {
             (true, _) => (&statements.complete, [&head[..1], &completed].concat()),
             (false, false) => (&statements.both, [&head[..], &claimed, &completed].concat()),
         };
-        let rows = session.wire.client.query(statement, &parameters).await?;
+        let asked = session.wire.client.query(statement, &parameters);
+        let (planned, rows) = tokio::join!(biased; session.replan(), asked);
+        planned?;
+        let rows = rows?;
         let mut done = HashMap::with_capacity(rows.len());
         for row in rows {
             let id = RecordId(row.try_get::<_, Id>(0)?.0);

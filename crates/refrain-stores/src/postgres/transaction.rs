@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use refrain::{
     Claim, Error, Fence, Guarantee, Intent, Outcome, RecordId, Result, Verdict,
-    clock::Timestamp,
-    record::{Change, Claimant, Command, Grant, Reply, step},
+    record::{Change, Claimant, Command, Grant, Reply},
 };
 use tokio_postgres::{
     Row, Transaction,
@@ -15,9 +14,11 @@ use tokio_postgres::{
 
 use super::{
     Postgres,
-    careful::next_fence,
+    columns::{Claims, Completions, Rows},
     connect::Place,
-    rows::{self, Claims, Completions, Held, Id, Rows},
+    decide::next_fence,
+    pace::Now,
+    rows::{self, Held, Id},
     trouble::{self, Trouble},
 };
 
@@ -199,7 +200,7 @@ impl Postgres {
         };
         let fence = next_fence(Some(&held.record), candidate);
         let command = Command::Claim(claim.clone(), fence);
-        let stepped = step(Some(held.record.clone()), command, now);
+        let stepped = now.step(Some(held.record.clone()), command);
         if stepped.change != Change::Nothing
             && let Some(record) = stepped.record
         {
@@ -216,12 +217,12 @@ impl Postgres {
         }
     }
 
-    fn clock(&self, rows: &[Row]) -> Result<(Timestamp, u64), Refused> {
+    fn clock(&self, rows: &[Row]) -> Result<(Now, u64), Refused> {
         let row = rows.first().ok_or_else(super::mixed_up)?;
         let now: i64 = row.try_get(0).map_err(|error| self.refused(error))?;
         let counters: Vec<i64> = row.try_get(1).map_err(|error| self.refused(error))?;
         let counter = counters.first().copied().unwrap_or_default();
-        Ok((Timestamp(now.cast_unsigned()), counter.cast_unsigned()))
+        Ok((self.time.believe(now), counter.cast_unsigned()))
     }
 
     async fn write(

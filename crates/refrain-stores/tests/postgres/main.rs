@@ -2,6 +2,7 @@
 
 mod bad;
 mod cancelled;
+mod clocks;
 mod damage;
 mod lost;
 mod relay;

@@ -103,11 +103,12 @@ impl Turned {
 
     pub(crate) fn options(&self) -> Options {
         let (clock, latest) = (self.clock.clone(), self.latest.clone());
-        Options::default().with_time(move || {
+        let time = move || {
             let now = clock.now();
             latest.fetch_max(now.0, Ordering::SeqCst);
             now
-        })
+        };
+        Options::default().with_time(time, None)
     }
 }
 

@@ -1,0 +1,274 @@
+//! Decisions about records that are held, and how they are written down.
+
+use std::collections::BTreeMap;
+
+use refrain::{
+    Error, Fence, RecordId, Result,
+    record::{Change, Record, Reply, Settled, Verdict},
+};
+use tokio_postgres::{Client, Row, Statement};
+
+use super::{
+    columns::Rows,
+    job::{Ask, Job},
+    pace::Now,
+    rows::{self, Held, Id},
+    sql::Sql,
+    trouble::Trouble,
+};
+
+/// The statements that write.
+#[derive(Debug)]
+pub(super) struct Writing {
+    insert: Statement,
+    update: Statement,
+    delete: Statement,
+    notify: Statement,
+}
+
+impl Writing {
+    pub(super) async fn prepare(client: &Client, sql: &Sql) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            insert: client.prepare(&sql.insert).await?,
+            update: client.prepare(&sql.update).await?,
+            delete: client.prepare(&sql.delete).await?,
+            notify: client.prepare(&sql.notify).await?,
+        })
+    }
+}
+
+/// What a transaction came to.
+pub(super) struct Decided {
+    pub(super) answers: Vec<Result<Reply>>,
+    /// What could not be made because it was there by then.
+    pub(super) lost: Vec<RecordId>,
+}
+
+/// Records that are held while it is decided about them.
+pub(super) struct Decisions {
+    now: Now,
+    epoch: u32,
+    counters: Vec<i64>,
+    /// Which handle this is.
+    node: i64,
+    records: BTreeMap<RecordId, Slot>,
+    answers: Vec<Result<Reply>>,
+    /// Settled records that somebody waits for in another process.
+    told: Vec<String>,
+}
+
+/// What stands under an identity, and what stood there.
+struct Slot {
+    /// An error where it cannot be read: such a record is never written over.
+    held: Result<Option<Held>>,
+    was_there: bool,
+    is_changed: bool,
+}
+
+impl Decisions {
+    pub(super) fn new(now: Now, epoch: u32, counters: Vec<i64>, node: i64) -> Self {
+        Self {
+            now,
+            epoch,
+            counters,
+            node,
+            records: BTreeMap::new(),
+            answers: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    pub(super) fn found(&mut self, id: RecordId, held: Result<Held>) {
+        let slot = Slot {
+            held: held.map(Some),
+            was_there: true,
+            is_changed: false,
+        };
+        self.records.insert(id, slot);
+    }
+
+    pub(super) fn decide(&mut self, job: &Job) {
+        let answer = self.decided(job);
+        self.answers.push(answer);
+    }
+
+    fn decided(&mut self, job: &Job) -> Result<Reply> {
+        let candidate = self.fence();
+        let slot = self.records.entry(job.id()).or_insert_with(|| Slot {
+            held: Ok(None),
+            was_there: false,
+            is_changed: false,
+        });
+        let before = match &slot.held {
+            Ok(held) => held.clone(),
+            Err(error) => return Err(Error::new(error.kind(), error.to_string())),
+        };
+        let record = before.as_ref().map(|held| held.record.clone());
+        let fence = next_fence(record.as_ref(), candidate);
+        let stepped = self.now.step(record, job.command(fence));
+        // Asked before, and the answer got lost: gone is what it was to be.
+        if job.is_repeated && job.frees() && before.is_none() {
+            return Ok(Reply::Settled(Settled::Applied));
+        }
+        let was_waited = before.as_ref().is_some_and(|held| held.waited);
+        let is_waited = was_waited
+            || before
+                .as_ref()
+                .is_some_and(|held| has_to_be_told(held, &stepped.reply, self.node));
+        if stepped.change == Change::Nothing && is_waited == was_waited {
+            return Ok(stepped.reply);
+        }
+        if was_waited && matches!(job.ask, Ask::Settle(..)) {
+            self.told.push(job.id().to_string());
+        }
+        let is_granted = matches!(stepped.reply, Reply::Verdict(Verdict::Granted(_)));
+        let holder = match is_granted {
+            true => Some(self.node),
+            false => before.and_then(|held| held.holder),
+        };
+        slot.is_changed = true;
+        slot.held = Ok(stepped.record.map(|record| Held {
+            record,
+            holder,
+            waited: is_waited,
+        }));
+        Ok(stepped.reply)
+    }
+
+    fn fence(&mut self) -> Fence {
+        Fence {
+            epoch: self.epoch,
+            counter: self.counters.pop().unwrap_or_default().cast_unsigned(),
+            nonce: rand::random(),
+        }
+    }
+
+    /// Writes what is to be written and commits, all sent together.
+    pub(super) async fn write(
+        self,
+        client: &Client,
+        writing: &Writing,
+    ) -> Result<Decided, Trouble> {
+        let changes = self.changes();
+        let (updated, inserted, deleted, told, committed) = tokio::join!(
+            biased;
+            changes.update(client, writing),
+            changes.insert(client, writing),
+            changes.delete(client, writing),
+            tell(&self.told, client, writing),
+            client.batch_execute("COMMIT"),
+        );
+        updated?;
+        let inserted = inserted?;
+        deleted?;
+        told?;
+        committed?;
+        let mut lost = changes.new;
+        for row in &inserted {
+            let made = rows::id(row)?;
+            lost.retain(|id| *id != made);
+        }
+        Ok(Decided {
+            answers: self.answers,
+            lost,
+        })
+    }
+
+    fn changes(&self) -> Changed {
+        let mut changed = Changed::default();
+        for (id, slot) in self.records.iter().filter(|(_, slot)| slot.is_changed) {
+            match (&slot.held, slot.was_there) {
+                (Ok(Some(held)), true) => changed.updated.push(*id, held),
+                (Ok(Some(held)), false) => {
+                    changed.new.push(*id);
+                    changed.inserted.push(*id, held);
+                }
+                (Ok(None), true) => changed.deleted.push(Id(id.0)),
+                (Ok(None), false) | (Err(_), _) => {}
+            }
+        }
+        changed
+    }
+}
+
+/// What is different now, by what is to be done about it.
+#[derive(Default)]
+struct Changed {
+    updated: Rows,
+    inserted: Rows,
+    deleted: Vec<Id>,
+    /// What is inserted.
+    new: Vec<RecordId>,
+}
+
+impl Changed {
+    async fn update(
+        &self,
+        client: &Client,
+        writing: &Writing,
+    ) -> Result<(), tokio_postgres::Error> {
+        if !self.updated.is_empty() {
+            let parameters = self.updated.parameters();
+            client.execute(&writing.update, &parameters).await?;
+        }
+        Ok(())
+    }
+
+    async fn insert(
+        &self,
+        client: &Client,
+        writing: &Writing,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.inserted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parameters = self.inserted.parameters();
+        client.query(&writing.insert, &parameters).await
+    }
+
+    async fn delete(
+        &self,
+        client: &Client,
+        writing: &Writing,
+    ) -> Result<(), tokio_postgres::Error> {
+        if !self.deleted.is_empty() {
+            client.execute(&writing.delete, &[&self.deleted]).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn tell(
+    told: &Vec<String>,
+    client: &Client,
+    writing: &Writing,
+) -> Result<(), tokio_postgres::Error> {
+    if !told.is_empty() {
+        client.execute(&writing.notify, &[told]).await?;
+    }
+    Ok(())
+}
+
+pub(super) const NO_FENCE: Fence = Fence {
+    epoch: 0,
+    counter: 0,
+    nonce: 0,
+};
+
+/// The candidate, or one above the last fence if a restored or failed-over server counts from below it.
+pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
+    match record.and_then(Record::fence) {
+        Some(last) if last >= candidate => Fence {
+            counter: last.counter.saturating_add(1),
+            nonce: rand::random(),
+            ..last
+        },
+        _ => candidate,
+    }
+}
+
+/// Whether the holder, on another handle than this, does not know yet that somebody waits.
+pub(super) fn has_to_be_told(held: &Held, reply: &Reply, node: i64) -> bool {
+    let waits = matches!(reply, Reply::Verdict(Verdict::InFlight { .. }));
+    waits && !held.waited && held.holder != Some(node)
+}
