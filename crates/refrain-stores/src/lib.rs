@@ -1,6 +1,6 @@
 //! The room for stores that need a server: one file per driver, so that the library itself names none.
 //!
-//! Empty so far, but for [`open`], which knows the stores of the library and says plainly what this version does not have.
+//! [`open`] takes any address, those of the library's own stores too, and says plainly what this build does not have.
 //! How to add a store is told in `CONTRIBUTING.md`.
 //!
 //! ```
@@ -17,6 +17,9 @@ use refrain::{
     store::{AnyStore, embedded},
 };
 
+#[cfg(feature = "postgres")]
+pub mod postgres;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),
@@ -25,7 +28,7 @@ const SERVERS: [(&str, &str); 4] = [
     ("rediss", "Redis"),
 ];
 
-/// Opens the store at an address: `memory:` or `file:DIR`.
+/// Opens the store at an address: `memory:`, `file:DIR` or `postgres://…`.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the address is of a store that this version does not have, or of none at all.
@@ -49,6 +52,10 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     if ["memory", "file"].contains(&scheme) {
         return AnyStore::open_with(address, options).await;
     }
+    #[cfg(feature = "postgres")]
+    if ["postgres", "postgresql"].contains(&scheme) {
+        return postgres::open(address).await;
+    }
     let server = SERVERS.iter().find(|(name, _)| *name == scheme);
     let what = match server {
         Some((_, name)) => format!("a store on {name} is not in this version"),
@@ -58,7 +65,7 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     let address = redacted(address);
     Err(Error::new(
         ErrorKind::Unsupported,
-        format!("`{address}`: {what}; write memory: or file:DIR"),
+        format!("`{address}`: {what}; write memory:, file:DIR or postgres://…"),
     ))
 }
 
@@ -73,15 +80,13 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{address}");
         let text = error.to_string();
         assert!(text.contains(words), "{text}");
-        assert!(text.contains("write memory: or file:DIR"), "{text}");
+        assert!(text.contains("write memory:"), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
 
     #[tokio::test]
     async fn what_cannot_be_opened_is_named_without_its_password() {
         for (address, words) in [
-            ("postgres://app:secret@db/app", "PostgreSQL is not in this"),
-            ("postgresql://app:secret@db/app", "PostgreSQL is not in"),
             ("redis://:secret@cache", "Redis is not in this version"),
             ("rediss://:secret@cache", "Redis is not in this version"),
             ("mysql://app:secret@db/app", "no such store"),

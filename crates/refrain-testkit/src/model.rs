@@ -27,7 +27,7 @@ use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, ClockMark, StoreClock, Timestamp},
     record::{Command, Erased, Record, Reply, Stepped, step},
-    store::{Census, Guarantees, Page, Query, Reading},
+    store::{Census, Guarantees, Page, Query, Reading, Watch, Watches},
 };
 
 mod flaw;
@@ -47,6 +47,7 @@ pub struct Model {
     mark: ClockMark,
     secret: Secret,
     guarantees: Guarantees,
+    watches: Watches,
     flaw: Option<Flaw>,
 }
 
@@ -81,6 +82,7 @@ impl Model {
                 lossy_failover: false,
                 shared: false,
             },
+            watches: Watches::new(),
             flaw: None,
         }
     }
@@ -266,7 +268,11 @@ impl Store for Model {
             },
             other => other,
         };
-        self.settled(id, Command::Settle(fence, end))
+        let settled = self.settled(id, Command::Settle(fence, end));
+        if !self.is_flawed(Flaw::SettlesInSilence) {
+            self.watches.settled(id);
+        }
+        settled
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
@@ -342,6 +348,10 @@ impl Store for Model {
 
     fn guarantees(&self) -> Guarantees {
         self.guarantees
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        Some(self.watches.watch(id))
     }
 
     fn secret(&self) -> &Secret {

@@ -217,6 +217,7 @@ impl<F: Fixture> Runner<'_, F> {
             t9_doubt_leaves_the_lease_where_it_may_run_again,
             t10_never_happened_waits_for_the_attempt,
             t10_never_happened_needs_doubt,
+            a_settlement_wakes_who_watches_elsewhere,
         );
         cases!(self, fences:
             i4_a_wrong_fence_changes_nothing,

@@ -125,6 +125,10 @@ const NOTICED: &[(Flaw, &str)] = &[
         "a_census_counts_every_record_by_state",
     ),
     (
+        Flaw::SettlesInSilence,
+        "a_settlement_wakes_who_watches_elsewhere",
+    ),
+    (
         Flaw::ForgetsErasedOnReopen,
         "a_restart_keeps_what_was_erased",
     ),
@@ -168,6 +172,7 @@ async fn random_histories_notice_flaws_by_themselves() {
         Flaw::RepeatsFences,
         Flaw::LosesTrailers,
         Flaw::SweepsWithoutEnd,
+        Flaw::SettlesInSilence,
     ];
     let options = Options {
         histories: 300,

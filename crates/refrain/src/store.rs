@@ -30,6 +30,9 @@ pub use meter::{Meter, Op};
 mod table;
 pub(crate) use table::Table;
 
+mod watch;
+pub use watch::{Watch, Watches};
+
 /// The most records that one page lists.
 pub const LIST_MAX: u32 = 1_000;
 
@@ -79,6 +82,11 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// What this store can promise.
     fn guarantees(&self) -> Guarantees;
+
+    /// Tells from now on when this record may have been settled, be it by another process.
+    ///
+    /// A hint to ask again, and no more than that, for those whose claim on it found it in flight. `None` where the store cannot tell, or nobody else can settle.
+    fn watch(&self, id: RecordId) -> Option<Watch>;
 
     /// The key of this store's keyed digests.
     fn secret(&self) -> &Secret;

@@ -129,6 +129,25 @@ async fn a_holder_in_another_process_is_polled_ever_more_slowly() {
     assert!(done.elapsed() <= Duration::from_millis(200));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_store_that_tells_of_settlements_wakes_who_waits_in_another_process() {
+    let store = Scripted::on_runtime_clock().with_watches();
+    let (here, there) = (Engine::new(store.clone()), Engine::new(store.clone()));
+    let running = run(&there, &intent()).await;
+    let waiter = tokio::spawn({
+        let here = here.clone();
+        async move { here.attend(&intent()).await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    let asked = store.calls(Op::Claim);
+    assert!((3..10).contains(&asked), "{asked} times in 4.5 s");
+    let done = tokio::time::Instant::now();
+    complete(running, "there").await;
+    assert_eq!(body(waiter.await.unwrap()), "there");
+    assert!(done.elapsed() <= Duration::from_millis(2), "woken at once");
+    assert_eq!(store.calls(Op::Claim), asked + 1);
+}
+
 #[tokio::test]
 async fn who_does_not_wait_is_told_at_once_and_touches_nothing() {
     let store = Scripted::new();

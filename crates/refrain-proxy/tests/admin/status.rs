@@ -5,7 +5,7 @@ use std::time::Duration;
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     record::Erased,
-    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading},
+    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading, Watch},
 };
 use refrain_testkit::ManualClock;
 
@@ -49,6 +49,9 @@ impl Store for Gone {
     }
     fn guarantees(&self) -> Guarantees {
         self.0.guarantees()
+    }
+    fn watch(&self, _: RecordId) -> Option<Watch> {
+        None
     }
     fn secret(&self) -> &Secret {
         self.0.secret()

@@ -100,6 +100,8 @@ flaws! {
     ErasesAnything,
     /// Counts records as they were last looked at, whatever time has made of them.
     CountsWithoutTime,
+    /// Says that it tells of settlements, and does not.
+    SettlesInSilence,
     /// After a restart what was erased is back.
     ForgetsErasedOnReopen,
     /// After a restart the count of fences begins anew.

@@ -9,11 +9,14 @@ use refrain::{
 
 use super::{
     bench::{
-        Bench, Checked, DOUBT, LEASE, MOMENT, SETTLE_AFTER, claim, completion, expect, outcome,
-        repeatable,
+        Bench, Checked, DOUBT, LEASE, MOMENT, SETTLE_AFTER, ask, brief, claim, completion, expect,
+        outcome, repeatable,
     },
     stage::Stage,
 };
+
+/// How long news of a settlement may take to another handle, on a busy machine.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) async fn t4_renewing_prolongs_the_lease<S: Store>(bench: &Bench<S>) -> Checked {
     for number in [1, 2] {
@@ -222,6 +225,27 @@ pub(super) async fn t10_never_happened_needs_doubt<S: Store>(bench: &Bench<S>) -
         expect(&what, settled, Settled::Fenced)?;
         let what = format!("{stage:?} after `never happened`");
         expect(&what, bench.view(first.id).await?, before)?;
+    }
+    Ok(())
+}
+
+/// A store need not tell; one that says so tells the other handle, whichever way it ends.
+pub(super) async fn a_settlement_wakes_who_watches_elsewhere<S: Store>(
+    bench: &Bench<S>,
+) -> Checked {
+    let ends = [completion(outcome(claim(1).id)), Settlement::Release, DOUBT];
+    for (number, end) in (1..).zip(ends) {
+        let fence = bench.granted(&claim(number)).await?.fence;
+        let Some(mut watch) = bench.twin.watch(claim(number).id) else {
+            return Ok(());
+        };
+        let asked = ask(&*bench.twin, &claim(number)).await?;
+        let want = Verdict::InFlight { lease_left: LEASE };
+        expect("a claim on the other handle", asked, want)?;
+        let what = format!("a watch on the other handle is told of {}", brief(&end));
+        bench.end(claim(number).id, fence, end).await?;
+        let told = tokio::time::timeout(TOLD_WITHIN, watch.settled()).await;
+        expect(&what, told.is_ok(), true)?;
     }
     Ok(())
 }

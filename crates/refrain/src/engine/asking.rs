@@ -12,12 +12,14 @@ use crate::{
     Result,
     key::RecordId,
     record::{Claim, Claimant, Doubt, Settled, Settlement, Verdict},
-    store::Store,
+    store::{Store, Watch},
 };
 
 /// The first pause before asking again about a record that another process holds.
 const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_MAX: Duration = Duration::from_millis(200);
+/// The longest pause where the store tells of settlements; what it tells may get lost.
+const POLL_WATCHED_MAX: Duration = Duration::from_secs(1);
 /// Nobody waits longer than this, whatever the terms say: clocks cannot count for ever.
 const WAIT_MAX: Duration = Duration::from_hours(24);
 
@@ -28,6 +30,13 @@ pub(super) struct Asking<'a> {
     deadline: Instant,
     /// Whether the answer of one in flight is wanted as it comes.
     follows: bool,
+}
+
+/// Looking again and again at a record that another process holds.
+struct Polling {
+    pause: Duration,
+    /// Kept from one look to the next: what happens in between is not missed.
+    watch: Option<Watch>,
 }
 
 /// What waiting for a record in flight came to.
@@ -61,12 +70,15 @@ impl<'a> Asking<'a> {
     }
 
     pub(super) async fn ask(&self) -> Result<Turn> {
-        let mut pause = POLL_FIRST;
+        let mut polling = Polling {
+            pause: POLL_FIRST,
+            watch: None,
+        };
         loop {
             let asked = tokio::time::Instant::now();
             match self.ask_store().await? {
                 Verdict::InFlight { lease_left } => {
-                    match Box::pin(self.wait(&mut pause, lease_left)).await {
+                    match Box::pin(self.wait(&mut polling, lease_left)).await {
                         Waited::Turn(turn) => return Ok(turn),
                         Waited::AskAgain => {}
                         Waited::TimeIsUp => {
@@ -134,7 +146,7 @@ impl<'a> Asking<'a> {
         answered
     }
 
-    async fn wait(&self, pause: &mut Duration, lease_left: Duration) -> Waited {
+    async fn wait(&self, polling: &mut Polling, lease_left: Duration) -> Waited {
         let flight = self.inner().flights.find(&self.claim);
         // To follow is not to wait.
         if self.follows
@@ -161,9 +173,11 @@ impl<'a> Asking<'a> {
         }
         // Held elsewhere, or about to be known here: look again soon, and no later than the lease lapses.
         let _waiting = self.inner().tally.waiting();
-        let nap = (*pause).min(lease_left.max(POLL_FIRST));
-        *pause = (*pause * 2).min(POLL_MAX);
-        let _ = timeout_at(self.deadline, sleep(nap)).await;
+        let store = &self.inner().store;
+        let watch = polling.watch.take().or_else(|| store.watch(self.claim.id));
+        polling.watch = watch;
+        let napping = polling.nap(lease_left.max(POLL_FIRST));
+        let _ = timeout_at(self.deadline, napping).await;
         Waited::AskAgain
     }
 
@@ -193,6 +207,24 @@ impl<'a> Asking<'a> {
             Err(error) => {
                 tracing::error!(record = %self.claim.id, %error, "the probe failed");
                 unknown
+            }
+        }
+    }
+}
+
+impl Polling {
+    /// A pause that a settlement ends, where the store tells of it.
+    async fn nap(&mut self, at_most: Duration) {
+        let nap = self.pause.min(at_most);
+        match &mut self.watch {
+            None => {
+                self.pause = (self.pause * 2).min(POLL_MAX);
+                sleep(nap).await;
+            }
+            Some(watch) => {
+                // The first pause is short: what was settled before the watch began is found by it.
+                self.pause = POLL_WATCHED_MAX;
+                let _ = timeout(nap, watch.settled()).await;
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use super::{
-    Census, Embedded, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, embedded,
+    Census, Embedded, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, Watch, embedded,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -150,6 +150,7 @@ trait Object: fmt::Debug + Send + Sync {
     fn census(&self) -> Boxed<'_, Census>;
     fn sweep(&self, at_most: u32) -> Boxed<'_, u32>;
     fn guarantees(&self) -> Guarantees;
+    fn watch(&self, id: RecordId) -> Option<Watch>;
     fn secret(&self) -> &Secret;
 }
 
@@ -188,6 +189,10 @@ impl<S: Store> Object for S {
 
     fn guarantees(&self) -> Guarantees {
         Store::guarantees(self)
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        Store::watch(self, id)
     }
 
     fn secret(&self) -> &Secret {
@@ -243,6 +248,10 @@ impl Store for AnyStore {
 
     fn guarantees(&self) -> Guarantees {
         self.store.guarantees()
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        self.store.watch(id)
     }
 
     fn secret(&self) -> &Secret {

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, table::Table};
+use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, StoreClock, SystemClock},
@@ -439,6 +439,11 @@ impl Store for Embedded {
             lossy_failover: false,
             shared: false,
         }
+    }
+
+    /// Nobody but this process can settle, and the engine tells its own.
+    fn watch(&self, _: RecordId) -> Option<Watch> {
+        None
     }
 
     fn secret(&self) -> &Secret {

@@ -16,7 +16,7 @@ use refrain::{
     clock::{Clock, Steady, Timestamp},
     engine::Running,
     record::Erased,
-    store::{Census, Guarantees, Memory, Page, Query, Reading, StateName},
+    store::{Census, Guarantees, Memory, Page, Query, Reading, StateName, Watch, Watches},
 };
 use tokio::time::{Instant, sleep};
 
@@ -50,6 +50,8 @@ pub(crate) enum Fault {
 pub(crate) struct Scripted {
     pub(crate) records: Memory,
     script: Arc<Script>,
+    /// Who is woken by a settlement, if the store can tell.
+    watches: Option<Watches>,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +74,17 @@ impl Scripted {
 
     pub(crate) fn on(records: Memory) -> Self {
         let script = Arc::default();
-        Self { records, script }
+        Self {
+            records,
+            script,
+            watches: None,
+        }
+    }
+
+    /// The same store, which tells of settlements.
+    pub(crate) fn with_watches(mut self) -> Self {
+        self.watches = Some(Watches::new());
+        self
     }
 
     /// The next `times` calls of this kind go wrong.
@@ -146,7 +158,12 @@ impl Store for Scripted {
         end: Settlement,
     ) -> refrain::Result<Settled> {
         let records = self.records.clone();
-        let work = async move { records.settle(id, fence, end).await };
+        let watches = self.watches.clone();
+        let work = async move {
+            let settled = records.settle(id, fence, end).await;
+            watches.inspect(|watches| watches.settled(id));
+            settled
+        };
         self.run(Op::Settle, work).await
     }
 
@@ -182,6 +199,10 @@ impl Store for Scripted {
 
     fn guarantees(&self) -> Guarantees {
         self.records.guarantees()
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        self.watches.as_ref().map(|watches| watches.watch(id))
     }
 
     fn secret(&self) -> &Secret {
