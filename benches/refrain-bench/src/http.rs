@@ -30,7 +30,7 @@ const PASS_MIN: f64 = 0.9;
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy)]
-enum Front {
+pub(crate) enum Front {
     Direct,
     Nginx,
     Memory,
@@ -49,14 +49,19 @@ const SYSTEMS: [(&str, Front, u64, Keys); 9] = [
     ("file, first, 256", Front::File, 256, Keys::New),
 ];
 
-/// Measures all in turns.
-pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+/// Ties this process, and so the clients, to the processor of those who are not measured.
+pub(crate) fn tie_clients() -> Result<()> {
     let processors = std::thread::available_parallelism()?.get();
     ensure!(
         processors > OTHERS,
         "two processors are needed: one for who is measured, one for the others"
     );
-    peers::tie_self(OTHERS)?;
+    peers::tie_self(OTHERS)
+}
+
+/// Measures all in turns.
+pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    tie_clients()?;
     let mut systems: Vec<System<'_>> = SYSTEMS
         .iter()
         .map(|&(name, front, connections, keys)| {
@@ -129,7 +134,8 @@ fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Ro
     round.with_context(|| format!("{front:?}"))
 }
 
-fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Result<Peer> {
+/// Starts who is measured.
+pub(crate) fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Result<Peer> {
     let store = match front {
         Front::Direct => return Peer::upstream(MEASURED),
         Front::Nginx => return Peer::nginx(MEASURED, upstream, folder),

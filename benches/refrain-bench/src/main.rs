@@ -30,6 +30,7 @@ mod servers;
 mod store;
 mod store_million;
 mod store_sweep;
+mod waiting;
 mod work;
 
 use machine::Machine;
@@ -38,7 +39,7 @@ use report::Report;
 /// The name, and how it is run.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 8] = [
+const BENCHMARKS: [Benchmark; 9] = [
     ("http", http::run),
     ("layer", layer::run),
     ("postgres", postgres::run),
@@ -47,6 +48,7 @@ const BENCHMARKS: [Benchmark; 8] = [
     ("store", store::run),
     ("store-million", store_million::run),
     ("store-sweep", store_sweep::run),
+    ("waiting", waiting::run),
 ];
 
 /// Runs the benchmarks that are named, or all of them, and compares with what is to be reached.
@@ -59,6 +61,7 @@ const BENCHMARKS: [Benchmark; 8] = [
 /// store: the embedded store against a raw log of the same run.
 /// store-million: with a million records in it, its size and how fast it opens.
 /// store-sweep: its slowest operations while segments are dropped and compacted.
+/// waiting: a thousand duplicates of one key behind the proxy.
 ///
 /// Exit codes: 0 all reached, 1 something was missed or failed, 2 usage.
 #[derive(Debug, Clone, Parser)]

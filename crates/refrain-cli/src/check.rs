@@ -68,13 +68,30 @@ fn summary(name: &str, settings: &Settings) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}\n\n{}",
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}\n\n{}{}",
         settings.listen,
         settings.admin,
         store.join(", "),
         aligned(&rows),
-        legend(operations())
+        legend(operations()),
+        caveat(settings)
     )
+}
+
+/// What only the store itself can tell, once the proxy starts.
+fn caveat(settings: &Settings) -> &'static str {
+    // Where claims are kept: the last one named.
+    let is_redis = |url: &String| url.starts_with("redis");
+    let mut operations = settings.policy.operations();
+    let is_told =
+        settings.store.last().is_some_and(is_redis) && operations.any(Operation::needs_every_claim);
+    match is_told {
+        true => {
+            "\n\nAt-most-once on Redis needs a server that loses no claims: appendonly yes, appendfsync always, no replicas.\n\
+             The proxy looks when it starts, and refuses any other unless accept_lossy_claims = true."
+        }
+        false => "",
+    }
 }
 
 /// What the guarantees in force promise.
@@ -91,6 +108,10 @@ fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
         (
             Guarantee::AtLeastOnce,
             "what did not demonstrably succeed runs again with the next retry, and may run twice",
+        ),
+        (
+            Guarantee::ExactlyOnce,
+            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once until the first receipt is seen",
         ),
     ];
     let said = promises.iter().filter(|(it, _)| in_force.contains(it));
@@ -165,6 +186,8 @@ fn notes(operation: &Operation) -> String {
             "own keep/release",
         ),
         (operation.probe.is_some(), "probe"),
+        (operation.is_receipted(), "receipts"),
+        (operation.accept_lossy_claims, "accepts lossy claims"),
         (operation.audit, "audit"),
     ];
     let said = notes

@@ -39,6 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain migrate --store postgres://app@db/app
                                         make the tables of a store on PostgreSQL
   refrain records list                  what a running proxy holds
+  refrain migrate --receipts --print    the table for exactly-once
 
 `refrain COMMAND --help` says more.
 Exit codes: 0 fine, 1 problems found, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached."

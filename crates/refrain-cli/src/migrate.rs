@@ -7,6 +7,8 @@ use serde_json::json;
 
 use crate::output::{say, show};
 
+mod receipts;
+
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
@@ -17,6 +19,9 @@ const UNREACHABLE: u8 = 69;
   refrain migrate --store postgres://app@db/app --print  what would make them, for a DBA
   refrain migrate --store 'postgres://app@db/app?schema=payments'
                                                          in a schema of that name, not `refrain`
+  refrain migrate --receipts --print                     the table of receipts, for a DBA or for your own migrations
+  refrain migrate --receipts --store postgres://app@db/app
+                                                         make it in the database of the service itself
 
 A proxy or service makes its tables itself when it starts and may; this is for those that may not.
 Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names.
@@ -25,15 +30,21 @@ pub(crate) struct Args {
     /// The store's address: postgres://…
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// The table of receipts instead, which exactly-once operations write to
+    #[arg(long)]
+    receipts: bool,
     /// Print the statements, and connect to nothing
     #[arg(long)]
     print: bool,
     /// Print JSON
-    #[arg(long, conflicts_with = "print")]
+    #[arg(long, conflicts_with_all = ["print", "receipts"])]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.receipts {
+        return receipts::run(args.store.as_deref(), args.print);
+    }
     let address = match address(args.store.as_deref()) {
         Ok(address) => address,
         Err(message) => return Ok(refused(args, &message, USAGE)),

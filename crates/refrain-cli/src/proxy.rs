@@ -25,6 +25,7 @@ use crate::output::say;
 
 mod greeting;
 mod overlay;
+mod receipts;
 
 /// Settings that cannot be used.
 const BAD_CONFIGURATION: u8 = 64;
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8377]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records live: memory: or file:DIR [default: file:refrain-data]
+    /// Where records live: memory:, file:DIR or redis://HOST [default: file:refrain-data]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Where probes, metrics and the records API are served [default: 127.0.0.1:8378]
@@ -116,6 +117,7 @@ impl From<StartError> for Failure {
                  or --config FILE with upstream in it"
                     .into(),
             ),
+            StartError::Store(error) => error.into(),
             error => Self::Unavailable(error.to_string()),
         }
     }
@@ -130,7 +132,9 @@ impl From<std::io::Error> for Failure {
 impl From<refrain::Error> for Failure {
     fn from(error: refrain::Error) -> Self {
         match error.kind() {
-            ErrorKind::Unsupported => Self::Configuration(format!("refrain: {error}")),
+            ErrorKind::Unsupported | ErrorKind::Invalid => {
+                Self::Configuration(format!("refrain: {error}"))
+            }
             _ => Self::Unavailable(error.to_string()),
         }
     }
@@ -151,9 +155,10 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
     let metrics = Metrics::new(&settings.policy, &settings.store[0]);
+    let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open(settings).await?.with_meter(metrics.clone()));
     let proxy = Proxy::bind(settings, engine.clone())?
-        .with_layer(|layer| layer.with_observer(metrics.clone()));
+        .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()));
     let door = listen(settings).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));

@@ -10,6 +10,7 @@
 //! | `POST /api/records/{id}/resolve` | ends the doubt about a record |
 //! | `DELETE /api/records/{id}` | takes a record away |
 //! | `POST /api/find` | the record of a request |
+//! | `GET /api/operations` | what is promised for each operation, and what is in force |
 //!
 //! On a loopback address everybody on the machine may ask; anywhere else a token is required, for all but the first two.
 //! Errors are JSON: `error` says what is wrong, `fix` what to do.
@@ -36,6 +37,7 @@ mod listen;
 mod metrics;
 pub use metrics::Metrics;
 
+mod operations;
 mod records;
 mod refusal;
 mod scrape;
@@ -88,6 +90,7 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
         )
         .route("/api/records/{id}/resolve", post(records::resolve))
         .route("/api/find", post(records::find))
+        .route("/api/operations", get(operations::list))
         .layer(middleware::from_fn_with_state(
             access.clone(),
             access::known,

@@ -42,6 +42,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 pub enum StartError {
     /// No upstream is named.
     NoUpstream,
+    /// The store cannot hold what the policy promises.
+    Store(refrain::Error),
     /// The upstream cannot be used at all.
     Upstream {
         /// Its address.
@@ -64,6 +66,7 @@ impl std::fmt::Display for StartError {
             Self::NoUpstream => {
                 f.write_str("no upstream is named; write upstream = \"http://HOST:PORT\"")
             }
+            Self::Store(error) => write!(f, "{error}"),
             Self::Upstream { url, error } => write!(f, "upstream {url}: {error}"),
             Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
@@ -93,8 +96,10 @@ impl Proxy {
     /// Listens where the settings say.
     ///
     /// # Errors
-    /// When the port cannot be had, or no upstream can be used.
+    /// When the port cannot be had, no upstream can be used, or the store may lose claims that must not get lost.
     pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
+        let checked = settings.policy.check_store(engine.store());
+        checked.map_err(StartError::Store)?;
         let target = Arc::new(Target::new(settings)?);
         let address = settings.listen;
         let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;

@@ -20,6 +20,12 @@ use refrain::{
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
+#[cfg(feature = "postgres")]
+pub mod receipts;
+
+#[cfg(feature = "redis")]
+pub mod redis;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),
@@ -28,7 +34,7 @@ const SERVERS: [(&str, &str); 4] = [
     ("rediss", "Redis"),
 ];
 
-/// Opens the store at an address: `memory:`, `file:DIR` or `postgres://…`.
+/// Opens the store at an address: `memory:`, `file:DIR`, `postgres://…` or `redis://…`.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the address is of a store that this version does not have, or of none at all.
@@ -52,11 +58,16 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     if ["memory", "file"].contains(&scheme) {
         return AnyStore::open_with(address, options).await;
     }
+    let kind = scheme.split('+').next().unwrap_or_default();
     #[cfg(feature = "postgres")]
-    if ["postgres", "postgresql"].contains(&scheme) {
+    if ["postgres", "postgresql"].contains(&kind) {
         return postgres::open(address).await;
     }
-    let server = SERVERS.iter().find(|(name, _)| *name == scheme);
+    #[cfg(feature = "redis")]
+    if ["redis", "rediss"].contains(&kind) {
+        return redis::open(address).await;
+    }
+    let server = SERVERS.iter().find(|(name, _)| *name == kind);
     let what = match server {
         Some((_, name)) => format!("a store on {name} is not in this version"),
         None => "there is no such store".into(),
@@ -65,7 +76,7 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     let address = redacted(address);
     Err(Error::new(
         ErrorKind::Unsupported,
-        format!("`{address}`: {what}; write memory:, file:DIR or postgres://…"),
+        format!("`{address}`: {what}; write memory:, file:DIR, postgres://… or redis://…"),
     ))
 }
 
@@ -87,8 +98,12 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_opened_is_named_without_its_password() {
         for (address, words) in [
+            #[cfg(not(feature = "postgres"))]
+            ("postgres://app:secret@db/app", "PostgreSQL is not in this"),
+            #[cfg(not(feature = "redis"))]
             ("redis://:secret@cache", "Redis is not in this version"),
-            ("rediss://:secret@cache", "Redis is not in this version"),
+            #[cfg(not(feature = "redis"))]
+            ("rediss+cluster://:secret@cache", "Redis is not in this"),
             ("mysql://app:secret@db/app", "no such store"),
             ("refrain-data", "no such store"),
             ("", "no such store"),

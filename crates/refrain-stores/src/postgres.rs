@@ -45,6 +45,15 @@ mod sql;
 mod tls;
 mod trouble;
 
+mod transaction;
+pub use transaction::Claimed;
+
+mod natural;
+pub use natural::{Fetched, NaturalKey};
+
+mod versioned;
+pub use versioned::{Changes, Versioned};
+
 use address::Address;
 use connect::{Facts, Link, Place};
 use desk::{Desk, closed};
@@ -143,6 +152,9 @@ pub struct Postgres {
     secret: Secret,
     guarantees: Guarantees,
     place: Arc<Place>,
+    time: Time,
+    /// Which handle this is.
+    node: i64,
     /// Told when the store is dropped.
     over: Arc<Notify>,
 }
@@ -291,6 +303,8 @@ async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes
     let (mut wire, facts) = place.connect(|_| ()).await?;
     schema::ensure(&mut wire.client, &place.address).await?;
     let secret = schema::secret(&wire.client, &place.address, &place.sql.secret).await?;
+    let learnt = place.learn_epoch(&wire.client).await;
+    learnt.map_err(|error| trouble::at_start(&error, &place.address))?;
     drop(wire);
     let watches = Watches::new();
     let node = rand::random();
@@ -319,7 +333,13 @@ async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes
     let store = Postgres {
         writers,
         careful,
-        desk: Desk::new(place.clone(), tokio::runtime::Handle::current(), time),
+        desk: Desk::new(
+            place.clone(),
+            tokio::runtime::Handle::current(),
+            time.clone(),
+        ),
+        time,
+        node,
         watches: watches.clone(),
         secret,
         guarantees: guarantees(&facts, &place),

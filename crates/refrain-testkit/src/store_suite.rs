@@ -27,6 +27,7 @@ mod histories;
 mod lists;
 mod outcomes;
 mod races;
+mod receipts;
 mod settlements;
 mod stage;
 mod time;
@@ -218,6 +219,13 @@ impl<F: Fixture> Runner<'_, F> {
             t10_never_happened_waits_for_the_attempt,
             t10_never_happened_needs_doubt,
             a_settlement_wakes_who_watches_elsewhere,
+        );
+        cases!(self, receipts:
+            t8_an_attempt_without_receipt_is_taken_over,
+            t8_needs_the_fence_of_the_last_attempt,
+            t8_needs_receipts_on_both_sides_or_time,
+            t8_without_receipt_ends_with_the_attempts,
+            t6_a_release_speaks_for_one_attempt,
         );
         cases!(self, fences:
             i4_a_wrong_fence_changes_nothing,

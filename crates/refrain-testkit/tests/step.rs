@@ -24,7 +24,8 @@ struct Move {
 
 #[derive(Debug, Clone)]
 enum Ask {
-    Claim(Claim),
+    /// And for which attempt it stands in.
+    Claim(Claim, Option<Pick>),
     Renew(Pick, Duration),
     Settle(Pick, Settlement<Outcome>),
     Erase,
@@ -70,7 +71,10 @@ fn run(history: Vec<Move>) -> Vec<Seen> {
             nonce: 0,
         };
         let command = match ask {
-            Ask::Claim(claim) => Command::Claim(claim, next),
+            Ask::Claim(claim, overtakes) => {
+                let overtakes = overtakes.map(pick);
+                Command::Claim(Claim { overtakes, ..claim }, next)
+            }
             Ask::Renew(back, lease) => Command::Renew(pick(back), lease),
             Ask::Settle(back, end) => Command::Settle(pick(back), end),
             Ask::Erase => Command::Erase,
@@ -136,7 +140,15 @@ fn a_claim() -> impl Strategy<Value = Claim> {
         prop::sample::select(&[1, 1, 1, 2][..]),
         prop::sample::select(&[None, Some(1), Some(1), Some(2)][..]),
         0..6_u64,
-        prop::sample::select(&[AtMostOnce, AtLeastOnce, AtLeastOnce, ExactlyOnce][..]),
+        prop::sample::select(
+            &[
+                AtMostOnce,
+                AtLeastOnce,
+                AtLeastOnce,
+                ExactlyOnce,
+                ExactlyOnce,
+            ][..],
+        ),
         0..4_u16,
         millis(&[0, 1, 10_000, 30_000]),
         millis(&[0, 20_000, 90_000]),
@@ -175,7 +187,8 @@ fn a_pick() -> impl Strategy<Value = Pick> {
 
 fn a_move() -> impl Strategy<Value = Move> {
     let ask = prop_oneof![
-        6 => a_claim().prop_map(Ask::Claim),
+        6 => (a_claim(), prop::option::of(a_pick()))
+            .prop_map(|(claim, overtakes)| Ask::Claim(claim, overtakes)),
         1 => (a_pick(), millis(&[0, 1, 60_000])).prop_map(|(pick, lease)| Ask::Renew(pick, lease)),
         4 => (a_pick(), an_end()).prop_map(|(pick, end)| Ask::Settle(pick, end)),
         1 => Just(Ask::Erase),
@@ -196,7 +209,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// I1: a dispatch that may have taken effect is followed by another only where both sides promise no more than at-least-once.
+    /// I1: a dispatch that may have taken effect is followed by another only where both sides promise no more than at-least-once,
+    /// or where it was under exactly-once and its receipt is not there: then both write one, or it can no longer act.
     #[test]
     fn i1_what_may_have_taken_effect_is_not_run_again(history in a_history()) {
         // The dispatches since the key was last free, none of which was proven void.
@@ -207,16 +221,32 @@ proptest! {
             }
             match (&seen.command, granted(&seen.after)) {
                 (Command::Claim(claim, _), Some(fence)) if !open.contains_key(&fence) => {
-                    let repeatable = |guarantee: &Guarantee| *guarantee == Guarantee::AtLeastOnce;
-                    prop_assert!(
-                        open.is_empty() || open.values().chain([&claim.guarantee]).all(repeatable),
-                        "{seen:#?}"
-                    );
+                    let stood_in_for = match seen.aged.as_ref().map(|record| &record.state) {
+                        Some(State::Indeterminate { hold, .. }) if claim.overtakes == Some(hold.fence) => Some(*hold),
+                        _ => None,
+                    };
+                    let may = match stood_in_for {
+                        Some(hold) if hold.settles <= seen.now => {
+                            let was_receipted = open.get(&hold.fence) == Some(&Guarantee::ExactlyOnce);
+                            // No receipt, and none can come.
+                            open.clear();
+                            was_receipted
+                        }
+                        Some(hold) => [open.get(&hold.fence), Some(&claim.guarantee)]
+                            .iter()
+                            .all(|it| *it == Some(&Guarantee::ExactlyOnce)),
+                        None => {
+                            let repeatable = |guarantee: &Guarantee| *guarantee == Guarantee::AtLeastOnce;
+                            open.is_empty() || open.values().chain([&claim.guarantee]).all(repeatable)
+                        }
+                    };
+                    prop_assert!(may, "{seen:#?}");
                     open.insert(fence, claim.guarantee);
                 }
-                // Attempts that were overtaken before may have had their effect: at-least-once lets that be.
+                // Attempts that were overtaken before may have had their effect: at-least-once lets that be,
+                // and under exactly-once the record stays.
                 (Command::Settle(_, Settlement::Release | Settlement::NeverHappened), _)
-                    if applied(&seen.after) => open.clear(),
+                    if applied(&seen.after) && seen.after.record.is_none() => open.clear(),
                 // An operator's word: it runs again, on purpose.
                 (Command::Erase, _) if erased(&seen.after) => open.clear(),
                 _ => (),
@@ -418,6 +448,28 @@ proptest! {
                 return Err(TestCaseError::fail("it is not completed"));
             };
             prop_assert_eq!((outcome, retention_ends), (7, now + minute));
+        }
+    }
+
+    /// T6: under exactly-once the proof that one attempt had no effect says nothing about those before it,
+    /// and nothing runs again beyond the limit of attempts.
+    #[test]
+    fn t6_a_release_speaks_for_one_attempt(history in a_history()) {
+        for seen in &history {
+            let holds = |record: &Option<Record<Outcome>>| match record.as_ref()?.state {
+                State::InFlight { hold, .. } | State::Indeterminate { hold, .. } => Some(hold),
+                _ => None,
+            };
+            if let (Some(hold), Some(_)) = (holds(&seen.aged), newly_granted(&seen.after)) {
+                prop_assert!(hold.attempts < hold.attempts_max, "{seen:#?}");
+            }
+            let (Command::Settle(_, Settlement::Release), Some(hold)) = (&seen.command, holds(&seen.aged)) else {
+                continue;
+            };
+            if applied(&seen.after) && hold.guarantee == Guarantee::ExactlyOnce && hold.attempts > 1 {
+                let left = holds(&seen.after.record);
+                prop_assert_eq!(left.map(|left| (left.fence, left.attempts)), Some((hold.fence, hold.attempts - 1)));
+            }
         }
     }
 

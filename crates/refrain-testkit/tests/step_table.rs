@@ -14,11 +14,18 @@ use refrain::{
 /// Columns: command, reply, what is left, and the transition where it is one.
 ///
 /// What is left: `same` is the record as found;
-/// `first` is in flight by who asks, `next` the same as a second attempt; `running` is in flight by its holder.
+/// `first` is in flight by who asks, `next` and `third` the same as a second and third attempt; `running` is in flight by its holder;
+/// `given-back` is in doubt as before the last attempt.
+///
+/// `stand-in` is a claim that knows the receipt of the last attempt not to be there; `stand-in-bare` writes no receipt itself,
+/// `stand-in-wrong` has looked for another attempt's.
 const TABLE: &str = "
 = absent
 claim               granted-1       first       T1
 claim-repeatable    granted-1       first       T1
+stand-in            granted-1       first       T1
+stand-in-bare       granted-1       first       T1
+stand-in-wrong      granted-1       first       T1
 ask-again           granted-1       first       T1
 other-request       granted-1       first       T1
 stranger            granted-1       first       T1
@@ -35,6 +42,9 @@ age                 aged            absent
 = in-flight
 claim               in-flight       same        T2
 claim-repeatable    in-flight       same        T2
+stand-in            in-flight       same        T2
+stand-in-bare       in-flight       same        T2
+stand-in-wrong      in-flight       same        T2
 ask-again           granted-1       running
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -51,6 +61,9 @@ age                 aged            same
 = lapsed
 claim               indeterminate   lapsed      T7
 claim-repeatable    indeterminate   lapsed      T7
+stand-in            indeterminate   lapsed      T7
+stand-in-bare       indeterminate   lapsed      T7
+stand-in-wrong      indeterminate   lapsed      T7
 ask-again           indeterminate   lapsed      T7
 other-request       mismatch        lapsed      T3
 stranger            stranger        lapsed      T3
@@ -67,6 +80,9 @@ age                 aged            lapsed      T7
 = lapsed-long-ago
 claim               indeterminate   lapsed      T7
 claim-repeatable    indeterminate   lapsed      T7
+stand-in            indeterminate   lapsed      T7
+stand-in-bare       indeterminate   lapsed      T7
+stand-in-wrong      indeterminate   lapsed      T7
 ask-again           indeterminate   lapsed      T7
 other-request       mismatch        lapsed      T3
 stranger            stranger        lapsed      T3
@@ -83,6 +99,9 @@ age                 aged            lapsed      T7
 = exactly-once-lapsed
 claim               indeterminate   lapsed      T7
 claim-repeatable    indeterminate   lapsed      T7
+stand-in            granted-2       next        T8
+stand-in-bare       indeterminate   lapsed      T7
+stand-in-wrong      indeterminate   lapsed      T7
 ask-again           indeterminate   lapsed      T7
 other-request       mismatch        lapsed      T3
 stranger            stranger        lapsed      T3
@@ -99,6 +118,9 @@ age                 aged            lapsed      T7
 = repeatable
 claim               in-flight       same        T2
 claim-repeatable    in-flight       same        T2
+stand-in            in-flight       same        T2
+stand-in-bare       in-flight       same        T2
+stand-in-wrong      in-flight       same        T2
 ask-again           granted-1       running
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -115,6 +137,9 @@ age                 aged            same
 = repeatable-lapsed
 claim               indeterminate   lapsed      T7
 claim-repeatable    granted-2       next        T8
+stand-in            indeterminate   lapsed      T7
+stand-in-bare       indeterminate   lapsed      T7
+stand-in-wrong      indeterminate   lapsed      T7
 ask-again           granted-1       running
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -131,6 +156,9 @@ age                 aged            same
 = repeatable-used-up
 claim               in-flight       same        T2
 claim-repeatable    in-flight       same        T2
+stand-in            in-flight       same        T2
+stand-in-bare       in-flight       same        T2
+stand-in-wrong      in-flight       same        T2
 ask-again           granted-3       running
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -147,6 +175,9 @@ age                 aged            same
 = repeatable-used-up-lapsed
 claim               indeterminate   lapsed      T7
 claim-repeatable    indeterminate   lapsed      T8
+stand-in            indeterminate   lapsed      T7
+stand-in-bare       indeterminate   lapsed      T7
+stand-in-wrong      indeterminate   lapsed      T7
 ask-again           indeterminate   lapsed      T7
 other-request       mismatch        lapsed      T3
 stranger            stranger        lapsed      T3
@@ -163,6 +194,9 @@ age                 aged            lapsed      T7
 = indeterminate
 claim               indeterminate   same
 claim-repeatable    indeterminate   same
+stand-in            indeterminate   same
+stand-in-bare       indeterminate   same
+stand-in-wrong      indeterminate   same
 ask-again           indeterminate   same
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -179,6 +213,9 @@ age                 aged            same
 = indeterminate-long-ago
 claim               indeterminate   same
 claim-repeatable    indeterminate   same
+stand-in            indeterminate   same
+stand-in-bare       indeterminate   same
+stand-in-wrong      indeterminate   same
 ask-again           indeterminate   same
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -195,6 +232,9 @@ age                 aged            same
 = completed
 claim               replay          same
 claim-repeatable    replay          same
+stand-in            replay          same
+stand-in-bare       replay          same
+stand-in-wrong      replay          same
 ask-again           replay          same
 other-request       mismatch        same        T3
 stranger            stranger        same        T3
@@ -211,6 +251,9 @@ age                 aged            same
 = past-retention
 claim               expired         tombstone   T11
 claim-repeatable    expired         tombstone   T11
+stand-in            expired         tombstone   T11
+stand-in-bare       expired         tombstone   T11
+stand-in-wrong      expired         tombstone   T11
 ask-again           expired         tombstone   T11
 other-request       mismatch        tombstone   T3
 stranger            expired         tombstone   T11
@@ -227,6 +270,9 @@ age                 aged            tombstone   T11
 = tombstone
 claim               expired         same
 claim-repeatable    expired         same
+stand-in            expired         same
+stand-in-bare       expired         same
+stand-in-wrong      expired         same
 ask-again           expired         same
 other-request       mismatch        same        T3
 stranger            expired         same
@@ -243,6 +289,9 @@ age                 aged            same
 = past-remember
 claim               granted-1       first       T12
 claim-repeatable    granted-1       first       T12
+stand-in            granted-1       first       T12
+stand-in-bare       granted-1       first       T12
+stand-in-wrong      granted-1       first       T12
 ask-again           granted-1       first       T12
 other-request       granted-1       first       T12
 stranger            granted-1       first       T12
@@ -259,6 +308,9 @@ age                 aged            absent      T12
 = completed-past-remember
 claim               granted-1       first       T12
 claim-repeatable    granted-1       first       T12
+stand-in            granted-1       first       T12
+stand-in-bare       granted-1       first       T12
+stand-in-wrong      granted-1       first       T12
 ask-again           granted-1       first       T12
 other-request       granted-1       first       T12
 stranger            granted-1       first       T12
@@ -271,10 +323,105 @@ never-happened      fenced          absent      T12
 wrong-fence         fenced          absent      T12
 erase               not-there       absent      T12
 age                 aged            absent      T12
+
+= exactly-once-doubt
+claim               indeterminate   same
+claim-repeatable    indeterminate   same
+stand-in            granted-2       next        T8
+stand-in-bare       indeterminate   same
+stand-in-wrong      indeterminate   same
+ask-again           indeterminate   same
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               fenced          same
+complete            applied         completed   T5
+release             fenced          same
+doubt               applied         same
+never-happened      too-early       same        T10
+wrong-fence         fenced          same
+erase               refused-doubt   same
+age                 aged            same
+
+= exactly-once-doubt-long-ago
+claim               indeterminate   same
+claim-repeatable    indeterminate   same
+stand-in            granted-2       next        T8
+stand-in-bare       granted-2       next        T8
+stand-in-wrong      indeterminate   same
+ask-again           indeterminate   same
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               fenced          same
+complete            applied         completed   T5
+release             fenced          same
+doubt               applied         same
+never-happened      applied         absent      T10
+wrong-fence         fenced          same
+erase               refused-doubt   same
+age                 aged            same
+
+= exactly-once-second
+claim               in-flight       same        T2
+claim-repeatable    in-flight       same        T2
+stand-in            in-flight       same        T2
+stand-in-bare       in-flight       same        T2
+stand-in-wrong      in-flight       same        T2
+ask-again           granted-2-again running
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         given-back  T6
+doubt               applied         timeout     T9
+never-happened      fenced          same
+wrong-fence         fenced          same
+erase               refused-flight  same
+age                 aged            same
+
+= exactly-once-second-lapsed
+claim               indeterminate   lapsed      T7
+claim-repeatable    indeterminate   lapsed      T7
+stand-in            granted-3-new   third       T8
+stand-in-bare       indeterminate   lapsed      T7
+stand-in-wrong      indeterminate   lapsed      T7
+ask-again           indeterminate   lapsed      T7
+other-request       mismatch        lapsed      T3
+stranger            stranger        lapsed      T3
+stranger-other      stranger        lapsed      T3
+renew               applied         running     T4
+complete            applied         completed   T5
+release             applied         given-back  T6
+doubt               applied         lapsed
+never-happened      too-early       lapsed      T10
+wrong-fence         fenced          lapsed
+erase               refused-doubt   lapsed
+age                 aged            lapsed      T7
+
+= exactly-once-used-up
+claim               indeterminate   same
+claim-repeatable    indeterminate   same
+stand-in            indeterminate   same
+stand-in-bare       indeterminate   same
+stand-in-wrong      indeterminate   same
+ask-again           indeterminate   same
+other-request       mismatch        same        T3
+stranger            stranger        same        T3
+stranger-other      stranger        same        T3
+renew               fenced          same
+complete            applied         completed   T5
+release             fenced          same
+doubt               applied         same
+never-happened      applied         absent      T10
+wrong-fence         fenced          same
+erase               refused-doubt   same
+age                 aged            same
 ";
 
-const COMMANDS: usize = 14;
-const STATES: usize = 16;
+const COMMANDS: usize = 17;
+const STATES: usize = 21;
 
 #[test]
 fn every_command_in_every_state_does_what_the_contract_says() {
@@ -374,6 +521,20 @@ fn commands(name: &str) -> Vec<Command<&'static str>> {
             guarantee: Guarantee::AtLeastOnce,
             ..claim(other, 1, 1)
         }),
+        "stand-in" => ask(Claim {
+            guarantee: Guarantee::ExactlyOnce,
+            overtakes: Some(fence(7)),
+            ..claim(other, 1, 1)
+        }),
+        "stand-in-bare" => ask(Claim {
+            overtakes: Some(fence(7)),
+            ..claim(other, 1, 1)
+        }),
+        "stand-in-wrong" => ask(Claim {
+            guarantee: Guarantee::ExactlyOnce,
+            overtakes: Some(fence(6)),
+            ..claim(other, 1, 1)
+        }),
         "ask-again" => ask(claim(HOLDER, 1, 1)),
         "other-request" => ask(claim(other, 2, 1)),
         "stranger" => ask(claim(other, 1, 2)),
@@ -429,8 +590,8 @@ fn found(state: &str) -> Option<Record<&'static str>> {
         hold: hold(guarantee, attempts, settles),
         lease_ends,
     };
-    let indeterminate = |settles| State::Indeterminate {
-        hold: hold(AtMostOnce, 1, settles),
+    let in_doubt = |guarantee, attempts, settles| State::Indeterminate {
+        hold: hold(guarantee, attempts, settles),
         reason: Reason::Timeout,
     };
     let completed = |retention_ends, remember_ends| State::Completed {
@@ -450,8 +611,13 @@ fn found(state: &str) -> Option<Record<&'static str>> {
         "repeatable-lapsed" => in_flight(AtLeastOnce, 1, acts, NOW),
         "repeatable-used-up" => in_flight(AtLeastOnce, 3, acts, NOW + LEFT),
         "repeatable-used-up-lapsed" => in_flight(AtLeastOnce, 3, acts, NOW),
-        "indeterminate" => indeterminate(acts),
-        "indeterminate-long-ago" => indeterminate(NOW),
+        "indeterminate" => in_doubt(AtMostOnce, 1, acts),
+        "indeterminate-long-ago" => in_doubt(AtMostOnce, 1, NOW),
+        "exactly-once-doubt" => in_doubt(ExactlyOnce, 1, acts),
+        "exactly-once-doubt-long-ago" => in_doubt(ExactlyOnce, 1, NOW),
+        "exactly-once-second" => in_flight(ExactlyOnce, 2, acts, NOW + LEFT),
+        "exactly-once-second-lapsed" => in_flight(ExactlyOnce, 2, acts, NOW),
+        "exactly-once-used-up" => in_doubt(ExactlyOnce, 3, NOW),
         "completed" => completed(NOW + LEFT, NOW + REMEMBER),
         "past-retention" => completed(NOW, NOW + REMEMBER),
         "completed-past-remember" => completed(NOW - LEFT, NOW),
@@ -476,7 +642,9 @@ fn reply_named(name: &str, found: Option<&Record<&'static str>>) -> Reply<&'stat
         "granted-1" if stands_free(found) => granted(8, 1),
         "granted-1" => granted(7, 1),
         "granted-2" => granted(8, 2),
+        "granted-2-again" => granted(7, 2),
         "granted-3" => granted(7, 3),
+        "granted-3-new" => granted(8, 3),
         "in-flight" => Verdict::InFlight { lease_left: LEFT },
         "stranger" => Verdict::OtherCredential,
         "mismatch" => Verdict::Mismatch,
@@ -533,6 +701,7 @@ fn record_left(
         "same" => found,
         "first" => asker.map(|claim| by_asker(claim, 1)),
         "next" => asker.map(|claim| by_asker(claim, 2)),
+        "third" => asker.map(|claim| by_asker(claim, 3)),
         other => found.map(|record| changed(other, record)),
     }
 }
@@ -559,6 +728,13 @@ fn changed(name: &str, mut record: Record<&'static str>) -> Record<&'static str>
                 ..hold
             },
             lease_ends: NOW + LEASE,
+        },
+        ("given-back", State::InFlight { hold, .. }) => State::Indeterminate {
+            hold: Hold {
+                attempts: hold.attempts - 1,
+                ..hold
+            },
+            reason: Reason::Failed,
         },
         ("lapsed", State::InFlight { hold, .. }) => State::Indeterminate {
             hold,

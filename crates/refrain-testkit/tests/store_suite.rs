@@ -79,6 +79,30 @@ const NOTICED: &[(Flaw, &str)] = &[
         "t7_a_lapsed_claim_is_indeterminate",
     ),
     (Flaw::NoAttemptsLimit, "t8_ends_with_the_attempts"),
+    (
+        Flaw::NeverOvertakes,
+        "t8_an_attempt_without_receipt_is_taken_over",
+    ),
+    (
+        Flaw::OvertakesAnyFence,
+        "t8_needs_the_fence_of_the_last_attempt",
+    ),
+    (
+        Flaw::OvertakesWithoutReceipt,
+        "t8_needs_receipts_on_both_sides_or_time",
+    ),
+    (
+        Flaw::OvertakesTheUnreceipted,
+        "t8_needs_receipts_on_both_sides_or_time",
+    ),
+    (
+        Flaw::OvertakesWithoutLimit,
+        "t8_without_receipt_ends_with_the_attempts",
+    ),
+    (
+        Flaw::ReleasesEarlierAttempts,
+        "t6_a_release_speaks_for_one_attempt",
+    ),
     (Flaw::RefusesLateTruth, "t5_late_truth_lands"),
     (Flaw::OutcomeChanges, "t5_the_first_outcome_stays"),
     (Flaw::KeepsReleased, "t6_releasing_frees_the_key"),

@@ -30,6 +30,7 @@ use crate::{
     Fingerprint, Outcome, Result,
     key::{Credential, Key, Scope, Secret},
     policy::Terms,
+    receipts::Witness,
     record::{Grant, Settled, Verdict},
     store::{AnyStore, Store},
 };
@@ -43,6 +44,7 @@ mod live;
 mod lost;
 mod operator;
 mod probe;
+mod receipts;
 mod tally;
 
 use asking::Asking;
@@ -88,6 +90,8 @@ pub struct Intent {
     pub terms: Terms,
     /// Learns what became of an indeterminate one.
     pub probe: Option<Arc<dyn Probe>>,
+    /// Knows what was committed, under exactly-once; without it that is at-most-once.
+    pub receipts: Option<Arc<Witness>>,
 }
 
 impl Intent {
@@ -101,6 +105,7 @@ impl Intent {
             credential: None,
             terms: Terms::default(),
             probe: None,
+            receipts: None,
         }
     }
 }

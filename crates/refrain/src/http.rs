@@ -17,7 +17,9 @@
 //!
 //! Where a policy has a `probe`, [`RefrainLayer::with_probes`] says whom to ask.
 //!
-//! Handlers find the [`Fence`](crate::Fence) of their claim among the request's extensions, to hand it to the resource that they change.
+//! Handlers find the [`Fence`](crate::Fence) of their claim and its [`RecordId`](crate::RecordId) among the request's extensions,
+//! to hand them to the resource that they change. Under exactly-once both also come as headers, for the receipt;
+//! [`RefrainLayer::with_receipts`] says where receipts are read.
 
 pub mod extract;
 
@@ -44,6 +46,8 @@ mod probe;
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};
 
+mod receipted;
+
 mod reply;
 pub use reply::IDEMPOTENT_REPLAYED;
 
@@ -62,6 +66,14 @@ use crate::record::Reason;
 
 /// Tells the operation how often it was started: above 1 it may have taken effect before.
 pub const REFRAIN_ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
+
+/// Tells an exactly-once operation its record, to be written into its receipt: 32 hexadecimal digits.
+/// Never taken from a client.
+pub const REFRAIN_RECORD: HeaderName = HeaderName::from_static("refrain-record");
+
+/// Tells an exactly-once operation the fence of this attempt, to be written into its receipt: such as `1.42.0000002a`.
+/// Never taken from a client.
+pub const REFRAIN_FENCE: HeaderName = HeaderName::from_static("refrain-fence");
 
 /// Set by the operation on its answer to overrule the policy: `keep` or `release`. Never reaches the client.
 pub const REFRAIN_OUTCOME: HeaderName = HeaderName::from_static("refrain-outcome");

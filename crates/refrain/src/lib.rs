@@ -24,6 +24,9 @@ pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 pub mod policy;
 pub use policy::{Operation, Policy, Terms};
 
+pub mod receipts;
+pub use receipts::Receipts;
+
 pub mod store;
 pub use store::Store;
 

@@ -19,7 +19,13 @@
 
 use std::sync::Arc;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{
+    Error, ErrorKind, Result,
+    store::{AnyStore, Store as _},
+};
+
+mod address;
+pub use address::Address;
 
 mod class;
 pub use class::Class;
@@ -155,6 +161,43 @@ impl Policy {
     /// Every operation, unguarded ones too, in the order in which they were given.
     pub fn operations(&self) -> impl ExactSizeIterator<Item = &Operation> {
         self.0.operations.iter().map(AsRef::as_ref)
+    }
+
+    /// Whether `store` is good enough for what this policy promises.
+    ///
+    /// A store that [may lose](crate::store::Guarantees::lossy_failover) what it acknowledged would grant a lost claim again,
+    /// and the operation would run twice. So it is refused where an operation is at-most-once,
+    /// unless that one says [`accept_lossy_claims`](Operation::accept_lossy_claims).
+    /// The proxy checks this when it starts; with the tower layer, check it where the layer is made:
+    ///
+    /// ```
+    /// use refrain::{Engine, policy::Policy, store::Memory};
+    ///
+    /// let (engine, policy) = (Engine::new(Memory::new()), Policy::default());
+    /// policy.check_store(engine.store())?;
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], naming the operation and why claims may get lost.
+    pub fn check_store(&self, store: &AnyStore) -> Result<()> {
+        if !store.guarantees().lossy_failover {
+            return Ok(());
+        }
+        let Some(operation) = self.operations().find(|it| it.needs_every_claim()) else {
+            return Ok(());
+        };
+        let (name, losses) = (&operation.name, store.losses());
+        let why = match losses.is_empty() {
+            true => String::new(),
+            false => format!(" ({losses})"),
+        };
+        let message = format!(
+            "operation `{name}` is at-most-once, and the store may lose claims that it has granted{why}: \
+             a retry of a lost one would run again; make the store keep what it acknowledged, \
+             write guarantee = \"at-least-once\", or accept it with accept_lossy_claims = true"
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> Option<Match> {

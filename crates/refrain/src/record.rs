@@ -18,9 +18,11 @@
 //! assert!(matches!(second.reply, Reply::Verdict(Verdict::InFlight { .. })));
 //! ```
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
-use crate::{Fingerprint, Outcome, RecordId, clock::Timestamp, key::Credential};
+use crate::{
+    Error, ErrorKind, Fingerprint, Outcome, RecordId, Result, clock::Timestamp, key::Credential,
+};
 
 mod step;
 pub use step::step;
@@ -68,6 +70,28 @@ impl fmt::Display for Fence {
     }
 }
 
+impl FromStr for Fence {
+    type Err = Error;
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    fn from_str(text: &str) -> Result<Self> {
+        let read = || {
+            let mut parts = text.split('.');
+            let fence = Self {
+                epoch: parts.next()?.parse().ok()?,
+                counter: parts.next()?.parse().ok()?,
+                nonce: u32::from_str_radix(parts.next()?, 16).ok()?,
+            };
+            // One text for one fence: no signs, no zeros in front, nothing behind.
+            (fence.to_string() == text).then_some(fence)
+        };
+        read().ok_or_else(|| {
+            let message = format!("`{text}` is no fence; one looks like 1.42.0000002a");
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
+}
+
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fence({self})")
@@ -101,6 +125,9 @@ pub struct Claim {
     pub guarantee: Guarantee,
     /// How often a lapsed claim may be granted in all.
     pub attempts_max: u16,
+    /// The attempt under exactly-once that this claim stands in for, where it is in doubt:
+    /// its receipt was looked for, and is not there.
+    pub overtakes: Option<Fence>,
     /// How long the claim stands unrenewed.
     pub lease: Duration,
     /// How long after its dispatch, or its last renewal, an attempt may still act.
@@ -118,6 +145,7 @@ impl Claim {
             claimant: Claimant::random(),
             guarantee: Guarantee::default(),
             attempts_max: 10,
+            overtakes: None,
             lease: Duration::from_secs(30),
             settle_after: Duration::from_secs(90),
         }
@@ -212,7 +240,8 @@ pub enum Settlement<O = Outcome> {
         /// How long after that the key is refused instead of run again.
         remember: Duration,
     },
-    /// It provably had no effect: the key is free again.
+    /// This attempt provably had no effect: the key is free again.
+    /// Under exactly-once an attempt before it may still have one: then the record is in doubt again, and this attempt is not counted.
     Release,
     /// Whether it took effect could not be learnt.
     Doubt {

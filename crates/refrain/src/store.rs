@@ -167,7 +167,7 @@ pub struct Guarantees {
     pub survives_process: bool,
     /// What was acknowledged survives the loss of power.
     pub survives_power: bool,
-    /// A failover may lose what was acknowledged.
+    /// A failover, or a crash of the store's own server, may lose what was acknowledged.
     pub lossy_failover: bool,
     /// Other processes may use the same records at the same time.
     pub shared: bool,

@@ -42,7 +42,7 @@ fn bad_files_are_refused_with_place_and_fix() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 21);
+    assert_eq!(checked, 22);
 }
 
 #[test]
@@ -109,6 +109,7 @@ fn the_sample_resolves_to_what_it_says() {
     let payments = policy.find("POST", "/v1/payments").unwrap().operation;
     assert!(payments.required && payments.audit && payments.replays_header("x-cost"));
     assert_eq!(payments.terms.attempts_max, 5);
+    assert_eq!(payments.terms.guarantee, refrain::Guarantee::ExactlyOnce);
     let orders = policy.find("POST", "/t/7/orders").unwrap().operation;
     assert_eq!(orders.reply, Reply::Stored);
     assert_eq!(orders.key[0].to_string(), "natural:{/customer}-{/cart}");
@@ -130,11 +131,12 @@ fn an_empty_file_is_the_default_policy() {
 
 #[test]
 fn passwords_are_not_shown() {
-    let file = "store = [\"redis://cache\", \"postgres://app:secret@db/app\"]";
+    let file = "store = [\"redis://cache\", \"postgres://app:secret@db/app\"]\n\
+        [policy]\nreceipts = \"postgres://shop:secret@db/app\"";
     let settings = File::parse(file, "refrain.toml").unwrap();
     let shown = format!("{settings:?}{}", serde_json::to_string(&settings).unwrap());
     assert!(
-        !shown.contains("secret") && shown.contains("app:***@db"),
+        !shown.contains("secret") && shown.contains("app:***@db") && shown.contains("shop:***@db"),
         "{shown}"
     );
     assert!(settings.store[1].contains("secret"));
@@ -157,12 +159,12 @@ fn the_schema_takes_the_sample_and_refuses_what_the_parser_refuses() {
         "[policy]\nretension = \"1h\"",
         "[policy]\nmatch = \"POST /a\"",
         "[policy]\nrequired = \"yes\"",
-        "[policy]\nguarantee = \"exactly-once\"",
+        "[policy]\nguarantee = \"once\"",
         "[policy]\nattempts_max = 0",
         "[policy]\nkeep = [true]",
         "[[operation]]\nclass = \"create\"",
         "[[operation]]\nmatch = \"POST /a\"\nclass = \"monetery\"",
-        "[[operation]]\nmatch = \"POST /a\"\nreceipts = \"x\"",
+        "[[operation]]\nmatch = \"POST /a\"\nreceipts = 7",
     ];
     for text in bad {
         let file: toml::Table = text.parse().unwrap();

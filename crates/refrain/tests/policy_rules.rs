@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use refrain::{
     Guarantee,
-    policy::{Class, Ending, File, Operation, Policy, Probe, Reply, Statuses, Terms, units},
+    policy::{
+        Address, Class, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply, Statuses,
+        Terms, units,
+    },
 };
 
 fn statuses(texts: &[&str]) -> Vec<Statuses> {
@@ -30,10 +33,10 @@ fn every_status_ends_as_the_table_of_the_contract_says() {
         for status in 200..=599 {
             let released =
                 REFUSED.contains(&status) || (status >= 400 && guarantee == Guarantee::AtLeastOnce);
-            let expected = if released {
-                Ending::Release
-            } else {
-                Ending::Keep
+            let expected = match status {
+                _ if released => Ending::Release,
+                500.. if guarantee == Guarantee::ExactlyOnce => Ending::Doubt,
+                _ => Ending::Keep,
             };
             assert_eq!(
                 operation.keeps(status),
@@ -218,7 +221,7 @@ fn a_policy_refuses_what_breaks_its_rules() {
         change(&mut operation);
         Policy::new(vec![operation])
     };
-    let cases: [(Edit, &str); 11] = [
+    let cases: [(Edit, &str); 13] = [
         (|o| o.terms.lease = Duration::ZERO, "`lease` is 0s"),
         (|o| o.terms.attempts_max = 0, "`attempts_max` is 0"),
         (
@@ -227,7 +230,23 @@ fn a_policy_refuses_what_breaks_its_rules() {
         ),
         (
             |o| o.terms.guarantee = Guarantee::ExactlyOnce,
-            "transactional store",
+            "exactly-once needs `receipts`",
+        ),
+        (
+            |o| {
+                o.terms.guarantee = Guarantee::ExactlyOnce;
+                o.receipts = Some(Address::new("postgres://db/app"));
+                o.reply = Reply::Streamed;
+            },
+            "leaves before its receipt can be read",
+        ),
+        (
+            |o| {
+                o.terms.guarantee = Guarantee::ExactlyOnce;
+                o.receipts = Some(Address::new("postgres://db/app"));
+                o.on_store_failure = OnStoreFailure::Pass;
+            },
+            "what passes without the store has no receipt",
         ),
         (
             |o| o.outcome_bytes_max = (64 << 20) + 1,
@@ -264,6 +283,11 @@ fn a_policy_refuses_what_breaks_its_rules() {
     }
     assert!(change(|o| o.scope = vec!["path:id".parse().unwrap()]).is_ok());
     assert!(change(|o| o.reply = Reply::Streamed).is_ok());
+    let receipted = change(|o| {
+        o.terms.guarantee = Guarantee::ExactlyOnce;
+        o.receipts = Some(Address::new("postgres://db/app"));
+    });
+    assert!(receipted.is_ok());
     let pair = ["POST /a/{x}", "POST|PUT /a/{y}"].map(|pattern| Operation::new(pattern).unwrap());
     let error = Policy::new(pair.to_vec()).unwrap_err().to_string();
     assert!(error.contains("match the same requests"), "{error}");

@@ -2,8 +2,9 @@
 
 use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
 
+use super::receipts;
 use refrain::{
-    Engine, Store as _,
+    Engine, Guarantee, Store as _,
     policy::{Operation, Settings, redacted, units::Span},
 };
 
@@ -20,6 +21,13 @@ pub(super) fn print(
     let _ = writeln!(text, "upstream {upstream}");
     let store = redacted(&settings.store.join(", "));
     let _ = writeln!(text, "store {store}: {}", promise(engine));
+    let losses = engine.store().losses();
+    if !losses.is_empty() {
+        let _ = writeln!(text, "  it may lose what it acknowledged: {losses}");
+    }
+    for address in receipts::addresses(settings) {
+        let _ = writeln!(text, "receipts {address}");
+    }
     let _ = writeln!(text, "\nguarded, first match counts:");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));
@@ -55,10 +63,14 @@ fn line(operation: &Operation) -> String {
     let terms = &operation.terms;
     let guarantee = serde_json::to_value(terms.guarantee).unwrap_or_default();
     let guarantee = guarantee.as_str().unwrap_or_default();
+    let until = match terms.guarantee {
+        Guarantee::ExactlyOnce => " (at-most-once until its first receipt is seen)",
+        _ => "",
+    };
     let without = match operation.required {
         true => "refused without a key",
         false => "unguarded without a key",
     };
     let retention = Span(terms.retention);
-    format!("{name}: {guarantee}, outcomes kept {retention}, {without}")
+    format!("{name}: {guarantee}{until}, outcomes kept {retention}, {without}")
 }

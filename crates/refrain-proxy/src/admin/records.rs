@@ -13,7 +13,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use refrain::{
-    Key, Outcome, RecordId, Store as _,
+    Key, Outcome, Receipts as _, RecordId, Store as _,
     engine::{Resolution, Resolved},
     outcome::Packer,
     policy::{Terms, units},
@@ -74,7 +74,28 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>
     let id = parse_id(&id)?;
     let reading = admin.layer.engine().store().read(id).await?;
     let reading = reading.ok_or_else(|| absent(id))?;
-    Ok(Json(view::whole(&reading)))
+    let mut shown = view::whole(&reading);
+    if let Some(receipt) = receipt(&admin, id).await {
+        shown["receipt"] = receipt.into();
+    }
+    Ok(Json(shown))
+}
+
+/// The receipt of a record in a few words; `None` where nobody writes any.
+/// A record does not say which operation it belongs to: wherever receipts are, it is looked for.
+async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
+    let mut shown = None;
+    for witness in admin.layer.witnesses() {
+        match witness.receipts().find(id).await {
+            Ok(Some(receipt)) => {
+                let (fence, status) = (receipt.fence, receipt.status);
+                return Some(format!("committed under {fence} with status {status}"));
+            }
+            Ok(None) => shown = shown.or_else(|| Some("none".to_owned())),
+            Err(error) => shown = Some(format!("cannot be read: {error}")),
+        }
+    }
+    shown
 }
 
 /// What a person has found out.

@@ -13,7 +13,9 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use refrain::{Engine, Store as _, engine::Count, store::Census};
+use refrain::{
+    Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing, store::Census,
+};
 use tokio::time::timeout;
 
 use super::{Admin, refusal::Refusal};
@@ -22,7 +24,7 @@ use super::{Admin, refusal::Refusal};
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 /// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 13] = [
+const COUNTS: [(Count, &str, &str); 16] = [
     (Count::Granted, "claims_granted", "Claims that were granted"),
     (
         Count::PossibleDuplicate,
@@ -48,7 +50,22 @@ const COUNTS: [(Count, &str, &str); 13] = [
     (
         Count::Resolved,
         "resolutions",
-        "Indeterminate records that a probe or a person settled",
+        "Indeterminate records that a probe, a receipt or a person settled",
+    ),
+    (
+        Count::ReceiptsLooked,
+        "receipts_looked_for",
+        "Receipts looked for because an outcome was not learnt",
+    ),
+    (
+        Count::ReceiptsFound,
+        "receipts_found",
+        "Among the receipts looked for, those that were there",
+    ),
+    (
+        Count::ReceiptsMissing,
+        "receipts_missing",
+        "Successes of exactly-once operations without their receipt",
     ),
     (Count::Erased, "erasures", "Records that a person took away"),
     (
@@ -92,7 +109,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let written = admin
         .metrics
         .encode(&mut out)
-        .and_then(|()| text::encode_registry(&mut out, &standing(engine, census)))
+        .and_then(|()| text::encode_registry(&mut out, &standing(&admin.layer, census)))
         .and_then(|()| text::encode_eof(&mut out));
     match written {
         Ok(()) => {
@@ -107,7 +124,8 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 /// How things stand now.
-fn standing(engine: &Engine, census: Option<Census>) -> Registry {
+fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
+    let engine = layer.engine();
     let mut registry = Registry::with_prefix("refrain");
     registry.register_collector(Box::new(Counted(engine.clone())));
     let tally = engine.tally();
@@ -126,6 +144,9 @@ fn standing(engine: &Engine, census: Option<Census>) -> Registry {
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }
+    let help =
+        "Whether the receipts of an exactly-once operation can be relied on; 0 means at-most-once";
+    registry.register("receipts_proven", help, proven(layer));
     if let Some(census) = census {
         let help =
             "Records by state; an outcome past retention may count as completed until it is swept";
@@ -138,6 +159,16 @@ fn gauge(value: u64) -> Gauge {
     let gauge = Gauge::default();
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
     gauge
+}
+
+fn proven(layer: &RefrainLayer) -> Family<[(&'static str, String); 1], Gauge> {
+    let family = Family::<[(&str, String); 1], Gauge>::default();
+    for witness in layer.witnesses() {
+        let is_proven = witness.standing() == Standing::Proven;
+        let labels = [("operation", witness.operation().to_owned())];
+        family.get_or_create(&labels).set(is_proven.into());
+    }
+    family
 }
 
 fn records(census: Census) -> Family<[(&'static str, &'static str); 1], Gauge> {

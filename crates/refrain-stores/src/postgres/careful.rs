@@ -287,14 +287,14 @@ struct Decided {
     lost: Vec<RecordId>,
 }
 
-const NO_FENCE: Fence = Fence {
+pub(super) const NO_FENCE: Fence = Fence {
     epoch: 0,
     counter: 0,
     nonce: 0,
 };
 
 /// The candidate, or one above the last fence if a restored or failed-over server counts from below it.
-fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
+pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
     match record.and_then(Record::fence) {
         Some(last) if last >= candidate => Fence {
             counter: last.counter.saturating_add(1),

@@ -1,6 +1,12 @@
 //! Connections: made, checked, set up, and made again when they break.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use refrain::{Error, ErrorKind, Result};
 use tokio::{
@@ -28,13 +34,32 @@ pub(super) struct Place {
     pub(super) address: Address,
     pub(super) tls: tls::Tls,
     pub(super) sql: Sql,
+    /// The highest that any connection has met.
+    epoch: AtomicU32,
 }
 
 impl Place {
     pub(super) fn new(address: Address) -> Result<Self> {
         let tls = tls::Tls::new(&address)?;
         let sql = Sql::new(&address);
-        Ok(Self { address, tls, sql })
+        Ok(Self {
+            address,
+            tls,
+            sql,
+            epoch: AtomicU32::new(1),
+        })
+    }
+
+    /// Part of every fence. Above that of every server that this one took over from.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Looks which epoch the server behind this connection is in.
+    pub(super) async fn learn_epoch(&self, client: &Client) -> Result<u32, tokio_postgres::Error> {
+        let epoch = epoch(client, &self.sql).await?;
+        self.epoch.fetch_max(epoch, Ordering::Relaxed);
+        Ok(epoch)
     }
 
     /// A connection to a server that takes writes. Messages that nobody asked for go to `heard`.
@@ -250,7 +275,7 @@ impl<P: Prepared> Link<P> {
         let (wire, _) = self.place.connect(|_| ()).await?;
         let failed = |error| trouble::at_start(&error, &self.place.address);
         let prepared = async {
-            let epoch = epoch(&wire.client, &self.place.sql).await?;
+            let epoch = self.place.learn_epoch(&wire.client).await?;
             Ok((epoch, P::prepare(&wire.client, &self.place.sql).await?))
         };
         let prepared = timeout(ANSWER_TIMEOUT, prepared).await;

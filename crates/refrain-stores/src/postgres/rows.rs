@@ -218,6 +218,19 @@ pub(super) struct Claims {
 }
 
 impl Claims {
+    /// What its parameters are, for statements that are not prepared.
+    pub(super) const TYPES: [Type; 9] = [
+        Type::UUID_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+    ];
+
     pub(super) fn push(&mut self, claim: &Claim, nonce: u32) {
         self.ids.push(Id(claim.id.0));
         self.fingerprints.push(Id(claim.fingerprint.0));
@@ -258,6 +271,17 @@ pub(super) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
+    /// What its parameters are, for statements that are not prepared.
+    pub(super) const TYPES: [Type; 7] = [
+        Type::UUID_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BYTEA_ARRAY,
+    ];
+
     pub(super) fn push(
         &mut self,
         id: RecordId,
@@ -314,6 +338,30 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// What its parameters are, for statements that are not prepared.
+    pub(super) const TYPES: [Type; 20] = [
+        Type::UUID_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::BYTEA_ARRAY,
+    ];
+
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }

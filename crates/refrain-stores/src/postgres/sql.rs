@@ -23,6 +23,8 @@ pub(super) struct Sql {
     pub(super) insert: String,
     pub(super) update: String,
     pub(super) delete: String,
+    /// One claim, taken back under its fence.
+    pub(super) release: String,
     pub(super) notify: String,
     pub(super) listen: String,
     /// Pages of records: all of them, what has not ended, the completed, the tombstones.
@@ -90,6 +92,10 @@ impl Sql {
             ),
             update: update(&schema),
             delete: format!("DELETE FROM {schema}.records WHERE id = ANY($1::uuid[])"),
+            release: format!(
+                "DELETE FROM {schema}.records WHERE id = $1::uuid AND state = 1 AND fence_epoch = $2::int4 \
+                 AND fence_counter = $3::int8 AND fence_nonce = $4::int4"
+            ),
             notify: format!("SELECT pg_notify('{channel}', a.id) FROM unnest($1::text[]) a(id)"),
             listen: format!("LISTEN {channel}"),
             list: list(&schema, "true"),

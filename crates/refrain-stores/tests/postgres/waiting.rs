@@ -45,7 +45,7 @@ async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
     for waiter in waiters {
         match waiter.await.unwrap() {
             Turn::Verdict(Verdict::Replay(outcome)) => {
-                assert_eq!(&outcome.body()[..], key.as_bytes())
+                assert_eq!(&outcome.body()[..], key.as_bytes());
             }
             other => panic!("{other:?}"),
         }

@@ -46,6 +46,18 @@ flaws! {
     TakesOverAnything,
     /// Takes over as often as anybody asks.
     NoAttemptsLimit,
+    /// Never runs anew what is in doubt, receipt or not.
+    NeverOvertakes,
+    /// Takes the word of who looked for the receipt of any attempt for the last one's.
+    OvertakesAnyFence,
+    /// Stands in for an attempt that can still act with one that writes no receipt.
+    OvertakesWithoutReceipt,
+    /// Stands in for an attempt that never wrote a receipt.
+    OvertakesTheUnreceipted,
+    /// Stands in for attempts in doubt as often as anybody asks.
+    OvertakesWithoutLimit,
+    /// Frees the key because one attempt of several had no effect.
+    ReleasesEarlierAttempts,
     /// Refuses the holder whose lease lapsed, though nobody took over.
     RefusesLateTruth,
     /// A second completion overwrites the first.
@@ -169,6 +181,17 @@ impl Flaw {
             (State::Indeterminate { hold, .. }, Self::SettlesTooEarly) => {
                 hold.settles = Timestamp(0);
             }
+            (State::Indeterminate { hold, .. }, Self::OvertakesTheUnreceipted) => {
+                hold.guarantee = Guarantee::ExactlyOnce;
+            }
+            (State::Indeterminate { hold, .. }, Self::OvertakesWithoutLimit) => {
+                hold.attempts_max = u16::MAX;
+            }
+            (State::InFlight { hold, .. }, Self::ReleasesEarlierAttempts)
+                if is_release(command) =>
+            {
+                hold.attempts = 1;
+            }
             (State::Completed { fence, .. }, Self::OutcomeChanges)
                 if completes(command, *fence) =>
             {
@@ -220,6 +243,13 @@ impl Flaw {
             (Self::NoFingerprintCheck, Some(record)) => claim.fingerprint = record.fingerprint,
             (Self::NoCredentialCheck, Some(_)) => claim.credential = None,
             (Self::ForgetsClaimant, Some(_)) => claim.claimant = Claimant::random(),
+            (Self::NeverOvertakes, _) => claim.overtakes = None,
+            (Self::OvertakesAnyFence, Some(record)) if claim.overtakes.is_some() => {
+                claim.overtakes = record.fence();
+            }
+            (Self::OvertakesWithoutReceipt, _) if claim.overtakes.is_some() => {
+                claim.guarantee = Guarantee::ExactlyOnce;
+            }
             (Self::ZeroLeaseIsEndless, _) if claim.lease.is_zero() => claim.lease = AGES,
             (Self::WrongUnits, _) => claim.lease /= 1000,
             _ => (),
@@ -308,6 +338,10 @@ const NO_FENCE: Fence = Fence {
 
 fn is_doubt(command: &Command) -> bool {
     matches!(command, Command::Settle(_, Settlement::Doubt { .. }))
+}
+
+fn is_release(command: &Command) -> bool {
+    matches!(command, Command::Settle(_, Settlement::Release))
 }
 
 fn completes(command: &Command, fence: Fence) -> bool {

@@ -184,6 +184,22 @@ pub(super) fn repeatable(number: u64) -> Claim {
     }
 }
 
+/// An exactly-once claim by a new claimant.
+pub(super) fn receipted(number: u64) -> Claim {
+    Claim {
+        guarantee: Guarantee::ExactlyOnce,
+        ..claim(number)
+    }
+}
+
+/// The same claim, standing in for an attempt whose receipt is not there.
+pub(super) fn overtaking(claim: Claim, fence: Fence) -> Claim {
+    Claim {
+        overtakes: Some(fence),
+        ..claim
+    }
+}
+
 pub(super) fn outcome(id: RecordId) -> Outcome {
     Outcome::new(201, b"done \xff\0").sealed(id)
 }

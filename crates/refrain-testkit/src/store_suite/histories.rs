@@ -2,7 +2,7 @@
 
 use rand::{SeedableRng as _, rngs::StdRng};
 use refrain::{
-    Fence, RecordId, Store, Verdict,
+    Claim, Fence, RecordId, Store, Verdict,
     record::Record,
     store::{Census, Query},
 };
@@ -148,11 +148,12 @@ impl<S: Store> Pair<S> {
         }
     }
 
-    async fn claim(&mut self, claims: &[refrain::Claim]) -> Checked {
-        let got = self.store.claim(claims).await?;
-        let want = self.model.claim(claims).await?;
+    async fn claim(&mut self, claims: &[(Claim, Option<usize>)]) -> Checked {
+        let (by_store, by_model) = self.claims(claims);
+        let got = self.store.claim(&by_store).await?;
+        let want = self.model.claim(&by_model).await?;
         expect("the number of verdicts", got.len(), want.len())?;
-        for (claim, (got, want)) in claims.iter().zip(got.into_iter().zip(want)) {
+        for (claim, (got, want)) in by_store.iter().zip(got.into_iter().zip(want)) {
             let (got, want) = (got?, want?);
             if let (Verdict::Granted(got), Verdict::Granted(want)) = (&got, &want) {
                 self.note(claim.id, got.fence, want.fence);
@@ -162,6 +163,20 @@ impl<S: Store> Pair<S> {
             expect("the verdict", got, want)?;
         }
         Ok(())
+    }
+
+    /// The claims as each side hears them: what one stands in for is each side's own fence.
+    fn claims(&self, claims: &[(Claim, Option<usize>)]) -> (Vec<Claim>, Vec<Claim>) {
+        let both = claims.iter().map(|(claim, overtakes)| {
+            let picked = overtakes.map(|back| self.pick(claim.id, Some(back)));
+            let with = |overtakes| Claim {
+                overtakes,
+                ..claim.clone()
+            };
+            let (by_store, by_model) = picked.unzip();
+            (with(by_store), with(by_model))
+        });
+        both.unzip()
     }
 
     async fn list(&self, query: &Query) -> Checked {

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Asked};
+use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Asked, receipts};
 use crate::{
     Result,
     key::RecordId,
@@ -47,6 +47,16 @@ enum Waited {
     TimeIsUp,
 }
 
+/// What looking for a receipt came to.
+enum ByReceipt {
+    /// It says nothing, or nothing more may be made of it.
+    Nothing,
+    /// Another attempt may run.
+    Turn(Turn),
+    /// The store knows more than before.
+    AskAgain,
+}
+
 impl<'a> Asking<'a> {
     pub(super) fn new(engine: &'a Engine, intent: &'a Intent, follows: bool) -> Self {
         let terms = &intent.terms;
@@ -55,8 +65,9 @@ impl<'a> Asking<'a> {
             fingerprint: intent.fingerprint,
             credential: intent.credential,
             claimant: Claimant::random(),
-            guarantee: terms.guarantee,
+            guarantee: receipts::in_force(intent),
             attempts_max: terms.attempts_max,
+            overtakes: None,
             lease: terms.lease,
             settle_after: terms.settle_after,
         };
@@ -87,7 +98,14 @@ impl<'a> Asking<'a> {
                     }
                 }
                 Verdict::Indeterminate(doubt) => {
-                    if let Some(turn) = Box::pin(self.resolve(doubt)).await {
+                    let turn = Box::pin(async {
+                        match self.by_receipt(doubt).await? {
+                            ByReceipt::Nothing => Ok(self.resolve(doubt).await),
+                            ByReceipt::Turn(turn) => Ok(Some(turn)),
+                            ByReceipt::AskAgain => Ok(None),
+                        }
+                    });
+                    if let Some(turn) = turn.await? {
                         return Ok(turn);
                     }
                 }
@@ -114,7 +132,7 @@ impl<'a> Asking<'a> {
             let guard = self
                 .inner()
                 .grant(&self.claim, grant, &self.intent.terms, asked);
-            if self.intent.probe.is_some() {
+            if self.intent.probe.is_some() || self.intent.receipts.is_some() {
                 guard.probed_as(self.intent);
             }
             guard
@@ -179,6 +197,30 @@ impl<'a> Asking<'a> {
         let napping = polling.nap(lease_left.max(POLL_FIRST));
         let _ = timeout_at(self.deadline, napping).await;
         Waited::AskAgain
+    }
+
+    /// Looks for the receipt of an attempt in doubt; where there is none, tries to stand in for it.
+    async fn by_receipt(&self, doubt: Doubt) -> Result<ByReceipt> {
+        let Some(witness) = &self.intent.receipts else {
+            return Ok(ByReceipt::Nothing);
+        };
+        let (id, terms) = (self.claim.id, &self.intent.terms);
+        let looking = self.inner().end_by_receipt(witness, id, doubt.fence, terms);
+        if looking.await? {
+            return Ok(ByReceipt::AskAgain);
+        }
+        let Some(claim) = receipts::stand_in(&self.claim, witness, doubt) else {
+            return Ok(ByReceipt::Nothing);
+        };
+        let asked = tokio::time::Instant::now();
+        let standing_in = Self { claim, ..*self };
+        Ok(match standing_in.ask_store().await? {
+            // No attempts are left, or it is not one that may be stood in for.
+            Verdict::Indeterminate(_) => ByReceipt::Nothing,
+            granted @ Verdict::Granted(_) => ByReceipt::Turn(standing_in.turn(granted, asked)),
+            // Somebody else was faster.
+            _ => ByReceipt::AskAgain,
+        })
     }
 
     /// Asks the probe; `None` means that the store knows more than before.
@@ -255,9 +297,25 @@ impl Drop for Probing {
     }
 }
 
-/// Asks the probe and stores what it found; whether the store is worth asking again.
+/// Looks for the receipt, then asks the probe, and stores what either found; whether the store is worth asking again.
 pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> bool {
     let id = probing.id;
+    if let (Some(witness), Some(inner)) = (&intent.receipts, probing.engine.upgrade()) {
+        match inner
+            .end_by_receipt(witness, id, doubt.fence, &intent.terms)
+            .await
+        {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(record = %id, %error, "what became of it could not be learnt from its receipt");
+            }
+        }
+    }
+    // Before that the old attempt may still act.
+    if !doubt.settle_left.is_zero() {
+        return false;
+    }
     let (Some(probe), Some(inner)) = (&intent.probe, probing.engine.upgrade()) else {
         return false;
     };

@@ -1,4 +1,4 @@
-//! Indeterminate records that this engine left behind: their probe is asked in the background until somebody knows.
+//! Indeterminate records that this engine left behind: their receipt is looked for and their probe is asked in the background until somebody knows.
 //!
 //! A retry asks the probe as well, and never at the same time. After a restart only retries ask.
 
@@ -38,7 +38,7 @@ impl Inner {
     /// Asks the intent's probe in the background what became of a flight that ended in doubt.
     pub(super) fn care_for(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
         let Some(place) = self.tally.care() else {
-            tracing::warn!(record = %flight.id, "too many records are indeterminate: for this one only a retry asks the probe");
+            tracing::warn!(record = %flight.id, "too many records are indeterminate: for this one only a retry asks about it");
             return;
         };
         let care = Care {
@@ -92,7 +92,7 @@ impl Care {
                 }
             };
             if tokio::time::Instant::now() + nap >= ends {
-                tracing::warn!(record = %self.id, "what became of it could not be learnt: from now on only a retry asks the probe");
+                tracing::warn!(record = %self.id, "what became of it could not be learnt: from now on only a retry asks about it");
                 return;
             }
             sleep(nap).await;
@@ -119,8 +119,8 @@ impl Care {
         match reading.record.state {
             State::Indeterminate { hold, reason } if hold.fence == self.fence => {
                 let settle_left = hold.settles.left(reading.now);
-                // Before that the old attempt may still act.
-                if !settle_left.is_zero() {
+                // Before that the old attempt may still act; its receipt can be there at any time.
+                if !settle_left.is_zero() && self.intent.receipts.is_none() {
                     return Look::Later(settle_left);
                 }
                 let fence = hold.fence;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Ended, Flight, Inner, Intent, Live};
 use crate::{
-    Outcome, Result,
+    Guarantee, Outcome, Result,
     engine::tally::Count,
     key::RecordId,
     policy::Terms,
@@ -61,7 +61,11 @@ impl Inner {
         terms: &Terms,
         asked: Instant,
     ) -> Guard {
-        let flight = self.flights.start(claim, grant, *terms, asked);
+        let terms = Terms {
+            guarantee: claim.guarantee,
+            ..*terms
+        };
+        let flight = self.flights.start(claim, grant, terms, asked);
         Guard {
             hold: Some(Hold {
                 inner: self.clone(),
@@ -123,6 +127,12 @@ impl Running {
         }
     }
 
+    /// What is promised for this attempt: under exactly-once less than the intent asks for, where receipts cannot be relied on.
+    #[must_use]
+    pub fn guarantee(&self) -> Guarantee {
+        self.hold.flight.terms.guarantee
+    }
+
     /// To be handed to the resource that the operation changes, which can then refuse holders that were overtaken.
     #[must_use]
     pub fn fence(&self) -> Fence {
@@ -178,6 +188,7 @@ impl Running {
     }
 
     /// It provably had no effect: the key is free again. Those who wait here get `answer`, if there is one.
+    /// Under exactly-once, attempts before this one may still have theirs: then the record is in doubt again.
     ///
     /// # Errors
     /// When the store does not answer; it is tried again while the process lives.

@@ -45,8 +45,14 @@ pub enum Count {
     Followed,
     /// Times that a probe was asked, by a retry or in the background.
     Probed,
-    /// Indeterminate records that a probe or a person settled.
+    /// Indeterminate records that a probe, a receipt or a person settled.
     Resolved,
+    /// Times that a receipt was looked for because an outcome was not learnt.
+    ReceiptsLooked,
+    /// Among these, those that were found.
+    ReceiptsFound,
+    /// Successes without their receipt.
+    ReceiptsMissing,
     /// Records that a person took away.
     Erased,
     /// Operations whose outcome came after somebody took over.

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, header, response};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 
-use super::body::BodyError;
+use super::body::{Body, BodyError};
 use crate::{
     outcome::{Outcome, Packer},
     policy::Operation,
@@ -19,6 +19,16 @@ pub(super) enum Read<B> {
     Whole(Bytes, Option<Box<HeaderMap>>),
     /// More than the cap: what was read, and the rest.
     Over(Bytes, B),
+}
+
+impl<B> Read<B> {
+    /// The body again.
+    pub(super) fn into_body(self) -> Body<B> {
+        match self {
+            Self::Whole(body, trailers) => Body::with_trailers(body, trailers),
+            Self::Over(front, rest) => Body::begun(front, rest),
+        }
+    }
 }
 
 /// Reads a body into memory, up to `bytes_max`.

@@ -1,6 +1,7 @@
 //! The layer that guards a service.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{Arc, atomic::AtomicUsize},
 };
@@ -14,7 +15,10 @@ use super::{
     problem::PROBLEMS_PATH,
     service::{Carried, Guarded},
 };
-use crate::{Engine, Operation, Policy, Scope};
+use crate::{
+    Engine, Operation, Policy, Scope,
+    receipts::{AnyReceipts, Receipts, Witness},
+};
 
 /// Guards the operations of a service as a policy says.
 ///
@@ -35,6 +39,8 @@ pub(super) struct Shared {
     pub(super) scope: Option<ScopeOf>,
     /// Who is asked what became of an indeterminate operation.
     pub(super) probes: Option<Ask>,
+    /// What the receipts of an operation are worth, by its name.
+    pub(super) witnesses: HashMap<String, Arc<Witness>>,
     /// How many requests are observed now.
     pub(super) observed: Arc<AtomicUsize>,
     /// Who is told what was decided.
@@ -54,6 +60,7 @@ impl RefrainLayer {
                 problems: PROBLEMS_PATH.into(),
                 scope: None,
                 probes: None,
+                witnesses: HashMap::new(),
                 observed: Arc::default(),
                 observer: None,
             }),
@@ -104,6 +111,31 @@ impl RefrainLayer {
         self
     }
 
+    /// Where the receipts are read of those exactly-once operations whose `receipts` is this address.
+    ///
+    /// Without that they are at-most-once.
+    #[must_use]
+    pub fn with_receipts(mut self, address: &str, receipts: impl Receipts) -> Self {
+        let receipts = AnyReceipts::new(receipts);
+        let shared = Arc::make_mut(&mut self.shared);
+        let is_meant = |operation: &&Operation| {
+            let named = operation.receipts.as_ref();
+            named.is_some_and(|named| named.as_str() == address)
+        };
+        let operations = shared.policy.operations().filter(|it| it.is_receipted());
+        for operation in operations.filter(is_meant) {
+            let witness = Witness::new(operation, receipts.clone());
+            let name = operation.name.clone();
+            shared.witnesses.insert(name, Arc::new(witness));
+        }
+        self
+    }
+
+    /// What the receipts of each exactly-once operation are known to be worth.
+    pub fn witnesses(&self) -> impl Iterator<Item = &Arc<Witness>> {
+        self.shared.witnesses.values()
+    }
+
     /// Who is told what was decided about each request to a guarded operation, and how long that took.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
@@ -119,6 +151,16 @@ impl RefrainLayer {
     }
 }
 
+impl Shared {
+    /// What the receipts of this operation are worth, where it has any.
+    pub(super) fn witness(&self, operation: &Operation) -> Option<&Arc<Witness>> {
+        match operation.is_receipted() {
+            true => self.witnesses.get(&operation.name),
+            false => None,
+        }
+    }
+}
+
 impl<S> Layer<S> for RefrainLayer {
     type Service = RefrainService<S>;
 
@@ -127,6 +169,14 @@ impl<S> Layer<S> for RefrainLayer {
         if self.shared.probes.is_none() && self.shared.policy.operations().any(has_probe) {
             tracing::warn!(
                 "the policy has a `probe`, and nobody to ask: name the service with `RefrainLayer::with_probes`"
+            );
+        }
+        let is_blind =
+            |it: &&Operation| it.is_receipted() && !self.shared.witnesses.contains_key(&it.name);
+        for operation in self.shared.policy.operations().filter(is_blind) {
+            tracing::warn!(
+                operation = %operation.name,
+                "nobody reads its receipts, so it is at-most-once: name them with `RefrainLayer::with_receipts`"
             );
         }
         RefrainService {

@@ -99,6 +99,8 @@ impl Sight {
         let settled = match ending {
             Ending::Keep => running.complete(Outcome::new(status, "")).await,
             Ending::Release => running.release(None).await,
+            // Dropped, which leaves doubt.
+            Ending::Doubt => return,
         };
         if let Err(error) = settled {
             let operation = &self.found.operation.name;

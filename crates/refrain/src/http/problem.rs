@@ -134,7 +134,7 @@ impl Code {
         }
     }
 
-    /// What the client should do: `wait`, `reuse-key`, `new-key` or `ask`.
+    /// What the client should do, unless the problem itself says otherwise: `wait`, `reuse-key`, `new-key` or `ask`.
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
@@ -158,6 +158,7 @@ pub(super) struct Problem {
     code: Code,
     status: StatusCode,
     detail: String,
+    advice: &'static str,
     retry_after: Option<Duration>,
     /// The outcome whose body was not kept.
     original: Option<Outcome>,
@@ -169,6 +170,7 @@ impl Problem {
             code,
             status: code.status(),
             detail: detail.into(),
+            advice: code.advice(),
             retry_after: None,
             original: None,
         }
@@ -180,6 +182,12 @@ impl Problem {
 
     pub(super) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
+        self
+    }
+
+    /// Another word than its kind has.
+    pub(super) fn with_advice(mut self, advice: &'static str) -> Self {
+        self.advice = advice;
         self
     }
 
@@ -236,7 +244,7 @@ impl Problem {
             "status": self.status.as_u16(),
             "detail": self.detail,
             "code": self.code.code(),
-            "advice": self.code.advice(),
+            "advice": self.advice,
         });
         if let Some(original) = &self.original {
             json["original_status"] = original.status().into();

@@ -20,10 +20,11 @@ use super::{
     capture::{self, Read},
     layer::Shared,
     problem::Problem,
+    receipted,
     service::{Carried, Guarded},
 };
 use crate::{
-    Error, Intent, Outcome, Verdict,
+    Error, Guarantee, Intent, Outcome, Verdict,
     engine::{Guard, Running},
     policy::{Ending, Operation, Reply},
     record::{Reason, Settled},
@@ -104,6 +105,9 @@ impl Run {
         let running = guard.start();
         let grant = running.grant();
         request.extensions_mut().insert(grant.fence);
+        request.extensions_mut().insert(running.id());
+        let is_receipted = self.operation.terms.guarantee == Guarantee::ExactlyOnce;
+        receipted::tell(&mut request, is_receipted.then_some(&running));
         let attempt = match grant.attempt {
             1 => HeaderValue::from_static("1"),
             attempt => attempt.into(),
@@ -147,7 +151,11 @@ impl Run {
         R: Carried,
         E: Send + 'static,
     {
+        if let Some(outcome) = self.found_late(&running).await {
+            return self.found(running, outcome).await;
+        }
         doubt(&mut running, Reason::Timeout).await;
+        let told = self.lost(&running, Reason::Timeout);
         // Behind the deadline the attempt is ended here, so that it cannot act.
         tokio::spawn(async move {
             let operation = &*self.operation;
@@ -158,13 +166,28 @@ impl Run {
                 }
             };
             if let Ok(called) = timeout_at(deadline, listening).await {
-                complete_late(running, operation, called).await;
+                self.complete_late(running, called).await;
             }
         });
-        failed(unknown(Reason::Timeout))
+        told
     }
 
-    async fn settle<R, E>(self, mut running: Running, called: Called<R, E>) -> Ran<R, E>
+    async fn settle<R, E>(self, running: Running, called: Called<R, E>) -> Ran<R, E>
+    where
+        R: Carried,
+    {
+        match self.intent.receipts.clone() {
+            None => self.settle_as_told(running, called).await,
+            Some(witness) => Box::pin(self.settle_receipted(witness, running, called)).await,
+        }
+    }
+
+    /// Settles as the answer says, by the policy's table.
+    pub(super) async fn settle_as_told<R, E>(
+        self,
+        mut running: Running,
+        called: Called<R, E>,
+    ) -> Ran<R, E>
     where
         R: Carried,
     {
@@ -192,7 +215,7 @@ impl Run {
             }
             Called::Failure(Failure::Lost(reason)) => {
                 Box::pin(doubt(&mut running, reason)).await;
-                failed(unknown(reason))
+                self.lost(&running, reason)
             }
         }
     }
@@ -206,14 +229,14 @@ impl Run {
     ) -> Plan<R, E> {
         let operation = &*self.operation;
         match (ending, read) {
-            (Ending::Keep, Read::Whole(body, trailers)) => {
+            (Ending::Keep | Ending::Doubt, Read::Whole(body, trailers)) => {
                 let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_deref());
                 let outcome = outcome.sealed(running.id());
                 // The reply is made of the bytes that are stored.
                 let body = Body::with_trailers(outcome.body(), trailers);
                 Plan::Keep(outcome, fresh(head, body))
             }
-            (Ending::Keep, Read::Over(front, rest)) => {
+            (Ending::Keep | Ending::Doubt, Read::Over(front, rest)) => {
                 let outcome = capture::outcome(operation, &head, None, None);
                 Plan::Keep(outcome, fresh(head, Body::begun(front, rest)))
             }
@@ -242,7 +265,12 @@ impl Run {
                 Err(error) => return Err(failed(not_stored(&error))),
             }
             // Overtaken: what counts is what the other one made of it.
+            let is_failure = outcome.status() >= 400 && self.intent.receipts.is_some();
             running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
+                // The other one may still commit, which a failure of this one does not change. Dropped, the doubt is back.
+                Ok(Verdict::Granted(_)) if is_failure => {
+                    return Err(failed(unknown(Reason::Failed)));
+                }
                 // Nothing, so this outcome is stored after all. What has run is not run again.
                 Ok(Verdict::Granted(guard)) => guard.start(),
                 Ok(other) => return Err(Ran::Overtaken(Box::new(other))),
@@ -273,6 +301,45 @@ impl Run {
     }
 }
 
+impl Run {
+    /// The answer to the first caller of an attempt whose outcome was not learnt.
+    pub(super) fn lost<R, E>(&self, running: &Running, reason: Reason) -> Ran<R, E> {
+        let problem = unknown(reason);
+        failed(match running.guarantee() {
+            Guarantee::ExactlyOnce => problem.with_advice("wait"),
+            _ => problem,
+        })
+    }
+
+    /// The truth came after the caller was told that it is not known.
+    async fn complete_late<R, E>(&self, running: Running, called: Called<R, E>) {
+        let Called::Response(ending, response) = called else {
+            return;
+        };
+        let (head, read) = *response;
+        // Doubt is not taken back by an answer that says nothing about effects.
+        if ending != Ending::Keep {
+            return;
+        }
+        let witness = self.intent.receipts.as_ref();
+        // Nor, where a receipt tells, by one that says that there was none.
+        if witness.is_some() && !receipted::is_success(head.status) {
+            return;
+        }
+        let (body, trailers) = match &read {
+            Read::Whole(body, trailers) => (Some(&body[..]), trailers.as_deref()),
+            Read::Over(..) => (None, None),
+        };
+        let outcome = capture::outcome(&self.operation, &head, body, trailers);
+        let id = running.id();
+        match (running.complete(outcome).await, witness) {
+            (Ok(Settled::Applied), Some(witness)) => self.shared.engine.check_receipt(witness, id),
+            (Ok(_), _) => {}
+            (Err(error), _) => tracing::error!(%error, "a late outcome could not be stored"),
+        }
+    }
+}
+
 /// Marks the operation's own answer with what became of it.
 pub(super) fn ran_as<R, E>(decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
     match ran {
@@ -291,7 +358,7 @@ enum Plan<R, E> {
 }
 
 /// What calling the operation gave.
-enum Called<R, E> {
+pub(super) enum Called<R, E> {
     /// An answer that was read as far as its cap allows, and what becomes of the key.
     Response(Ending, Box<(response::Parts, Read<R>)>),
     /// An answer that is passed on as it comes.
@@ -402,25 +469,6 @@ pub(super) fn ending(operation: &Operation, head: &mut response::Parts) -> Endin
 pub(super) async fn doubt(running: &mut Running, reason: Reason) {
     if let Err(error) = running.doubt(reason).await {
         tracing::error!(record = %running.id(), %error, "a doubt could not be stored; the lease lapses instead");
-    }
-}
-
-/// The truth came after the caller was told that it is not known.
-async fn complete_late<R, E>(running: Running, operation: &Operation, called: Called<R, E>) {
-    if let Called::Response(ending, response) = called {
-        let (head, read) = *response;
-        if ending == Ending::Release {
-            // Doubt is not taken back by an answer that says nothing about effects.
-            return;
-        }
-        let (body, trailers) = match &read {
-            Read::Whole(body, trailers) => (Some(&body[..]), trailers.as_deref()),
-            Read::Over(..) => (None, None),
-        };
-        let outcome = capture::outcome(operation, &head, body, trailers);
-        if let Err(error) = running.complete(outcome).await {
-            tracing::error!(%error, "a late outcome could not be stored");
-        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     layer::Shared,
     probe::HttpProbe,
     problem::Problem,
-    reply,
+    receipted, reply,
     run::{self, Detached, Ran, Run, Task},
     streamed::Streamed,
 };
@@ -85,7 +85,9 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        // Whoever is guarded is told anew; nobody else has any.
+        receipted::tell(&mut request, None);
         if let Some(page) = self.shared.page(&request) {
             return ResponseFuture::boxed(async { Ok(page) });
         }
@@ -214,6 +216,7 @@ pub(super) fn intent(
             .then(|| extract::credential(&operation.credential, secret, &head.headers)),
         terms: operation.terms,
         probe: None,
+        receipts: shared.witness(operation).cloned(),
     })
 }
 
@@ -372,7 +375,7 @@ impl<S> Guarding<S> {
         S: Guarded<B, R>,
     {
         let name = &self.found.operation.name;
-        tracing::error!(operation = %name, %error, "the store failed");
+        tracing::error!(operation = %name, %error, "the store failed, or the receipts did");
         if self.found.operation.on_store_failure == OnStoreFailure::Pass {
             self.shared.engine.tally().count(Count::Unguarded);
             let body = body.into_body();

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Serialize, Serializer};
 
-use super::{Class, Ending, Pattern, Probe, Statuses, Terms, status};
+use super::{Address, Class, Ending, Pattern, Probe, Statuses, Terms, status};
 use crate::{
     Guarantee, Result, fingerprint,
     key::{CredentialPart, ScopePart, Source, Syntax},
@@ -75,9 +75,13 @@ pub struct Operation {
     pub mode: Mode,
     /// What happens while the store cannot be reached.
     pub on_store_failure: OnStoreFailure,
+    /// Whether at-most-once claims may lie in a store that may lose what it acknowledged.
+    pub accept_lossy_claims: bool,
     /// How to learn what became of an indeterminate one.
     #[serde(serialize_with = "as_optional_text")]
     pub probe: Option<Probe>,
+    /// Where the receipts are that an exactly-once operation commits together with its effect.
+    pub receipts: Option<Address>,
     /// Whether every ending is written to the audit log.
     pub audit: bool,
 }
@@ -183,6 +187,21 @@ impl Operation {
         REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
     }
 
+    /// Whether a claim that got lost would break its promise.
+    #[must_use]
+    pub fn needs_every_claim(&self) -> bool {
+        self.guarded
+            && self.mode == Mode::Enforce
+            && self.terms.guarantee == Guarantee::AtMostOnce
+            && !self.accept_lossy_claims
+    }
+
+    /// Whether its receipts tell what became of it.
+    #[must_use]
+    pub fn is_receipted(&self) -> bool {
+        self.guarded && self.terms.guarantee == Guarantee::ExactlyOnce
+    }
+
     /// Larger for the operation that lets less through.
     pub(super) fn strictness(&self) -> impl Ord + use<> {
         (
@@ -225,7 +244,9 @@ impl Default for Operation {
             reply: Reply::default(),
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
+            accept_lossy_claims: false,
             probe: None,
+            receipts: None,
             audit: false,
         }
     }

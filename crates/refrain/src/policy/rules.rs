@@ -3,13 +3,10 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    Operation, Reply, Statuses,
+    OnStoreFailure, Operation, Reply, Statuses,
     units::{Size, Span, days},
 };
-use crate::{
-    Guarantee,
-    key::{ScopePart, Source},
-};
+use crate::key::{ScopePart, Source};
 
 /// What an operation breaks.
 #[derive(Debug)]
@@ -72,6 +69,7 @@ pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
     headers(operation, &mut faults);
     probe(operation, &mut faults);
     streamed(operation, &mut faults);
+    receipts(operation, &mut faults);
     faults
 }
 
@@ -133,12 +131,6 @@ fn terms(operation: &Operation, faults: &mut Vec<Fault>) {
             message,
             "write a number from 1 to 1000",
         ));
-    }
-    if terms.guarantee == Guarantee::ExactlyOnce {
-        let message = "exactly-once needs a transactional store, which this version does not have";
-        let help =
-            "write \"at-most-once\", and a `probe` that learns what became of an indeterminate one";
-        faults.push(fault(&["guarantee"], message, help));
     }
 }
 
@@ -300,5 +292,27 @@ fn streamed(operation: &Operation, faults: &mut Vec<Fault>) {
         );
         let help = format!("write at least {lease}, or leave `settle_after` out");
         faults.push(fault(&["settle_after", "lease"], message, help));
+    }
+}
+
+/// Exactly-once stands and falls with the receipt: what could run or leave without one is refused.
+fn receipts(operation: &Operation, faults: &mut Vec<Fault>) {
+    if !operation.is_receipted() {
+        return;
+    }
+    if operation.receipts.is_none() {
+        let message = "exactly-once needs `receipts`: the database in which the operation commits its effect and its receipt together";
+        let help = "add receipts = \"postgres://HOST/DATABASE\", or write \"at-most-once\"";
+        faults.push(fault(&["guarantee"], message, help));
+    }
+    if operation.reply == Reply::Streamed {
+        let message = "a streamed answer leaves before its receipt can be read";
+        let help = "write reply = \"stored\", or another guarantee than \"exactly-once\"";
+        faults.push(fault(&["reply", "guarantee"], message, help));
+    }
+    if operation.on_store_failure == OnStoreFailure::Pass {
+        let message = "what passes without the store has no receipt, and is not exactly-once";
+        let help = "write on_store_failure = \"refuse\", or another guarantee";
+        faults.push(fault(&["on_store_failure", "guarantee"], message, help));
     }
 }

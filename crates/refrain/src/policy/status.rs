@@ -15,6 +15,8 @@ pub enum Ending {
     Keep,
     /// The key is free again.
     Release,
+    /// The answer alone does not tell: under exactly-once it takes the receipt, and without one the record is in doubt.
+    Doubt,
 }
 
 /// A run of statuses: `404`, `5xx` or `400-417`.
@@ -44,6 +46,8 @@ pub(super) fn ending(status: u16, guarantee: Guarantee) -> Ending {
         ..=399 => Ending::Keep,
         _ if REFUSED.contains(&status) => Ending::Release,
         _ if guarantee == Guarantee::AtLeastOnce => Ending::Release,
+        // Rolled back, or given up on by somebody in between: a retry is to run.
+        500.. if guarantee == Guarantee::ExactlyOnce => Ending::Doubt,
         _ => Ending::Keep,
     }
 }

@@ -12,7 +12,7 @@ use crate::Guarantee;
 pub struct Terms {
     /// What is promised about how often the operation takes effect.
     pub guarantee: Guarantee,
-    /// How often a lapsed claim may be granted in all, under at-least-once.
+    /// How often a claim may be granted in all, under at-least-once and exactly-once.
     pub attempts_max: u16,
     /// How long a duplicate waits for the outcome of the one in flight.
     #[serde(serialize_with = "as_text")]

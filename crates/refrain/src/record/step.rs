@@ -73,6 +73,15 @@ impl Hold {
     fn may_be_taken_over(&self) -> bool {
         self.guarantee == Guarantee::AtLeastOnce && self.attempts < self.attempts_max
     }
+
+    /// Under exactly-once an attempt in doubt may be stood in for once its receipt is known not to be there.
+    /// Should it commit late, the receipt of whoever comes second collides; who does not write one waits until it can no longer act.
+    fn may_be_overtaken(&self, claim: &Claim, now: Timestamp) -> bool {
+        self.guarantee == Guarantee::ExactlyOnce
+            && claim.overtakes == Some(self.fence)
+            && self.attempts < self.attempts_max
+            && (claim.guarantee == Guarantee::ExactlyOnce || self.settles <= now)
+    }
 }
 
 fn claim_step<O: Clone>(
@@ -110,6 +119,12 @@ fn claim_step<O: Clone>(
         State::Completed { outcome, .. } => {
             let outcome = outcome.clone();
             answer(record, Verdict::Replay(outcome))
+        }
+        State::Indeterminate { hold, .. } if hold.may_be_overtaken(claim, now) => {
+            let attempt = hold.attempts + 1;
+            debug_assert!(fence > hold.fence, "fences of one record grow");
+            let credential = record.credential.or(claim.credential);
+            grant(claim, credential, fence, attempt, now) // T8
         }
         State::Indeterminate { hold, reason } => {
             let doubt = hold.doubt(*reason, now);
@@ -243,7 +258,7 @@ fn settle_step<O>(
                 retention,
                 remember,
             } => complete(record, fence, outcome, now + retention, remember),
-            Settlement::Release if record.stands_under(fence) => settled(None, Change::Record), // T6
+            Settlement::Release if record.stands_under(fence) => release(record),
             Settlement::Release => fenced(Some(record)),
             Settlement::Doubt { reason } => doubt(record, reason),
             Settlement::NeverHappened => never_happened(record, now),
@@ -270,6 +285,22 @@ fn complete<O>(
         remember_ends: retention_ends + remember,
     };
     settled(Some(Record { state, ..record }), Change::Record)
+}
+
+/// T6. The proof is about this attempt alone: under exactly-once those before it may still commit,
+/// and a key that were free by then could have been claimed for something else.
+fn release<O>(record: Record<O>) -> Stepped<O> {
+    match record.state {
+        State::InFlight { mut hold, .. } | State::Indeterminate { mut hold, .. }
+            if hold.guarantee == Guarantee::ExactlyOnce && hold.attempts > 1 =>
+        {
+            hold.attempts -= 1;
+            let reason = Reason::Failed;
+            let state = State::Indeterminate { hold, reason };
+            settled(Some(Record { state, ..record }), Change::Record)
+        }
+        _ => settled(None, Change::Record),
+    }
 }
 
 /// T9. Under at-least-once there is nothing to doubt: the next retry takes over once the lease lapsed.

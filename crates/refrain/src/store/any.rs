@@ -20,6 +20,8 @@ pub struct AnyStore {
     memory: Option<Memory>,
     /// Who is told how long it takes.
     meter: Option<Arc<dyn Meter>>,
+    /// Why it may lose what it acknowledged.
+    losses: Arc<str>,
 }
 
 impl AnyStore {
@@ -35,7 +37,21 @@ impl AnyStore {
             store,
             memory,
             meter: None,
+            losses: Arc::default(),
         }
+    }
+
+    /// The same store, with the reasons why it [may lose](Guarantees::lossy_failover) what it acknowledged, for messages.
+    #[must_use]
+    pub fn with_losses(mut self, losses: impl Into<Arc<str>>) -> Self {
+        self.losses = losses.into();
+        self
+    }
+
+    /// Why it may lose what it acknowledged; empty where that is not said.
+    #[must_use]
+    pub fn losses(&self) -> &str {
+        &self.losses
     }
 
     /// The same store, with somebody who is told how long it takes.

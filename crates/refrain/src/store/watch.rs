@@ -76,6 +76,12 @@ impl Watches {
         });
     }
 
+    /// Whether anybody waits for this record.
+    #[must_use]
+    pub fn is_watched(&self, id: RecordId) -> bool {
+        self.waiting.with(id, |entry| entry.get().is_some())
+    }
+
     /// How many records are waited for.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -164,8 +170,9 @@ mod tests {
         let watches = Watches::new();
         let (one, two) = (watches.watch(ID), watches.watch(ID));
         drop(one);
-        assert_eq!(watches.len(), 1);
+        assert!(watches.len() == 1 && watches.is_watched(ID));
         drop(two);
+        assert!(!watches.is_watched(ID));
         assert!(watches.is_empty());
         watches.settled(ID);
     }

@@ -16,7 +16,8 @@ pub(super) const IDS: u64 = 3;
 
 #[derive(Debug, Clone)]
 pub(super) enum Op {
-    Claim(Vec<Claim>),
+    /// With each claim, which of the record's fences it stands in for, counted from the last.
+    Claim(Vec<(Claim, Option<usize>)>),
     Settle {
         id: RecordId,
         /// Which of the record's fences, counted from the last; `None` for one that nobody has.
@@ -78,11 +79,14 @@ fn pick(rng: &mut StdRng) -> Option<usize> {
 }
 
 /// Each key once: the claims of a batch stand on their own, and which of two comes first is left open.
-fn batch(rng: &mut StdRng) -> Vec<Claim> {
+fn batch(rng: &mut StdRng) -> Vec<(Claim, Option<usize>)> {
     let len = one_of(rng, &[1, 1, 1, 2, 4]);
-    let mut claims: Vec<_> = (0..len).map(|_| claim(rng)).collect();
-    claims.sort_by_key(|claim| claim.id);
-    claims.dedup_by_key(|claim| claim.id);
+    let overtakes = &[None, None, Some(0), Some(0), Some(1)];
+    let mut claims: Vec<_> = (0..len)
+        .map(|_| (claim(rng), one_of(rng, overtakes)))
+        .collect();
+    claims.sort_by_key(|(claim, _)| claim.id);
+    claims.dedup_by_key(|(claim, _)| claim.id);
     claims
 }
 
@@ -94,8 +98,18 @@ fn claim(rng: &mut StdRng) -> Claim {
         fingerprint: Fingerprint([one_of(rng, &[1, 1, 1, 1, 2]); 16]),
         credential: credential.map(|caller| Credential([caller; 8])),
         claimant: Claimant(rng.random_range(0..6)),
-        guarantee: one_of(rng, &[AtMostOnce, AtLeastOnce, AtLeastOnce, ExactlyOnce]),
+        guarantee: one_of(
+            rng,
+            &[
+                AtMostOnce,
+                AtLeastOnce,
+                AtLeastOnce,
+                ExactlyOnce,
+                ExactlyOnce,
+            ],
+        ),
         attempts_max: one_of(rng, &[1, 2, 3]),
+        overtakes: None,
         lease: millis(rng, &[0, 1, 10_000, 30_000]),
         settle_after: millis(rng, &[0, 20_000, 90_000]),
     }

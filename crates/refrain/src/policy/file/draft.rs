@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Error, Result,
     policy::{
-        Class, Operation,
+        Address, Class, Operation,
         rules::{self, Fault},
         suggest, units,
     },
@@ -104,6 +104,7 @@ impl Draft {
             &mut operation.fingerprint,
         );
         apply.choice("guarantee", &values.guarantee, &mut terms.guarantee);
+        apply.receipts(&values.receipts, &mut operation.receipts);
         apply.scalar(
             "attempts_max",
             &values.attempts_max,
@@ -168,6 +169,9 @@ impl Draft {
             &mut operation.on_store_failure,
         );
         operation.required = values.required.unwrap_or(operation.required);
+        operation.accept_lossy_claims = values
+            .accept_lossy_claims
+            .unwrap_or(operation.accept_lossy_claims);
         operation.audit = values.audit.unwrap_or(operation.audit);
     }
 
@@ -257,6 +261,18 @@ impl Apply<'_, '_, '_> {
                 Err(error) => self.refuse(text, words, place, &error),
             }
         }
+    }
+
+    fn receipts(&mut self, text: &Option<String>, field: &mut Option<Address>) {
+        let Some(text) = text else { return };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", ""));
+        if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {
+            // The rest of the address may hold a password.
+            let message = "`receipts` is no address of a database that receipts are read from";
+            let help = "write postgres://USER@HOST/DATABASE";
+            return self.report.push(self.place("receipts"), message, help);
+        }
+        *field = Some(Address::new(text));
     }
 
     fn headers(&mut self, name: &str, list: &Option<List>, field: &mut Vec<String>) {

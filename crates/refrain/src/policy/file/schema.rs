@@ -40,10 +40,6 @@ pub(super) fn schema() -> Value {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<Whole>().to_value();
     strip_null(&mut schema);
-    if let Some(Value::Array(choices)) = schema.pointer_mut("/$defs/Guarantee/oneOf") {
-        // Known, and refused by this version.
-        choices.retain(|choice| choice["const"] != "exactly-once");
-    }
     if let Some(Value::Object(operation)) = schema.pointer_mut("/$defs/Operation") {
         operation.insert("required".into(), serde_json::json!(["match"]));
     }
@@ -100,6 +96,7 @@ text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
     StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
+    ReceiptsUrl: r"^postgres(ql)?://.+$";
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*)$";
     ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";

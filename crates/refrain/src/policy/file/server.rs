@@ -11,13 +11,17 @@ const PROBLEMS: &str = "/.well-known/refrain/problems/";
 const STORE: &str = "file:refrain-data";
 /// A cache in front of a store; more makes no sense.
 const STORES_MAX: usize = 2;
-const SCHEMES: [&str; 6] = [
+const SCHEMES: [&str; 10] = [
     "memory",
     "file",
     "postgres",
     "postgresql",
     "redis",
     "rediss",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
 ];
 
 /// The settings of the process, checked.

@@ -15,17 +15,10 @@ use super::{
 use crate::policy::suggest;
 
 /// Settings that later versions will have, and why this one refuses them.
-const LATER: [(&str, &str); 3] = [
-    ("receipts", "receipts need a transactional store"),
-    (
-        "replay_probe",
-        "asking the upstream before a replay is not built yet",
-    ),
-    (
-        "accept_lossy_claims",
-        "no store of this version loses claims",
-    ),
-];
+const LATER: [(&str, &str); 1] = [(
+    "replay_probe",
+    "asking the upstream before a replay is not built yet",
+)];
 
 /// Where the values of a table stand.
 pub(super) type Places = HashMap<String, Range<usize>>;

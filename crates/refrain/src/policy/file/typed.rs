@@ -112,7 +112,10 @@ pub(super) struct Section {
     /// What is promised about how often the operation takes effect. Default: at-most-once.
     #[schemars(with = "Option<Guarantee>")]
     pub(super) guarantee: Option<String>,
-    /// How often a lapsed claim may be granted in all, under at-least-once: 1 to 1000. Default: 10.
+    /// Where exactly-once operations commit their receipts, such as `postgres://app@db/app`. Default: none.
+    #[schemars(with = "Option<schema::ReceiptsUrl>")]
+    pub(super) receipts: Option<String>,
+    /// How often a claim may be granted in all, under at-least-once and exactly-once: 1 to 1000. Default: 10.
     #[schemars(with = "Option<schema::Attempts>")]
     pub(super) attempts_max: Option<Scalar>,
     /// How long a duplicate waits for the outcome of the one in flight: up to 5m. Default: 10s.
@@ -157,6 +160,8 @@ pub(super) struct Section {
     /// What happens while the store cannot be reached. Default: refuse.
     #[schemars(with = "Option<OnStoreFailure>")]
     pub(super) on_store_failure: Option<String>,
+    /// Whether at-most-once claims may lie in a store that may lose what it acknowledged. Default: false.
+    pub(super) accept_lossy_claims: Option<bool>,
     /// Whether every ending is written to the audit log. Default: false.
     pub(super) audit: Option<bool>,
 }

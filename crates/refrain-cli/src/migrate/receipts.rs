@@ -1,0 +1,43 @@
+//! `refrain migrate --receipts`: the table that exactly-once operations write to, in the database of the service itself.
+
+use std::process::ExitCode;
+
+use refrain::policy::Address;
+use refrain_stores::receipts::{PostgresReceipts, SCHEMA};
+
+use crate::output::say;
+
+const USAGE: u8 = 2;
+const UNREACHABLE: u8 = 69;
+
+/// Prints the table, or makes it at this address.
+pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<ExitCode> {
+    if is_printed {
+        say(SCHEMA.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(address) = address.map(Address::new) else {
+        eprintln!(
+            "refrain migrate: in which database? write --store postgres://USER@HOST/DATABASE, or --print"
+        );
+        return Ok(USAGE.into());
+    };
+    let making = async {
+        PostgresReceipts::migrate(&address).await?;
+        // What is there may be another table of that name.
+        PostgresReceipts::open(&address).await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(match runtime.block_on(making) {
+        Ok(_) => {
+            say(format_args!("receipts at {address}: the table is there"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("refrain migrate: {error}");
+            UNREACHABLE.into()
+        }
+    })
+}

@@ -1,0 +1,44 @@
+//! `/api/operations`: what is promised, and what of it is in force.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use refrain::{Guarantee, Operation, receipts::Witness};
+use serde_json::{Value, json};
+
+use super::Admin;
+
+pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
+    let operations: Vec<_> = admin
+        .layer
+        .policy()
+        .operations()
+        .filter(|operation| operation.guarded)
+        .map(|operation| {
+            let named = |it: &&Arc<Witness>| it.operation() == operation.name;
+            described(operation, admin.layer.witnesses().find(named))
+        })
+        .collect();
+    Json(json!({ "operations": operations }))
+}
+
+fn described(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
+    let promised = operation.terms.guarantee;
+    let in_force = match (promised, witness) {
+        (Guarantee::ExactlyOnce, Some(witness)) => witness.guarantee(),
+        (Guarantee::ExactlyOnce, None) => Guarantee::AtMostOnce,
+        (other, _) => other,
+    };
+    let mut shown = json!({
+        "name": operation.name,
+        "guarantee": promised,
+        "in_force": in_force,
+    });
+    if let Some(witness) = witness {
+        shown["receipts"] = json!({
+            "standing": witness.standing(),
+            "missing": witness.missing(),
+        });
+    }
+    shown
+}

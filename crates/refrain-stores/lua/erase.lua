@@ -1,0 +1,15 @@
+-- Takes a record away whose end is known.
+
+local r, trouble = load()
+if trouble then
+  return trouble
+end
+r = aged(r)
+if not r then
+  return 'N'
+end
+if r.state == 'C' or r.state == 'T' then
+  redis.call('DEL', key, KEYS[2])
+  return 'A'
+end
+return r.state

@@ -1,0 +1,111 @@
+-- The record as a whole, for everything but the common: what it is, what time makes of it, how it is written.
+-- Decides as `record::step` of the library does; the conformance suite holds one against the other.
+
+local AT_LEAST_ONCE, EXACTLY_ONCE = 1, 2
+local LAPSED, FAILED = 1, 7
+local id = sub(ARGV[2], 1, 16)
+
+local function digest(body)
+  return sub(redis.sha1hex(body), 1, 8)
+end
+
+-- What is wrong with the bytes of the record, if anything is.
+local function trouble_of()
+  if #raw ~= 112 or sub(raw, 81, 88) ~= digest(sub(raw, 3, 80)) then
+    return 'damaged'
+  end
+  if sub(raw, 3, 18) ~= id then
+    return 'foreign'
+  end
+  if string.byte(raw, 1) > 1 then
+    return 'version'
+  end
+  local one, two, sum = struct.unpack('>I8I8I8', raw, 89)
+  local state = string.byte(raw, 2)
+  if string.byte(raw, 1) ~= 1 or one + two + state ~= sum or not string.find('IiDC', string.char(state), 1, true) then
+    return 'damaged'
+  end
+end
+
+-- The record, or nothing; and what is wrong with it.
+local function load()
+  if not raw then
+    return nil
+  end
+  local trouble = trouble_of()
+  if trouble then
+    return nil, '!' .. trouble
+  end
+  local r = { state = sub(raw, 2, 2), about = sub(raw, 3, 43) }
+  r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.fence =
+    struct.unpack('>c8BI2I2I8c16', raw, 44)
+  local one, two = struct.unpack('>I8I8', raw, 89)
+  if r.state == 'C' then
+    r.retention_ends, r.remember_ends = one, two
+  elseif r.state == 'D' then
+    r.settles, r.reason = one, two
+  else
+    r.settles, r.lease_ends = one, two
+    r.is_waited_for = r.state == 'i'
+    r.state = 'I'
+  end
+  return r
+end
+
+-- Only what has ended may be forgotten by the server itself, and only when the record says so.
+local function put(name, value, ends)
+  if ends and ARGV[1] == '' then
+    redis.call('SET', name, value, 'PXAT', ends)
+  else
+    redis.call('SET', name, value)
+  end
+end
+
+local function save(r)
+  local state, one, two = r.state, r.settles, r.lease_ends
+  if state == 'C' then
+    one, two = r.retention_ends, r.remember_ends
+  elseif state == 'D' then
+    two = r.reason
+  elseif r.is_waited_for then
+    state = 'i'
+  end
+  local body = r.about .. struct.pack('>c8BI2I2I8c16', r.claimant, r.guarantee, r.attempts, r.attempts_max,
+    r.settle_after, r.fence)
+  local moments = struct.pack('>I8I8I8', one, two, one + two + string.byte(state))
+  put(key, '\1' .. state .. body .. digest(body) .. moments, r.remember_ends)
+end
+
+local function may_be_taken_over(r)
+  return r.guarantee == AT_LEAST_ONCE and r.attempts < r.attempts_max
+end
+
+-- What time alone makes of a record. In flight and indeterminate never disappear.
+local function aged(r)
+  if not r then
+    return nil
+  end
+  if r.state == 'I' then
+    if r.lease_ends <= now and not may_be_taken_over(r) then
+      r.state, r.reason = 'D', LAPSED
+    end
+  elseif r.state == 'C' then
+    if r.remember_ends <= now then
+      return nil
+    end
+    if r.retention_ends <= now then
+      r.state, r.fence = 'T', nil
+      r.about = sub(r.about, 1, 32) .. string.rep('\0', 9)
+    end
+  end
+  return r
+end
+
+-- Whether the holder of this fence may still act: in flight, or lapsed and not taken over.
+local function stands_under(r, fence)
+  return r.fence == fence and (r.state == 'I' or (r.state == 'D' and r.reason == LAPSED))
+end
+
+local function left(moment)
+  return math.max(moment - now, 0)
+end

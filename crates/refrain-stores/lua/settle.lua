@@ -1,0 +1,76 @@
+-- Ends a claim; what is left when it is no completion of one in flight for which nobody waits.
+
+local r, trouble = load()
+if trouble then
+  return trouble
+end
+
+-- A user without rights to the channel settles all the same: who waits looks again now and then.
+local function applied()
+  if r.is_waited_for then
+    redis.pcall('PUBLISH', key, '')
+  end
+  return 'A'
+end
+
+local function complete()
+  -- A completed outcome never changes.
+  if r.state ~= 'C' then
+    local retention_ends = now + ARGV[5]
+    r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + ARGV[6]
+    save(r)
+    put(KEYS[2], ARGV[7], retention_ends + GRACE)
+  end
+  return applied()
+end
+
+local function drop()
+  redis.call('DEL', key, KEYS[2])
+  return applied()
+end
+
+-- The proof is about this attempt alone: under exactly-once those before it may still commit.
+local function release()
+  if r.guarantee == EXACTLY_ONCE and r.attempts > 1 then
+    r.state, r.reason, r.attempts = 'D', FAILED, r.attempts - 1
+    save(r)
+    return applied()
+  end
+  return drop()
+end
+
+local function doubt()
+  if r.state == 'C' then
+    return 'F'
+  end
+  if r.state == 'I' and not may_be_taken_over(r) then
+    r.state, r.reason = 'D', tonumber(ARGV[5])
+    save(r)
+  end
+  return applied()
+end
+
+local function never_happened()
+  if r.state ~= 'D' then
+    return 'F'
+  end
+  if r.settles > now then
+    return { 'E', left(r.settles) }
+  end
+  return drop()
+end
+
+r = aged(r)
+if not r or r.fence ~= fence then
+  return 'F'
+end
+if how == 'C' then
+  return complete()
+elseif how == 'D' then
+  return doubt()
+elseif how == 'N' then
+  return never_happened()
+elseif stands_under(r, fence) then
+  return release()
+end
+return 'F'

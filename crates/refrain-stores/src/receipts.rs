@@ -1,0 +1,140 @@
+//! Receipts in PostgreSQL: the table `refrain_receipts`, written by the operation and read here.
+//!
+//! One connection that is made anew when it breaks; reads that come at once share it.
+//! Only a primary is believed: a standby does not show yet what was committed just now, and its silence would run it again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use refrain::{
+    Error, ErrorKind, RecordId, Result,
+    policy::Address,
+    receipts::{Receipt, Receipts},
+};
+use tokio_postgres::Row;
+
+mod connect;
+use connect::{Ask, Link};
+
+/// The table as a DBA creates it.
+pub const SCHEMA: &str = include_str!("../sql/receipts.sql");
+
+/// The receipts in one database.
+#[derive(Debug)]
+pub struct PostgresReceipts {
+    link: Link,
+}
+
+impl PostgresReceipts {
+    /// Connects, and checks that receipts can be read and are unique.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for an address that is none; [`ErrorKind::Unavailable`] where there is no server, no right to read,
+    /// no table, or one that lacks something; the message says what to do.
+    ///
+    /// # Cancellation
+    /// May be dropped; the connection is then closed again.
+    pub async fn open(address: &Address) -> Result<Self> {
+        let link = Link::new(address)?;
+        link.session().await?;
+        Ok(Self { link })
+    }
+
+    /// Creates the table, where there is none.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses.
+    ///
+    /// # Cancellation
+    /// May be dropped; the table is then there or not.
+    pub async fn migrate(address: &Address) -> Result<()> {
+        Link::new(address)?.execute(SCHEMA).await
+    }
+
+    /// Asks with a connection that is there; once more with a new one if the old one turns out to be broken.
+    /// Reading twice is harmless.
+    async fn rows(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+        let session = self.link.session().await?;
+        let asked = match session.ask(ask).await {
+            Err(_) if session.is_closed() => self.link.session().await?.ask(ask).await,
+            asked => asked,
+        };
+        asked.map_err(|error| self.link.failed(error))
+    }
+
+    /// What a server says that follows another one may be late.
+    fn check_primary(&self, row: &Row) -> Result<()> {
+        match row.try_get::<_, bool>(0) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.link.forget();
+                Err(self.link.standby())
+            }
+            Err(error) => Err(self.link.failed(error)),
+        }
+    }
+}
+
+impl Receipts for PostgresReceipts {
+    async fn find(&self, record: RecordId) -> Result<Option<Receipt>> {
+        let name = record.to_string();
+        let rows = self.rows(Ask::Find(&name)).await?;
+        let Some(row) = rows.first() else {
+            return Err(self.link.odd("it gave no answer at all"));
+        };
+        self.check_primary(row)?;
+        receipt(row).map_err(|error| self.link.failed(error))
+    }
+
+    async fn seen(&self, records: &[RecordId]) -> Result<Vec<bool>> {
+        let names: Vec<_> = records.iter().map(ToString::to_string).collect();
+        let rows = self.rows(Ask::Seen(&names)).await?;
+        if rows.len() != names.len() {
+            return Err(self.link.odd("it gave fewer answers than were asked for"));
+        }
+        if let Some(row) = rows.first() {
+            self.check_primary(row)?;
+        }
+        let seen = rows.iter().map(|row| row.try_get(1));
+        let seen: Result<_, _> = seen.collect();
+        seen.map_err(|error| self.link.failed(error))
+    }
+}
+
+fn receipt(row: &Row) -> Result<Option<Receipt>, tokio_postgres::Error> {
+    let Some(fence) = row.try_get(1)? else {
+        return Ok(None);
+    };
+    let status: i32 = row.try_get(2)?;
+    let body: Vec<u8> = row.try_get(5)?;
+    let age: f64 = row.try_get(6)?;
+    Ok(Some(Receipt {
+        fence,
+        // What is no status is refused by whoever makes an outcome of it.
+        status: u16::try_from(status).unwrap_or_default(),
+        content_type: row.try_get(3)?,
+        location: row.try_get(4)?,
+        body: Bytes::from(body),
+        age: Duration::try_from_secs_f64(age).unwrap_or_default(),
+    }))
+}
+
+/// Opens the receipts at an address: `postgres://…`.
+///
+/// # Errors
+/// As [`PostgresReceipts::open`].
+///
+/// # Cancellation
+/// As [`PostgresReceipts::open`].
+pub async fn open(address: &Address) -> Result<PostgresReceipts> {
+    let scheme = address.as_str().split_once("://").map(|(scheme, _)| scheme);
+    if !matches!(scheme, Some("postgres" | "postgresql")) {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "receipts = \"{address}\": receipts are read from PostgreSQL; write postgres://USER@HOST/DATABASE"
+            ),
+        ));
+    }
+    PostgresReceipts::open(address).await
+}

@@ -1,0 +1,601 @@
+//! `redis://…`: records on a Redis server, a Cluster or a Sentinel's primary, shared by any number of processes.
+//!
+//! One script per transition decides on the server, on its clock, as [`record::step`](refrain::record::step) decides.
+//! A record is one key, `PREFIX{identity}`, and its outcome another in the same slot, `PREFIX{identity}o`.
+//! What has ended is forgotten by the server itself: the outcome when its retention ends, the record when `remember` does.
+//! What is in flight or indeterminate never ends by time.
+//!
+//! A server that evicts is refused. One that may lose acknowledged writes says so in its
+//! [guarantees](refrain::store::Guarantees::lossy_failover), and [`Redis::losses`] tells why.
+//!
+//! ```no_run
+//! # async fn run() -> refrain::Result<()> {
+//! let store = refrain_stores::redis::Redis::open("redis://127.0.0.1/?prefix=shop:").await?;
+//! let engine = refrain::Engine::new(store);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A claim that is asked again is safe: its claimant is granted the same once more. So is a completion.
+//! The driver never sends anything twice by itself; the engine does, where it knows that it may.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use ::redis::{Client, Cmd, Value, sentinel::SentinelClientBuilder, sentinel::SentinelServerType};
+use refrain::{
+    Claim, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
+    clock::Timestamp,
+    record::{Command, Doubt, Erased, Grant, Reason, step},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch},
+};
+use tokio::runtime::Handle;
+
+mod address;
+mod cluster;
+mod codec;
+mod line;
+mod listen;
+mod mark;
+mod reception;
+mod scan;
+mod scripts;
+mod trouble;
+
+use address::{Address, Place, Sentinels};
+use cluster::Cluster;
+use codec::Answer;
+use line::{Dial, Line, Patience, Trouble};
+use listen::Ear;
+use reception::{Known, Node};
+use scripts::Name;
+
+/// How many commands travel in one go.
+const BATCH_MAX: usize = 500;
+/// Longer spans are cut to this: a server's numbers are exact up to 2^53.
+const SPAN_MAX: Duration = Duration::from_millis(1 << 50);
+
+/// Opens the store at a `redis` address; see [`Redis::open`].
+///
+/// # Errors
+/// As [`Redis::open`].
+pub async fn open(address: &str) -> Result<AnyStore> {
+    let store = Redis::open(address).await?;
+    let losses = store.losses().join("; ");
+    Ok(AnyStore::new(store).with_losses(losses))
+}
+
+/// A store on Redis. Clones share its connections.
+#[derive(Clone)]
+pub struct Redis {
+    shared: Arc<Shared>,
+}
+
+/// Where the time comes from in tests.
+type TestClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// How a store on Redis is opened.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long an answer may take.
+    pub answer_timeout: Duration,
+    clock: Option<TestClock>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            answer_timeout: Duration::from_secs(5),
+            clock: None,
+        }
+    }
+}
+
+impl Options {
+    /// For tests: moments come from here, not from the server's clock, and the server forgets nothing by itself.
+    #[must_use]
+    pub fn with_clock(mut self, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        self.clock = Some(Arc::new(now));
+        self
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("answer_timeout", &self.answer_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    link: Link,
+    known: Arc<Known>,
+    prefix: String,
+    /// The address without its password.
+    shown: String,
+    clock: Option<TestClock>,
+    /// `None` in a cluster, where every node would have to be told of every settlement.
+    ear: Option<Ear>,
+}
+
+/// How the server is reached.
+enum Link {
+    Line(Line),
+    Cluster(Cluster),
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { shown, prefix, .. } = &*self.shared;
+        f.debug_struct("Redis")
+            .field("address", shown)
+            .field("prefix", prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Redis {
+    /// Opens the store at `redis://…`, `rediss://…`, or either with `+cluster` or `+sentinel` behind it.
+    ///
+    /// Has to be called within a tokio runtime, in which the connections then live.
+    ///
+    /// # Errors
+    /// When the address is none, the server cannot be reached or refuses the user, evicts keys, is a replica or too old,
+    /// or when what lies under the prefix is not Refrain's, or of a newer version.
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn open(address: &str) -> Result<Self> {
+        Self::open_with(address, Options::default()).await
+    }
+
+    /// Opens the store as [`open`](Self::open) does, with these options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Cancellation
+    /// As [`open`](Self::open).
+    pub async fn open_with(address: &str, options: Options) -> Result<Self> {
+        let address = Address::parse(address)?;
+        choose_crypto();
+        let runtime = Handle::current();
+        let patience = Patience {
+            connect: options.connect_timeout,
+            answer: options.answer_timeout,
+        };
+        let (link, known) = connect(&address, patience, &runtime).await?;
+        let ear = match &link {
+            Link::Line(line) => Some(Ear::new(line.clone(), &address.prefix, runtime)),
+            Link::Cluster(_) => None,
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                link,
+                known,
+                prefix: address.prefix,
+                shown: address.shown,
+                clock: options.clock,
+                ear,
+            }),
+        })
+    }
+
+    /// Why acknowledged writes may get lost, as the server was set up when it was met; empty where they may not.
+    #[must_use]
+    pub fn losses(&self) -> &[String] {
+        &self.shared.known.losses
+    }
+}
+
+/// TLS needs somebody who does the sums; whoever was chosen by the program stays.
+fn choose_crypto() {
+    use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+    if CryptoProvider::get_default().is_none() {
+        let _ = ring::default_provider().install_default();
+    }
+}
+
+async fn connect(
+    address: &Address,
+    patience: Patience,
+    runtime: &Handle,
+) -> Result<(Link, Arc<Known>)> {
+    let Address {
+        shown,
+        prefix,
+        place,
+    } = address;
+    let told = |error| trouble::told(error, shown);
+    let (dial, always) = match place {
+        Place::Cluster(seeds) => {
+            let cluster = Cluster::connect(seeds.clone(), patience)
+                .await
+                .map_err(told)?;
+            let nodes = cluster.primaries().await.map_err(told)?;
+            let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
+            return Ok((Link::Cluster(cluster), Arc::new(known)));
+        }
+        Place::One(info) => (
+            Dial::One(Client::open((**info).clone()).map_err(told)?),
+            None,
+        ),
+        Place::Sentinel(sentinels) => {
+            let always = "a Sentinel may fail over to a replica, which is behind";
+            (sentinel(sentinels).map_err(told)?, Some(always))
+        }
+    };
+    let line = Line::new(dial, shown, patience, runtime.clone());
+    let node = Node::One(line.dial().await?);
+    let nodes = std::slice::from_ref(&node);
+    let known = Arc::new(reception::meet(nodes, &node, prefix, shown, always).await?);
+    line.hold_to(known.clone());
+    Ok((Link::Line(line), known))
+}
+
+fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<Dial> {
+    let settings = sentinels.server.redis_settings();
+    let mut builder = SentinelClientBuilder::new(
+        sentinels.nodes.clone(),
+        &sentinels.service,
+        SentinelServerType::Master,
+    )?
+    .set_client_to_redis_db(settings.db());
+    if let ::redis::ConnectionAddr::TcpTls { .. } = sentinels.server.addr() {
+        builder = builder
+            .set_client_to_redis_tls_mode(::redis::TlsMode::Secure)
+            .set_client_to_sentinel_tls_mode(::redis::TlsMode::Secure);
+    }
+    if let Some(user) = settings.username() {
+        builder = builder.set_client_to_redis_username(user);
+        if sentinels.same_login {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+    }
+    if let Some(password) = settings.password() {
+        builder = builder.set_client_to_redis_password(password);
+        if sentinels.same_login {
+            builder = builder.set_client_to_sentinel_password(password);
+        }
+    }
+    Ok(Dial::Sentinel(tokio::sync::Mutex::new(builder.build()?)))
+}
+
+impl Shared {
+    fn key(&self, id: RecordId) -> String {
+        format!("{}{{{id}}}", self.prefix)
+    }
+
+    /// The beginning of a call of a script; its own arguments follow.
+    fn call(&self, name: Name, id: RecordId) -> Cmd {
+        let key = self.key(id);
+        let outcome = format!("{key}o");
+        let now = self.clock.as_ref().map(|now| now().0.to_string());
+        let now = now.as_deref().unwrap_or_default();
+        let (scripts, mark) = (&self.known.scripts, &self.known.mark.key);
+        match &self.link {
+            // The mark lies in another slot of a cluster, and cannot be asked for.
+            Link::Line(_) if name == Name::Claim => {
+                scripts.call(name, &[&key, &outcome, mark], now)
+            }
+            _ => scripts.call(name, &[&key, &outcome], now),
+        }
+    }
+
+    /// As [`call`](Self::call), with the identity behind it.
+    fn call_of(&self, name: Name, id: RecordId) -> Cmd {
+        let mut call = self.call(name, id);
+        call.arg(&id.0[..]);
+        call
+    }
+
+    /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
+    async fn run(&self, call: &Cmd, id: RecordId) -> Result<Answer> {
+        let mut answer = self.ask(call).await;
+        if answer.as_ref().is_err_and(Trouble::is_no_script) {
+            self.load().await?;
+            answer = self.ask(call).await;
+        }
+        if answer.as_ref().is_ok_and(is_lost) && self.known.is_lossy() {
+            self.mark_again().await?;
+            answer = self.ask(call).await;
+        }
+        self.answer(answer, id)
+    }
+
+    /// Calls many scripts in one go; the answers come in the same order.
+    async fn run_all(&self, calls: &[(RecordId, Cmd)]) -> Result<Vec<Result<Answer>>> {
+        let mut answers = Vec::with_capacity(calls.len());
+        for batch in calls.chunks(BATCH_MAX) {
+            let commands: Vec<_> = batch.iter().map(|(_, call)| call.clone()).collect();
+            let asked = match &self.link {
+                Link::Line(line) => line.ask_all(&commands).await,
+                Link::Cluster(_) => Ok(futures_util::future::join_all(
+                    commands.iter().map(|call| self.ask(call)),
+                )
+                .await),
+            };
+            let asked = asked.map_err(|trouble| trouble.error(&self.shown))?;
+            for ((id, call), answer) in batch.iter().zip(asked) {
+                answers.push(match answer {
+                    // Nothing ran in either case.
+                    Err(trouble) if trouble.is_no_script() => self.run(call, *id).await,
+                    Ok(value) if is_lost(&value) => self.run(call, *id).await,
+                    answer => self.answer(answer, *id),
+                });
+            }
+        }
+        Ok(answers)
+    }
+
+    fn answer(&self, answer: Result<Value, Trouble>, id: RecordId) -> Result<Answer> {
+        let value = answer.map_err(|trouble| trouble.error(&self.shown))?;
+        let answer = Answer::read(value).ok_or_else(|| trouble::unheard_of(id))?;
+        match answer.letter {
+            b'!' => Err(trouble::found(&answer.rest, id, &self.shown)),
+            _ => Ok(answer),
+        }
+    }
+
+    async fn ask(&self, command: &Cmd) -> Result<Value, Trouble> {
+        match &self.link {
+            Link::Line(line) => line.ask(command).await,
+            Link::Cluster(cluster) => Ok(cluster.ask(command).await?),
+        }
+    }
+
+    async fn load(&self) -> Result<()> {
+        for script in self.known.scripts.load() {
+            let loaded = self.ask(&script).await;
+            loaded.map_err(|trouble| trouble.error(&self.shown))?;
+        }
+        Ok(())
+    }
+
+    /// The servers that hold records.
+    async fn nodes(&self) -> Result<Vec<Node>> {
+        match &self.link {
+            Link::Line(line) => Ok(vec![Node::One(line.current().await?)]),
+            Link::Cluster(cluster) => {
+                let nodes = cluster.primaries().await;
+                nodes.map_err(|error| trouble::told(error, &self.shown))
+            }
+        }
+    }
+
+    async fn read_all(&self, ids: &[RecordId]) -> Result<Vec<Result<Option<Reading>>>> {
+        let call = |id: &RecordId| (*id, self.call_of(Name::Read, *id));
+        let calls: Vec<_> = ids.iter().map(call).collect();
+        let answers = self.run_all(&calls).await?;
+        let read = |(id, answer): (&RecordId, Result<Answer>)| reading(answer?, *id);
+        Ok(ids.iter().zip(answers).map(read).collect())
+    }
+
+    fn claim_call(&self, claim: &Claim) -> Cmd {
+        let mut call = self.call(Name::Claim, claim.id);
+        let settle_after = millis(claim.settle_after);
+        call.arg(&codec::about(claim)[..])
+            .arg(&codec::terms(claim, settle_after)[..])
+            .arg(&rand::random::<u32>().to_be_bytes()[..])
+            .arg(millis(claim.lease))
+            .arg(settle_after);
+        match claim.overtakes {
+            Some(fence) => call.arg(&codec::fence_bytes(fence)[..]),
+            None => call.arg(""),
+        };
+        call.arg(if self.ear.is_some() { "1" } else { "" });
+        call
+    }
+
+    fn settle_call(&self, id: RecordId, fence: Fence, end: Settlement) -> Cmd {
+        let mut call = self.call_of(Name::Settle, id);
+        let bytes = codec::fence_bytes(fence);
+        call.arg(&bytes[..]);
+        match end.sealed(id) {
+            Settlement::Complete {
+                outcome,
+                retention,
+                remember,
+            } => {
+                let kept = [&bytes[..], outcome.encoded()].concat();
+                call.arg("C")
+                    .arg(millis(retention))
+                    .arg(millis(remember))
+                    .arg(kept);
+            }
+            Settlement::Release => {
+                call.arg("R");
+            }
+            Settlement::Doubt { reason } => {
+                call.arg("D").arg(reason as u8);
+            }
+            Settlement::NeverHappened => {
+                call.arg("N");
+            }
+        }
+        call
+    }
+
+    /// Begins anew on a server that was known to forget, and has.
+    async fn mark_again(&self) -> Result<()> {
+        tracing::warn!(
+            "the Redis server at {} has lost its records; the store goes on without them",
+            self.shown
+        );
+        let marked = self.ask(&self.known.mark.left()).await;
+        marked
+            .map(drop)
+            .map_err(|trouble| trouble.error(&self.shown))
+    }
+
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        let call = |claim: &Claim| (claim.id, self.claim_call(claim));
+        let calls: Vec<_> = claims.iter().map(call).collect();
+        let answers = match &calls[..] {
+            [(id, call)] => vec![self.run(call, *id).await],
+            _ => self.run_all(&calls).await?,
+        };
+        let read = |((id, _), answer): (&(RecordId, Cmd), Result<Answer>)| verdict(answer?, *id);
+        Ok(calls.iter().zip(answers).map(read).collect())
+    }
+}
+
+/// Whether a script has found that the server forgot the store.
+fn is_lost(value: &Value) -> bool {
+    matches!(value, Value::BulkString(text) if text == b"!lost")
+}
+
+/// Rounded up: nothing is ever shorter than was asked for.
+fn millis(span: Duration) -> u64 {
+    (Timestamp(0) + span.min(SPAN_MAX)).0
+}
+
+fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
+    let verdict = match answer.letter {
+        b'R' => {
+            let fence = answer.bytes().and_then(|bytes| codec::fence(&bytes));
+            let kept = fence.zip(answer.bytes());
+            let (fence, outcome) = kept.ok_or_else(|| trouble::unheard_of(id))?;
+            return Ok(Verdict::Replay(codec::outcome(outcome, fence, id)?));
+        }
+        b'G' => granted(&mut answer).map(Verdict::Granted),
+        b'I' => answer
+            .millis()
+            .map(|lease_left| Verdict::InFlight { lease_left }),
+        b'D' => doubt(&mut answer).map(Verdict::Indeterminate),
+        b'O' => Some(Verdict::OtherCredential),
+        b'M' => Some(Verdict::Mismatch),
+        b'X' => Some(Verdict::Expired),
+        _ => None,
+    };
+    verdict.ok_or_else(|| trouble::unheard_of(id))
+}
+
+fn granted(answer: &mut Answer) -> Option<Grant> {
+    // The short answer to a first claim.
+    if let Some(fence) = codec::fence(&answer.rest) {
+        return Some(Grant { fence, attempt: 1 });
+    }
+    Some(Grant {
+        fence: codec::fence(&answer.bytes()?)?,
+        attempt: answer.number()?,
+    })
+}
+
+fn doubt(answer: &mut Answer) -> Option<Doubt> {
+    Some(Doubt {
+        fence: codec::fence(&answer.bytes()?)?,
+        reason: Reason::from_code(answer.number()?)?,
+        settle_left: answer.millis()?,
+    })
+}
+
+fn settled(mut answer: Answer, id: RecordId) -> Result<Settled> {
+    let settled = match answer.letter {
+        b'A' => Some(Settled::Applied),
+        b'F' => Some(Settled::Fenced),
+        b'E' => answer.millis().map(|left| Settled::TooEarly { left }),
+        _ => None,
+    };
+    settled.ok_or_else(|| trouble::unheard_of(id))
+}
+
+/// The record as it was read, with what time has made of it.
+fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading>> {
+    if answer.letter == b'N' {
+        return Ok(None);
+    }
+    let parts = (answer.bytes(), answer.bytes(), answer.bytes());
+    let (Some(now), Some(record), Some(kept)) = parts else {
+        return Err(trouble::unheard_of(id));
+    };
+    let now = std::str::from_utf8(&now)
+        .ok()
+        .and_then(|now| now.parse().ok());
+    let now = Timestamp(now.ok_or_else(|| trouble::unheard_of(id))?);
+    let record = codec::record(&record, id).ok_or_else(|| trouble::found(b"damaged", id, ""))?;
+    let Some(record) = step(Some(record), Command::Age, now).record else {
+        return Ok(None);
+    };
+    let outcome = match (&record.state, record.fence()) {
+        (refrain::record::State::Completed { .. }, Some(fence)) => {
+            Some(codec::outcome(kept, fence, id)?)
+        }
+        _ => None,
+    };
+    // Only a completed record asks for its outcome.
+    let record = match outcome {
+        Some(outcome) => record.map(|()| outcome),
+        None => record.map(|()| refrain::Outcome::new(0, [])),
+    };
+    Ok(Some(Reading { id, record, now }))
+}
+
+impl Store for Redis {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        self.shared.claim(claims).await
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        let call = self.shared.settle_call(id, fence, end);
+        settled(self.shared.run(&call, id).await?, id)
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        let mut call = self.shared.call_of(Name::Renew, id);
+        call.arg(&codec::fence_bytes(fence)[..]).arg(millis(lease));
+        settled(self.shared.run(&call, id).await?, id)
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        let call = self.shared.call_of(Name::Read, id);
+        reading(self.shared.run(&call, id).await?, id)
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        self.shared.list(query).await
+    }
+
+    async fn erase(&self, id: RecordId) -> Result<Erased> {
+        let call = self.shared.call_of(Name::Erase, id);
+        match self.shared.run(&call, id).await?.letter {
+            b'A' => Ok(Erased::Gone),
+            b'N' => Ok(Erased::Absent),
+            b'I' => Ok(Erased::InFlight),
+            b'D' => Ok(Erased::Indeterminate),
+            _ => Err(trouble::unheard_of(id)),
+        }
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.shared.census().await
+    }
+
+    /// The server forgets what is past its time by itself.
+    async fn sweep(&self, _: u32) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        let is_lossy = self.shared.known.is_lossy();
+        Guarantees {
+            survives_process: true,
+            survives_power: !is_lossy,
+            lossy_failover: is_lossy,
+            shared: true,
+        }
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        self.shared.ear.as_ref().map(|ear| ear.watch(id))
+    }
+
+    fn secret(&self) -> &Secret {
+        self.shared.known.secret()
+    }
+}

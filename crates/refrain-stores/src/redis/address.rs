@@ -1,0 +1,257 @@
+//! Where a server is, as an address says it.
+
+use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
+use refrain::{Error, ErrorKind, Result, policy::redacted};
+
+/// What keys start with unless the address says otherwise.
+const PREFIX: &str = "refrain:";
+const PREFIX_BYTES_MAX: usize = 64;
+const SENTINEL_PORT: u16 = 26_379;
+/// How many servers one address may name.
+const HOSTS_MAX: usize = 64;
+
+/// An address, taken apart.
+#[derive(Debug, Clone)]
+pub(super) struct Address {
+    /// The address without its password, for messages.
+    pub(super) shown: String,
+    pub(super) prefix: String,
+    pub(super) place: Place,
+}
+
+/// What kind of server, and where.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    One(Box<ConnectionInfo>),
+    Cluster(Vec<ConnectionInfo>),
+    Sentinel(Box<Sentinels>),
+}
+
+/// Sentinels, and what they are asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Sentinels {
+    pub(super) nodes: Vec<ConnectionAddr>,
+    pub(super) service: String,
+    /// User, password and database of the server that they name.
+    pub(super) server: ConnectionInfo,
+    /// Whether the Sentinels want the same user and password.
+    pub(super) same_login: bool,
+}
+
+impl Address {
+    pub(super) fn parse(address: &str) -> Result<Self> {
+        let shown = redacted(address);
+        parse(address, &shown).map_err(|what| {
+            let message = format!(
+                "`{shown}` is no address of a Redis store: {what}; write redis://[user:password@]host[:port][/database], \
+                 redis+cluster://host,host or redis+sentinel://host,host/service, with rediss for TLS and ?prefix=… for other keys"
+            );
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
+}
+
+fn parse(address: &str, shown: &str) -> Result<Address, String> {
+    let (scheme, rest) = address.split_once("://").ok_or("`://` is missing")?;
+    if rest.contains('#') {
+        return Err("`#` has no meaning in it".into());
+    }
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let parameters = Parameters::parse(query)?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, hosts) = match authority.rsplit_once('@') {
+        Some((login, hosts)) => (format!("{login}@"), hosts),
+        None => (String::new(), authority),
+    };
+    let (server, kind) = match scheme.split_once('+') {
+        Some((server, kind)) => (server, kind),
+        None => (scheme, ""),
+    };
+    let base = Base {
+        scheme: server,
+        login,
+    };
+    let place = match kind {
+        "" => Place::One(Box::new(base.one(hosts, path)?)),
+        "cluster" if path.is_empty() => Place::Cluster(base.all(hosts)?),
+        "cluster" => return Err("a cluster has no databases to choose from".into()),
+        "sentinel" => Place::Sentinel(Box::new(base.sentinels(hosts, path, &parameters)?)),
+        other => return Err(format!("`{other}` is neither cluster nor sentinel")),
+    };
+    Ok(Address {
+        shown: shown.into(),
+        prefix: parameters.prefix,
+        place,
+    })
+}
+
+/// What the servers of an address have in common.
+struct Base<'a> {
+    scheme: &'a str,
+    /// User and password, with the `@` behind them.
+    login: String,
+}
+
+impl Base<'_> {
+    fn one(&self, host: &str, path: &str) -> Result<ConnectionInfo, String> {
+        if host.contains(',') {
+            return Err("several hosts need redis+cluster or redis+sentinel".into());
+        }
+        let url = format!("{}://{}{host}/{path}", self.scheme, self.login);
+        // The driver's own words never show the address.
+        url.into_connection_info()
+            .map_err(|error| error.to_string())
+    }
+
+    fn all(&self, hosts: &str) -> Result<Vec<ConnectionInfo>, String> {
+        let hosts: Vec<_> = hosts.split(',').collect();
+        if hosts.len() > HOSTS_MAX {
+            return Err(format!("it names more than {HOSTS_MAX} hosts"));
+        }
+        hosts.into_iter().map(|host| self.one(host, "")).collect()
+    }
+
+    fn sentinels(
+        &self,
+        hosts: &str,
+        path: &str,
+        parameters: &Parameters,
+    ) -> Result<Sentinels, String> {
+        let (service, database) = path.split_once('/').unwrap_or((path, ""));
+        if service.is_empty() {
+            return Err("the name of the service is missing, such as /mymaster".into());
+        }
+        let with_port = |host: &str| match has_port(host) {
+            true => host.to_owned(),
+            false => format!("{host}:{SENTINEL_PORT}"),
+        };
+        let hosts: Vec<_> = hosts.split(',').map(with_port).collect();
+        let nodes = self.all(&hosts.join(","))?;
+        Ok(Sentinels {
+            nodes: nodes.iter().map(|node| node.addr().clone()).collect(),
+            service: service.into(),
+            server: self.one("server", database)?,
+            same_login: parameters.sentinel_login,
+        })
+    }
+}
+
+fn has_port(host: &str) -> bool {
+    let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    behind.contains(':')
+}
+
+struct Parameters {
+    prefix: String,
+    sentinel_login: bool,
+}
+
+impl Parameters {
+    fn parse(query: &str) -> Result<Self, String> {
+        let mut parameters = Self {
+            prefix: PREFIX.into(),
+            sentinel_login: false,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("prefix", prefix)) => parameters.prefix = checked_prefix(prefix)?,
+                Some(("sentinel_login", "true")) => parameters.sentinel_login = true,
+                Some(("sentinel_login", "false")) => parameters.sentinel_login = false,
+                _ => {
+                    let name = pair.split('=').next().unwrap_or_default();
+                    return Err(format!(
+                        "`{name}` with what follows is no setting of it; there are prefix=TEXT and sentinel_login=true"
+                    ));
+                }
+            }
+        }
+        Ok(parameters)
+    }
+}
+
+/// Without what would end up in a pattern or decide about a slot.
+fn checked_prefix(prefix: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b":._/-".contains(&byte);
+    match prefix.len() <= PREFIX_BYTES_MAX && prefix.bytes().all(fits) {
+        true => Ok(prefix.into()),
+        false => Err(format!(
+            "a prefix has letters, digits and `:._/-`, {PREFIX_BYTES_MAX} at most"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! An operator mistypes an address: what is wrong is said before anything is connected, and never with the password.
+
+    use super::*;
+
+    fn place(address: &str) -> String {
+        let parsed = Address::parse(address).unwrap();
+        let node = |info: &ConnectionInfo| {
+            let settings = info.redis_settings();
+            let login = (settings.username(), settings.password());
+            format!("{} {login:?} {}", info.addr(), settings.db())
+        };
+        let place = match &parsed.place {
+            Place::One(info) => node(info),
+            Place::Cluster(nodes) => nodes.iter().map(node).collect::<Vec<_>>().join(" | "),
+            Place::Sentinel(sentinels) => format!(
+                "{} of {} at {}",
+                sentinels.service,
+                node(&sentinels.server),
+                sentinels
+                    .nodes
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" | "),
+            ),
+        };
+        format!("{} {place}", parsed.prefix)
+    }
+
+    #[test]
+    fn addresses_say_where_and_who() {
+        for (address, want) in [
+            ("redis://h", "refrain: h:6379 (None, None) 0"),
+            (
+                "redis://u:p%40x@h:7/3?prefix=shop/",
+                "shop/ h:7 (Some(\"u\"), Some(\"p@x\")) 3",
+            ),
+            ("rediss://[::1]:7", "refrain: ::1:7 (None, None) 0"),
+            (
+                "redis+cluster://:p@a,b:7",
+                "refrain: a:6379 (None, Some(\"p\")) 0 | b:7 (None, Some(\"p\")) 0",
+            ),
+            (
+                "redis+sentinel://u:p@a,b:7/main/2",
+                "refrain: main of server:6379 (Some(\"u\"), Some(\"p\")) 2 at a:26379 | b:7",
+            ),
+        ] {
+            assert_eq!(place(address), want, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_an_address_is_told_without_its_password() {
+        for (address, words) in [
+            ("redis:h", "`://` is missing"),
+            ("redis://", "hostname"),
+            ("redis://u:secret@h/x", "database"),
+            ("redis://u:secret@a,b", "several hosts need"),
+            ("redis+cluster://u:secret@a,b/1", "no databases"),
+            ("redis+sentinel://u:secret@a", "name of the service"),
+            ("redis+ring://u:secret@a", "neither cluster nor sentinel"),
+            ("rediss://u:secret@h#insecure", "`#` has no meaning"),
+            ("redis://u:secret@h?prefix=a{b", "a prefix has letters"),
+            ("redis://u:secret@h?tls=1", "`tls` with what follows"),
+        ] {
+            let error = Address::parse(address).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{address}");
+            assert!(text.contains(words), "{address}: {text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Records as the scripts keep them, read back; the layout is told in `lua/record.lua`.
+
+use std::time::Duration;
+
+use ::redis::Value;
+use bytes::Bytes;
+use refrain::{
+    Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
+    clock::Timestamp,
+    record::{Claimant, Hold, Reason, Record, State},
+};
+
+use super::trouble;
+
+const VERSION: u8 = 1;
+
+/// Claimant and terms of a first attempt, as a record has them.
+pub(super) fn terms(claim: &Claim, settle_after: u64) -> [u8; 21] {
+    let mut bytes = [0; 21];
+    bytes[..8].copy_from_slice(&claim.claimant.0.to_be_bytes());
+    bytes[8] = match claim.guarantee {
+        Guarantee::AtMostOnce => 0,
+        Guarantee::AtLeastOnce => 1,
+        Guarantee::ExactlyOnce => 2,
+    };
+    bytes[9..11].copy_from_slice(&1_u16.to_be_bytes());
+    bytes[11..13].copy_from_slice(&claim.attempts_max.to_be_bytes());
+    bytes[13..].copy_from_slice(&settle_after.to_be_bytes());
+    bytes
+}
+
+/// The fence as the scripts compare it.
+pub(super) fn fence_bytes(fence: Fence) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&fence.epoch.to_be_bytes());
+    bytes[4..12].copy_from_slice(&fence.counter.to_be_bytes());
+    bytes[12..].copy_from_slice(&fence.nonce.to_be_bytes());
+    bytes
+}
+
+pub(super) fn fence(bytes: &[u8]) -> Option<Fence> {
+    let mut reader = Reader(bytes);
+    let fence = reader.fence()?;
+    reader.0.is_empty().then_some(fence)
+}
+
+/// What a claim is about, as a record has it.
+pub(super) fn about(claim: &Claim) -> [u8; 41] {
+    let mut bytes = [0; 41];
+    bytes[..16].copy_from_slice(&claim.id.0);
+    bytes[16..32].copy_from_slice(&claim.fingerprint.0);
+    if let Some(credential) = claim.credential {
+        bytes[32] = 1;
+        bytes[33..].copy_from_slice(&credential.0);
+    }
+    bytes
+}
+
+/// A record without its outcome. `None` where the bytes are none; their digest is the scripts' business.
+pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
+    let mut reader = Reader(bytes);
+    let (version, name) = (reader.u8()?, reader.u8()?);
+    if version != VERSION || reader.array::<16>()? != id.0 {
+        return None;
+    }
+    let fingerprint = Fingerprint(reader.array()?);
+    let has_credential = reader.u8()? == 1;
+    let credential = Some(Credential(reader.array()?)).filter(|_| has_credential);
+    let mut hold = reader.hold()?;
+    reader.array::<8>()?; // the digest
+    let (one, two, sum) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let is_whole = one.checked_add(two)?.checked_add(name.into())? == sum;
+    if !is_whole || !reader.0.is_empty() {
+        return None;
+    }
+    hold.settles = Timestamp(one);
+    let state = match name {
+        b'I' | b'i' => State::InFlight {
+            hold,
+            lease_ends: Timestamp(two),
+        },
+        b'D' => State::Indeterminate {
+            hold,
+            reason: Reason::from_code(two.try_into().ok()?)?,
+        },
+        b'C' => State::Completed {
+            fence: hold.fence,
+            outcome: (),
+            retention_ends: Timestamp(one),
+            remember_ends: Timestamp(two),
+        },
+        _ => return None,
+    };
+    Some(Record {
+        fingerprint,
+        credential,
+        state,
+    })
+}
+
+/// An outcome behind the fence that it was completed under.
+pub(super) fn outcome(bytes: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {
+    let bytes = Bytes::from(bytes);
+    if bytes.get(..16) != Some(&fence_bytes(fence)[..]) {
+        return Err(trouble::found(b"foreign", id, ""));
+    }
+    Outcome::decode(bytes.slice(16..), id)
+}
+
+/// What a script answers: a letter, and what belongs to it.
+pub(super) struct Answer {
+    pub(super) letter: u8,
+    /// What stands behind the letter, where that is all there is.
+    pub(super) rest: Vec<u8>,
+    parts: std::vec::IntoIter<Value>,
+}
+
+impl Answer {
+    pub(super) fn read(value: Value) -> Option<Self> {
+        let (first, parts) = match value {
+            Value::BulkString(text) => (text, Vec::new().into_iter()),
+            Value::Array(parts) => {
+                let mut parts = parts.into_iter();
+                match parts.next()? {
+                    Value::BulkString(letter) => (letter, parts),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        let (letter, rest) = first.split_first()?;
+        Some(Self {
+            letter: *letter,
+            rest: rest.to_vec(),
+            parts,
+        })
+    }
+
+    pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {
+        match self.parts.next()? {
+            Value::BulkString(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub(super) fn number<N: TryFrom<i64>>(&mut self) -> Option<N> {
+        match self.parts.next()? {
+            Value::Int(number) => N::try_from(number).ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn millis(&mut self) -> Option<Duration> {
+        self.number().map(Duration::from_millis)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*front)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn fence(&mut self) -> Option<Fence> {
+        Some(Fence {
+            epoch: self.u32()?,
+            counter: self.u64()?,
+            nonce: self.u32()?,
+        })
+    }
+
+    /// All of it but the moment when it settles.
+    fn hold(&mut self) -> Option<Hold> {
+        Some(Hold {
+            claimant: Claimant(self.u64()?),
+            guarantee: match self.u8()? {
+                0 => Guarantee::AtMostOnce,
+                1 => Guarantee::AtLeastOnce,
+                2 => Guarantee::ExactlyOnce,
+                _ => return None,
+            },
+            attempts: self.u16()?,
+            attempts_max: self.u16()?,
+            settle_after: Duration::from_millis(self.u64()?),
+            settles: Timestamp::default(),
+            fence: self.fence()?,
+        })
+    }
+}

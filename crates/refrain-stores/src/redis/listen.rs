@@ -1,0 +1,183 @@
+//! Hears of settlements elsewhere, and wakes who waits for them here.
+//!
+//! Every settlement is published on a channel named like its record, which only those listen to who wait for it:
+//! where nobody waits, nothing is sent to anybody.
+
+use std::{collections::HashSet, sync::OnceLock, time::Duration};
+
+use ::redis::{RedisResult, aio::PubSub};
+use futures_util::StreamExt as _;
+use refrain::{
+    RecordId,
+    store::{Watch, Watches},
+};
+use tokio::{
+    runtime::Handle,
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::line::Line;
+
+/// How many new waits may be on their way; one that finds no room is left to polling.
+const NEW_MAX: usize = 4_096;
+/// How often channels are left that nobody waits on any more.
+const TIDY: Duration = Duration::from_secs(5);
+/// How long the server may take for anything that is asked of it here.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Who waits in this process, and the task that listens for them once there is somebody.
+#[derive(Debug)]
+pub(super) struct Ear {
+    watches: Watches,
+    line: Line,
+    prefix: String,
+    runtime: Handle,
+    /// Starts with the first who waits.
+    new: OnceLock<mpsc::Sender<RecordId>>,
+}
+
+impl Ear {
+    pub(super) fn new(line: Line, prefix: &str, runtime: Handle) -> Self {
+        Self {
+            watches: Watches::new(),
+            line,
+            prefix: prefix.into(),
+            runtime,
+            new: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn watch(&self, id: RecordId) -> Watch {
+        let watch = self.watches.watch(id);
+        let new = self.new.get_or_init(|| self.start());
+        let _ = new.try_send(id);
+        watch
+    }
+
+    fn start(&self) -> mpsc::Sender<RecordId> {
+        let (sender, receiver) = mpsc::channel(NEW_MAX);
+        let listener = Listener {
+            watches: self.watches.clone(),
+            line: self.line.clone(),
+            prefix: self.prefix.clone(),
+            new: receiver,
+            heard: HashSet::new(),
+        };
+        // Ends with the store, whose sender it waits on.
+        self.runtime.spawn(listener.run());
+        sender
+    }
+}
+
+struct Listener {
+    watches: Watches,
+    line: Line,
+    prefix: String,
+    new: mpsc::Receiver<RecordId>,
+    /// The channels that are listened to.
+    heard: HashSet<RecordId>,
+}
+
+/// Why listening ended.
+enum Over {
+    /// The store is gone.
+    Store,
+    /// The connection is gone.
+    Connection,
+}
+
+impl Listener {
+    async fn run(mut self) {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    pause = PAUSE_FIRST;
+                    if let Over::Store = self.listen(connection).await {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "settlements elsewhere cannot be heard of; who waits looks again now and then");
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+            // What was said meanwhile is lost: everybody looks for themselves.
+            self.watches.all_settled();
+            if self.new.is_closed() {
+                return;
+            }
+            sleep(pause).await;
+        }
+    }
+
+    async fn connect(&mut self) -> RedisResult<PubSub> {
+        let connecting = async { self.line.client().await?.get_async_pubsub().await };
+        let mut connection = in_time(connecting).await?;
+        self.heard.retain(|id| self.watches.is_watched(*id));
+        for id in &self.heard {
+            in_time(connection.subscribe(channel(&self.prefix, *id))).await?;
+        }
+        Ok(connection)
+    }
+
+    async fn listen(&mut self, connection: PubSub) -> Over {
+        let (mut sink, mut stream) = connection.split();
+        let mut tidy = tokio::time::interval(TIDY);
+        loop {
+            tokio::select! {
+                new = self.new.recv() => {
+                    let Some(id) = new else { return Over::Store };
+                    if self.heard.insert(id)
+                        && in_time(sink.subscribe(channel(&self.prefix, id))).await.is_err()
+                    {
+                        return Over::Connection;
+                    }
+                    // What was settled before it was listened for is found by looking once more.
+                    self.watches.settled(id);
+                }
+                message = stream.next() => {
+                    let Some(message) = message else { return Over::Connection };
+                    if let Some(id) = record(&self.prefix, message.get_channel_name()) {
+                        self.watches.settled(id);
+                    }
+                }
+                _ = tidy.tick() => {
+                    let (kept, left): (HashSet<_>, Vec<_>) = self.tidied();
+                    self.heard = kept;
+                    for id in left {
+                        if in_time(sink.unsubscribe(channel(&self.prefix, id))).await.is_err() {
+                            return Over::Connection;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn tidied(&self) -> (HashSet<RecordId>, Vec<RecordId>) {
+        let (kept, left): (Vec<_>, Vec<_>) = self
+            .heard
+            .iter()
+            .partition(|id| self.watches.is_watched(**id));
+        (kept.into_iter().collect(), left)
+    }
+}
+
+async fn in_time<T>(asked: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let too_late = || std::io::Error::from(std::io::ErrorKind::TimedOut).into();
+    let answered = timeout(ANSWER_MAX, asked).await;
+    answered.unwrap_or_else(|_| Err(too_late()))
+}
+
+fn channel(prefix: &str, id: RecordId) -> String {
+    format!("{prefix}{{{id}}}")
+}
+
+fn record(prefix: &str, channel: &str) -> Option<RecordId> {
+    let id = channel.strip_prefix(prefix)?;
+    id.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
+}

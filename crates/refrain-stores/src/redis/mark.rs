@@ -1,0 +1,114 @@
+//! The store's mark: one key that says whose the prefix is, in which format, and what the secret of its digests is.
+//!
+//! It never ends by itself. A server without it has lost its records.
+
+use ::redis::cmd;
+use refrain::{Error, ErrorKind, Result, Secret};
+
+use super::{reception::Node, trouble};
+
+/// The version of keys and records that is written.
+const VERSION: u32 = 1;
+const START: &str = "refrain store ";
+
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub(super) key: String,
+    pub(super) secret: Secret,
+}
+
+impl Mark {
+    /// Reads the mark, or leaves one where there is none. Whoever is first decides for all.
+    pub(super) async fn agree(node: &Node, prefix: &str, shown: &str) -> Result<Self> {
+        let key = format!("{prefix}store");
+        leave(node, &key, &text_of(&Secret::random()), shown).await?;
+        let text = read(node, &key, shown).await?;
+        let text = text.ok_or_else(|| trouble::lost(shown))?;
+        let secret = parse(&text, &key, shown)?;
+        Ok(Self { key, secret })
+    }
+
+    /// Whether a server is still the one that it was. One that is known to forget may begin anew.
+    pub(super) async fn check(&self, node: &Node, may_forget: bool, shown: &str) -> Result<()> {
+        if may_forget {
+            self.leave(node, shown).await?;
+        }
+        let text = read(node, &self.key, shown).await?;
+        let secret = match text {
+            Some(text) => parse(&text, &self.key, shown)?,
+            None => return Err(trouble::lost(shown)),
+        };
+        if secret.as_bytes() == self.secret.as_bytes() {
+            return Ok(());
+        }
+        let message = format!(
+            "the Redis server at {shown} holds another store than before; restart Refrain if that is meant"
+        );
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// Leaves this mark where there is none.
+    pub(super) async fn leave(&self, node: &Node, shown: &str) -> Result<()> {
+        leave(node, &self.key, &text_of(&self.secret), shown).await
+    }
+
+    /// The command that leaves this mark where there is none.
+    pub(super) fn left(&self) -> ::redis::Cmd {
+        set(&self.key, &text_of(&self.secret))
+    }
+}
+
+fn set(key: &str, text: &str) -> ::redis::Cmd {
+    let mut set = cmd("SET");
+    set.arg(key).arg(text).arg("NX");
+    set
+}
+
+async fn leave(node: &Node, key: &str, text: &str, shown: &str) -> Result<()> {
+    let left = node.ask::<::redis::Value>(set(key, text)).await;
+    left.map(drop).map_err(|error| trouble::told(error, shown))
+}
+
+async fn read(node: &Node, key: &str, shown: &str) -> Result<Option<Vec<u8>>> {
+    let mut get = cmd("GET");
+    get.arg(key);
+    let text = node.ask(get).await;
+    text.map_err(|error| match error.code() {
+        Some("WRONGTYPE") => foreign(key, shown),
+        _ => trouble::told(error, shown),
+    })
+}
+
+fn text_of(secret: &Secret) -> String {
+    let mut text = format!("{START}{VERSION} ");
+    for byte in secret.as_bytes() {
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn parse(text: &[u8], key: &str, shown: &str) -> Result<Secret> {
+    let text = std::str::from_utf8(text).ok();
+    let parts = text.and_then(|text| text.strip_prefix(START)?.split_once(' '));
+    let Some((version, secret)) = parts else {
+        return Err(foreign(key, shown));
+    };
+    if version != VERSION.to_string() {
+        let message = format!(
+            "the store at {shown} has format version {version}; this build reads version {VERSION}: use the build that wrote it, or another ?prefix="
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let byte = |at: usize| u8::from_str_radix(secret.get(at * 2..at * 2 + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();
+    let bytes = bytes.filter(|_| secret.len() == 64);
+    let bytes = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    bytes.map(Secret::from).ok_or_else(|| foreign(key, shown))
+}
+
+fn foreign(key: &str, shown: &str) -> Error {
+    let message = format!(
+        "the key `{key}` of the Redis server at {shown} is not Refrain's, or is damaged; choose another ?prefix="
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}

@@ -1,0 +1,307 @@
+//! What is asked of a server before it is trusted with records: version, role, eviction, durability, and the store's mark.
+
+use ::redis::{
+    Cmd, FromRedisValue, RedisError, RedisResult, Value,
+    aio::{ConnectionLike as _, MultiplexedConnection},
+    cluster_async::ClusterConnection,
+    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
+    cmd,
+};
+use refrain::{Error, ErrorKind, Result, Secret};
+
+use super::{mark::Mark, scripts::Scripts, trouble};
+
+/// The oldest server whose commands suffice: it can be told when a key ends in one go with setting it.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// From here on a script can say what it is let through for.
+const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
+
+/// What a store knows of the servers that it was opened on.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) mark: Mark,
+    pub(super) scripts: Scripts,
+    /// Why acknowledged writes may get lost; empty where they may not.
+    pub(super) losses: Vec<String>,
+}
+
+impl Known {
+    pub(super) fn secret(&self) -> &Secret {
+        &self.mark.secret
+    }
+
+    pub(super) fn is_lossy(&self) -> bool {
+        !self.losses.is_empty()
+    }
+}
+
+/// One server that can be asked.
+#[derive(Clone)]
+pub(super) enum Node {
+    One(MultiplexedConnection),
+    /// One of a cluster, by host and port.
+    Of(ClusterConnection, String, u16),
+    /// The one of a cluster that has the key in question.
+    Any(ClusterConnection),
+}
+
+impl Node {
+    pub(super) async fn ask<T: FromRedisValue>(&self, command: Cmd) -> RedisResult<T> {
+        let answer = match self {
+            Self::One(connection) => connection.clone().send_packed_command(&command).await?,
+            Self::Of(connection, host, port) => {
+                let (host, port) = (host.clone(), *port);
+                let route = SingleNodeRoutingInfo::ByAddress { host, port };
+                let route = RoutingInfo::SingleNode(route);
+                connection.clone().route_command(command, route).await?
+            }
+            Self::Any(connection) => connection.clone().req_packed_command(&command).await?,
+        };
+        Ok(T::from_redis_value(answer.extract_error()?)?)
+    }
+}
+
+/// Looks at the servers that a store is opened on, all primaries of a cluster or the one there is.
+///
+/// `always` is why writes may get lost whatever the servers say.
+pub(super) async fn meet(
+    nodes: &[Node],
+    keeper: &Node,
+    prefix: &str,
+    shown: &str,
+    always: Option<&str>,
+) -> Result<Known> {
+    let mut losses: Vec<String> = always.map(String::from).into_iter().collect();
+    let mut knows_flags = true;
+    for node in nodes {
+        let facts = Facts::read(node).await.map_err(told(shown))?;
+        facts.check(shown)?;
+        knows_flags &= facts.version >= VERSION_WITH_FLAGS;
+        for loss in facts.losses() {
+            if !losses.contains(&loss) {
+                losses.push(loss);
+            }
+        }
+    }
+    let known = Known {
+        mark: Mark::agree(keeper, prefix, shown).await?,
+        scripts: Scripts::new(knows_flags),
+        losses,
+    };
+    check_rights(keeper, prefix).await.map_err(told(shown))?;
+    for node in nodes {
+        load(node, &known.scripts).await;
+    }
+    Ok(known)
+}
+
+/// Looks at a server that may be another one than before, or the same without its records.
+pub(super) async fn meet_again(
+    connection: &MultiplexedConnection,
+    known: &Known,
+    shown: &str,
+) -> Result<()> {
+    let node = Node::One(connection.clone());
+    let facts = Facts::read(&node).await.map_err(told(shown))?;
+    facts.check(shown).map_err(|error| {
+        // While running it is a server that cannot be used, not a setting that can be mended here.
+        Error::new(ErrorKind::Unavailable, error.to_string())
+    })?;
+    for loss in facts.losses() {
+        if !known.losses.contains(&loss) {
+            tracing::warn!("the Redis server at {shown} may now lose acknowledged writes: {loss}");
+        }
+    }
+    known.mark.check(&node, known.is_lossy(), shown).await?;
+    load(&node, &known.scripts).await;
+    Ok(())
+}
+
+/// Best effort: a script that a server does not know is loaded when it is missed.
+async fn load(node: &Node, scripts: &Scripts) {
+    for script in scripts.load() {
+        if let Err(error) = node.ask::<Value>(script).await {
+            tracing::debug!(%error, "a script could not be loaded ahead of its use");
+            return;
+        }
+    }
+}
+
+/// Does once what every transition does, under a name that no record has.
+async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
+    let script = "redis.call('SET', KEYS[1], 'refrain', 'PX', 1000)
+        redis.call('GET', KEYS[1]) redis.call('EXISTS', KEYS[1]) redis.call('TIME')
+        return redis.call('DEL', KEYS[1])";
+    let mut probe = cmd("EVAL");
+    probe
+        .arg(script)
+        .arg(1)
+        .arg(format!("{prefix}{{rights-{:016x}}}", rand::random::<u64>()));
+    node.ask::<Value>(probe).await.map(drop)
+}
+
+fn told(shown: &str) -> impl Fn(RedisError) -> Error {
+    move |error| trouble::told(error, shown)
+}
+
+/// What a server says about itself. `None` is what it would not say.
+#[derive(Debug, Default)]
+struct Facts {
+    version: (u32, u32),
+    is_replica: bool,
+    has_replicas: bool,
+    policy: Option<String>,
+    is_appended: Option<bool>,
+    fsync: Option<String>,
+}
+
+impl Facts {
+    async fn read(node: &Node) -> RedisResult<Self> {
+        let info: String = node.ask(cmd("INFO")).await?;
+        let mut facts = Self::from_info(&info);
+        // Managed servers often forbid this. What is not known is not believed.
+        for (setting, field) in [
+            ("maxmemory-policy", &mut facts.policy),
+            ("appendfsync", &mut facts.fsync),
+        ] {
+            let mut get = cmd("CONFIG");
+            get.arg("GET").arg(setting);
+            if let Ok(pairs) = node.ask::<Vec<String>>(get).await
+                && let [_, value] = &pairs[..]
+            {
+                *field = Some(value.clone());
+            }
+        }
+        Ok(facts)
+    }
+
+    fn from_info(info: &str) -> Self {
+        let mut facts = Self::default();
+        for (name, value) in info.lines().filter_map(|line| line.trim().split_once(':')) {
+            match name {
+                "redis_version" => facts.version = version(value),
+                "role" => facts.is_replica = value != "master",
+                // The backlog is kept for a while after the last replica has gone.
+                "connected_slaves" | "repl_backlog_active" => facts.has_replicas |= value != "0",
+                "maxmemory_policy" => facts.policy = Some(value.into()),
+                "aof_enabled" => facts.is_appended = Some(value == "1"),
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// Whether it can hold records at all.
+    fn check(&self, shown: &str) -> Result<()> {
+        let refuse = |kind, what: String| {
+            Err(Error::new(
+                kind,
+                format!("the Redis server at {shown} {what}"),
+            ))
+        };
+        let (major, minor) = self.version;
+        if self.version < VERSION_MIN {
+            let what = format!("is version {major}.{minor}; the store needs 6.2 or newer");
+            return refuse(ErrorKind::Unsupported, what);
+        }
+        if self.is_replica {
+            let what = "is a replica, and records are never read from one; name the primary, or use redis+sentinel://";
+            return refuse(ErrorKind::Unavailable, what.into());
+        }
+        match self.policy.as_deref() {
+            Some("noeviction") => Ok(()),
+            Some(policy) => refuse(
+                ErrorKind::Unsupported,
+                format!(
+                    "evicts keys when it is full (maxmemory-policy is {policy}): a record that vanished would run again; \
+                     set `maxmemory-policy noeviction` in its configuration, or `CONFIG SET maxmemory-policy noeviction`"
+                ),
+            ),
+            None => refuse(
+                ErrorKind::Unsupported,
+                "does not tell its maxmemory-policy, which has to be noeviction; allow the user `+info`".into(),
+            ),
+        }
+    }
+
+    /// Why acknowledged writes may get lost.
+    fn losses(&self) -> Vec<String> {
+        let fsync = match (self.is_appended, self.fsync.as_deref()) {
+            (Some(true), Some("always")) => None,
+            (Some(true), Some(other)) => Some(format!(
+                "appendfsync is {other}, so what was acknowledged last is lost with the power (set appendfsync always)"
+            )),
+            (Some(true), None) => Some(
+                "its appendfsync cannot be read, and counts as not always (allow the user +config|get)".into(),
+            ),
+            _ => Some(
+                "appendonly is off, so a restart loses what was acknowledged (set appendonly yes and appendfsync always)".into(),
+            ),
+        };
+        let replicas = self.has_replicas.then(|| {
+            "it has replicas, which are behind: a failover loses what they had not heard of".into()
+        });
+        fsync.into_iter().chain(replicas).collect()
+    }
+}
+
+fn version(text: &str) -> (u32, u32) {
+    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    //! A server that evicts, lags or forgets looks like any other until it is asked.
+
+    use super::*;
+
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nrole:master\r\nconnected_slaves:0\r\nrepl_backlog_active:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
+
+    fn facts(change: (&str, &str)) -> Facts {
+        let mut facts = Facts::from_info(&GOOD.replace(change.0, change.1));
+        facts.fsync = Some("always".into());
+        facts
+    }
+
+    #[test]
+    fn a_server_that_keeps_everything_is_taken_as_it_is() {
+        let facts = facts(("", ""));
+        facts.check("here").unwrap();
+        assert_eq!(facts.losses(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_cannot_hold_records_is_refused_with_the_fix() {
+        for (change, words) in [
+            (("7.0.15", "6.0.16"), "needs 6.2 or newer"),
+            (("role:master", "role:slave"), "name the primary"),
+            (("noeviction", "allkeys-lru"), "maxmemory-policy noeviction"),
+            (("maxmemory_policy", "hidden"), "allow the user `+info`"),
+        ] {
+            let error = facts(change).check("here").unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_may_get_lost_is_told() {
+        for (change, words) in [
+            (("aof_enabled:1", "aof_enabled:0"), "appendonly is off"),
+            (("connected_slaves:0", "connected_slaves:2"), "replicas"),
+            (("active:0", "active:1"), "replicas"),
+        ] {
+            let losses = facts(change).losses().join("; ");
+            assert!(losses.contains(words), "{losses}");
+        }
+        for (fsync, words) in [
+            (Some("everysec"), "appendfsync is everysec"),
+            (None, "cannot be read"),
+        ] {
+            let mut facts = facts(("", ""));
+            facts.fsync = fsync.map(Into::into);
+            let losses = facts.losses().join("; ");
+            assert!(losses.contains(words), "{losses}");
+        }
+    }
+}

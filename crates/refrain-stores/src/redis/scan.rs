@@ -1,0 +1,205 @@
+//! Looking at all records, for operators: the server is walked key by key, in small steps.
+//!
+//! There is no index to keep in order, because in a cluster none could be kept in step with the records.
+//! So a page of a list costs a walk over all keys of the server; what is held in memory meanwhile is one page.
+
+use std::collections::{BTreeSet, HashSet};
+
+use ::redis::{Cmd, FromRedisValue as _, Value, cmd};
+use refrain::{
+    RecordId, Result,
+    clock::Timestamp,
+    record::{Command, Record, step},
+    store::{Census, LIST_MAX, Page, Query, StateName},
+};
+
+use super::{Shared, codec, reception::Node, trouble};
+
+/// How many keys are looked at in one step.
+const STEP: u32 = 1_000;
+
+impl Shared {
+    pub(super) async fn list(&self, query: &Query) -> Result<Page> {
+        let limit = query.limit.clamp(1, LIST_MAX) as usize;
+        let fits = |name| query.state.is_none_or(|state| state == name);
+        let mut readings = Vec::with_capacity(limit);
+        let mut after = query.after;
+        // Once, unless something that was picked is gone by the time it is read.
+        loop {
+            let (ids, has_more) = self
+                .pick(query.state, after, limit - readings.len())
+                .await?;
+            for reading in self.read_all(&ids).await? {
+                match reading {
+                    Ok(reading) => {
+                        readings.extend(reading.filter(|it| fits(it.record.state.name())));
+                    }
+                    // Asked for by itself it answers with its error.
+                    Err(error) => tracing::warn!(%error, "a record is left out of a list"),
+                }
+            }
+            after = ids.last().copied().or(after);
+            if !has_more || readings.len() >= limit {
+                let next = after.filter(|_| has_more);
+                return Ok(Page { readings, next });
+            }
+        }
+    }
+
+    /// The first identities behind `after` whose records may be in this state, and whether there are more.
+    async fn pick(
+        &self,
+        state: Option<StateName>,
+        after: Option<RecordId>,
+        limit: usize,
+    ) -> Result<(Vec<RecordId>, bool)> {
+        // One more than fits tells whether there is another page.
+        let mut first = BTreeSet::new();
+        self.walk(state.is_some(), |found, now| {
+            for (id, record) in found {
+                let is_behind = after.is_none_or(|after| id > after);
+                let name = record.map(|record| name_at(record, now));
+                // What cannot be read is asked for by itself, and told then.
+                let fits = name.is_none_or(|name| state.is_none_or(|state| name == Some(state)));
+                if is_behind && fits {
+                    first.insert(id);
+                    if first.len() > limit + 1 {
+                        first.pop_last();
+                    }
+                }
+            }
+        })
+        .await?;
+        let has_more = first.len() > limit;
+        Ok((first.into_iter().take(limit).collect(), has_more))
+    }
+
+    pub(super) async fn census(&self) -> Result<Census> {
+        let mut census = Census::default();
+        // A walk may show a key twice. What is in flight or in doubt is counted exactly.
+        let mut live = HashSet::new();
+        self.walk(true, |found, now| {
+            for (id, record) in found {
+                match record.map(|record| name_at(record, now)) {
+                    None => census.unreadable += 1,
+                    Some(Some(name)) => {
+                        let is_live =
+                            matches!(name, StateName::InFlight | StateName::Indeterminate);
+                        if !is_live || live.insert(id) {
+                            census.count(name);
+                        }
+                    }
+                    Some(None) => {}
+                }
+            }
+        })
+        .await?;
+        Ok(census)
+    }
+
+    /// Shows every record at least once, with what it is if that is wanted; `None` is what cannot be read.
+    async fn walk(
+        &self,
+        reads: bool,
+        mut show: impl FnMut(Vec<(RecordId, Option<Record<()>>)>, Timestamp),
+    ) -> Result<()> {
+        let told = |error| trouble::told(error, &self.shown);
+        for node in self.nodes().await? {
+            let mut cursor = "0".to_owned();
+            loop {
+                let scan = scan(&cursor, &self.prefix);
+                let (next, keys): (String, Vec<Vec<u8>>) = node.ask(scan).await.map_err(told)?;
+                let ids: Vec<_> = keys.iter().filter_map(|key| self.id_of(key)).collect();
+                let now = self.now_of(&node).await?;
+                let found = match reads {
+                    true => self.peek(&node, ids).await?,
+                    // Not read, and so not known to be any state: the caller takes it as it comes.
+                    false => ids.into_iter().map(|id| (id, None)).collect(),
+                };
+                show(found, now);
+                cursor = next;
+                if cursor == "0" {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What these records are, without their outcomes.
+    async fn peek(
+        &self,
+        node: &Node,
+        ids: Vec<RecordId>,
+    ) -> Result<Vec<(RecordId, Option<Record<()>>)>> {
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(STEP as usize) {
+            let values = self.values(node, ids).await?;
+            for (id, value) in ids.iter().zip(values) {
+                match value {
+                    // Gone since.
+                    Value::Nil => {}
+                    Value::BulkString(bytes) => found.push((*id, codec::record(&bytes, *id))),
+                    _ => found.push((*id, None)),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn values(&self, node: &Node, ids: &[RecordId]) -> Result<Vec<Value>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let told = |error| trouble::told(error, &self.shown);
+        if let Node::One(_) = node {
+            let mut get = cmd("MGET");
+            for id in ids {
+                get.arg(self.key(*id));
+            }
+            return node.ask(get).await.map_err(told);
+        }
+        // Different slots cannot be asked for together.
+        let asks = ids.iter().map(|id| async {
+            let mut get = cmd("GET");
+            get.arg(self.key(*id));
+            node.ask::<Value>(get).await
+        });
+        let values = futures_util::future::join_all(asks).await;
+        let told = |value: ::redis::RedisResult<Value>| value.map_err(told);
+        values.into_iter().map(told).collect()
+    }
+
+    /// The identity in a record's key.
+    fn id_of(&self, key: &[u8]) -> Option<RecordId> {
+        let key = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
+        key.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
+    }
+
+    async fn now_of(&self, node: &Node) -> Result<Timestamp> {
+        if let Some(now) = &self.clock {
+            return Ok(now());
+        }
+        let time = node.ask::<Value>(cmd("TIME")).await;
+        let time = time.and_then(|time| Ok(<(u64, u64)>::from_redis_value(time)?));
+        let (seconds, micros) = time.map_err(|error| trouble::told(error, &self.shown))?;
+        Ok(Timestamp(seconds * 1_000 + micros / 1_000))
+    }
+}
+
+fn scan(cursor: &str, prefix: &str) -> Cmd {
+    let mut scan = cmd("SCAN");
+    let pattern = format!("{prefix}{{*}}");
+    scan.arg(cursor)
+        .arg("MATCH")
+        .arg(pattern)
+        .arg("COUNT")
+        .arg(STEP);
+    scan
+}
+
+/// What time has made of it by now; `None` where it is past its time.
+fn name_at(record: Record<()>, now: Timestamp) -> Option<StateName> {
+    let aged = step(Some(record), Command::Age, now).record;
+    aged.map(|record| record.state.name())
+}

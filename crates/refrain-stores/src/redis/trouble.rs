@@ -1,0 +1,80 @@
+//! What the driver and the server complain about, in the library's words.
+
+use ::redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
+use refrain::{Error, ErrorKind, RecordId};
+
+/// An error for the person who meets it. `shown` is the address without its password.
+pub(super) fn told(error: RedisError, shown: &str) -> Error {
+    let code = error.code().unwrap_or_default();
+    let (kind, what) = match (error.kind(), code) {
+        (_, "OOM") => (
+            ErrorKind::Full,
+            "is full; raise its maxmemory, or shorten retention",
+        ),
+        (_, "WRONGTYPE") => (
+            ErrorKind::Corrupt,
+            "has a key under the store's prefix that is not the store's; choose another ?prefix=",
+        ),
+        (Kind::AuthenticationFailed, _) | (_, "WRONGPASS" | "NOAUTH") => (
+            ErrorKind::Unavailable,
+            "refused user or password; check what stands before the @ of the address",
+        ),
+        (Kind::Server(ServerErrorKind::NoPerm), _) => (
+            ErrorKind::Unavailable,
+            "does not give the user enough rights; grant it `~PREFIX* &PREFIX* +@read +@write +@scripting +@connection +@pubsub +info +config|get +time`",
+        ),
+        (Kind::Server(ServerErrorKind::ReadOnly), _) => (
+            ErrorKind::Unavailable,
+            "is a replica and takes no writes; name the primary, or use redis+sentinel://",
+        ),
+        (Kind::Server(ServerErrorKind::BusyLoading), _) => (
+            ErrorKind::Unavailable,
+            "is still loading its records; it answers soon",
+        ),
+        (Kind::Io, _) if error.is_timeout() => (ErrorKind::Unavailable, "did not answer in time"),
+        (Kind::Io, _) => (
+            ErrorKind::Unavailable,
+            "cannot be reached, or broke off; check address, TLS (redis:// or rediss://) and that it runs",
+        ),
+        (Kind::MasterNameNotFoundBySentinel, _) => (
+            ErrorKind::Unavailable,
+            "has no such service by its Sentinels; check the name behind the last /",
+        ),
+        _ => (ErrorKind::Unavailable, "did not do what was asked"),
+    };
+    Error::new(kind, format!("the Redis server at {shown} {what}")).with_source(error)
+}
+
+/// A reply that no script of ours gives.
+pub(super) fn unheard_of(id: RecordId) -> Error {
+    let message = format!("the server's answer about record {id} cannot be read");
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+/// What a script found wrong with a record.
+pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
+    let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, format!("record {id} {what}"));
+    match what {
+        b"version" => Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "record {id} is of a newer version of the format than this build reads; use that build"
+            ),
+        ),
+        b"foreign" => corrupt("is another record under its key"),
+        b"outcome" => corrupt("is completed, and its outcome is gone before its time"),
+        b"lost" => lost(shown),
+        _ => corrupt("is damaged: it does not fit its digest"),
+    }
+}
+
+/// A server that has lost what it had acknowledged.
+pub(super) fn lost(shown: &str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "the Redis server at {shown} has lost this store's mark, and records with it: nothing is granted, \
+             because what ran would run again; restore its data, or restart Refrain to begin a new store"
+        ),
+    )
+}

@@ -1,0 +1,100 @@
+//! In 2023 a cancelled request left its answer in a shared connection to Redis, and the next caller got somebody else's data.
+//! Here futures are dropped at every await, and whoever asks next must get an own answer.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use refrain::{Store, Verdict, store::Reading};
+use refrain_stores::redis::Options;
+
+use crate::support::{Prefix, claim, complete, completion, granted, id, verdict};
+
+/// Polls a future that often, with a little time between, and drops it.
+async fn cut<T>(future: impl Future<Output = T>, polls: u32) -> Option<T> {
+    let mut future = pin!(future);
+    for poll in 0..polls {
+        let polled = {
+            let mut context = Context::from_waker(Waker::noop());
+            future.as_mut().poll(&mut context)
+        };
+        if let Poll::Ready(answer) = polled {
+            return Some(answer);
+        }
+        // First at once, then so that something has happened meanwhile.
+        match poll {
+            0 | 1 => tokio::task::yield_now().await,
+            _ => tokio::time::sleep(std::time::Duration::from_micros(100)).await,
+        }
+    }
+    None
+}
+
+fn body(number: u64) -> String {
+    format!("the outcome of {number}")
+}
+
+fn body_of(reading: &Reading) -> String {
+    match &reading.record.state {
+        refrain::record::State::Completed { outcome, .. } => {
+            String::from_utf8(outcome.body().to_vec()).unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_question_never_gives_its_answer_to_another() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    for number in 0..50 {
+        complete(&store, number, &body(number)).await;
+    }
+    let mut tasks = Vec::new();
+    for task in 0..8 {
+        let store = store.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut answered = 0;
+            for round in 0..200 {
+                let number = (task * 31 + round * 7) % 50;
+                let polls = u32::try_from(round % 9).unwrap();
+                if let Some(reading) = cut(store.read(id(number)), polls).await {
+                    assert_eq!(body_of(&reading.unwrap().unwrap()), body(number));
+                    answered += 1;
+                }
+                let (claims, asked) = ([claim(number)], claim((number + 1) % 50));
+                drop(cut(store.claim(&claims), polls).await);
+                let Verdict::Replay(outcome) = verdict(&store, &asked).await.unwrap() else {
+                    panic!("a completed key is replayed");
+                };
+                assert_eq!(outcome.body(), body((number + 1) % 50));
+            }
+            answered
+        }));
+    }
+    for task in tasks {
+        assert!(
+            task.await.unwrap() > 0,
+            "some questions were answered in time"
+        );
+    }
+}
+
+/// What was dropped may have arrived all the same: its claimant asks again and gets the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_claim_or_completion_can_be_asked_again() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    for number in 0..100 {
+        let polls = u32::try_from(number % 9).unwrap();
+        let ask = claim(number);
+        drop(cut(store.claim(std::slice::from_ref(&ask)), polls).await);
+        let grant = granted(&store, &ask).await;
+        assert_eq!((grant.attempt, granted(&store, &ask).await), (1, grant));
+        let end = || completion(&body(number));
+        drop(cut(store.settle(id(number), grant.fence, end()), polls).await);
+        let settled = store.settle(id(number), grant.fence, end()).await.unwrap();
+        assert_eq!(settled, refrain::Settled::Applied);
+    }
+}

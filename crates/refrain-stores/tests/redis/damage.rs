@@ -1,0 +1,108 @@
+//! Somebody's script writes over our keys, or a bug of ours does. Whatever stands there then, it is not "absent":
+//! nothing is granted, nothing is replayed.
+
+use refrain::{ErrorKind, Store};
+use refrain_stores::redis::Options;
+use refrain_testkit::servers::redis_url;
+
+use crate::support::{Prefix, ask, claim, complete, granted, id, verdict};
+
+fn get(key: &str) -> Vec<u8> {
+    ask(&redis_url(), redis::cmd("GET").arg(key))
+}
+
+fn set(key: &str, value: &[u8]) {
+    let _: redis::Value = ask(
+        &redis_url(),
+        redis::cmd("SET").arg(key).arg(value).arg("KEEPTTL"),
+    );
+}
+
+async fn check(what: &str, store: &impl Store, number: u64, kind: ErrorKind) {
+    let verdict = verdict(store, &claim(number)).await;
+    let error = verdict.expect_err(what);
+    assert_eq!(error.kind(), kind, "{what}: {error}");
+    let error = store.read(id(number)).await.expect_err(what);
+    assert_eq!(error.kind(), kind, "{what}, read: {error}");
+    let page = store.list(&refrain::store::Query::default()).await.unwrap();
+    assert!(
+        page.readings.iter().all(|reading| reading.id != id(number)),
+        "{what}, listed"
+    );
+}
+
+#[tokio::test]
+async fn every_changed_byte_of_a_record_is_noticed() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    granted(&store, &claim(1)).await;
+    complete(&store, 2, "done").await;
+    for number in [1, 2] {
+        let key = prefix.key(id(number), "");
+        let whole = get(&key);
+        // The version comes first: what a later build has written is not damaged.
+        for at in 1..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            set(&key, &changed);
+            let error = verdict(&store, &claim(number))
+                .await
+                .expect_err("a changed record");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
+        }
+        set(&key, &whole);
+        let _whole = verdict(&store, &claim(number)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_the_records_is_never_taken_for_it() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    for number in 1..=9 {
+        complete(&store, number, &format!("done {number}")).await;
+    }
+    let record = |number| prefix.key(id(number), "");
+    let outcome = |number| prefix.key(id(number), "o");
+    let _: redis::Value = ask(&redis_url(), redis::cmd("DEL").arg(outcome(1)));
+    set(&outcome(2), &get(&outcome(9)));
+    set(&record(3), &get(&record(9)));
+    set(&record(4), b"");
+    set(&record(5), b"something else altogether");
+    let mut cut = get(&outcome(6));
+    cut.pop();
+    set(&outcome(6), &cut);
+    for (number, what) in [
+        (1, "no outcome"),
+        (2, "another's outcome"),
+        (3, "another's record"),
+        (4, "nothing in it"),
+        (5, "something else"),
+        (6, "an outcome that was cut"),
+    ] {
+        check(what, &store, number, ErrorKind::Corrupt).await;
+    }
+    let _: redis::Value = ask(&redis_url(), redis::cmd("DEL").arg(record(7)));
+    let _: redis::Value = ask(&redis_url(), redis::cmd("LPUSH").arg(record(7)).arg("x"));
+    check("a list", &store, 7, ErrorKind::Corrupt).await;
+    let mut newer = get(&record(8));
+    newer[0] = 2;
+    set(&record(8), &newer);
+    check("a newer version", &store, 8, ErrorKind::Unsupported).await;
+    // The list is no value, and is passed over.
+    assert_eq!(store.census().await.unwrap().unreadable, 4);
+}
+
+/// The key's life before this one was released, and its outcome came back from a backup.
+#[tokio::test]
+async fn an_outcome_of_another_life_is_not_replayed() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    complete(&store, 1, "first life").await;
+    let old = get(&prefix.key(id(1), "o"));
+    let erased = store.erase(id(1)).await.unwrap();
+    assert_eq!(erased, refrain::record::Erased::Gone);
+    complete(&store, 1, "second life").await;
+    set(&prefix.key(id(1), "o"), &old);
+    check("another life's outcome", &store, 1, ErrorKind::Corrupt).await;
+}

@@ -1,0 +1,14 @@
+//! The store on Redis against real servers: what every store must do, what only a server far away can do to it, and what it refuses.
+
+#![cfg(feature = "redis")]
+
+mod cancelled;
+mod cluster;
+mod conformance;
+mod crash;
+mod damage;
+mod ends;
+mod refused;
+mod sentinel;
+mod sharing;
+mod support;

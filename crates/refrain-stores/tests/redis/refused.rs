@@ -1,0 +1,217 @@
+//! Servers that look like any other and would lose, forget or mix up records; and addresses that lead nowhere.
+//! Stripe's game day of 2014: the primary was killed, came back empty, and every key was new.
+
+use std::time::Duration;
+
+use refrain::{
+    ErrorKind, Guarantee, Store,
+    policy::{Mode, Operation, Policy, Terms},
+    store::AnyStore,
+};
+use refrain_stores::redis::{Options, Redis};
+use refrain_testkit::servers::{PrivateRedis, free_port, redis_url};
+
+use crate::support::{Prefix, ask, claim, granted, verdict, words};
+
+async fn refusal(address: &str) -> refrain::Error {
+    match Redis::open(address).await {
+        Ok(store) => panic!("{store:?} opened"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused() {
+    for policy in [
+        "allkeys-lru",
+        "volatile-lru",
+        "volatile-ttl",
+        "allkeys-random",
+    ] {
+        let server = PrivateRedis::start_with(&[("maxmemory-policy", policy)]).unwrap();
+        let error = refusal(&server.url()).await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        for words in [
+            policy,
+            "a record that vanished would run again",
+            "noeviction",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}
+
+fn policy(change: impl Fn(&mut Operation)) -> Policy {
+    let mut operation = Operation::new("POST /pay").unwrap();
+    change(&mut operation);
+    Policy::new(vec![operation]).unwrap()
+}
+
+/// Whether at-most-once is refused, and what else is let through.
+async fn check_lossy(address: &str, words: &str) {
+    let store = refrain_stores::open(address).await.unwrap();
+    let guarantees = store.guarantees();
+    assert!(
+        guarantees.lossy_failover && !guarantees.survives_power,
+        "{words}"
+    );
+    let error = policy(|_| ()).check_store(&store).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let text = error.to_string();
+    for words in [
+        words,
+        "`POST /pay` is at-most-once",
+        "accept_lossy_claims = true",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    let repeatable = Terms {
+        guarantee: Guarantee::AtLeastOnce,
+        ..Terms::default()
+    };
+    for allowed in [
+        policy(|operation| operation.accept_lossy_claims = true),
+        policy(|operation| operation.terms = repeatable),
+        policy(|operation| operation.mode = Mode::Observe),
+        policy(|operation| operation.guarded = false),
+    ] {
+        allowed.check_store(&store).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_may_lose_writes_is_refused_for_at_most_once() {
+    for (settings, words) in [
+        (&[("appendonly", "no")], "appendonly is off"),
+        (&[("appendfsync", "everysec")], "appendfsync is everysec"),
+    ] {
+        let server = PrivateRedis::start_with(settings).unwrap();
+        check_lossy(&server.url(), words).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_a_replica_is_refused_for_at_most_once_and_the_replica_for_anything() {
+    let primary = PrivateRedis::start().unwrap();
+    let of = format!("127.0.0.1 {}", primary.port());
+    let replica = PrivateRedis::start_with(&[("replicaof", &of)]).unwrap();
+    let attached = || -> String { ask(&primary.url(), &words("INFO replication")) };
+    while !attached().contains("state=online") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    check_lossy(&primary.url(), "it has replicas").await;
+    let error = refusal(&replica.url()).await;
+    assert!(error.to_string().contains("name the primary"), "{error}");
+}
+
+#[tokio::test]
+async fn the_shared_server_loses_nothing() {
+    let prefix = Prefix::new();
+    let store = AnyStore::new(prefix.open(Options::default()).await.unwrap());
+    assert!(!store.guarantees().lossy_failover);
+    policy(|_| ()).check_store(&store).unwrap();
+}
+
+#[tokio::test]
+async fn a_user_without_rights_is_told_which() {
+    let server = PrivateRedis::start_with(&[("requirepass", "sesame")]).unwrap();
+    let port = server.port();
+    let admin = format!("redis://:sesame@127.0.0.1:{port}");
+    for rule in [
+        "ACL SETUSER reader on >pw ~* +@read +@connection +info +config|get",
+        "ACL SETUSER elsewhere on >pw ~other:* +@all",
+        "ACL SETUSER silent on >pw ~* +@all -config",
+    ] {
+        let _: redis::Value = ask(&admin, &words(rule));
+    }
+    for (login, what) in [
+        ("", "refused user or password"),
+        (":wrong@", "refused user or password"),
+        ("nobody:pw@", "refused user or password"),
+        ("reader:pw@", "enough rights"),
+        ("elsewhere:pw@", "enough rights"),
+    ] {
+        let error = refusal(&format!("redis://{login}127.0.0.1:{port}")).await;
+        let text = error.to_string();
+        assert!(text.contains(what), "{login}: {text}");
+        assert!(!text.contains("pw@") && !text.contains("wrong"), "{text}");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{text}");
+    }
+    // What a managed server keeps to itself is not believed to be good.
+    let silent = format!("redis://silent:pw@127.0.0.1:{port}");
+    check_lossy(&silent, "appendfsync cannot be read").await;
+}
+
+#[tokio::test]
+async fn what_lies_under_the_prefix_and_is_not_ours_is_left_alone() {
+    let newer = format!("refrain store 2 {}", "0".repeat(64));
+    for (value, kind, what) in [
+        ("somebody's", ErrorKind::Unsupported, "is not Refrain's"),
+        (
+            "refrain store 1 00",
+            ErrorKind::Unsupported,
+            "is not Refrain's",
+        ),
+        (&newer, ErrorKind::Unsupported, "has format version 2"),
+    ] {
+        let prefix = Prefix::new();
+        let mut set = redis::cmd("SET");
+        set.arg(prefix.mark()).arg(value);
+        let _: redis::Value = ask(&redis_url(), &set);
+        let error = refusal(&prefix.address).await;
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+        let kept: String = ask(&redis_url(), redis::cmd("GET").arg(prefix.mark()));
+        assert_eq!(kept, value);
+    }
+    let prefix = Prefix::new();
+    let _: redis::Value = ask(
+        &redis_url(),
+        redis::cmd("LPUSH").arg(prefix.mark()).arg("x"),
+    );
+    let error = refusal(&prefix.address).await;
+    assert!(error.to_string().contains("is not Refrain's"), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_that_leads_nowhere_is_told_in_good_time() {
+    let nobody = free_port().unwrap();
+    // Takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().port();
+    let plain = PrivateRedis::start().unwrap();
+    for address in [
+        format!("redis://127.0.0.1:{nobody}"),
+        format!("redis+cluster://127.0.0.1:{nobody}"),
+        format!("redis+sentinel://127.0.0.1:{nobody}/main"),
+        format!("redis://127.0.0.1:{silent}"),
+        format!("rediss://127.0.0.1:{silent}"),
+        format!("rediss://127.0.0.1:{}", plain.port()),
+        "redis://no-such-host.invalid".to_owned(),
+    ] {
+        let began = tokio::time::Instant::now();
+        let error = refusal(&address).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{address}: {error}");
+        assert!(error.to_string().contains(&*address), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{address}");
+    }
+}
+
+/// A full server takes no new claims, and still stores how the old ones end.
+#[tokio::test]
+async fn a_full_server_refuses_new_claims_and_settles_old_ones() {
+    let server = PrivateRedis::start().unwrap();
+    let store = Redis::open(&server.url()).await.unwrap();
+    let grant = granted(&store, &claim(1)).await;
+    let _: redis::Value = ask(&server.url(), &words("CONFIG SET maxmemory 1"));
+    let error = verdict(&store, &claim(2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    let lease = Duration::from_secs(60);
+    let renewed = store.renew(claim(1).id, grant.fence, lease).await.unwrap();
+    assert_eq!(renewed, refrain::Settled::Applied);
+    let end = crate::support::completion("done");
+    let settled = store.settle(claim(1).id, grant.fence, end).await.unwrap();
+    assert_eq!(settled, refrain::Settled::Applied);
+    assert_eq!(crate::support::replayed(&store, 1).await, "done");
+}

@@ -1,0 +1,110 @@
+//! The server that all tests share, names of their own on it, and private servers.
+
+use std::time::Duration;
+
+use refrain::{
+    Claim, Fingerprint, Outcome, RecordId, Result, Settlement, Store, Verdict, record::Grant,
+};
+use refrain_stores::redis::{Options, Redis};
+use refrain_testkit::servers::redis_url;
+
+pub(crate) const RETENTION: Duration = Duration::from_secs(3_600);
+pub(crate) const REMEMBER: Duration = Duration::from_secs(86_400);
+
+/// A prefix on the shared server that nobody else has, and that is swept away in the end.
+pub(crate) struct Prefix {
+    pub(crate) address: String,
+    prefix: String,
+}
+
+impl Prefix {
+    pub(crate) fn new() -> Self {
+        let prefix = format!("test:{:016x}:", rand::random::<u64>());
+        let address = format!("{}/?prefix={prefix}", redis_url().trim_end_matches('/'));
+        Self { address, prefix }
+    }
+
+    pub(crate) async fn open(&self, options: Options) -> Result<Redis> {
+        Redis::open_with(&self.address, options).await
+    }
+
+    /// The key of a record, or with something behind it.
+    pub(crate) fn key(&self, id: RecordId, behind: &str) -> String {
+        format!("{}{{{id}}}{behind}", self.prefix)
+    }
+
+    pub(crate) fn mark(&self) -> String {
+        format!("{}store", self.prefix)
+    }
+}
+
+impl Drop for Prefix {
+    fn drop(&mut self) {
+        let script =
+            "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end";
+        let pattern = format!("{}*", self.prefix);
+        let mut sweep = redis::cmd("EVAL");
+        sweep.arg(script).arg(0).arg(pattern);
+        let _: redis::Value = ask(&redis_url(), &sweep);
+    }
+}
+
+/// Asks a server something, past the store.
+pub(crate) fn ask<T: redis::FromRedisValue>(url: &str, command: &redis::Cmd) -> T {
+    let client = redis::Client::open(url).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    command.query(&mut connection).unwrap()
+}
+
+/// A command from words.
+pub(crate) fn words(line: &str) -> redis::Cmd {
+    let mut words = line.split_whitespace();
+    let mut command = redis::cmd(words.next().unwrap());
+    for word in words {
+        command.arg(word);
+    }
+    command
+}
+
+pub(crate) fn id(number: u64) -> RecordId {
+    RecordId((u128::from(number) << 64 | 7).to_be_bytes())
+}
+
+pub(crate) fn claim(number: u64) -> Claim {
+    Claim::new(id(number), Fingerprint([1; 16]))
+}
+
+pub(crate) fn completion(body: &str) -> Settlement {
+    Settlement::Complete {
+        outcome: Outcome::new(200, body),
+        retention: RETENTION,
+        remember: REMEMBER,
+    }
+}
+
+/// Asks one claim.
+pub(crate) async fn verdict(store: &impl Store, claim: &Claim) -> Result<Verdict> {
+    store.claim(std::slice::from_ref(claim)).await?.remove(0)
+}
+
+pub(crate) async fn granted(store: &impl Store, claim: &Claim) -> Grant {
+    match verdict(store, claim).await.unwrap() {
+        Verdict::Granted(grant) => grant,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+/// The body of what is replayed.
+pub(crate) async fn replayed(store: &impl Store, number: u64) -> String {
+    match verdict(store, &claim(number)).await.unwrap() {
+        Verdict::Replay(outcome) => String::from_utf8(outcome.body().to_vec()).unwrap(),
+        other => panic!("expected a replay, got {other:?}"),
+    }
+}
+
+/// Claims a key and completes it.
+pub(crate) async fn complete(store: &impl Store, number: u64, body: &str) {
+    let fence = granted(store, &claim(number)).await.fence;
+    let settled = store.settle(id(number), fence, completion(body)).await;
+    assert_eq!(settled.unwrap(), refrain::Settled::Applied);
+}
