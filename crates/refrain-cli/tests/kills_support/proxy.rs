@@ -15,6 +15,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// A running proxy. Dropped, it is killed.
 pub(crate) struct Proxy {
     child: Child,
@@ -27,6 +29,7 @@ pub(crate) struct Proxy {
 #[derive(Debug)]
 pub(crate) struct Setup {
     folder: tempfile::TempDir,
+    environment: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -38,14 +41,38 @@ impl Setup {
     /// The same where the clients already know its address.
     pub(crate) fn on(listen: &str, upstream: SocketAddr, rest: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = folder.path().join("store");
+        let store = format!("file:{}", folder.path().join("store").display());
+        Self::in_folder(folder, listen, &store, upstream, rest)
+    }
+
+    /// The same with its records elsewhere.
+    pub(crate) fn stored(listen: &str, store: &str, upstream: SocketAddr, rest: &str) -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap(), listen, store, upstream, rest)
+    }
+
+    fn in_folder(
+        folder: tempfile::TempDir,
+        listen: &str,
+        store: &str,
+        upstream: SocketAddr,
+        rest: &str,
+    ) -> Self {
         let text = format!(
             "listen = \"{listen}\"\nadmin = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
-             store = \"file:{}\"\n{rest}",
-            store.display()
+             store = \"{store}\"\n{rest}"
         );
         fs::write(folder.path().join("refrain.toml"), text).unwrap();
-        Self { folder }
+        let environment = Vec::new();
+        Self {
+            folder,
+            environment,
+        }
+    }
+
+    /// With this in its environment.
+    pub(crate) fn variable(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.into(), value.to_string()));
+        self
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -79,6 +106,7 @@ impl Setup {
         command
             .args(["proxy", "--config"])
             .arg(self.file("refrain.toml"))
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(append_to(&self.file("log")));
@@ -113,8 +141,18 @@ impl Setup {
 }
 
 impl Proxy {
-    pub(crate) fn pid(&self) -> rustix::process::Pid {
-        rustix::process::Pid::from_child(&self.child)
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Stands still with all its connections open, as on a machine that swaps or a host that is moved.
+    pub(crate) fn pause(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+    }
+
+    /// Goes on, and knows nothing of the time that passed.
+    pub(crate) fn resume(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
     }
 
     /// With -9.

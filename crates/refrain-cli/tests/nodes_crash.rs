@@ -1,0 +1,193 @@
+//! Three proxies on one store, in front of a service that takes effect first and has its troubles afterwards.
+//!
+//! Proxies are killed with -9 and stand still for longer than their lease; in some campaigns the store's server is killed, too.
+//! Clients send each key to any of the proxies until they are told how it ended.
+//! The ledger is kept by the service alone. At the end every node is asked for every key, and tells the same to the byte.
+//! `REFRAIN_NODE_FAULTS` says how many faults a campaign has; the seed is printed.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{env, sync::Arc, time::Duration};
+
+use refrain::Guarantee;
+use refrain_testkit::disk::Dice;
+use tokio::{
+    task::{block_in_place, spawn_blocking},
+    time::{sleep, timeout},
+};
+
+#[path = "nodes_support/fleet.rs"]
+mod fleet;
+#[path = "kills_support/load.rs"]
+mod load;
+#[path = "kills_support/proxy.rs"]
+mod proxy;
+#[path = "nodes_support/server.rs"]
+mod server;
+#[path = "kills_support/upstream.rs"]
+mod upstream;
+#[path = "kills_support/wire.rs"]
+mod wire;
+#[path = "kills_support/world.rs"]
+mod world;
+
+use fleet::Fleet;
+use load::{SLOWEST, ask_everybody_again, start_clients, start_service};
+use server::{Kind, Server};
+use world::{Ends, World, check_at_the_end, check_so_far};
+
+const NODES: u64 = 3;
+const FAULTS: u64 = 12;
+/// The shortest that a policy takes, and some more than that.
+const LEASE: Duration = Duration::from_secs(1);
+const PAST_LEASE: Duration = Duration::from_millis(1_300);
+/// Longer than it takes until every client is told how its last key ended.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// A proxy is killed, and started again.
+    Kill,
+    /// A proxy stands still past its lease, and goes on, while another one is killed.
+    Pause,
+    /// The store's server is killed, and started again.
+    KillServer,
+}
+
+/// One campaign.
+struct Campaign {
+    world: Arc<World>,
+    fleet: Fleet,
+    server: Server,
+    dice: Dice,
+}
+
+impl Campaign {
+    async fn suffer(&mut self, fault: Fault) {
+        sleep(Duration::from_millis(50 + self.dice.below(200))).await;
+        let node = self.dice.below(NODES) as usize;
+        match fault {
+            Fault::Kill => self.kill(node),
+            Fault::Pause => {
+                self.fleet.proxy(node).pause();
+                self.world.begin_life();
+                let others = 1 + self.dice.below(NODES - 1) as usize;
+                sleep(Duration::from_millis(self.dice.below(300))).await;
+                self.kill((node + others) % self.fleet.len());
+                sleep(PAST_LEASE).await;
+                self.fleet.proxy(node).resume();
+            }
+            Fault::KillServer => {
+                block_in_place(|| self.server.kill());
+                self.world.begin_life();
+                sleep(Duration::from_millis(self.dice.below(300))).await;
+                block_in_place(|| self.server.restart());
+            }
+        }
+        let checked = self.world.clone();
+        spawn_blocking(move || check_so_far(&checked))
+            .await
+            .unwrap();
+    }
+
+    fn kill(&mut self, node: usize) {
+        self.fleet.kill(node);
+        self.world.begin_life();
+        block_in_place(|| self.fleet.restart(node));
+    }
+
+    /// Every node, new and knowing only what the store knows, tells everybody the same as before.
+    async fn ask_every_node(&mut self) {
+        for node in 0..self.fleet.len() {
+            self.kill(node);
+            ask_everybody_again(&self.world, self.fleet.address(node)).await;
+        }
+    }
+}
+
+/// Runs a campaign in which these faults take turns, and checks what holds in all of them.
+async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
+    let count = env::var("REFRAIN_NODE_FAULTS").map_or(FAULTS, |text| text.parse().unwrap());
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let server = spawn_blocking(move || Server::start(kind)).await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::of_many(folder.path(), seed, guarantee);
+    let upstream = start_service(&world, listener);
+    let policy = policy(guarantee);
+    let fleet = block_in_place(|| Fleet::start(NODES, &server, address, &policy));
+    let mut campaign = Campaign {
+        world: world.clone(),
+        fleet,
+        server,
+        dice: Dice::new(seed),
+    };
+    let addresses = campaign.fleet.addresses();
+    let clients = start_clients(&world, &addresses, &mut campaign.dice);
+    for number in 0..count {
+        campaign
+            .suffer(faults[number as usize % faults.len()])
+            .await;
+    }
+    world.end();
+    let told = timeout(PATIENCE, clients.join_all()).await;
+    assert!(told.is_ok(), "some are never told how it ended");
+    sleep(SLOWEST).await;
+    let before = upstream.count();
+    campaign.ask_every_node().await;
+    assert_eq!(upstream.count(), before, "something ran again at the end");
+    let ends = check_at_the_end(&world, &upstream);
+    println!("{kind:?}, {guarantee:?}, {faults:?}: {ends}");
+    let log = campaign.fleet.log();
+    assert!(!log.contains("panicked"), "{log}");
+    assert!(
+        ends.succeeded > 100 && ends.replays > 100,
+        "too little: {ends}"
+    );
+    ends
+}
+
+fn policy(guarantee: Guarantee) -> String {
+    let name = match guarantee {
+        Guarantee::AtLeastOnce => "at-least-once",
+        _ => "at-most-once",
+    };
+    format!(
+        "[policy]\nwait = \"2s\"\nlease = \"{}s\"\nguarantee = \"{name}\"\nattempts_max = 1000\n",
+        LEASE.as_secs()
+    )
+}
+
+/// What only at-most-once leaves: doubt, and no duplicate.
+fn check_at_most_once(ends: &Ends) {
+    assert_eq!((ends.duplicates, ends.takeovers), (0, 0), "{ends}");
+    assert!(ends.in_doubt > 5, "too little: {ends}");
+}
+
+/// What only at-least-once leaves: no doubt, and duplicates where they were announced.
+fn check_at_least_once(ends: &Ends) {
+    assert_eq!(ends.succeeded, ends.keys, "{ends}");
+    assert!(ends.duplicates <= ends.takeovers as usize, "{ends}");
+    assert!(ends.takeovers > 5, "too little: {ends}");
+}
+
+const NODES_FAIL: [Fault; 3] = [Fault::Kill, Fault::Pause, Fault::Kill];
+const ALL_FAIL: [Fault; 3] = [Fault::KillServer, Fault::Kill, Fault::KillServer];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_on_postgres_that_die_and_stand_still_run_nothing_twice() {
+    check_at_most_once(&check(Kind::Postgres, Guarantee::AtMostOnce, &NODES_FAIL).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_on_postgres_that_may_run_twice_say_so_and_end_everything() {
+    check_at_least_once(&check(Kind::Postgres, Guarantee::AtLeastOnce, &NODES_FAIL).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_that_is_killed_in_mid_load_loses_nothing_that_was_told() {
+    check_at_most_once(&check(Kind::Postgres, Guarantee::AtMostOnce, &ALL_FAIL).await);
+}

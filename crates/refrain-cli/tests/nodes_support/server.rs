@@ -1,0 +1,49 @@
+//! The server that the nodes share: a private one, to be killed, that loses nothing of what it acknowledged.
+
+#![allow(
+    dead_code,
+    reason = "each test file that takes this in uses a part of it"
+)]
+
+use refrain_testkit::servers::PrivatePostgres;
+
+/// Which kind of store the nodes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Postgres,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) enum Server {
+    Postgres(PrivatePostgres),
+}
+
+impl Server {
+    pub(crate) fn start(kind: Kind) -> Self {
+        match kind {
+            Kind::Postgres => Self::Postgres(PrivatePostgres::start().unwrap()),
+        }
+    }
+
+    /// As it stands in refrain.toml.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Postgres(server) => server.url(),
+        }
+    }
+
+    /// With -9, all its processes.
+    pub(crate) fn kill(&mut self) {
+        match self {
+            Self::Postgres(server) => server.kill().unwrap(),
+        }
+    }
+
+    /// On the same folder and port.
+    pub(crate) fn restart(&mut self) {
+        match self {
+            Self::Postgres(server) => server.restart().unwrap(),
+        }
+    }
+}
