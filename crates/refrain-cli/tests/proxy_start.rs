@@ -123,6 +123,29 @@ fn the_environment_stands_between_flags_and_file() {
 }
 
 #[test]
+fn a_database_that_cannot_be_had_is_named_without_its_password() {
+    for (store, words) in [
+        (
+            "postgres://app:hunter2@127.0.0.1:1/app",
+            ["127.0.0.1:1", "check host and port"],
+        ),
+        (
+            "postgres://app:hunter2@db/app?schema=Mine",
+            ["schema=Mine", "lower-case"],
+        ),
+        (
+            "postgresql://app:hunter2@db/app?sslmode=sure",
+            ["sslmode=sure", "verify-full"],
+        ),
+    ] {
+        let starting = Starting::new().arg("--upstream", "http://127.0.0.1:9");
+        let starting = starting.arg("--store", store);
+        check(&starting, 69, &words);
+        assert!(!starting.refused().1.contains("hunter2"), "{store}");
+    }
+}
+
+#[test]
 fn a_store_that_cannot_be_had_is_named() {
     let upstream = Upstream::echo();
     let proxy = Proxy::durable(upstream.address, "");

@@ -3,6 +3,7 @@
 mod bad;
 mod cancelled;
 mod clocks;
+mod crash;
 mod damage;
 mod lost;
 mod relay;

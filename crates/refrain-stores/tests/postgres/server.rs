@@ -15,6 +15,7 @@ use tempfile::TempDir;
 pub(crate) struct Server {
     pub(crate) port: u16,
     pub(crate) folder: TempDir,
+    settings: Vec<String>,
     child: Child,
 }
 
@@ -43,34 +44,37 @@ impl Server {
             fs::write(&path, text).unwrap();
             chown(&path);
         }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let mut command = as_server(&binary("postgres"));
-        command.arg("-D").arg(&data).args(["-p", &port.to_string()]);
-        command.arg("-c").arg(format!(
-            "unix_socket_directories={}",
-            folder.path().display()
-        ));
-        for setting in ["listen_addresses=127.0.0.1"].iter().chain(setup.settings) {
-            command.args(["-c", setting]);
-        }
-        let log = fs::File::create(folder.path().join("log")).unwrap();
-        let child = command
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .process_group(0)
-            .spawn()
-            .unwrap();
+        let port = free_port();
+        let settings = setup.settings.iter().map(|it| it.to_string()).collect();
+        let child = spawn(folder.path(), port, &settings);
         let server = Self {
             port,
             folder,
+            settings,
             child,
         };
         server.wait().await;
         server
+    }
+
+    /// Kills the server with everything that belongs to it, as a crash would.
+    pub(crate) fn crash(&mut self) {
+        let pids = children(self.child.id());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for pid in &pids {
+            let _ = Command::new("kill").args(["-9", pid]).output();
+        }
+        // Not before the last one is gone does it start again.
+        while pids.iter().any(|pid| Path::new("/proc").join(pid).exists()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Starts it anew on what the crash left behind.
+    pub(crate) async fn restart(&mut self) {
+        self.child = spawn(self.folder.path(), self.port, &self.settings);
+        self.wait().await;
     }
 
     async fn wait(&self) {
@@ -98,6 +102,39 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn spawn(folder: &Path, port: u16, settings: &Vec<String>) -> Child {
+    let mut command = as_server(&binary("postgres"));
+    command.arg("-D").arg(folder.join("data"));
+    command.args(["-p", &port.to_string()]);
+    command
+        .arg("-c")
+        .arg(format!("unix_socket_directories={}", folder.display()));
+    command.args(["-c", "listen_addresses=127.0.0.1"]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    let log = fs::File::create(folder.join("log")).unwrap();
+    command.stdout(log.try_clone().unwrap()).stderr(log);
+    command.process_group(0).spawn().unwrap()
+}
+
+/// Who was started by this process, as far as the system tells.
+fn children(parent: u32) -> Vec<String> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_child = |pid: &String| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        behind_name.split_whitespace().nth(1) == Some(&parent.to_string())
+    };
+    pids.filter(is_child).collect()
 }
 
 /// It refuses to run as root.

@@ -1,0 +1,119 @@
+//! The database server dies by kill -9 in the middle of the load and comes back: what was acknowledged is still there,
+//! and what was not is nobody's.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use refrain::{ErrorKind, Fence, Outcome, Settled, Settlement, Store as _, Verdict};
+use refrain_stores::postgres::Postgres;
+
+use crate::{
+    server::{Server, Setup},
+    support::{claim, id},
+};
+
+const CRASHES: usize = 2;
+const TASKS: u64 = 8;
+
+/// What one caller was told.
+#[derive(Default)]
+struct Book {
+    granted: Vec<(u64, Fence)>,
+    completed: Vec<u64>,
+}
+
+fn body(number: u64) -> String {
+    format!("outcome {number}")
+}
+
+/// Claims one record after the other and completes every second one.
+async fn work(store: &Postgres, numbers: &AtomicU64, over: &AtomicBool) -> Book {
+    let mut book = Book::default();
+    while !over.load(Ordering::SeqCst) {
+        // Enough to be in the middle of something at any time; all of it is read again in the end.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let number = numbers.fetch_add(1, Ordering::SeqCst);
+        let grant = match store.claim(&[claim(number)]).await.unwrap().pop().unwrap() {
+            Ok(Verdict::Granted(grant)) => grant,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+        };
+        book.granted.push((number, grant.fence));
+        if number.is_multiple_of(2) {
+            continue;
+        }
+        let end = Settlement::Complete {
+            outcome: Outcome::new(200, body(number)),
+            retention: Duration::from_secs(3_600),
+            remember: Duration::ZERO,
+        };
+        match store.settle(id(number), grant.fence, end).await {
+            Ok(settled) => {
+                assert_eq!(settled, Settled::Applied);
+                book.completed.push(number);
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+    }
+    book
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_kill_9_of_the_server() {
+    let mut server = Server::start(Setup::default()).await;
+    let store = Arc::new(Postgres::open(&server.url("refrain", "")).await.unwrap());
+    let (numbers, over) = (
+        Arc::new(AtomicU64::new(1)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (store, numbers, over) = (store.clone(), numbers.clone(), over.clone());
+            tokio::spawn(async move { work(&store, &numbers, &over).await })
+        })
+        .collect();
+    for _ in 0..CRASHES {
+        let before = numbers.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert!(numbers.load(Ordering::SeqCst) > before, "nothing runs");
+        server.crash();
+        server.restart().await;
+        // Long enough to come back from the longest pause between two tries.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+    }
+    over.store(true, Ordering::SeqCst);
+    let (mut granted, mut completed) = (0, 0);
+    let other = Postgres::open(&server.url("refrain", "")).await.unwrap();
+    for task in tasks {
+        let book = task.await.unwrap();
+        for (number, fence) in &book.granted {
+            granted += 1;
+            let reading = other.read(id(*number)).await.unwrap();
+            let reading = reading.unwrap_or_else(|| panic!("claim {number} is lost"));
+            assert_eq!(reading.record.fence(), Some(*fence), "claim {number}");
+        }
+        for number in &book.completed {
+            completed += 1;
+            let verdict = other.claim(&[claim(*number)]).await.unwrap().pop().unwrap();
+            match verdict.unwrap() {
+                Verdict::Replay(outcome) => {
+                    assert_eq!(&outcome.body()[..], body(*number).as_bytes());
+                }
+                verdict => panic!("outcome {number} is lost: {verdict:?}"),
+            }
+        }
+    }
+    assert!(
+        granted > 100 && completed > 50,
+        "{granted} {completed}: too few to tell"
+    );
+}
