@@ -11,6 +11,7 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+mod migrate;
 mod output;
 mod proxy;
 mod records;
@@ -35,6 +36,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain key --entity invoice-7 --action pay --params @payment.json
                                         a key that is the same on every retry
   refrain store check refrain-data      whether every record can be read
+  refrain migrate --store postgres://app@db/app
+                                        make the tables of a store on PostgreSQL
   refrain records list                  what a running proxy holds
 
 `refrain COMMAND --help` says more.
@@ -53,6 +56,7 @@ enum Command {
     Key(key::Args),
     Explain(explain::Args),
     Store(store::Args),
+    Migrate(migrate::Args),
     Records(records::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),

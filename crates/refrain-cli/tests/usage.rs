@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 14] = [
+    let cases: [(&[&str], i32, &[&str]); 15] = [
         (
             &["--help"],
             0,
@@ -26,6 +26,7 @@ fn the_command_explains_itself() {
         (&["demo", "--help"], 0, &["Examples:", "--once"]),
         (&["store", "--help"], 0, &["check ", "accept-damage "]),
         (&["store", "check", "--help"], 0, &["--json"]),
+        (&["migrate", "--help"], 0, &["Examples:", "--print"]),
         (&["check", "--help"], 0, &["Examples:", "--schema"]),
         (&["key", "--help"], 0, &["Examples:", "--params", "@FILE"]),
         (&["explain", "--help"], 0, &["Examples:", "--json"]),

@@ -1,6 +1,6 @@
 //! The room for stores that need a server: one file per driver, so that the library itself names none.
 //!
-//! Empty so far, but for [`open`], which knows the stores of the library and says plainly what this version does not have.
+//! [`open`] takes any address, those of the library's own stores too, and says plainly what this build does not have.
 //! How to add a store is told in `CONTRIBUTING.md`.
 //!
 //! ```
@@ -18,6 +18,9 @@ use refrain::{
 };
 
 #[cfg(feature = "postgres")]
+pub mod postgres;
+
+#[cfg(feature = "postgres")]
 pub mod receipts;
 
 #[cfg(feature = "redis")]
@@ -31,7 +34,7 @@ const SERVERS: [(&str, &str); 4] = [
     ("rediss", "Redis"),
 ];
 
-/// Opens the store at an address: `memory:` or `file:DIR`.
+/// Opens the store at an address: `memory:`, `file:DIR` or `postgres://…`.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the address is of a store that this version does not have, or of none at all.
@@ -56,6 +59,10 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
         return AnyStore::open_with(address, options).await;
     }
     let kind = scheme.split('+').next().unwrap_or_default();
+    #[cfg(feature = "postgres")]
+    if ["postgres", "postgresql"].contains(&kind) {
+        return postgres::open(address).await;
+    }
     #[cfg(feature = "redis")]
     if ["redis", "rediss"].contains(&kind) {
         return redis::open(address).await;
@@ -69,9 +76,7 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     let address = redacted(address);
     Err(Error::new(
         ErrorKind::Unsupported,
-        format!(
-            "`{address}`: {what}; write memory: or file:DIR, or the address of a server that this build knows"
-        ),
+        format!("`{address}`: {what}; write memory:, file:DIR, postgres://… or redis://…"),
     ))
 }
 
@@ -86,15 +91,13 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{address}");
         let text = error.to_string();
         assert!(text.contains(words), "{text}");
-        assert!(text.contains("write memory: or file:DIR"), "{text}");
+        assert!(text.contains("write memory:"), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
 
     #[tokio::test]
     async fn what_cannot_be_opened_is_named_without_its_password() {
         for (address, words) in [
-            ("postgres://app:secret@db/app", "PostgreSQL is not in this"),
-            ("postgresql://app:secret@db/app", "PostgreSQL is not in"),
             #[cfg(not(feature = "redis"))]
             ("redis://:secret@cache", "Redis is not in this version"),
             #[cfg(not(feature = "redis"))]

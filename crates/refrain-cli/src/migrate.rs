@@ -1,0 +1,98 @@
+//! `refrain migrate`: makes the tables that Refrain needs in a database, or prints what would make them.
+
+use std::process::ExitCode;
+
+use refrain_stores::postgres::{self, Migrated};
+use serde_json::json;
+
+use crate::output::{say, show};
+
+const USAGE: u8 = 2;
+const UNREACHABLE: u8 = 69;
+
+/// Make the tables that Refrain needs in a database
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain migrate --store postgres://app@db/app          make or update the tables
+  refrain migrate --store postgres://app@db/app --print  what would make them, for a DBA
+  refrain migrate --store 'postgres://app@db/app?schema=payments'
+                                                         in a schema of that name, not `refrain`
+
+A proxy or service makes its tables itself when it starts and may; this is for those that may not.
+Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names.
+Exit codes: 0 done, or printed, 2 wrong usage, 69 the database cannot be had, or is not in order.")]
+pub(crate) struct Args {
+    /// The store's address: postgres://…
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Print the statements, and connect to nothing
+    #[arg(long)]
+    print: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "print")]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let address = match address(args.store.as_deref()) {
+        Ok(address) => address,
+        Err(message) => return Ok(refused(args, &message, USAGE)),
+    };
+    let done = match args.print {
+        true => postgres::script(&address).map(show),
+        false => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(postgres::migrate(&address))
+            .map(|migrated| tell(args, &migrated)),
+    };
+    Ok(match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refused(args, &error.to_string(), UNREACHABLE),
+    })
+}
+
+fn tell(args: &Args, migrated: &Migrated) {
+    let Migrated { schema, from, to } = migrated;
+    if args.json {
+        let told = json!({ "schema": schema, "from": from, "to": to });
+        return say(format_args!("{told:#}"));
+    }
+    match from {
+        None => say(format_args!("schema {schema}: made at version {to}")),
+        Some(from) if from == to => say(format_args!(
+            "schema {schema}: at version {to} already, nothing to do"
+        )),
+        Some(from) => say(format_args!("schema {schema}: from version {from} to {to}")),
+    }
+}
+
+fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
+    eprintln!("refrain migrate: {message}");
+    if args.json {
+        say(format_args!("{:#}", json!({ "error": message })));
+    }
+    code.into()
+}
+
+/// From the flag, or from where the proxy takes it: a password on a command line is seen by everybody on the machine.
+fn address(flag: Option<&str>) -> Result<String, String> {
+    let from_file = || {
+        let file = std::env::var_os("REFRAIN_STORE_FILE")?;
+        let text = std::fs::read_to_string(&file);
+        let said = |error| format!("REFRAIN_STORE_FILE cannot be read: {error}");
+        Some(text.map(|text| text.trim_end().to_owned()).map_err(said))
+    };
+    let flag = flag.map(str::to_owned);
+    let found = flag.or_else(|| std::env::var("REFRAIN_STORE").ok()).map(Ok);
+    let address = found.or_else(from_file).unwrap_or_else(|| {
+        Err("which store? write --store postgres://USER@HOST/DATABASE, or set REFRAIN_STORE".into())
+    })?;
+    match address.split_once(':') {
+        Some(("postgres" | "postgresql", _)) => Ok(address),
+        Some((scheme, _)) => Err(format!(
+            "a {scheme}: store has no tables; this is for postgres://… addresses"
+        )),
+        None => Err("that is no address of a store; write postgres://USER@HOST/DATABASE".into()),
+    }
+}

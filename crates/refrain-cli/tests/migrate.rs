@@ -1,0 +1,115 @@
+//! A DBA makes the tables by hand, because services may not: what is printed has to be what is made.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::process::{Command, Stdio};
+
+/// Runs the command and answers exit code, stdout and stderr.
+fn run(args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    command
+        .env_remove("REFRAIN_STORE")
+        .env_remove("REFRAIN_STORE_FILE");
+    let output = command
+        .arg("migrate")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// A schema of the test's own on the tests' server.
+fn url() -> String {
+    let url = std::env::var("REFRAIN_TEST_POSTGRES_URL").unwrap_or_else(|_| {
+        panic!("REFRAIN_TEST_POSTGRES_URL is not set: `cargo xtask test` starts a PostgreSQL and sets it")
+    });
+    let mark = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{mark}schema=refrain_cli_{}", std::process::id())
+}
+
+fn drop_schema() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let url = url();
+        let (plain, _) = url.split_once("schema=").unwrap();
+        let (client, connection) =
+            tokio_postgres::connect(plain.trim_end_matches(['?', '&']), tokio_postgres::NoTls)
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let drop = format!(
+            "DROP SCHEMA IF EXISTS refrain_cli_{} CASCADE",
+            std::process::id()
+        );
+        client.batch_execute(&drop).await.unwrap();
+    });
+}
+
+#[test]
+fn the_tables_are_made_once_and_told() {
+    let url = url();
+    let (code, told, said) = run(&["--store", &url]);
+    assert_eq!((code, said.as_str()), (0, ""), "{told}");
+    assert!(told.contains("made at version 1"), "{told}");
+    let (code, told, _) = run(&["--store", &url]);
+    assert!(code == 0 && told.contains("nothing to do"), "{told}");
+    let (code, told, _) = run(&["--store", &url, "--json"]);
+    assert!(code == 0 && told.contains("\"from\": 1"), "{told}");
+    drop_schema();
+}
+
+#[test]
+fn what_would_be_made_is_printed_without_a_server() {
+    let (code, script, said) = run(&[
+        "--store",
+        "postgres://app:hunter2@nowhere.invalid/app?schema=payments",
+        "--print",
+    ]);
+    assert_eq!((code, said.as_str()), (0, ""));
+    for words in [
+        "CREATE SCHEMA IF NOT EXISTS \"payments\"",
+        "CREATE TABLE \"payments\".records",
+        "COMMIT;",
+    ] {
+        assert!(script.contains(words), "{words} is not in {script}");
+    }
+    assert!(
+        !script.contains("__") && !script.contains("hunter2"),
+        "{script}"
+    );
+}
+
+#[test]
+fn what_cannot_be_migrated_is_explained() {
+    for (args, want, words) in [
+        (&[][..], 2, "--store postgres://"),
+        (&["--store", "file:refrain-data"], 2, "has no tables"),
+        (&["--store", "refrain-data"], 2, "no address"),
+        (
+            &["--store", "postgres://app:hunter2@127.0.0.1:1/app"],
+            69,
+            "check host and port",
+        ),
+        (
+            &["--store", "postgres://app:hunter2@db/app?schema=Ä"],
+            69,
+            "lower-case",
+        ),
+    ] {
+        let (code, _, said) = run(args);
+        assert_eq!(code, want, "{args:?}: {said}");
+        assert!(
+            said.contains(words) && !said.contains("hunter2"),
+            "{args:?}: {said}"
+        );
+    }
+}

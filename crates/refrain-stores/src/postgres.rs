@@ -1,0 +1,444 @@
+//! `postgres://…`: records in a database that many processes share.
+//!
+//! One table holds the records, and every decision is taken on the database's clock.
+//! Claims and settlements of concurrent callers travel together: two writers gather what is asked while the last batch
+//! is under way, so a commit is shared by many.
+//! A claim of a new key and a completion are one statement; whatever needs a look at the record first is decided by
+//! [`step`](refrain::step) while the row is held.
+//!
+//! ```no_run
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use refrain_stores::postgres::Postgres;
+//! let store = Postgres::open("postgres://app:password@db.internal/app?schema=refrain&sslmode=verify-full").await?;
+//! let engine = refrain::Engine::new(store);
+//! # Ok::<(), refrain::Error>(())
+//! # }).unwrap();
+//! ```
+//!
+//! Each handle keeps five connections: two writers, one for what needs care, one for operators and sweeps, one that listens.
+//! They want a session of their own: a pooler in transaction mode must not stand between.
+
+use std::{fmt, sync::Arc, thread, time::Duration};
+
+use refrain::{
+    Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
+    clock::Timestamp,
+    record::{Erased, Reply},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch, Watches},
+};
+use tokio::sync::{
+    Notify,
+    mpsc::{self, Sender, error::TrySendError},
+    oneshot,
+};
+
+mod address;
+mod careful;
+mod connect;
+mod desk;
+mod job;
+mod listener;
+mod quick;
+mod rows;
+mod schema;
+mod sql;
+mod tls;
+mod trouble;
+
+mod transaction;
+pub use transaction::Claimed;
+
+mod natural;
+pub use natural::{Fetched, NaturalKey};
+
+mod versioned;
+pub use versioned::{Changes, Versioned};
+
+use address::Address;
+use connect::{Facts, Link, Place};
+use desk::{Desk, closed};
+use job::{Ask, Job};
+
+/// How many commits are under way at once. Records are shared out by their identity.
+const WRITERS: usize = 2;
+/// How many calls may wait for one writer.
+const QUEUE_MAX: usize = 16_384;
+
+/// Opens the store at a `postgres://` address.
+///
+/// # Errors
+/// As [`Postgres::open`].
+pub async fn open(address: &str) -> Result<AnyStore> {
+    Ok(AnyStore::new(Postgres::open(address).await?))
+}
+
+/// The statements that make the tables of a store, for a DBA to run. Connects to nothing.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] when the address cannot be read.
+pub fn script(address: &str) -> Result<String> {
+    Ok(schema::script(&Address::parse(address)?))
+}
+
+/// What [`migrate`] found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migrated {
+    /// Which schema.
+    pub schema: String,
+    /// The version that was there before, if there was any.
+    pub from: Option<i32>,
+    /// The version that is there now.
+    pub to: i32,
+}
+
+/// Makes the tables of a store, or brings them up to date.
+///
+/// # Errors
+/// As [`Postgres::open`].
+pub async fn migrate(address: &str) -> Result<Migrated> {
+    let place = Place::new(Address::parse(address)?)?;
+    let (mut wire, _) = place.connect(|_| ()).await?;
+    let from = schema::ensure(&mut wire.client, &place.address).await?;
+    Ok(Migrated {
+        schema: place.address.schema.clone(),
+        from,
+        to: schema::VERSION,
+    })
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    time: Time,
+}
+
+impl Options {
+    /// For tests alone: takes the time from here, and not from the database.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_time(mut self, time: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        self.time = Time(Some(Arc::new(time)));
+        self
+    }
+}
+
+/// What the time is, where the database is not to say so.
+#[derive(Clone, Default)]
+struct Time(Option<Arc<dyn Fn() -> Timestamp + Send + Sync>>);
+
+impl Time {
+    fn now(&self) -> Option<i64> {
+        self.0.as_ref().map(|time| time().0.cast_signed())
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() {
+            "of a test"
+        } else {
+            "the database's"
+        })
+    }
+}
+
+/// The store on PostgreSQL.
+pub struct Postgres {
+    /// One for each writer; dropped, everything comes to its end.
+    writers: Vec<Sender<Job>>,
+    careful: Sender<Job>,
+    desk: Desk,
+    watches: Watches,
+    secret: Secret,
+    guarantees: Guarantees,
+    place: Arc<Place>,
+    time: Time,
+    /// Which handle this is.
+    node: i64,
+    /// Told when the store is dropped.
+    over: Arc<Notify>,
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Postgres")
+            .field(&self.place.address)
+            .finish()
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.over.notify_waiters();
+        self.over.notify_one();
+    }
+}
+
+impl Postgres {
+    /// Opens the store at an address such as `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
+    ///
+    /// Behind a `?` it takes `schema=NAME` (default `refrain`), `sslmode=` (`disable`, `prefer`, `require`,
+    /// `verify-ca`, `verify-full`; default `prefer`), `sslrootcert=FILE`, `connect_timeout=SECONDS`, and what the driver
+    /// knows beside. The tables are made if there are none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes, [`ErrorKind::Invalid`] when
+    /// address, password, certificate, rights or schema are not in order; the message says which, and what to do.
+    ///
+    /// # Cancellation
+    /// May be dropped; the connections are then closed again.
+    pub async fn open(address: &str) -> Result<Self> {
+        Self::open_with(address, Options::default()).await
+    }
+
+    /// Opens the store as [`open`](Self::open) does, with options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Cancellation
+    /// As [`open`](Self::open).
+    pub async fn open_with(address: &str, options: Options) -> Result<Self> {
+        let place = Arc::new(Place::new(Address::parse(address)?)?);
+        let (told, opened) = oneshot::channel();
+        let spawned = thread::Builder::new()
+            .name("refrain-postgres".into())
+            .spawn(move || serve(place, options, told));
+        spawned.map_err(|error| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "no thread can be had for the PostgreSQL store",
+            )
+            .with_source(error)
+        })?;
+        opened.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn submit(&self, ask: Ask) -> Result<oneshot::Receiver<Result<Reply>>> {
+        let (job, answered) = Job::new(ask);
+        let id = job.id();
+        let queue = match &job.ask {
+            Ask::Claim(_) | Ask::Settle(_, _, Settlement::Complete { .. }) => {
+                &self.writers[usize::from(id.0[15]) % self.writers.len()]
+            }
+            _ => &self.careful,
+        };
+        match queue.try_send(job) {
+            Ok(()) => Ok(answered),
+            Err(TrySendError::Closed(_)) => Err(closed()),
+            Err(TrySendError::Full(_)) => {
+                let message = "too much waits for the PostgreSQL store; try again";
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<Reply> {
+        self.submit(ask)?.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn ask_settled(&self, ask: Ask) -> Result<Settled> {
+        match self.ask(ask).await? {
+            Reply::Settled(settled) => Ok(settled),
+            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+        }
+    }
+}
+
+fn mixed_up() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "a command got the answer to another one",
+    )
+}
+
+/// The store's own thread: whoever asks may come from any runtime, and its runtime may go.
+fn serve(place: Arc<Place>, options: Options, told: oneshot::Sender<Result<Postgres>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let message = "no runtime can be had for the PostgreSQL store";
+            let error = Error::new(ErrorKind::Unavailable, message).with_source(error);
+            return drop(told.send(Err(error)));
+        }
+    };
+    runtime.block_on(async move {
+        match prepare(place, options).await {
+            Err(error) => drop(told.send(Err(error))),
+            Ok((store, lanes)) => {
+                let over = store.over.clone();
+                // Dropped with the answer if nobody wants it any more.
+                drop(told.send(Ok(store)));
+                lanes.run(over).await;
+            }
+        }
+    });
+}
+
+/// What runs on the store's own thread.
+struct Lanes {
+    quick: Vec<(quick::Lane, mpsc::Receiver<Job>)>,
+    careful: (careful::Lane, mpsc::Receiver<Job>),
+    place: Arc<Place>,
+    watches: Watches,
+}
+
+impl Lanes {
+    async fn run(self, over: Arc<Notify>) {
+        let mut lanes = tokio::task::JoinSet::new();
+        for (lane, jobs) in self.quick {
+            lanes.spawn(lane.run(jobs));
+        }
+        let (lane, jobs) = self.careful;
+        lanes.spawn(lane.run(jobs));
+        lanes.spawn(listener::run(self.place, self.watches, over));
+        while lanes.join_next().await.is_some() {}
+    }
+}
+
+async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes)> {
+    let (mut wire, facts) = place.connect(|_| ()).await?;
+    schema::ensure(&mut wire.client, &place.address).await?;
+    let secret = schema::secret(&wire.client, &place.address, &place.sql.secret).await?;
+    let learnt = place.learn_epoch(&wire.client).await;
+    learnt.map_err(|error| trouble::at_start(&error, &place.address))?;
+    drop(wire);
+    let watches = Watches::new();
+    let node = rand::random();
+    let time = options.time;
+    let (careful, careful_jobs) = mpsc::channel(QUEUE_MAX);
+    let mut writers = Vec::new();
+    let mut quick = Vec::new();
+    for _ in 0..WRITERS {
+        let (writer, jobs) = mpsc::channel(QUEUE_MAX);
+        writers.push(writer);
+        let lane = quick::Lane {
+            link: Link::new(place.clone()),
+            careful: careful.clone(),
+            watches: watches.clone(),
+            time: time.clone(),
+            node,
+        };
+        quick.push((lane, jobs));
+    }
+    let lane = careful::Lane {
+        link: Link::new(place.clone()),
+        watches: watches.clone(),
+        time: time.clone(),
+        node,
+    };
+    let store = Postgres {
+        writers,
+        careful,
+        desk: Desk::new(
+            place.clone(),
+            tokio::runtime::Handle::current(),
+            time.clone(),
+        ),
+        time,
+        node,
+        watches: watches.clone(),
+        secret,
+        guarantees: guarantees(&facts, &place),
+        place: place.clone(),
+        over: Arc::default(),
+    };
+    let lanes = Lanes {
+        quick,
+        careful: (lane, careful_jobs),
+        place,
+        watches,
+    };
+    Ok((store, lanes))
+}
+
+fn guarantees(facts: &Facts, place: &Place) -> Guarantees {
+    let address = &place.address;
+    if !facts.has_fsync {
+        tracing::warn!(store = %address, "the server runs with fsync = off: a loss of power loses claims and outcomes");
+    }
+    let lossy_failover = facts.may_fail_over_with_loss();
+    if lossy_failover {
+        tracing::warn!(
+            store = %address,
+            "the server has standbys that commits do not wait for: promoted, they lack what they were not sent yet; \
+             set synchronous_standby_names"
+        );
+    }
+    Guarantees {
+        survives_process: true,
+        survives_power: facts.has_fsync,
+        lossy_failover,
+        shared: true,
+    }
+}
+
+impl Store for Postgres {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        let asked: Vec<_> = claims
+            .iter()
+            .map(|claim| self.submit(Ask::Claim(claim.clone())))
+            .collect();
+        let mut verdicts = Vec::with_capacity(claims.len());
+        for asked in asked {
+            verdicts.push(match asked {
+                Err(error) => Err(error),
+                Ok(answered) => match answered.await {
+                    Ok(Ok(Reply::Verdict(verdict))) => Ok(verdict),
+                    Ok(Ok(Reply::Settled(_) | Reply::Erased(_) | Reply::Aged)) => Err(mixed_up()),
+                    Ok(Err(error)) => Err(error),
+                    Err(_) => Err(closed()),
+                },
+            });
+        }
+        Ok(verdicts)
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        self.ask_settled(Ask::Settle(id, fence, end.sealed(id)))
+            .await
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        self.ask_settled(Ask::Renew(id, fence, lease)).await
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        self.desk.read(id).await
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        self.desk.list(query).await
+    }
+
+    async fn erase(&self, id: RecordId) -> Result<Erased> {
+        match self.ask(Ask::Erase(id)).await? {
+            Reply::Erased(erased) => Ok(erased),
+            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
+        }
+    }
+
+    /// What has ended is counted in a sample where there are more than a million records.
+    async fn census(&self) -> Result<Census> {
+        self.desk.census().await
+    }
+
+    async fn sweep(&self, at_most: u32) -> Result<u32> {
+        self.desk.sweep(at_most).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        Some(self.watches.watch(id))
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+}

@@ -1,0 +1,197 @@
+//! `postgres://…`, read: where the server is, which schema, how much its certificate is checked.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use percent_encoding::percent_decode_str;
+use refrain::{Error, ErrorKind, Result};
+use tokio_postgres::{
+    Config,
+    config::{Host, SslMode, TargetSessionAttrs},
+};
+
+/// The schema where none is named.
+const SCHEMA: &str = "refrain";
+/// What is left for the names that are made of it, of the 63 bytes that PostgreSQL takes.
+const SCHEMA_BYTES_MAX: usize = 48;
+/// How long a server may take until it lets a client in, unless the address says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a store is.
+#[derive(Clone)]
+pub(super) struct Address {
+    pub(super) config: Config,
+    pub(super) schema: String,
+    pub(super) trust: Trust,
+    /// Of `trust`, where other authorities than the system's are to be trusted.
+    pub(super) roots: Option<PathBuf>,
+    /// How long connecting may take in all.
+    pub(super) connect_timeout: Duration,
+}
+
+/// How much of the server's certificate is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Nothing: nobody can listen in, but anybody can pretend to be the server.
+    Anybody,
+    /// Who signed it.
+    Authority,
+    /// Who signed it, and for whom.
+    Full,
+}
+
+impl Address {
+    pub(super) fn parse(address: &str) -> Result<Self> {
+        let (front, query) = address.split_once('?').unwrap_or((address, ""));
+        let mut parts = Parts::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            parts.take(pair)?;
+        }
+        let rest = match parts.rest.is_empty() {
+            true => front.to_owned(),
+            false => format!("{front}?{}", parts.rest.join("&")),
+        };
+        let config: Config = rest.parse().map_err(|error| unreadable(&error))?;
+        parts.into_address(config)
+    }
+
+    /// The schema as SQL writes it.
+    pub(super) fn quoted_schema(&self) -> String {
+        format!("\"{}\"", self.schema)
+    }
+
+    /// Where settlements are told. The schema has no quote in it.
+    pub(super) fn channel(&self) -> String {
+        format!("refrain_{}", self.schema)
+    }
+}
+
+/// What is picked out of the query part.
+#[derive(Default)]
+struct Parts {
+    schema: Option<String>,
+    mode: Option<SslMode>,
+    trust: Option<Trust>,
+    roots: Option<PathBuf>,
+    /// For the driver.
+    rest: Vec<String>,
+}
+
+impl Parts {
+    fn take(&mut self, pair: &str) -> Result<()> {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_decode_str(value).decode_utf8_lossy();
+        match name {
+            "schema" => self.schema = Some(checked_schema(&value)?),
+            "sslmode" => {
+                let (mode, trust) = ssl_mode(&value)?;
+                (self.mode, self.trust) = (Some(mode), trust);
+            }
+            "sslrootcert" => self.roots = Some(PathBuf::from(&*value)),
+            _ => self.rest.push(pair.to_owned()),
+        }
+        Ok(())
+    }
+
+    fn into_address(self, mut config: Config) -> Result<Address> {
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            let message = "the address names no host; write postgres://USER@HOST/DATABASE, \
+                           or ?host=/var/run/postgresql for a socket";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        // Of several servers the one that takes writes: a standby lags behind.
+        if config.get_hosts().len().max(config.get_hostaddrs().len()) > 1 {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        config.ssl_mode(self.mode.unwrap_or(SslMode::Prefer));
+        if config.get_application_name().is_none() {
+            config.application_name("refrain");
+        }
+        let connect_timeout = config.get_connect_timeout().copied();
+        let connect_timeout = connect_timeout.filter(|timeout| !timeout.is_zero());
+        // As the command-line tools have it: with an authority named, even `require` checks against it.
+        let asked = self.roots.is_some() && self.mode == Some(SslMode::Require);
+        let weakest = if asked {
+            Trust::Authority
+        } else {
+            Trust::Anybody
+        };
+        Ok(Address {
+            config,
+            schema: self.schema.unwrap_or_else(|| SCHEMA.into()),
+            trust: self.trust.unwrap_or(weakest),
+            roots: self.roots.filter(|path| path.as_os_str() != "system"),
+            connect_timeout: connect_timeout.unwrap_or(CONNECT_TIMEOUT),
+        })
+    }
+}
+
+/// Without the password, which messages must not show.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.config;
+        f.write_str("postgres://")?;
+        if let Some(user) = config.get_user() {
+            write!(f, "{user}@")?;
+        }
+        for (number, host) in config.get_hosts().iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            match host {
+                Host::Tcp(name) => write!(f, "{comma}{name}")?,
+                #[cfg(unix)]
+                Host::Unix(path) => write!(f, "{comma}{}", path.display())?,
+            }
+            let ports = config.get_ports();
+            if let Some(port) = ports.get(number).or_else(|| ports.first()) {
+                write!(f, ":{port}")?;
+            }
+        }
+        write!(f, "/{}", config.get_dbname().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} schema {}", self.schema)
+    }
+}
+
+/// What `sslmode` means; the driver itself knows the first three.
+fn ssl_mode(text: &str) -> Result<(SslMode, Option<Trust>)> {
+    Ok(match text {
+        "disable" => (SslMode::Disable, None),
+        "prefer" => (SslMode::Prefer, None),
+        "require" => (SslMode::Require, None),
+        "verify-ca" => (SslMode::Require, Some(Trust::Authority)),
+        "verify-full" => (SslMode::Require, Some(Trust::Full)),
+        other => {
+            let message = format!(
+                "sslmode={other} is not known; write disable, prefer, require, verify-ca or verify-full"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+    })
+}
+
+/// Plain names only: they stand in statements, and in what a DBA reads.
+fn checked_schema(name: &str) -> Result<String> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let starts = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+    let fits = (1..=SCHEMA_BYTES_MAX).contains(&name.len()) && !name.starts_with("pg_");
+    if starts && fits && name.bytes().all(is_plain) {
+        return Ok(name.into());
+    }
+    let message = format!(
+        "schema={name} is no name that Refrain takes; write lower-case letters, digits and _, \
+         beginning with a letter, at most {SCHEMA_BYTES_MAX} of them, not pg_…"
+    );
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+fn unreadable(error: &tokio_postgres::Error) -> Error {
+    let why = super::trouble::words(error);
+    let message = format!(
+        "the address of the PostgreSQL store cannot be read: {why}; \
+         write postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&sslmode=verify-full"
+    );
+    Error::new(ErrorKind::Invalid, message)
+}

@@ -1,0 +1,309 @@
+//! Connections: made, checked, set up, and made again when they break.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use refrain::{Error, ErrorKind, Result};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, timeout},
+};
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+
+use super::{address::Address, sql::Sql, tls, trouble};
+
+/// The server gives up on a statement behind that, we on an answer a little later.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long a row may be held by somebody else's transaction.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// The oldest server whose statements we use.
+const VERSION_MIN: i32 = 130_000;
+/// Pauses between two tries to connect; in between everybody is told at once that there is no server.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What all connections of a store have in common.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) address: Address,
+    pub(super) tls: tls::Tls,
+    pub(super) sql: Sql,
+    /// The highest that any connection has met.
+    epoch: AtomicU32,
+}
+
+impl Place {
+    pub(super) fn new(address: Address) -> Result<Self> {
+        let tls = tls::Tls::new(&address)?;
+        let sql = Sql::new(&address);
+        Ok(Self {
+            address,
+            tls,
+            sql,
+            epoch: AtomicU32::new(1),
+        })
+    }
+
+    /// Part of every fence. Above that of every server that this one took over from.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Looks which epoch the server behind this connection is in.
+    pub(super) async fn learn_epoch(&self, client: &Client) -> Result<u32, tokio_postgres::Error> {
+        let epoch = epoch(client, &self.sql).await?;
+        self.epoch.fetch_max(epoch, Ordering::Relaxed);
+        Ok(epoch)
+    }
+
+    /// A connection to a server that takes writes. Messages that nobody asked for go to `heard`.
+    pub(super) async fn connect(
+        &self,
+        heard: impl FnMut(AsyncMessage) + Send + 'static,
+    ) -> Result<(Wire, Facts)> {
+        let connecting = self.address.config.connect(self.tls.clone());
+        let connected = timeout(self.address.connect_timeout, connecting).await;
+        let connected = connected.map_err(|_| self.silent())?;
+        let (client, connection) =
+            connected.map_err(|error| trouble::at_start(&error, &self.address))?;
+        let task = tokio::spawn(drive(connection, heard)).abort_handle();
+        let wire = Wire { client, task };
+        let facts = timeout(ANSWER_TIMEOUT, self.set_up(&wire.client)).await;
+        let facts = facts.map_err(|_| self.silent())??;
+        Ok((wire, facts))
+    }
+
+    async fn set_up(&self, client: &Client) -> Result<Facts> {
+        let failed = |error| trouble::at_start(&error, &self.address);
+        let row = client.query_one(FACTS, &[]).await.map_err(failed)?;
+        let get = |place| row.try_get::<_, String>(place);
+        let facts = Facts {
+            is_standby: row.try_get(0).map_err(failed)?,
+            is_read_only: row.try_get(1).map_err(failed)?,
+            has_fsync: row.try_get(2).map_err(failed)?,
+            synchronous_commit: get(3).map_err(failed)?,
+            synchronous_standbys: get(4).map_err(failed)?,
+            replicas: row.try_get(5).map_err(failed)?,
+            version: row.try_get(6).map_err(failed)?,
+        };
+        self.check(&facts)?;
+        client
+            .batch_execute(&facts.settings())
+            .await
+            .map_err(failed)?;
+        Ok(facts)
+    }
+
+    fn check(&self, facts: &Facts) -> Result<()> {
+        let address = &self.address;
+        let message = if facts.version < VERSION_MIN {
+            format!(
+                "{address}: the server is PostgreSQL {}; Refrain needs 13 or newer",
+                facts.version / 10_000
+            )
+        } else if facts.is_standby {
+            format!(
+                "{address}: the server is a standby, which lags behind and takes no writes; \
+                 name the primary, or all servers with commas: the one that takes writes is used"
+            )
+        } else if facts.is_read_only {
+            format!(
+                "{address}: the server is read-only; \
+                 ALTER ROLE or ALTER DATABASE … SET default_transaction_read_only = off, or name another one"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    fn silent(&self) -> Error {
+        let message = format!(
+            "{}: no answer in time; check host, port and what stands between",
+            self.address
+        );
+        Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// A connection, which ends with this.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) client: Client,
+    task: AbortHandle,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // At once, and not when the server has answered what nobody waits for any more.
+        self.task.abort();
+    }
+}
+
+async fn drive(
+    mut connection: Connection<Socket, tls::Stream>,
+    mut heard: impl FnMut(AsyncMessage),
+) {
+    while let Some(Ok(message)) =
+        std::future::poll_fn(|context| connection.poll_message(context)).await
+    {
+        heard(message);
+    }
+}
+
+const FACTS: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool, \
+     current_setting('fsync')::bool, current_setting('synchronous_commit'), \
+     current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), \
+     current_setting('server_version_num')::int4";
+
+/// What a server is, as it says itself.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    is_standby: bool,
+    is_read_only: bool,
+    pub(super) has_fsync: bool,
+    synchronous_commit: String,
+    synchronous_standbys: String,
+    replicas: i64,
+    version: i32,
+}
+
+impl Facts {
+    /// Whether a standby that may lag behind is attached: promoted, it lacks what it had not been sent.
+    pub(super) fn may_fail_over_with_loss(&self) -> bool {
+        self.replicas > 0 && self.synchronous_standbys.is_empty()
+    }
+
+    /// Index plans, because a plan made for an empty table would scan it for ever after;
+    /// commits that wait for the disk, because a claim that is answered must stand.
+    fn settings(&self) -> String {
+        let waits = match &*self.synchronous_commit {
+            "off" | "local" => "on",
+            other => other,
+        };
+        format!(
+            "SET synchronous_commit = {waits};
+             SET statement_timeout = {}; SET lock_timeout = {};
+             SET idle_in_transaction_session_timeout = {};
+             SET default_transaction_isolation = 'read committed'; SET search_path = '';
+             SET plan_cache_mode = force_generic_plan; SET jit = off;
+             SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+             SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning",
+            STATEMENT_TIMEOUT.as_millis(),
+            LOCK_TIMEOUT.as_millis(),
+            (ANSWER_TIMEOUT * 2).as_millis(),
+        )
+    }
+}
+
+/// The statements that one kind of work needs, prepared on its connection.
+pub(super) trait Prepared: Sized + Send + Sync + 'static {
+    fn prepare(
+        client: &Client,
+        sql: &Sql,
+    ) -> impl Future<Output = Result<Self, tokio_postgres::Error>> + Send;
+}
+
+/// A connection with its statements.
+#[derive(Debug)]
+pub(super) struct Session<P> {
+    pub(super) wire: Wire,
+    pub(super) statements: P,
+    /// Part of every fence that is granted over this connection.
+    pub(super) epoch: u32,
+}
+
+/// One kind of work's connection: there, or made when it is needed.
+#[derive(Debug)]
+pub(super) struct Link<P> {
+    place: Arc<Place>,
+    session: Option<Arc<Session<P>>>,
+    /// Until when nobody tries to connect, and why not.
+    resting: Option<(Instant, String)>,
+    pause: Duration,
+}
+
+impl<P: Prepared> Link<P> {
+    pub(super) fn new(place: Arc<Place>) -> Self {
+        Self {
+            place,
+            session: None,
+            resting: None,
+            pause: PAUSE_FIRST,
+        }
+    }
+
+    /// The connection, new if need be.
+    ///
+    /// # Errors
+    /// When there is none to be had: at once, if that was found out just before.
+    pub(super) async fn session(&mut self) -> Result<Arc<Session<P>>> {
+        if let Some(session) = &self.session
+            && !session.wire.client.is_closed()
+        {
+            return Ok(session.clone());
+        }
+        self.session = None;
+        let now = tokio::time::Instant::now();
+        if let Some((until, why)) = &self.resting
+            && now < *until
+        {
+            return Err(Error::new(ErrorKind::Unavailable, why.clone()));
+        }
+        match self.connect().await {
+            Ok(session) => {
+                (self.resting, self.pause) = (None, PAUSE_FIRST);
+                Ok(self.session.insert(Arc::new(session)).clone())
+            }
+            Err(error) => {
+                let until = tokio::time::Instant::now() + self.pause;
+                self.resting = Some((until, error.to_string()));
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+                // While it runs it is the store that cannot be had, whatever the reason.
+                Err(Error::new(ErrorKind::Unavailable, error.to_string()))
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Session<P>> {
+        let (wire, _) = self.place.connect(|_| ()).await?;
+        let failed = |error| trouble::at_start(&error, &self.place.address);
+        let prepared = async {
+            let epoch = self.place.learn_epoch(&wire.client).await?;
+            Ok((epoch, P::prepare(&wire.client, &self.place.sql).await?))
+        };
+        let prepared = timeout(ANSWER_TIMEOUT, prepared).await;
+        let (epoch, statements) = prepared.map_err(|_| self.place.silent())?.map_err(failed)?;
+        Ok(Session {
+            wire,
+            statements,
+            epoch,
+        })
+    }
+
+    /// The connection is of no use any more.
+    pub(super) fn drop_session(&mut self) {
+        self.session = None;
+    }
+}
+
+/// Above that of every server that this one took over from: the number of its history, as far as it tells.
+async fn epoch(client: &Client, sql: &Sql) -> Result<u32, tokio_postgres::Error> {
+    let known: i32 = client.query_one_scalar(&sql.epoch, &[]).await?;
+    // Not every server that speaks this protocol has a log of its own.
+    let timeline = client.query_one_scalar::<i32, _>(TIMELINE, &[]).await;
+    let timeline = timeline.unwrap_or(known);
+    if timeline > known {
+        client.execute(&sql.raise_epoch, &[&timeline]).await?;
+    }
+    Ok(known.max(timeline).cast_unsigned())
+}
+
+const TIMELINE: &str =
+    "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int4";

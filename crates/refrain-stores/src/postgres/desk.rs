@@ -1,0 +1,326 @@
+//! The desk: reads, lists, counts and sweeps, on a connection of their own.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{
+    Error, ErrorKind, RecordId, Result,
+    clock::Timestamp,
+    record::{Claimant, Fence, Hold, Reason, Record, State},
+    store::{Census, LIST_MAX, Page, Query, Reading, StateName},
+};
+use tokio::{
+    runtime::Handle,
+    sync::Mutex,
+    time::{sleep, timeout},
+};
+use tokio_postgres::{Client, Row, Statement, types::ToSql};
+
+use super::{
+    Time,
+    careful::aged,
+    connect::{ANSWER_TIMEOUT, Link, Place, Prepared, Session},
+    quick::session_silent,
+    rows::{self, Id},
+    sql::Sql,
+    trouble::Trouble,
+};
+
+/// A page's outcomes take no more than this, roughly.
+const PAGE_BYTES_MAX: i64 = 64 << 20;
+/// How many records one statement sweeps: few enough that nobody waits long for what it holds.
+const SWEEP_BATCH: i32 = 1_000;
+/// Between two of them everybody else has the server for as long as the last one took, and no longer than this.
+const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Over so many records those that have ended are counted in a sample.
+const COUNTED_MAX: i64 = 1_000_000;
+const SAMPLE: f64 = 100_000.0;
+
+/// Answers operators, and the engine's own care.
+#[derive(Debug)]
+pub(super) struct Desk {
+    place: Arc<Place>,
+    link: Arc<Mutex<Link<Statements>>>,
+    /// Where connections live.
+    runtime: Handle,
+    time: Time,
+}
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    peek: Statement,
+}
+
+impl Prepared for Statements {
+    async fn prepare(client: &Client, sql: &Sql) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            peek: client.prepare(&sql.peek).await?,
+        })
+    }
+}
+
+impl Desk {
+    pub(super) fn new(place: Arc<Place>, runtime: Handle, time: Time) -> Self {
+        let link = Arc::new(Mutex::new(Link::new(place.clone())));
+        Self {
+            place,
+            link,
+            runtime,
+            time,
+        }
+    }
+
+    pub(super) async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        let now = self.time.now();
+        let ids = vec![Id(id.0)];
+        let rows = self.ask(None, &[&now, &ids]).await?;
+        match rows.first() {
+            None => Ok(None),
+            Some(row) => reading(row, Some(id)),
+        }
+    }
+
+    pub(super) async fn list(&self, query: &Query) -> Result<Page> {
+        let limit = query.limit.clamp(1, LIST_MAX) as usize;
+        let mut readings = Vec::new();
+        let mut after = query.after;
+        loop {
+            let Some(from) = after.map_or(Some([0; 16]), next_id) else {
+                return Ok(Page {
+                    readings,
+                    next: None,
+                });
+            };
+            let rows = self.page(query.state, from, limit + 1).await?;
+            let is_last = rows.is_empty();
+            for row in &rows {
+                if readings.len() == limit {
+                    return Ok(Page {
+                        readings,
+                        next: after,
+                    });
+                }
+                after = Some(rows::id(row)?);
+                readings.extend(listed(row, query.state)?);
+            }
+            if is_last {
+                return Ok(Page {
+                    readings,
+                    next: None,
+                });
+            }
+        }
+    }
+
+    /// Rows from this identity on that may be in that state.
+    async fn page(
+        &self,
+        state: Option<StateName>,
+        from: [u8; 16],
+        limit: usize,
+    ) -> Result<Vec<Row>> {
+        let sql = &self.place.sql;
+        let text = match state {
+            None => &sql.list,
+            Some(StateName::InFlight | StateName::Indeterminate) => &sql.list_open,
+            Some(StateName::Completed) => &sql.list_completed,
+            Some(StateName::Tombstone) => &sql.list_tombstones,
+        };
+        let (now, from) = (self.time.now(), Id(from));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.query(text, &[&now, &from, &limit, &PAGE_BYTES_MAX])
+            .await
+    }
+
+    pub(super) async fn census(&self) -> Result<Census> {
+        let now = self.time.now();
+        let sql = &self.place.sql;
+        let mut census = Census::default();
+        for row in self.query(&sql.count_open, &[&now]).await? {
+            count(&mut census, &row)?;
+        }
+        let estimate: i64 = self
+            .one(&sql.estimate, &[])
+            .await?
+            .try_get(0)
+            .map_err(failed)?;
+        let (text, scale) = match estimate <= COUNTED_MAX {
+            true => (&sql.count_ended, 1.0),
+            false => (&sql.sample_ended, estimate as f64 / SAMPLE),
+        };
+        let percent = (100.0 / scale) as f32;
+        let ended = match estimate <= COUNTED_MAX {
+            true => self.one(text, &[]).await?,
+            false => self.one(text, &[&percent]).await?,
+        };
+        let counted = |place| ended.try_get::<_, i64>(place).map_err(failed);
+        census.completed = scaled(counted(0)?, scale);
+        census.tombstones = scaled(counted(1)?, scale);
+        Ok(census)
+    }
+
+    pub(super) async fn sweep(&self, at_most: u32) -> Result<u32> {
+        let sql = &self.place.sql;
+        let mut swept = 0;
+        for text in [&sql.sweep_completed, &sql.sweep_tombstones] {
+            while swept < at_most {
+                let room = i32::try_from(at_most - swept).unwrap_or(i32::MAX);
+                let batch = room.min(SWEEP_BATCH);
+                let (now, asked) = (self.time.now(), tokio::time::Instant::now());
+                let row = self.one(text, &[&now, &batch]).await?;
+                let gone: i64 = row.try_get(0).map_err(failed)?;
+                swept += u32::try_from(gone).unwrap_or(0);
+                if gone < i64::from(batch) {
+                    break;
+                }
+                sleep(asked.elapsed().min(SWEEP_PAUSE_MAX)).await;
+            }
+        }
+        Ok(swept)
+    }
+
+    async fn query(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        self.ask(Some(text), parameters).await
+    }
+
+    async fn one(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
+        let mut rows = self.query(text, parameters).await?;
+        rows.pop().ok_or_else(|| {
+            let message = "PostgreSQL gave no row where there must be one";
+            Error::new(ErrorKind::Unavailable, message)
+        })
+    }
+
+    /// Asks with this text, or for a record if there is none; once more if the connection broke:
+    /// everything here can be asked twice.
+    async fn ask(
+        &self,
+        text: Option<&str>,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let mut lost = None;
+        for _ in 0..2 {
+            let session = self.session().await?;
+            let client = &session.wire.client;
+            let asked = async {
+                match text {
+                    Some(text) => client.query(text, parameters).await,
+                    None => client.query(&session.statements.peek, parameters).await,
+                }
+            };
+            let answered = timeout(ANSWER_TIMEOUT, asked).await;
+            let trouble = match answered {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => Trouble::from(error),
+                Err(_) => Trouble::Lost(session_silent()),
+            };
+            match trouble {
+                Trouble::Refused(error) => return Err(error),
+                Trouble::Lost(error) => {
+                    self.link.lock().await.drop_session();
+                    lost = Some(error);
+                }
+            }
+        }
+        Err(lost.unwrap_or_else(session_silent))
+    }
+
+    /// Made on the store's own runtime, because callers' runtimes come and go.
+    async fn session(&self) -> Result<Arc<Session<Statements>>> {
+        let link = self.link.clone();
+        let connecting = self
+            .runtime
+            .spawn(async move { link.lock().await.session().await });
+        connecting.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the PostgreSQL store is closed")
+}
+
+fn failed(error: tokio_postgres::Error) -> Error {
+    Trouble::from(error).into_error()
+}
+
+fn scaled(count: i64, scale: f64) -> u64 {
+    (count as f64 * scale) as u64
+}
+
+/// The identity behind this one.
+fn next_id(id: RecordId) -> Option<[u8; 16]> {
+    let number = u128::from_be_bytes(id.0).checked_add(1)?;
+    Some(number.to_be_bytes())
+}
+
+/// A row as it is by now; `None` where time has taken it away.
+fn reading(row: &Row, asked: Option<RecordId>) -> Result<Option<Reading>> {
+    let id = rows::id(row)?;
+    if asked.is_some_and(|asked| asked != id) {
+        let message = format!("another record than {id} was asked for");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let now: i64 = row.try_get(20).map_err(failed)?;
+    let now = Timestamp(now.cast_unsigned());
+    let record = aged(rows::read(row)?.record, now);
+    Ok(record.map(|record| Reading { id, record, now }))
+}
+
+/// As [`reading`], but one damaged record must not hide the others; asked for by itself it answers with its error.
+fn listed(row: &Row, state: Option<StateName>) -> Result<Option<Reading>> {
+    let reading = match reading(row, None) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            tracing::warn!(%error, "a record is left out of a list");
+            None
+        }
+        reading => reading?,
+    };
+    let fits = |name| state.is_none_or(|state| state == name);
+    Ok(reading.filter(|reading| fits(reading.record.state.name())))
+}
+
+/// Counts open records that are alike, as time has made them.
+fn count(census: &mut Census, row: &Row) -> Result<()> {
+    let get = |place| row.try_get::<_, Option<i16>>(place).map_err(failed);
+    let flag = |place| row.try_get::<_, Option<bool>>(place).map_err(failed);
+    let alike: i64 = row.try_get(4).map_err(failed)?;
+    let alike = u64::try_from(alike).unwrap_or(0);
+    let guarantee = get(1)?.and_then(rows::guarantee);
+    let (Some(state), Some(guarantee)) = (get(0)?, guarantee) else {
+        census.unreadable += alike;
+        return Ok(());
+    };
+    let (may_run_again, is_lapsed) = (flag(2)?.unwrap_or(false), flag(3)?.unwrap_or(false));
+    let hold = Hold {
+        fence: Fence {
+            epoch: 0,
+            counter: 0,
+            nonce: 0,
+        },
+        claimant: Claimant::default(),
+        guarantee,
+        attempts: 1,
+        attempts_max: if may_run_again { 2 } else { 1 },
+        settle_after: Duration::ZERO,
+        settles: Timestamp(0),
+    };
+    let state = match state {
+        rows::IN_FLIGHT => State::InFlight {
+            hold,
+            lease_ends: Timestamp(if is_lapsed { 0 } else { 2 }),
+        },
+        _ => State::Indeterminate {
+            hold,
+            reason: Reason::Lapsed,
+        },
+    };
+    let record = Record {
+        fingerprint: refrain::Fingerprint::default(),
+        credential: None,
+        state,
+    };
+    match aged(record, Timestamp(1)).map(|record| record.state.name()) {
+        Some(StateName::InFlight) => census.in_flight += alike,
+        _ => census.indeterminate += alike,
+    }
+    Ok(())
+}

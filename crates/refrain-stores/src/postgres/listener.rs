@@ -1,0 +1,68 @@
+//! Hears of settlements by other processes, and wakes who waits for them here.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{Result, store::Watches};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+use tokio_postgres::AsyncMessage;
+
+use super::{
+    careful::from_uuid_text,
+    connect::{ANSWER_TIMEOUT, Place, Wire},
+    trouble,
+};
+
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How often the connection is looked at while nothing is heard.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Listens for as long as the store lives. What is missed while there is no connection is made up for by polling.
+pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) {
+    let over = over.notified();
+    tokio::pin!(over);
+    let listening = async {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            match listen(&place, watches.clone()).await {
+                Ok(wire) => {
+                    pause = PAUSE_FIRST;
+                    // Whatever happened since the last connection.
+                    watches.all_settled();
+                    while !wire.client.is_closed() {
+                        sleep(LOOK_EVERY).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "settlements by other processes are not heard; they are polled for");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = &mut over => {}
+        () = listening => {}
+    }
+}
+
+async fn listen(place: &Place, watches: Watches) -> Result<Wire> {
+    let heard = move |message| {
+        if let AsyncMessage::Notification(told) = message
+            && let Some(id) = from_uuid_text(told.payload())
+        {
+            watches.settled(id);
+        }
+    };
+    let (wire, _) = place.connect(heard).await?;
+    let listening = wire.client.batch_execute(&place.sql.listen);
+    match timeout(ANSWER_TIMEOUT, listening).await {
+        Ok(Ok(())) => Ok(wire),
+        Ok(Err(error)) => Err(trouble::at_start(&error, &place.address)),
+        Err(_) => Err(super::quick::session_silent()),
+    }
+}

@@ -1,0 +1,211 @@
+//! The quick lane: claims of new keys and completions of what is in flight, many of them in one statement and one commit.
+//!
+//! Whatever that statement does not settle goes on to the careful lane: nothing was done about it.
+
+use std::collections::{HashMap, HashSet};
+
+use refrain::{
+    Fence, RecordId, Settlement,
+    record::{Grant, Reply, Settled, Verdict},
+    store::Watches,
+};
+use tokio::{
+    sync::mpsc::{Receiver, Sender},
+    time::timeout,
+};
+use tokio_postgres::{Client, Statement, types::ToSql};
+
+use super::{
+    Time,
+    careful::hand_over,
+    connect::{ANSWER_TIMEOUT, Link, Prepared, Session},
+    job::{Ask, Job, refuse_all},
+    rows::{Claims, Completions, Id},
+    sql::Sql,
+    trouble::Trouble,
+};
+
+/// How many travel together, and with how many bytes of outcomes.
+pub(super) const BATCH_MAX: usize = 512;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// The statements of this lane.
+#[derive(Debug)]
+pub(super) struct Quick {
+    claim: Statement,
+    complete: Statement,
+    both: Statement,
+}
+
+impl Prepared for Quick {
+    async fn prepare(client: &Client, sql: &Sql) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            claim: client.prepare(&sql.claim).await?,
+            complete: client.prepare(&sql.complete).await?,
+            both: client.prepare(&sql.claim_and_complete).await?,
+        })
+    }
+}
+
+/// One writer: takes jobs as they come, as many at once as there are.
+pub(super) struct Lane {
+    pub(super) link: Link<Quick>,
+    pub(super) careful: Sender<Job>,
+    pub(super) watches: Watches,
+    pub(super) time: Time,
+    /// Which handle this is.
+    pub(super) node: i64,
+}
+
+impl Lane {
+    /// Ends when nobody can ask any more.
+    pub(super) async fn run(mut self, mut jobs: Receiver<Job>) {
+        let mut waiting = Vec::new();
+        loop {
+            if waiting.is_empty() && jobs.recv_many(&mut waiting, BATCH_MAX).await == 0 {
+                return;
+            }
+            let (batch, others) = pick(&mut waiting);
+            if !batch.is_empty() {
+                self.work(batch).await;
+            }
+            // Behind the batch: of two that want the same record the first one comes first.
+            others
+                .into_iter()
+                .for_each(|job| hand_over(&self.careful, job));
+        }
+    }
+
+    async fn work(&mut self, mut batch: Vec<Job>) {
+        for is_repeated in [false, true] {
+            let session = match self.link.session().await {
+                Ok(session) => session,
+                Err(error) => return refuse_all(batch, &error),
+            };
+            let sent = timeout(ANSWER_TIMEOUT, self.send(&session, &batch)).await;
+            match sent.unwrap_or_else(|_| Err(Trouble::Lost(session_silent()))) {
+                Ok(done) => return self.answer(batch, &done),
+                // Nothing was done. One of them may be to blame: there they get on by themselves.
+                Err(Trouble::Refused(_)) => {
+                    return batch
+                        .into_iter()
+                        .for_each(|job| hand_over(&self.careful, job));
+                }
+                Err(Trouble::Lost(error)) => {
+                    self.link.drop_session();
+                    // Asked once more: the same claimant is granted the same, the same completion stands.
+                    batch.iter_mut().for_each(|job| job.is_repeated = true);
+                    if is_repeated {
+                        return refuse_all(batch, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was granted, with its fence, and what was completed, without.
+    async fn send(
+        &self,
+        session: &Session<Quick>,
+        batch: &[Job],
+    ) -> Result<HashMap<RecordId, Option<Fence>>, Trouble> {
+        let (mut claims, mut completions) = (Claims::default(), Completions::default());
+        let mut nonces = HashMap::new();
+        for job in batch {
+            match &job.ask {
+                Ask::Claim(claim) => {
+                    let nonce = rand::random();
+                    nonces.insert(claim.id, nonce);
+                    claims.push(claim, nonce);
+                }
+                Ask::Settle(
+                    id,
+                    fence,
+                    Settlement::Complete {
+                        outcome,
+                        retention,
+                        remember,
+                    },
+                ) => completions.push(*id, *fence, outcome, *retention, *remember),
+                _ => {}
+            }
+        }
+        let (now, epoch) = (self.time.now(), session.epoch.cast_signed());
+        let head: [&(dyn ToSql + Sync); 3] = [&now, &epoch, &self.node];
+        let (claimed, completed) = (claims.parameters(), completions.parameters());
+        let statements = &session.statements;
+        let (statement, parameters) = match (claims.ids.is_empty(), completions.ids.is_empty()) {
+            (false, true) => (&statements.claim, [&head[..], &claimed].concat()),
+            (true, _) => (&statements.complete, [&head[..1], &completed].concat()),
+            (false, false) => (&statements.both, [&head[..], &claimed, &completed].concat()),
+        };
+        let rows = session.wire.client.query(statement, &parameters).await?;
+        let mut done = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let id = RecordId(row.try_get::<_, Id>(0)?.0);
+            let counter: Option<i64> = row.try_get(1)?;
+            let fence = counter.map(|counter| Fence {
+                epoch: session.epoch,
+                counter: counter.cast_unsigned(),
+                nonce: nonces.get(&id).copied().unwrap_or_default(),
+            });
+            done.insert(id, fence);
+        }
+        Ok(done)
+    }
+
+    fn answer(&self, batch: Vec<Job>, done: &HashMap<RecordId, Option<Fence>>) {
+        for job in batch {
+            match done.get(&job.id()) {
+                Some(Some(fence)) => {
+                    let (fence, attempt) = (*fence, 1);
+                    let grant = Grant { fence, attempt };
+                    job.answer(Ok(Reply::Verdict(Verdict::Granted(grant))));
+                }
+                Some(None) => {
+                    self.watches.settled(job.id());
+                    job.answer(Ok(Reply::Settled(Settled::Applied)));
+                }
+                None => hand_over(&self.careful, job),
+            }
+        }
+    }
+}
+
+/// What goes into the next statement: each record once, in the order of identities, so that no two writers
+/// wait for each other in a circle. With it comes what is for the careful lane; what would be too much is left.
+fn pick(waiting: &mut Vec<Job>) -> (Vec<Job>, Vec<Job>) {
+    let (mut batch, mut others, mut left) = (Vec::with_capacity(waiting.len()), vec![], vec![]);
+    let mut ids = HashSet::with_capacity(waiting.len());
+    let mut bytes = 0;
+    for job in waiting.drain(..) {
+        if !job.is_wanted(ANSWER_TIMEOUT) {
+            job.refuse("the PostgreSQL store did not get to this claim in time");
+        } else if !is_quick(&job) || ids.contains(&job.id()) {
+            others.push(job);
+        } else if bytes > BATCH_BYTES_MAX {
+            left.push(job);
+        } else {
+            bytes += job.bytes();
+            ids.insert(job.id());
+            batch.push(job);
+        }
+    }
+    *waiting = left;
+    batch.sort_unstable_by_key(Job::id);
+    (batch, others)
+}
+
+fn is_quick(job: &Job) -> bool {
+    matches!(
+        job.ask,
+        Ask::Claim(_) | Ask::Settle(_, _, Settlement::Complete { .. })
+    )
+}
+
+pub(super) fn session_silent() -> refrain::Error {
+    refrain::Error::new(
+        refrain::ErrorKind::Unavailable,
+        "PostgreSQL gave no answer in time",
+    )
+}

@@ -1,0 +1,187 @@
+//! The tables: made on first use, by one process at a time, and written out for those who make them by hand.
+
+use refrain::{Error, ErrorKind, Result, Secret};
+use tokio_postgres::{Client, Transaction, error::SqlState};
+
+use super::{address::Address, trouble};
+
+/// What each version adds to the one before.
+const STEPS: [&str; 1] = [include_str!("../../sql/postgres-1.sql")];
+/// The version that this build reads and writes.
+pub(super) const VERSION: i32 = STEPS.len() as i32;
+
+/// Everything from nothing, for a DBA.
+pub(super) fn script(address: &Address) -> String {
+    let schema = address.quoted_schema();
+    let mut script = format!(
+        "-- The tables of Refrain's PostgreSQL store, version {VERSION}.\nBEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n"
+    );
+    for step in STEPS {
+        script.push('\n');
+        script.push_str(&step.replace("__schema__", &schema));
+    }
+    script.push_str("\nCOMMIT;\n");
+    script
+}
+
+/// Where the tables stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Version(i32),
+}
+
+/// Brings the tables to this build's version; answers which version they had, if any.
+pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Option<i32>> {
+    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let found = look(client, address).await?;
+    if found != Found::Version(VERSION) {
+        let transaction = client.transaction().await.map_err(failed)?;
+        migrate(&transaction, address).await?;
+        transaction.commit().await.map_err(failed)?;
+    }
+    check_rights(client, address).await?;
+    Ok(match found {
+        Found::Nothing => None,
+        Found::Version(version) => Some(version),
+    })
+}
+
+async fn look(client: &Client, address: &Address) -> Result<Found> {
+    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let schema = address.quoted_schema();
+    let tables = "SELECT n.nspname IS NOT NULL, m.oid IS NOT NULL, r.oid IS NOT NULL FROM (SELECT) one \
+         LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = $1 \
+         LEFT JOIN pg_catalog.pg_class m ON m.relnamespace = n.oid AND m.relname = 'meta' \
+         LEFT JOIN pg_catalog.pg_class r ON r.relnamespace = n.oid AND r.relname IN ('records', 'fences') \
+         LIMIT 1";
+    let row = client
+        .query_one(tables, &[&address.schema])
+        .await
+        .map_err(failed)?;
+    let get = |place| row.try_get::<_, bool>(place).map_err(failed);
+    match (get(1)?, get(2)?) {
+        (false, false) => return Ok(Found::Nothing),
+        (false, true) => {
+            return Err(foreign(
+                address,
+                "it has tables of these names, but no mark of Refrain's",
+            ));
+        }
+        (true, _) => {}
+    }
+    let marked = format!("SELECT product, version FROM {schema}.meta");
+    let rows = match client.query(&marked, &[]).await {
+        Ok(rows) => rows,
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            return Err(failed(error));
+        }
+        Err(error) => return Err(foreign(address, &trouble::words(&error))),
+    };
+    let read = rows.first().and_then(|row| {
+        let product: String = row.try_get(0).ok()?;
+        let version: i32 = row.try_get(1).ok()?;
+        (product == "refrain").then_some(version)
+    });
+    match read {
+        Some(version) if version > VERSION => {
+            let message = format!(
+                "{address}: the schema {schema} has version {version}, and this build knows version {VERSION}; \
+                 take a newer build of Refrain, or name another schema with ?schema="
+            );
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+        Some(version) if version > 0 => Ok(Found::Version(version)),
+        _ => Err(foreign(
+            address,
+            "its table `meta` does not say that it is Refrain's",
+        )),
+    }
+}
+
+fn foreign(address: &Address, why: &str) -> Error {
+    let schema = &address.schema;
+    let message = format!(
+        "{address}: the schema \"{schema}\" belongs to something else: {why}; name another schema with ?schema="
+    );
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// One process at a time; what another one has done meanwhile is not done again.
+async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
+    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended('refrain ' || $1, 0))";
+    // Others migrate for longer than a record is held.
+    transaction
+        .batch_execute("SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = '120s'")
+        .await
+        .map_err(failed)?;
+    transaction
+        .execute(lock, &[&address.schema])
+        .await
+        .map_err(failed)?;
+    let found = look(transaction.client(), address).await?;
+    let schema = address.quoted_schema();
+    let done = match found {
+        Found::Version(version) => version,
+        Found::Nothing => {
+            create_schema(transaction, address).await?;
+            0
+        }
+    };
+    let steps = STEPS.iter().skip(usize::try_from(done).unwrap_or(0));
+    for step in steps {
+        let step = step.replace("__schema__", &schema);
+        transaction.batch_execute(&step).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Only where there is none: asking for one that is there takes rights that nobody needs.
+async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
+    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let there = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
+    let there = transaction
+        .query_opt(there, &[&address.schema])
+        .await
+        .map_err(failed)?;
+    if there.is_none() {
+        let create = format!("CREATE SCHEMA {}", address.quoted_schema());
+        transaction.batch_execute(&create).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Found out at start-up, and not with the first claim.
+async fn check_rights(client: &Client, address: &Address) -> Result<()> {
+    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let schema = address.quoted_schema();
+    let rights = format!(
+        "SELECT has_table_privilege('{schema}.meta', 'SELECT') AND has_table_privilege('{schema}.meta', 'UPDATE') \
+         AND has_table_privilege('{schema}.records', 'SELECT') AND has_table_privilege('{schema}.records', 'INSERT') \
+         AND has_table_privilege('{schema}.records', 'UPDATE') AND has_table_privilege('{schema}.records', 'DELETE') \
+         AND has_sequence_privilege('{schema}.fences', 'USAGE')"
+    );
+    let has: bool = client
+        .query_one_scalar(&rights, &[])
+        .await
+        .map_err(failed)?;
+    if has {
+        return Ok(());
+    }
+    let user = address.config.get_user().unwrap_or("the user");
+    let database = address.config.get_dbname().unwrap_or(user);
+    let fix = trouble::rights(user, database, &address.schema);
+    let message = format!("{address}: {user} may not read and write the tables of {schema}; {fix}");
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// The key of the store's keyed digests.
+pub(super) async fn secret(client: &Client, address: &Address, sql: &str) -> Result<Secret> {
+    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let bytes: Vec<u8> = client.query_one_scalar(sql, &[]).await.map_err(failed)?;
+    let bytes: [u8; 32] = bytes
+        .try_into()
+        .map_err(|_| foreign(address, "its secret is not one of Refrain's"))?;
+    Ok(Secret::from(bytes))
+}

@@ -1,0 +1,229 @@
+//! Every statement that the store sends, with its schema written in.
+//!
+//! States and guarantees stand in the texts as numbers, so that partial indexes are found to fit.
+//! The first parameter of most is the time, which is null but in tests: then it is the database's clock.
+
+use super::address::Address;
+
+/// The statements of one store.
+#[derive(Debug)]
+pub(super) struct Sql {
+    /// New claims, and nothing where there is a record already.
+    pub(super) claim: String,
+    /// Completions of what is in flight under its fence, and nothing otherwise.
+    pub(super) complete: String,
+    /// Both in one.
+    pub(super) claim_and_complete: String,
+    /// Records as they are.
+    pub(super) peek: String,
+    /// Records, held until the transaction ends.
+    pub(super) hold: String,
+    /// The time once they are held, and fences.
+    pub(super) clock: String,
+    pub(super) insert: String,
+    pub(super) update: String,
+    pub(super) delete: String,
+    /// One claim, taken back under its fence.
+    pub(super) release: String,
+    pub(super) notify: String,
+    pub(super) listen: String,
+    /// Pages of records: all of them, what has not ended, the completed, the tombstones.
+    pub(super) list: String,
+    pub(super) list_open: String,
+    pub(super) list_completed: String,
+    pub(super) list_tombstones: String,
+    pub(super) count_open: String,
+    pub(super) count_ended: String,
+    pub(super) estimate: String,
+    pub(super) sample_ended: String,
+    pub(super) sweep_completed: String,
+    pub(super) sweep_tombstones: String,
+    pub(super) secret: String,
+    pub(super) epoch: String,
+    pub(super) raise_epoch: String,
+}
+
+/// What a row is read as; `rows.rs` reads them in this order.
+const COLUMNS: &str = "r.id, r.fingerprint, r.credential, r.state, r.fence_epoch, r.fence_counter, r.fence_nonce, \
+    r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.settles, r.lease_ends, r.reason, \
+    r.retention_ends, r.remember_ends, r.holder, r.waited, r.outcome";
+/// The same as they are written.
+const WRITTEN: &str = "id, fingerprint, credential, state, fence_epoch, fence_counter, fence_nonce, \
+    claimant, guarantee, attempts, attempts_max, settle_after, settles, lease_ends, reason, \
+    retention_ends, remember_ends, holder, waited, outcome";
+const ROWS: &str = "unnest($1::uuid[], $2::uuid[], $3::int8[], $4::int2[], $5::int4[], $6::int8[], $7::int4[], \
+    $8::int8[], $9::int2[], $10::int4[], $11::int4[], $12::int8[], $13::int8[], $14::int8[], $15::int2[], \
+    $16::int8[], $17::int8[], $18::int8[], $19::bool[], $20::bytea[])";
+/// The time, once for the whole statement.
+const NOW: &str = "coalesce($1::int8, floor(extract(epoch FROM clock_timestamp()) * 1000)::int8)";
+
+impl Sql {
+    pub(super) fn new(address: &Address) -> Self {
+        let schema = address.quoted_schema();
+        let channel = address.channel();
+        let (claim, complete) = (claim(&schema), |first| complete(&schema, first));
+        let ended = ended(&channel);
+        let both = complete(13);
+        Self {
+            claim_and_complete: format!(
+                "WITH granted AS ({claim}), ended AS ({both}) \
+                 SELECT id, fence_counter, NULL::text FROM granted \
+                 UNION ALL SELECT id, NULL, {ended} FROM ended"
+            ),
+            complete: format!(
+                "WITH ended AS ({}) SELECT id, NULL::int8, {ended} FROM ended",
+                complete(2)
+            ),
+            claim,
+            peek: format!(
+                "SELECT {COLUMNS}, c.now FROM (SELECT {NOW} AS now OFFSET 0) c, \
+                 unnest($2::uuid[]) a(id) JOIN {schema}.records r ON r.id = a.id"
+            ),
+            hold: format!(
+                "SELECT {COLUMNS} FROM {schema}.records r WHERE r.id = ANY($1::uuid[]) \
+                 ORDER BY r.id FOR UPDATE"
+            ),
+            clock: format!(
+                "SELECT {NOW}, ARRAY(SELECT nextval('{schema}.fences') FROM generate_series(1, $2::int4))"
+            ),
+            insert: format!(
+                "INSERT INTO {schema}.records ({WRITTEN}) SELECT * FROM {ROWS} a \
+                 ON CONFLICT (id) DO NOTHING RETURNING id"
+            ),
+            update: update(&schema),
+            delete: format!("DELETE FROM {schema}.records WHERE id = ANY($1::uuid[])"),
+            release: format!(
+                "DELETE FROM {schema}.records WHERE id = $1::uuid AND state = 1 AND fence_epoch = $2::int4 \
+                 AND fence_counter = $3::int8 AND fence_nonce = $4::int4"
+            ),
+            notify: format!("SELECT pg_notify('{channel}', a.id) FROM unnest($1::text[]) a(id)"),
+            listen: format!("LISTEN {channel}"),
+            list: list(&schema, "true"),
+            list_open: list(&schema, "r.state IN (1, 3)"),
+            list_completed: list(&schema, "r.state = 2 AND r.retention_ends > c.now"),
+            list_tombstones: list(
+                &schema,
+                "(r.state = 4 OR r.state = 2 AND r.retention_ends <= c.now)",
+            ),
+            count_open: count_open(&schema),
+            count_ended: format!(
+                "SELECT (SELECT count(*) FROM {schema}.records WHERE state = 2), \
+                 (SELECT count(*) FROM {schema}.records WHERE state = 4)"
+            ),
+            estimate: format!(
+                "SELECT reltuples::int8 FROM pg_catalog.pg_class WHERE oid = '{schema}.records'::regclass"
+            ),
+            sample_ended: format!(
+                "SELECT count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 4) \
+                 FROM {schema}.records TABLESAMPLE SYSTEM ($1::float4)"
+            ),
+            sweep_completed: sweep_completed(&schema),
+            sweep_tombstones: sweep_tombstones(&schema),
+            secret: format!("SELECT secret FROM {schema}.meta"),
+            epoch: format!("SELECT epoch FROM {schema}.meta"),
+            raise_epoch: format!("UPDATE {schema}.meta SET epoch = greatest(epoch, $1::int4)"),
+        }
+    }
+}
+
+/// $2 the epoch, $3 the handle, $4 to $12 the claims.
+fn claim(schema: &str) -> String {
+    format!(
+        "INSERT INTO {schema}.records AS r (id, fingerprint, credential, state, \
+             fence_epoch, fence_counter, fence_nonce, claimant, guarantee, attempts, attempts_max, \
+             settle_after, settles, lease_ends, holder) \
+         SELECT a.id, a.fingerprint, a.credential, 1, \
+             $2::int4, nextval('{schema}.fences'), a.nonce, a.claimant, a.guarantee, 1, a.attempts_max, \
+             a.settle_after, c.now + a.settle_after, c.now + a.lease, $3::int8 \
+         FROM (SELECT {NOW} AS now OFFSET 0) c, \
+             unnest($4::uuid[], $5::uuid[], $6::int8[], $7::int4[], $8::int8[], $9::int2[], $10::int4[], \
+                 $11::int8[], $12::int8[]) \
+             AS a(id, fingerprint, credential, nonce, claimant, guarantee, attempts_max, settle_after, lease) \
+         ON CONFLICT (id) DO NOTHING RETURNING r.id, r.fence_counter"
+    )
+}
+
+/// From parameter `first` on: the completions.
+fn complete(schema: &str, first: usize) -> String {
+    let [id, epoch, counter, nonce, retention, remember, outcome] =
+        std::array::from_fn(|number| first + number);
+    format!(
+        "UPDATE {schema}.records r SET state = 2, outcome = a.outcome, \
+             retention_ends = c.now + a.retention, remember_ends = c.now + a.retention + a.remember, \
+             claimant = NULL, guarantee = NULL, attempts = NULL, attempts_max = NULL, \
+             settle_after = NULL, settles = NULL, lease_ends = NULL, holder = NULL \
+         FROM (SELECT {NOW} AS now OFFSET 0) c, \
+             unnest(${id}::uuid[], ${epoch}::int4[], ${counter}::int8[], ${nonce}::int4[], \
+                 ${retention}::int8[], ${remember}::int8[], ${outcome}::bytea[]) \
+             AS a(id, epoch, counter, nonce, retention, remember, outcome) \
+         WHERE r.id = a.id AND r.state = 1 AND r.fence_counter = a.counter \
+             AND r.fence_epoch = a.epoch AND r.fence_nonce = a.nonce \
+         RETURNING r.id, r.waited"
+    )
+}
+
+/// Tells of those that somebody waits for. Telling takes a lock of the whole server, so of no others.
+fn ended(channel: &str) -> String {
+    format!("CASE WHEN waited THEN pg_notify('{channel}', id::text)::text END")
+}
+
+fn update(schema: &str) -> String {
+    let names: Vec<_> = WRITTEN.split(", ").map(str::trim).collect();
+    let sets: Vec<_> = names[1..]
+        .iter()
+        .map(|name| format!("{name} = a.{name}"))
+        .collect();
+    format!(
+        "UPDATE {schema}.records r SET {} FROM {ROWS} AS a({WRITTEN}) WHERE r.id = a.id",
+        sets.join(", ")
+    )
+}
+
+/// $2 from which identity on, $3 how many, $4 how many bytes of outcomes: a page has to fit into memory.
+fn list(schema: &str, which: &str) -> String {
+    format!(
+        "WITH page AS MATERIALIZED ( \
+             SELECT s.id, s.now, sum(coalesce(octet_length(s.outcome), 0)) OVER (ORDER BY s.id) \
+                 - coalesce(octet_length(s.outcome), 0) AS before \
+             FROM (SELECT r.id, r.outcome, c.now \
+                 FROM (SELECT {NOW} AS now OFFSET 0) c, {schema}.records r \
+                 WHERE r.id >= $2::uuid AND {which} ORDER BY r.id LIMIT $3::int8) s) \
+         SELECT {COLUMNS}, p.now FROM page p JOIN {schema}.records r ON r.id = p.id \
+         WHERE p.before < $4::int8 ORDER BY r.id"
+    )
+}
+
+/// What has not ended, by all that decides what time has made of it.
+fn count_open(schema: &str) -> String {
+    format!(
+        "SELECT r.state, r.guarantee, r.attempts < r.attempts_max, r.lease_ends <= c.now, count(*) \
+         FROM (SELECT {NOW} AS now OFFSET 0) c, {schema}.records r WHERE r.state IN (1, 3) \
+         GROUP BY 1, 2, 3, 4"
+    )
+}
+
+/// $2 how many. What somebody else works on just now is left for the next time.
+fn sweep_completed(schema: &str) -> String {
+    format!(
+        "WITH c AS MATERIALIZED (SELECT {NOW} AS now), past AS MATERIALIZED ( \
+             SELECT r.id, r.remember_ends <= (SELECT now FROM c) AS is_forgotten FROM {schema}.records r \
+             WHERE r.state = 2 AND r.retention_ends <= (SELECT now FROM c) \
+             ORDER BY r.retention_ends LIMIT $2::int4 FOR UPDATE SKIP LOCKED), \
+         gone AS (DELETE FROM {schema}.records r USING past p WHERE r.id = p.id AND p.is_forgotten RETURNING 1), \
+         left_over AS (UPDATE {schema}.records r SET state = 4, outcome = NULL, credential = NULL, \
+             retention_ends = NULL, fence_epoch = NULL, fence_counter = NULL, fence_nonce = NULL \
+             FROM past p WHERE r.id = p.id AND NOT p.is_forgotten RETURNING 1) \
+         SELECT (SELECT count(*) FROM gone) + (SELECT count(*) FROM left_over)"
+    )
+}
+
+fn sweep_tombstones(schema: &str) -> String {
+    format!(
+        "WITH c AS MATERIALIZED (SELECT {NOW} AS now), past AS MATERIALIZED ( \
+             SELECT r.id FROM {schema}.records r \
+             WHERE r.state = 4 AND r.remember_ends <= (SELECT now FROM c) \
+             ORDER BY r.remember_ends LIMIT $2::int4 FOR UPDATE SKIP LOCKED), \
+         gone AS (DELETE FROM {schema}.records r USING past p WHERE r.id = p.id RETURNING 1) \
+         SELECT count(*) FROM gone"
+    )
+}

@@ -1,0 +1,379 @@
+//! The transactional mode: claim, effect and outcome in the caller's own transaction, and so in one commit.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{
+    Claim, Error, Fence, Guarantee, Intent, Outcome, RecordId, Result, Verdict,
+    clock::Timestamp,
+    record::{Change, Claimant, Command, Grant, Reply, step},
+};
+use tokio_postgres::{
+    Row, Transaction,
+    error::SqlState,
+    types::{ToSql, Type},
+};
+
+use super::{
+    Postgres,
+    careful::next_fence,
+    connect::Place,
+    rows::{self, Claims, Completions, Held, Id, Rows},
+    trouble::{self, Trouble},
+};
+
+/// How often a record is looked for that comes and goes meanwhile.
+const TRIES_MAX: u32 = 8;
+
+impl Postgres {
+    /// Asks for the right to run, in the caller's own transaction on the same database.
+    ///
+    /// What is granted counts when the transaction commits, with everything else that it did; rolled back, nothing happened,
+    /// the claim included. While it is under way, others who ask for the same key wait for it, up to the intent's `wait`:
+    /// then they get its outcome, or are told that it is in flight.
+    /// If the answer to the commit gets lost, run the whole again: it replays if it was committed, and runs if not.
+    ///
+    /// The terms' guarantee has no say here: claim and effect stand or fall together.
+    /// Commit only behind [`Claimed::complete_in`]; what is committed without an outcome becomes indeterminate, and is not
+    /// run again.
+    ///
+    /// ```no_run
+    /// # async fn example(
+    /// #     store: &refrain_stores::postgres::Postgres, client: &mut tokio_postgres::Client, intent: &refrain::Intent,
+    /// # ) -> Result<refrain::Outcome, Box<dyn std::error::Error>> {
+    /// use refrain::{Outcome, Verdict};
+    ///
+    /// let mut transaction = client.transaction().await?;
+    /// let outcome = match store.claim_in(&mut transaction, intent).await? {
+    ///     Verdict::Granted(claimed) => {
+    ///         transaction.execute("UPDATE accounts SET balance = balance - 20 WHERE id = 7", &[]).await?;
+    ///         claimed.complete_in(&transaction, Outcome::new(200, "paid")).await?
+    ///     }
+    ///     Verdict::Replay(outcome) => outcome,
+    ///     other => return Err(format!("not now: {other:?}").into()),
+    /// };
+    /// transaction.commit().await?;
+    /// # Ok(outcome)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the server does not do what is asked. The transaction is as it was before, as far as the connection stands.
+    ///
+    /// # Cancellation
+    /// Dropped, the transaction must be rolled back.
+    pub async fn claim_in(
+        &self,
+        transaction: &mut Transaction<'_>,
+        intent: &Intent,
+    ) -> Result<Verdict<Claimed>> {
+        let claim = self.claim_of(intent);
+        let inner = transaction.savepoint("refrain_claim").await;
+        let inner = inner.map_err(|error| self.failed(error))?;
+        match self.claim_within(&inner, &claim, intent.terms.wait).await {
+            Ok(verdict) => {
+                inner.commit().await.map_err(|error| self.failed(error))?;
+                Ok(verdict.map(|grant| self.claimed(claim.id, grant, intent)))
+            }
+            Err(error) => {
+                inner.rollback().await.map_err(|error| self.failed(error))?;
+                match error {
+                    // Somebody's transaction has it, and nobody can look into that.
+                    Refused::Busy => Ok(Verdict::InFlight {
+                        lease_left: Duration::ZERO,
+                    }),
+                    Refused::Error(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    fn claim_of(&self, intent: &Intent) -> Claim {
+        let terms = &intent.terms;
+        Claim {
+            id: RecordId::derive(&self.secret, &intent.scope, &intent.key),
+            fingerprint: intent.fingerprint,
+            credential: intent.credential,
+            claimant: Claimant::random(),
+            // Only what was committed without an outcome is ever looked at by this: that may have taken effect.
+            guarantee: Guarantee::AtMostOnce,
+            attempts_max: terms.attempts_max,
+            overtakes: None,
+            lease: terms.lease,
+            settle_after: terms.settle_after,
+        }
+    }
+
+    fn claimed(&self, id: RecordId, grant: Grant, intent: &Intent) -> Claimed {
+        Claimed {
+            id,
+            grant,
+            retention: intent.terms.retention,
+            remember: intent.terms.remember,
+            now: self.time.now(),
+            place: self.place.clone(),
+        }
+    }
+
+    async fn claim_within(
+        &self,
+        inner: &Transaction<'_>,
+        claim: &Claim,
+        wait: Duration,
+    ) -> Result<Verdict, Refused> {
+        // Nothing stands for "for ever" here.
+        let wait = wait.as_millis().clamp(1, i32::MAX as u128).to_string();
+        inner
+            .query_typed(WAIT, &[(&wait, Type::TEXT)])
+            .await
+            .map_err(|error| self.refused(error))?;
+        let mut verdict = None;
+        for _ in 0..TRIES_MAX {
+            verdict = match self.claim_new(inner, claim).await? {
+                Some(grant) => Some(Verdict::Granted(grant)),
+                None => self.claim_held(inner, claim).await?,
+            };
+            if verdict.is_some() {
+                break;
+            }
+        }
+        inner
+            .query_typed(WAIT_NO_MORE, &[])
+            .await
+            .map_err(|error| self.refused(error))?;
+        verdict.ok_or(Refused::Busy)
+    }
+
+    /// Waits for whoever is about to make the same record.
+    async fn claim_new(
+        &self,
+        inner: &Transaction<'_>,
+        claim: &Claim,
+    ) -> Result<Option<Grant>, Refused> {
+        let nonce: u32 = rand::random();
+        let mut claims = Claims::default();
+        claims.push(claim, nonce);
+        let epoch = self.place.epoch();
+        let (now, signed) = (self.time.now(), epoch.cast_signed());
+        let head: [&(dyn ToSql + Sync); 3] = [&now, &signed, &self.node];
+        let head = head.into_iter().zip([Type::INT8, Type::INT4, Type::INT8]);
+        let parameters: Vec<_> = head
+            .chain(claims.parameters().into_iter().zip(Claims::TYPES))
+            .collect();
+        let rows = inner.query_typed(&self.place.sql.claim, &parameters).await;
+        let rows = rows.map_err(|error| self.refused(error))?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let counter: i64 = row.try_get(1).map_err(|error| self.refused(error))?;
+        let fence = Fence {
+            epoch,
+            counter: counter.cast_unsigned(),
+            nonce,
+        };
+        Ok(Some(Grant { fence, attempt: 1 }))
+    }
+
+    /// Waits for whoever works on the record, and decides; `None` where it is gone by then.
+    async fn claim_held(
+        &self,
+        inner: &Transaction<'_>,
+        claim: &Claim,
+    ) -> Result<Option<Verdict>, Refused> {
+        let sql = &self.place.sql;
+        let (ids, now, one) = (vec![Id(claim.id.0)], self.time.now(), 1_i32);
+        let held = inner
+            .query_typed(&sql.hold, &[(&ids, Type::UUID_ARRAY)])
+            .await;
+        let held = held.map_err(|error| self.refused(error))?;
+        let Some(held) = held.first() else {
+            return Ok(None);
+        };
+        let held = rows::read(held)?;
+        let clock = [(&now as _, Type::INT8), (&one as _, Type::INT4)];
+        let clock = inner.query_typed(&sql.clock, &clock).await;
+        let (now, counter) = self.clock(&clock.map_err(|error| self.refused(error))?)?;
+        let candidate = Fence {
+            epoch: self.place.epoch(),
+            counter,
+            nonce: rand::random(),
+        };
+        let fence = next_fence(Some(&held.record), candidate);
+        let command = Command::Claim(claim.clone(), fence);
+        let stepped = step(Some(held.record.clone()), command, now);
+        if stepped.change != Change::Nothing
+            && let Some(record) = stepped.record
+        {
+            let held = Held {
+                record,
+                holder: Some(self.node),
+                waited: held.waited,
+            };
+            self.write(inner, claim.id, &held).await?;
+        }
+        match stepped.reply {
+            Reply::Verdict(verdict) => Ok(Some(verdict)),
+            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(super::mixed_up().into()),
+        }
+    }
+
+    fn clock(&self, rows: &[Row]) -> Result<(Timestamp, u64), Refused> {
+        let row = rows.first().ok_or_else(super::mixed_up)?;
+        let now: i64 = row.try_get(0).map_err(|error| self.refused(error))?;
+        let counters: Vec<i64> = row.try_get(1).map_err(|error| self.refused(error))?;
+        let counter = counters.first().copied().unwrap_or_default();
+        Ok((Timestamp(now.cast_unsigned()), counter.cast_unsigned()))
+    }
+
+    async fn write(
+        &self,
+        inner: &Transaction<'_>,
+        id: RecordId,
+        held: &Held,
+    ) -> Result<(), Refused> {
+        let mut rows = Rows::default();
+        rows.push(id, held);
+        let parameters: Vec<_> = rows.parameters().into_iter().zip(Rows::TYPES).collect();
+        let written = inner
+            .execute_typed(&self.place.sql.update, &parameters)
+            .await;
+        written.map_err(|error| self.refused(error))?;
+        Ok(())
+    }
+
+    fn refused(&self, error: tokio_postgres::Error) -> Refused {
+        match error.code() {
+            Some(&SqlState::LOCK_NOT_AVAILABLE) => Refused::Busy,
+            _ => Refused::Error(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, error: tokio_postgres::Error) -> Error {
+        failed(error, &self.place)
+    }
+}
+
+/// Why there is no verdict.
+enum Refused {
+    /// Another transaction holds the record for longer than anybody wants to wait.
+    Busy,
+    Error(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The caller's own limit is put back behind the claim.
+const WAIT: &str = "SELECT set_config('refrain.lock_timeout', current_setting('lock_timeout'), true), \
+     set_config('lock_timeout', $1, true)";
+const WAIT_NO_MORE: &str =
+    "SELECT set_config('lock_timeout', current_setting('refrain.lock_timeout'), true)";
+
+fn failed(error: tokio_postgres::Error, place: &Place) -> Error {
+    if error.code() == Some(&SqlState::UNDEFINED_TABLE) {
+        let message = format!(
+            "there is no schema \"{}\" where the transaction is: {}; it has to be on the database of {}",
+            place.address.schema,
+            trouble::words(&error),
+            place.address
+        );
+        return Error::new(refrain::ErrorKind::Invalid, message);
+    }
+    Trouble::from(error).into_error()
+}
+
+/// A claim that stands or falls with the caller's transaction.
+#[derive(Debug)]
+#[must_use = "commit only behind `complete_in`: without an outcome it becomes indeterminate"]
+pub struct Claimed {
+    id: RecordId,
+    grant: Grant,
+    retention: Duration,
+    remember: Duration,
+    /// What the time is, in tests.
+    now: Option<i64>,
+    place: Arc<Place>,
+}
+
+impl Claimed {
+    /// Which record it is.
+    #[must_use]
+    pub fn id(&self) -> RecordId {
+        self.id
+    }
+
+    /// To be presented to whatever the effect reaches beyond this database.
+    #[must_use]
+    pub fn grant(&self) -> Grant {
+        self.grant
+    }
+
+    /// Stores the outcome, which counts when the transaction commits; answers it as it is stored.
+    ///
+    /// # Errors
+    /// When the server does not do what is asked; then the transaction has to be rolled back.
+    ///
+    /// # Cancellation
+    /// Dropped, the transaction must be rolled back.
+    pub async fn complete_in(
+        self,
+        transaction: &Transaction<'_>,
+        outcome: Outcome,
+    ) -> Result<Outcome> {
+        let outcome = outcome.sealed(self.id);
+        let mut completions = Completions::default();
+        completions.push(
+            self.id,
+            self.grant.fence,
+            &outcome,
+            self.retention,
+            self.remember,
+        );
+        let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![(&self.now, Type::INT8)];
+        parameters.extend(completions.parameters().into_iter().zip(Completions::TYPES));
+        let done = transaction
+            .query_typed(&self.place.sql.complete, &parameters)
+            .await;
+        let done = done.map_err(|error| failed(error, &self.place))?;
+        match done.len() {
+            1 => Ok(outcome),
+            _ => Err(self.elsewhere()),
+        }
+    }
+
+    /// Frees the key: it provably had no effect. Needed only where the rest of the transaction is to be committed.
+    ///
+    /// # Errors
+    /// As [`complete_in`](Self::complete_in).
+    ///
+    /// # Cancellation
+    /// As [`complete_in`](Self::complete_in).
+    pub async fn release_in(self, transaction: &Transaction<'_>) -> Result<()> {
+        let (id, fence) = (Id(self.id.0), self.grant.fence);
+        let (epoch, counter) = (fence.epoch.cast_signed(), fence.counter.cast_signed());
+        let nonce = fence.nonce.cast_signed();
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&id, Type::UUID),
+            (&epoch, Type::INT4),
+            (&counter, Type::INT8),
+            (&nonce, Type::INT4),
+        ];
+        let done = transaction
+            .execute_typed(&self.place.sql.release, &parameters)
+            .await;
+        match done.map_err(|error| failed(error, &self.place))? {
+            1 => Ok(()),
+            _ => Err(self.elsewhere()),
+        }
+    }
+
+    fn elsewhere(&self) -> Error {
+        let message = format!(
+            "record {} is not held by this transaction; end a claim in the transaction that it was made in",
+            self.id
+        );
+        Error::new(refrain::ErrorKind::Invalid, message)
+    }
+}

@@ -1,0 +1,148 @@
+//! What the server or the way to it can have against us, in words that say what to do.
+
+use std::error::Error as _;
+
+use refrain::{Error, ErrorKind};
+use tokio_postgres::error::SqlState;
+
+use super::address::Address;
+
+/// What went wrong with something that was asked of a server.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The connection is of no use any more. What was asked may have been done.
+    Lost(Error),
+    /// The server said no: nothing was done.
+    Refused(Error),
+}
+
+impl Trouble {
+    pub(super) fn into_error(self) -> Error {
+        let (Self::Lost(error) | Self::Refused(error)) = self;
+        error
+    }
+}
+
+impl From<tokio_postgres::Error> for Trouble {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let message = format!("PostgreSQL: {}", words(&error));
+        match error.code() {
+            None => Self::Lost(Error::new(ErrorKind::Unavailable, message)),
+            Some(code) if ends_connection(code) => {
+                Self::Lost(Error::new(ErrorKind::Unavailable, message))
+            }
+            Some(code) => Self::Refused(Error::new(kind(code), message)),
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Whether the server is going away, has come back as something else, or never was ours to write to.
+fn ends_connection(code: &SqlState) -> bool {
+    code.code().starts_with("08")
+        || [
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::CANNOT_CONNECT_NOW,
+            SqlState::READ_ONLY_SQL_TRANSACTION,
+            SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+            // Prepared statements of another life, after a fail-over in a pool between us.
+            SqlState::INVALID_SQL_STATEMENT_NAME,
+        ]
+        .contains(code)
+}
+
+fn kind(code: &SqlState) -> ErrorKind {
+    match *code {
+        SqlState::DISK_FULL => ErrorKind::Full,
+        SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED => ErrorKind::Corrupt,
+        _ => ErrorKind::Unavailable,
+    }
+}
+
+/// Everything that the error knows, on one line. The driver itself says little more than "db error".
+pub(super) fn words(error: &tokio_postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        let mut words = format!("{} ({})", said.message(), said.code().code());
+        for more in [said.detail(), said.hint()].into_iter().flatten() {
+            words = format!("{words}; {more}");
+        }
+        return words;
+    }
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        words = format!("{words}: {inner}");
+        source = inner.source();
+    }
+    words
+}
+
+/// Why a store cannot be opened, and what to do about it.
+pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
+    let user = address.config.get_user().unwrap_or("the user");
+    let database = address.config.get_dbname().unwrap_or(user);
+    let schema = &address.schema;
+    let (kind, fix) = match error.code() {
+        Some(code) => match *code {
+            SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
+                ErrorKind::Invalid,
+                format!(
+                    "check user and password in the address, and pg_hba.conf on the server (user {user})"
+                ),
+            ),
+            SqlState::INVALID_CATALOG_NAME => (
+                ErrorKind::Invalid,
+                format!("create the database {database}, or name another one in the address"),
+            ),
+            SqlState::INSUFFICIENT_PRIVILEGE => {
+                (ErrorKind::Invalid, rights(user, database, schema))
+            }
+            SqlState::TOO_MANY_CONNECTIONS => (
+                ErrorKind::Unavailable,
+                "raise max_connections, or let fewer clients in".into(),
+            ),
+            SqlState::CANNOT_CONNECT_NOW => (
+                ErrorKind::Unavailable,
+                "wait until the server has started".into(),
+            ),
+            _ => (ErrorKind::Unavailable, "look into the server's log".into()),
+        },
+        None => without_code(&error.to_string()),
+    };
+    Error::new(kind, format!("{address}: {}; {fix}", words(error)))
+}
+
+/// The driver tells these apart by its words alone.
+fn without_code(said: &str) -> (ErrorKind, String) {
+    let (kind, fix) = match said {
+        "error performing TLS handshake" => (
+            ErrorKind::Invalid,
+            "check sslmode and sslrootcert in the address: sslmode=disable goes without TLS, \
+             sslmode=require does not check the certificate, verify-full checks it with its name",
+        ),
+        "authentication error" | "invalid configuration" => (
+            ErrorKind::Invalid,
+            "check user and password in the address, postgres://USER:PASSWORD@HOST/DATABASE",
+        ),
+        _ => (
+            ErrorKind::Unavailable,
+            "check host and port in the address, and that the server runs and listens there",
+        ),
+    };
+    (kind, fix.into())
+}
+
+/// What a DBA has to do where we may not.
+pub(super) fn rights(user: &str, database: &str, schema: &str) -> String {
+    format!(
+        "have a DBA run what `refrain migrate --store URL --print` prints, or GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\"; \
+         after that the store needs GRANT USAGE ON SCHEMA \"{schema}\", SELECT, INSERT, UPDATE, DELETE ON ALL TABLES \
+         and USAGE ON ALL SEQUENCES in it"
+    )
+}

@@ -1,0 +1,115 @@
+//! Somebody once read another customer's data because a cancelled request left its answer in a connection that the next one took.
+//! Here every call is dropped after each of its first polls, with others on the same connections, and nobody gets what is not theirs.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use refrain::{
+    Outcome, RecordId, Settlement, Store as _, Verdict,
+    record::State,
+    store::{Query, Reading},
+};
+use refrain_stores::postgres::Postgres;
+
+use crate::support::{Schema, claim, id};
+
+const RECORDS: u64 = 40;
+const POLLS: u32 = 6;
+
+fn body(number: u64) -> String {
+    format!("what belongs to {number} and to nobody else")
+}
+
+/// Polls that often, waiting a little in between, and drops what is left.
+async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = pin!(call);
+    for _ in 0..polls {
+        let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = polled {
+            return Some(done);
+        }
+        tokio::time::sleep(Duration::from_micros(rand::random_range(0..800))).await;
+    }
+    None
+}
+
+fn check_outcome(id_of: RecordId, number: u64, outcome: &Outcome) {
+    assert_eq!(id_of, id(number));
+    assert_eq!(&outcome.body()[..], body(number).as_bytes());
+}
+
+fn check_reading(number: u64, reading: &Reading) {
+    if let State::Completed { outcome, .. } = &reading.record.state {
+        check_outcome(reading.id, number, outcome);
+    }
+}
+
+/// One caller that asks everything about its own record, and is cut off again and again.
+async fn hurried(store: &Postgres, number: u64) {
+    for polls in 0..POLLS {
+        let asked = claim(number);
+        let claims = std::slice::from_ref(&asked);
+        if let Some(verdicts) = dropped_after(polls, store.claim(claims)).await {
+            match verdicts.unwrap().pop().unwrap().unwrap() {
+                Verdict::Replay(outcome) => check_outcome(asked.id, number, &outcome),
+                Verdict::Granted(_) | Verdict::InFlight { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(read) = dropped_after(polls, store.read(asked.id)).await
+            && let Some(reading) = read.unwrap()
+        {
+            check_reading(number, &reading);
+        }
+        let query = Query::default();
+        if let Some(page) = dropped_after(polls, store.list(&query)).await {
+            for reading in page.unwrap().readings {
+                let number = u128::from_be_bytes(reading.id.0) as u64;
+                check_reading(number, &reading);
+            }
+        }
+        let fence = match store.read(asked.id).await.unwrap().map(|it| it.record) {
+            Some(record) => record.fence().unwrap(),
+            None => continue,
+        };
+        let end = Settlement::Complete {
+            outcome: Outcome::new(200, body(number)),
+            retention: Duration::from_secs(600),
+            remember: Duration::ZERO,
+        };
+        let _ = dropped_after(polls, store.settle(asked.id, fence, end)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_dropped_leaves_its_answer_to_nobody() {
+    let schema = Schema::new();
+    let store = Arc::new(schema.open().await);
+    let tasks: Vec<_> = (0..RECORDS)
+        .map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move { hurried(&store, number).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    // After all that the store is in order, and each record is its own.
+    let mut completed = 0;
+    for number in 0..RECORDS {
+        let verdict = store
+            .claim(&[claim(number)])
+            .await
+            .unwrap()
+            .pop()
+            .unwrap()
+            .unwrap();
+        if let Verdict::Replay(outcome) = &verdict {
+            check_outcome(id(number), number, outcome);
+            completed += 1;
+        }
+    }
+    assert!(
+        completed > RECORDS / 2,
+        "only {completed} were completed: too much was cut off to tell"
+    );
+}

@@ -1,0 +1,81 @@
+//! Rows that somebody has been at: what cannot be trusted is not replayed, not run again, and not written over.
+
+use std::time::Duration;
+
+use refrain::{ErrorKind, Outcome, Settlement, Store as _, Verdict, store::Query};
+
+use crate::support::{Schema, claim, connect, id, url};
+
+#[tokio::test]
+async fn an_outcome_of_another_record_or_a_damaged_one_is_refused() {
+    let schema = Schema::new();
+    let store = schema.open().await;
+    for number in 0..3 {
+        let verdict = store
+            .claim(&[claim(number)])
+            .await
+            .unwrap()
+            .pop()
+            .unwrap()
+            .unwrap();
+        let Verdict::Granted(grant) = verdict else {
+            panic!("{verdict:?}");
+        };
+        let end = Settlement::Complete {
+            outcome: Outcome::new(200, number.to_string()),
+            retention: Duration::from_secs(60),
+            remember: Duration::ZERO,
+        };
+        let _ = store.settle(id(number), grant.fence, end).await.unwrap();
+    }
+    let admin = connect(&url()).await;
+    let records = format!("{}.records", schema.name);
+    let uuid = |number| format!("'{}'::uuid", id(number));
+    let damages = [
+        // Another record's outcome, then a bit that fell over, then a state that nobody knows.
+        format!(
+            "UPDATE {records} SET outcome = (SELECT outcome FROM {records} WHERE id = {}) WHERE id = {}",
+            uuid(0),
+            uuid(1)
+        ),
+        format!(
+            "UPDATE {records} SET outcome = set_bit(outcome, 200, 1 - get_bit(outcome, 200)) WHERE id = {}",
+            uuid(1)
+        ),
+        format!("UPDATE {records} SET outcome = NULL WHERE id = {}", uuid(1)),
+    ];
+    for damage in damages {
+        assert_eq!(admin.execute(&damage, &[]).await.unwrap(), 1, "{damage}");
+        let refused = store
+            .claim(&[claim(1)])
+            .await
+            .unwrap()
+            .pop()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        assert!(
+            refused.to_string().contains(&id(1).to_string()),
+            "{refused}"
+        );
+        assert_eq!(
+            store.read(id(1)).await.unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+        assert_eq!(
+            store.erase(id(1)).await.unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+        let listed = store.list(&Query::default()).await.unwrap();
+        let ids: Vec<_> = listed.readings.iter().map(|reading| reading.id).collect();
+        assert!(!ids.contains(&id(1)) && ids.contains(&id(0)) && ids.contains(&id(2)));
+    }
+    let replayed = store
+        .claim(&[claim(2)])
+        .await
+        .unwrap()
+        .pop()
+        .unwrap()
+        .unwrap();
+    assert!(matches!(replayed, Verdict::Replay(_)), "{replayed:?}");
+}

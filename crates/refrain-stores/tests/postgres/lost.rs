@@ -1,0 +1,225 @@
+//! The connection breaks between a commit and its answer: it was done, and nobody knows.
+//! The store asks again, and what was done once is not done twice.
+
+use std::time::Duration;
+
+use refrain::{
+    ErrorKind, Fence, Outcome, Settled, Settlement, Store as _, Verdict,
+    record::{Erased, Grant},
+};
+use refrain_stores::postgres::Postgres;
+
+use crate::{
+    relay::{Mood, Relay},
+    support::{Schema, claim, id, url, with_query},
+};
+
+async fn through_relay(schema: &Schema) -> (Relay, Postgres) {
+    let url = url();
+    let (front, rest) = url.split_once('@').unwrap();
+    let (server, tail) = rest.split_once('/').unwrap();
+    let relay = Relay::start(server.to_owned()).await;
+    let address = format!("{front}@127.0.0.1:{}/{tail}", relay.port);
+    let query = format!("schema={}&sslmode=disable&connect_timeout=2", schema.name);
+    let store = Postgres::open(&with_query(&address, &query)).await.unwrap();
+    // All connections stand before anything is cut, so that the cut meets what it is meant for.
+    let grant = granted(&store, 1_000).await;
+    let grant_too = granted(&store, 1_001).await;
+    assert_eq!(
+        store
+            .settle(id(1_000), grant.fence, Settlement::Release)
+            .await
+            .unwrap(),
+        Settled::Applied
+    );
+    assert_eq!(
+        store
+            .settle(id(1_001), grant_too.fence, Settlement::Release)
+            .await
+            .unwrap(),
+        Settled::Applied
+    );
+    (relay, store)
+}
+
+async fn ask(store: &Postgres, number: u64) -> Verdict {
+    store
+        .claim(&[claim(number)])
+        .await
+        .unwrap()
+        .pop()
+        .unwrap()
+        .unwrap()
+}
+
+async fn granted(store: &Postgres, number: u64) -> Grant {
+    match ask(store, number).await {
+        Verdict::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn completion(body: &str) -> Settlement {
+    Settlement::Complete {
+        outcome: Outcome::new(200, body),
+        retention: Duration::from_secs(60),
+        remember: Duration::from_secs(60),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_asked_over_a_connection_that_broke_is_asked_again_and_done_once() {
+    let schema = Schema::new();
+    let (relay, store) = through_relay(&schema).await;
+    let witness = schema.open().await;
+    let mut number = 0;
+    for mood in [Mood::LosesNextAnswer, Mood::LosesNextRequest] {
+        for end in [
+            completion("kept"),
+            Settlement::Release,
+            Settlement::Doubt {
+                reason: refrain::record::Reason::Timeout,
+            },
+        ] {
+            number += 1;
+            let cuts = relay.cuts();
+            relay.set(mood);
+            let grant = granted(&store, number).await;
+            assert_eq!(relay.cuts(), cuts + 1, "the claim did not meet the cut");
+            assert_eq!(grant.attempt, 1, "{mood:?}");
+            let fence = witness
+                .read(id(number))
+                .await
+                .unwrap()
+                .unwrap()
+                .record
+                .fence();
+            assert_eq!(fence, Some(grant.fence), "it was granted what stands");
+            relay.set(mood);
+            let settled = store
+                .settle(id(number), grant.fence, end.clone())
+                .await
+                .unwrap();
+            assert_eq!(
+                relay.cuts(),
+                cuts + 2,
+                "the settlement did not meet the cut"
+            );
+            assert_eq!(settled, Settled::Applied, "{mood:?} {end:?}");
+            let left = witness.read(id(number)).await.unwrap();
+            assert_eq!(
+                left.is_none(),
+                end == Settlement::Release,
+                "{mood:?} {end:?}"
+            );
+        }
+    }
+    relay.set(Mood::LosesNextAnswer);
+    let renewed = store
+        .renew(
+            id(999),
+            Fence {
+                epoch: 1,
+                counter: 1,
+                nonce: 1,
+            },
+            Duration::from_secs(1),
+        )
+        .await;
+    assert_eq!(renewed.unwrap(), Settled::Fenced);
+    let erased = store.erase(id(1)).await.unwrap();
+    assert_eq!(erased, Erased::Gone);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_comes_through_a_broken_connection_as_well() {
+    let schema = Schema::new();
+    let (relay, store) = through_relay(&schema).await;
+    let grant = granted(&store, 7).await;
+    let _ = store
+        .settle(id(7), grant.fence, completion("seven"))
+        .await
+        .unwrap();
+    for _ in 0..4 {
+        relay.set(Mood::LosesNextAnswer);
+        match ask(&store, 7).await {
+            Verdict::Replay(outcome) => assert_eq!(&outcome.body()[..], b"seven"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_server_nothing_is_granted_and_everybody_is_told_soon() {
+    let schema = Schema::new();
+    let (relay, store) = through_relay(&schema).await;
+    let held = granted(&store, 1).await;
+    relay.set(Mood::Gone);
+    for number in 2..20 {
+        let asked = tokio::time::Instant::now();
+        let refused = store
+            .claim(&[claim(number)])
+            .await
+            .unwrap()
+            .pop()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(
+            asked.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            asked.elapsed()
+        );
+    }
+    let ends = [
+        store.settle(id(1), held.fence, completion("late")).await,
+        store.renew(id(1), held.fence, Duration::from_secs(9)).await,
+    ];
+    for end in ends {
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    assert_eq!(
+        store.read(id(1)).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+    assert_eq!(
+        store.sweep(1).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+    relay.set(Mood::Faithful);
+    // Back within the longest pause between two tries to connect.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(8);
+    loop {
+        let settled = store.settle(id(1), held.fence, completion("late")).await;
+        if let Ok(settled) = settled {
+            assert_eq!(settled, Settled::Applied, "nobody else could take it over");
+            break;
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "it does not come back"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_is_given_up_on() {
+    let schema = Schema::new();
+    let (relay, store) = through_relay(&schema).await;
+    relay.set(Mood::Stuck);
+    let asked = tokio::time::Instant::now();
+    let refused = store
+        .claim(&[claim(5)])
+        .await
+        .unwrap()
+        .pop()
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(
+        asked.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        asked.elapsed()
+    );
+}

@@ -1,0 +1,14 @@
+//! The store on a real PostgreSQL: what every store must pass, and what only a server can do to one.
+
+mod bad;
+mod cancelled;
+mod damage;
+mod lost;
+mod relay;
+mod rows;
+mod server;
+mod suite;
+mod support;
+mod sweep;
+mod transactional;
+mod waiting;

@@ -1,0 +1,169 @@
+//! A server of a test's own, to be configured as no other test could bear it, and ended with it.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+/// A PostgreSQL on a port of its own, with the superuser `refrain` and the database `postgres`.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    pub(crate) folder: TempDir,
+    child: Child,
+}
+
+/// How a server is set up beside the defaults.
+#[derive(Default)]
+pub(crate) struct Setup<'a> {
+    /// The superuser's password; without one everybody is let in.
+    pub(crate) password: Option<&'a str>,
+    /// Further settings.
+    pub(crate) settings: &'a [&'a str],
+    /// Files for its folder, by name.
+    pub(crate) files: &'a [(&'a str, &'a str)],
+}
+
+impl Server {
+    pub(crate) async fn start(setup: Setup<'_>) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("refrain-pg-")
+            .tempdir_in("/tmp")
+            .unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let data = folder.path().join("data");
+        initdb(folder.path(), &data, setup.password);
+        for (name, text) in setup.files {
+            let path = data.join(name);
+            fs::write(&path, text).unwrap();
+            chown(&path);
+        }
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let mut command = as_server(&binary("postgres"));
+        command.arg("-D").arg(&data).args(["-p", &port.to_string()]);
+        command.arg("-c").arg(format!(
+            "unix_socket_directories={}",
+            folder.path().display()
+        ));
+        for setting in ["listen_addresses=127.0.0.1"].iter().chain(setup.settings) {
+            command.args(["-c", setting]);
+        }
+        let log = fs::File::create(folder.path().join("log")).unwrap();
+        let child = command
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let server = Self {
+            port,
+            folder,
+            child,
+        };
+        server.wait().await;
+        server
+    }
+
+    async fn wait(&self) {
+        for _ in 0..400 {
+            let said = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            if said.contains("ready to accept") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        let said = fs::read_to_string(self.folder.path().join("log"));
+        panic!("the private PostgreSQL does not start: {said:?}");
+    }
+
+    pub(crate) fn url(&self, user: &str, query: &str) -> String {
+        format!(
+            "postgres://{user}@127.0.0.1:{}/postgres?connect_timeout=3&{query}",
+            self.port
+        )
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// It refuses to run as root.
+fn as_server(program: &str) -> Command {
+    let is_root =
+        fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0);
+    if !is_root {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=postgres",
+        "--regid=postgres",
+        "--clear-groups",
+        "--pdeathsig=KILL",
+        program,
+    ]);
+    command
+}
+
+fn chown(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    let _ = Command::new("chown").arg("postgres").arg(path).output();
+}
+
+fn initdb(folder: &Path, data: &Path, password: Option<&str>) {
+    let mut command = as_server(&binary("initdb"));
+    command.arg("-D").arg(data).args([
+        "-U",
+        "refrain",
+        "-E",
+        "UTF8",
+        "--locale=C.UTF-8",
+        "--no-sync",
+    ]);
+    match password {
+        None => command.args(["-A", "trust"]),
+        Some(password) => {
+            let file = folder.join("password");
+            fs::write(&file, password).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+            command
+                .args(["-A", "scram-sha-256"])
+                .arg(format!("--pwfile={}", file.display()))
+        }
+    };
+    let done = command.stdin(Stdio::null()).output().unwrap();
+    assert!(
+        done.status.success(),
+        "initdb: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
+
+fn binary(name: &str) -> String {
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut found: Vec<PathBuf> = versions
+        .map(|entry| entry.path().join("bin").join(name))
+        .collect();
+    found.retain(|path| path.is_file());
+    found.sort();
+    let found = found.pop().unwrap_or_else(|| {
+        panic!("{name} is not in /usr/lib/postgresql: `cargo xtask test` installs PostgreSQL")
+    });
+    found.display().to_string()
+}

@@ -1,0 +1,130 @@
+//! Two nodes, one key: the duplicate that waits on the other node is told when it ends, and does not find out by polling.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use refrain::{Engine, Intent, Key, Outcome, Scope, Settled, Verdict, engine::Turn};
+use tokio::time::Instant;
+
+use crate::support::{Schema, connect, url};
+
+/// Who is told gets its answer within this; who polls looks a second after the last look.
+const TOLD: Duration = Duration::from_millis(400);
+
+fn intent(key: &str) -> Intent {
+    let mut intent = Intent::new(Scope::none(), Key::new(key).unwrap());
+    intent.terms.wait = Duration::from_secs(20);
+    intent
+}
+
+/// Holds the key on one node while three wait on the other; how long those took from its end to their answer.
+async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
+    let Verdict::Granted(guard) = here.claim(&intent(key)).await.unwrap() else {
+        panic!("not granted");
+    };
+    let running = guard.start();
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let there = there.clone();
+            tokio::spawn(async move { there.attend(&intent(key)).await.unwrap() })
+        })
+        .collect();
+    while there.tally().waiting_now() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // All have looked twice by now, and look again in about a second.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let settled = running.complete(Outcome::new(200, key)).await;
+    assert_eq!(settled.unwrap(), Settled::Applied);
+    let ended = tokio::time::Instant::now();
+    for waiter in waiters {
+        match waiter.await.unwrap() {
+            Turn::Verdict(Verdict::Replay(outcome)) => {
+                assert_eq!(&outcome.body()[..], key.as_bytes());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    ended.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_that_waits_on_another_node_is_told() {
+    let schema = Schema::new();
+    let (here, there) = (
+        Engine::new(schema.open().await),
+        Engine::new(schema.open().await),
+    );
+    // Listening begins behind the opening.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let took = waited(&here, &there, "told").await;
+    assert!(took < TOLD, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listening_begins_anew_when_its_connection_breaks() {
+    let schema = Schema::new();
+    let name = format!("listens{:x}", rand::random::<u32>());
+    let named = format!("{}&application_name={name}", schema.url());
+    let open = || async {
+        refrain_stores::postgres::Postgres::open(&named)
+            .await
+            .unwrap()
+    };
+    let (here, there) = (Engine::new(open().await), Engine::new(open().await));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let admin = connect(&url()).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    assert!(admin.query(end, &[&name]).await.unwrap().len() >= 2);
+    // It is noticed within a second.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let key: &'static str = format!("again-{:x}", rand::random::<u32>()).leak();
+        if waited(&here, &there, key).await < TOLD {
+            return;
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "nobody is told any more"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_duplicates_on_two_nodes_are_one_effect() {
+    let schema = Schema::new();
+    let nodes = [
+        Engine::new(schema.open().await),
+        Engine::new(schema.open().await),
+    ];
+    let effects = Arc::new(AtomicUsize::new(0));
+    let started = tokio::time::Instant::now();
+    let tasks: Vec<_> = (0..100)
+        .map(|number| {
+            let (engine, effects) = (nodes[number % 2].clone(), effects.clone());
+            tokio::spawn(async move {
+                let work = async |_| {
+                    effects.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    Outcome::new(201, "once")
+                };
+                match engine.run(&intent("hundred"), work).await.unwrap() {
+                    Verdict::Granted(outcome) | Verdict::Replay(outcome) => {
+                        assert_eq!(&outcome.body()[..], b"once");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(effects.load(Ordering::SeqCst), 1);
+    assert!(Instant::now() - started < Duration::from_secs(10));
+}
