@@ -154,7 +154,9 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before anything is promised: from here on a signal ends the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
-    let metrics = Metrics::new(&settings.policy, &settings.store[0]);
+    // Where claims are kept: the last that is named.
+    let truth = settings.store.last().map_or("", |store| store);
+    let metrics = Metrics::new(&settings.policy, truth);
     let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open(settings).await?.with_meter(metrics.clone()));
     let proxy = Proxy::bind(settings, engine.clone())?
@@ -235,15 +237,11 @@ impl Signals {
 }
 
 async fn open(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
-    let [address] = &settings.store[..] else {
-        let message = "refrain: a cache in front of a store is not in this version; name one store";
-        return Err(Failure::Configuration(message.into()));
-    };
     let options = embedded::Options {
         durability: settings.durability,
         ..embedded::Options::default()
     };
-    Ok(refrain_stores::open_with(address, options).await?)
+    Ok(refrain_stores::open_all(&settings.store, options).await?)
 }
 
 async fn listen(settings: &Settings) -> Result<tokio::net::TcpListener, Failure> {

@@ -17,6 +17,9 @@ use refrain::{
     store::{AnyStore, embedded},
 };
 
+#[cfg(feature = "redis")]
+use refrain::store::Tiered;
+
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
@@ -83,6 +86,47 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
         ErrorKind::Unsupported,
         format!("`{address}`: {what}; write memory:, file:DIR, postgres://… or redis://…"),
     ))
+}
+
+/// Opens the stores of a `refrain.toml`: one as [`open_with`] does, or a front and the store behind it.
+///
+/// Of two, the first is a `redis` address from which outcomes are [served](refrain::store::Tiered);
+/// claims and the truth are in the second. The front need not be there.
+///
+/// # Errors
+/// As [`open_with`]; [`ErrorKind::Invalid`] where there are more than two, none, or the first can be no front.
+///
+/// # Cancellation
+/// As [`open`].
+pub async fn open_all(
+    addresses: &[impl AsRef<str>],
+    options: embedded::Options,
+) -> Result<AnyStore> {
+    match addresses {
+        [store] => open_with(store.as_ref(), options).await,
+        [front, store] => tiered(front.as_ref(), store.as_ref(), options).await,
+        _ => {
+            let count = addresses.len();
+            let message =
+                format!("{count} stores are named; name one, or a front and the store behind it");
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+async fn tiered(front: &str, store: &str, options: embedded::Options) -> Result<AnyStore> {
+    let front = redis::RedisFront::open(front)?;
+    let store = open_with(store, options).await?;
+    let losses = store.losses().to_owned();
+    Ok(AnyStore::new(Tiered::new(front, store)).with_losses(losses))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn tiered(front: &str, _: &str, _: embedded::Options) -> Result<AnyStore> {
+    let front = redacted(front);
+    let message = format!("`{front}`: Redis is not in this version, so that there is no front");
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 #[cfg(test)]

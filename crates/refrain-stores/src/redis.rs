@@ -33,6 +33,7 @@ use tokio::runtime::Handle;
 mod address;
 mod cluster;
 mod codec;
+mod front;
 mod line;
 mod listen;
 mod mark;
@@ -44,6 +45,7 @@ mod trouble;
 use address::{Address, Place, Sentinels};
 use cluster::Cluster;
 use codec::Answer;
+pub use front::RedisFront;
 use line::{Dial, Line, Patience, Trouble};
 use listen::Ear;
 use reception::{Known, Node};
@@ -212,30 +214,38 @@ async fn connect(
         place,
     } = address;
     let told = |error| trouble::told(error, shown);
-    let (dial, always) = match place {
-        Place::Cluster(seeds) => {
-            let cluster = Cluster::connect(seeds.clone(), patience)
-                .await
-                .map_err(told)?;
-            let nodes = cluster.primaries().await.map_err(told)?;
-            let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
-            return Ok((Link::Cluster(cluster), Arc::new(known)));
-        }
-        Place::One(info) => (
-            Dial::One(Client::open((**info).clone()).map_err(told)?),
-            None,
-        ),
-        Place::Sentinel(sentinels) => {
-            let always = "a Sentinel may fail over to a replica, which is behind";
-            (sentinel(sentinels).map_err(told)?, Some(always))
-        }
+    if let Place::Cluster(seeds) = place {
+        let cluster = Cluster::connect(seeds.clone(), patience).await;
+        let cluster = cluster.map_err(told)?;
+        let nodes = cluster.primaries().await.map_err(told)?;
+        let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
+        return Ok((Link::Cluster(cluster), Arc::new(known)));
+    }
+    let always = match place {
+        Place::Sentinel(_) => Some("a Sentinel may fail over to a replica, which is behind"),
+        Place::One(_) | Place::Cluster(_) => None,
     };
-    let line = Line::new(dial, shown, patience, runtime.clone());
+    let dialed = dial(place).map_err(told)?;
+    let line = Line::new(dialed, shown, patience, runtime.clone());
     let node = Node::One(line.dial().await?);
     let nodes = std::slice::from_ref(&node);
     let known = Arc::new(reception::meet(nodes, &node, prefix, shown, always).await?);
     line.hold_to(known.clone());
     Ok((Link::Line(line), known))
+}
+
+/// Where the one connection to a primary comes from.
+fn dial(place: &Place) -> ::redis::RedisResult<Dial> {
+    match place {
+        Place::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
+        Place::Sentinel(sentinels) => sentinel(sentinels),
+        // A cluster has as many as it has primaries; see `Cluster`.
+        Place::Cluster(_) => Err((
+            ::redis::ErrorKind::InvalidClientConfig,
+            "a cluster has no one primary",
+        )
+            .into()),
+    }
 }
 
 fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<Dial> {

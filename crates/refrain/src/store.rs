@@ -30,6 +30,9 @@ pub use meter::{Meter, Op};
 mod table;
 pub(crate) use table::Table;
 
+mod tiered;
+pub use tiered::{Front, Tiered};
+
 mod watch;
 pub use watch::{Watch, Watches};
 

@@ -12,3 +12,5 @@ mod refused;
 mod sentinel;
 mod sharing;
 mod support;
+#[cfg(feature = "postgres")]
+mod tiered;

@@ -52,7 +52,7 @@ pub struct Settings {
     pub admin: SocketAddr,
     /// The service behind the proxy: scheme and authority, without a slash behind them.
     pub upstream: Option<String>,
-    /// Where records live; several make a cache in front of a store. May hold passwords: [`redacted`] before it is shown.
+    /// Where records live; of two, the first serves outcomes in front of the second. May hold passwords: [`redacted`] before it is shown.
     #[serde(serialize_with = "as_redacted")]
     pub store: Vec<String>,
     /// What an acknowledged record survives.

@@ -9,7 +9,7 @@ const LISTEN: SocketAddr = loopback(8377);
 const ADMIN: SocketAddr = loopback(8378);
 const PROBLEMS: &str = "/.well-known/refrain/problems/";
 const STORE: &str = "file:refrain-data";
-/// A cache in front of a store; more makes no sense.
+/// A front and the store behind it; more makes no sense.
 const STORES_MAX: usize = 2;
 const SCHEMES: [&str; 10] = [
     "memory",
@@ -125,7 +125,18 @@ fn stores(part: &Part<Server>, report: &mut Report<'_>) -> Vec<String> {
         report.push(
             whole.clone(),
             message,
-            "name one, or a cache and the store behind it",
+            "name one, or a front and the store behind it",
+        );
+    }
+    if let [(front, at), _] = &list.0[..]
+        && !front.starts_with("redis")
+    {
+        let message = "the first of two stores is the front, from which outcomes are served";
+        let at = at.clone().unwrap_or_else(|| whole.clone());
+        report.push(
+            at,
+            message,
+            "write redis://… first, and the store that holds the records behind it",
         );
     }
     for (url, place) in &list.0 {

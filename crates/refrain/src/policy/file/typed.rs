@@ -29,7 +29,7 @@ pub(super) struct Server {
     /// The service behind the proxy, such as `http://127.0.0.1:3000`.
     #[schemars(with = "Option<schema::Upstream>")]
     pub(super) upstream: Option<String>,
-    /// Where records live. Two make a cache in front of a store. Default: file:refrain-data.
+    /// Where records live. Of two, the first serves outcomes in front of the second. Default: file:refrain-data.
     #[schemars(with = "Option<schema::OneOrMore<schema::StoreUrl>>")]
     pub(super) store: Option<List>,
     /// What an acknowledged record survives. Default: full.

@@ -1,0 +1,118 @@
+//! The proxy on Redis: it starts only where its promises hold, two of them guard one key, and what it refuses it explains.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use refrain_testkit::servers::{PrivateRedis, free_port};
+use support::{Starting, Upstream, call, post};
+
+fn starting(store: &str, file: &str) -> Starting {
+    Starting::new()
+        .arg("--upstream", "http://127.0.0.1:9")
+        .arg("--store", store)
+        .file(file)
+}
+
+/// The exit code, and words that the message has to hold.
+fn check(starting: &Starting, code: i32, words: &[&str]) {
+    let (exited, text) = starting.refused();
+    assert_eq!(exited, Some(code), "{text}");
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    assert!(
+        !text.contains("panicked") && !text.contains("secret"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_that_may_lose_claims_is_refused_for_at_most_once_and_accepted_where_that_is_said() {
+    let server = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
+    let words = [
+        "appendfsync is everysec",
+        "would run again",
+        "accept_lossy_claims",
+    ];
+    check(&starting(&server.url(), ""), 64, &words);
+    for accepted in [
+        "[policy]\naccept_lossy_claims = true\n",
+        "[policy]\nguarantee = \"at-least-once\"\n",
+    ] {
+        starting(&server.url(), accepted).start();
+    }
+    // One operation that must not lose its claims is enough.
+    let one = "[policy]\naccept_lossy_claims = true\n[[operation]]\nmatch = \"POST /pay\"\naccept_lossy_claims = false\n";
+    check(
+        &starting(&server.url(), one),
+        64,
+        &["`POST /pay` is at-most-once"],
+    );
+}
+
+#[test]
+fn a_server_that_evicts_or_cannot_be_had_is_named() {
+    let evicts = PrivateRedis::start_with(&[("maxmemory-policy", "allkeys-lru")]).unwrap();
+    check(
+        &starting(&evicts.url(), ""),
+        64,
+        &["maxmemory-policy noeviction"],
+    );
+    let locked = PrivateRedis::start_with(&[("requirepass", "sesame")]).unwrap();
+    let wrong = format!("redis://:secret@127.0.0.1:{}", locked.port());
+    check(&starting(&wrong, ""), 69, &["refused user or password"]);
+    let nobody = format!("redis://127.0.0.1:{}", free_port().unwrap());
+    check(&starting(&nobody, ""), 69, &[&nobody, "cannot be reached"]);
+    let bad = "redis://u:secret@h/not-a-number";
+    check(&starting(bad, ""), 64, &["is no address of a Redis store"]);
+    let front = "store = [\"memory:\", \"file:data\"]\n";
+    let backwards = Starting::new()
+        .arg("--upstream", "http://127.0.0.1:9")
+        .file(front);
+    check(&backwards, 64, &["the first of two stores is the front"]);
+}
+
+#[test]
+fn two_proxies_on_one_server_run_a_key_once() {
+    let server = PrivateRedis::start().unwrap();
+    let upstream = Upstream::echo();
+    let start = || {
+        Starting::new()
+            .arg("--upstream", format!("http://{}", upstream.address))
+            .arg("--store", server.url())
+            .start()
+    };
+    let (one, two) = (start(), start());
+    let first = call(one.address, post("key-1", "{}"));
+    let again = call(two.address, post("key-1", "{}"));
+    assert_eq!((first.is_replay(), again.is_replay()), (false, true));
+    assert_eq!(first.text(), again.text());
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn a_server_is_reached_over_tls_and_believed_only_with_its_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+    let file = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let certificate = file("certificate.pem", made.cert.pem());
+    let key = file("key.pem", made.signing_key.serialize_pem());
+    let port = free_port().unwrap().to_string();
+    let _server = PrivateRedis::start_with(&[
+        ("tls-port", &port),
+        ("tls-cert-file", &certificate),
+        ("tls-key-file", &key),
+        ("tls-ca-cert-file", &certificate),
+        ("tls-auth-clients", "no"),
+    ])
+    .unwrap();
+    let address = format!("rediss://localhost:{port}");
+    check(&starting(&address, ""), 69, &[&address, "TLS"]);
+    let known = starting(&address, "").variable("SSL_CERT_FILE", &certificate);
+    known.start();
+}

@@ -1,0 +1,136 @@
+//! Outcomes in front of another store: `store = ["redis://…", "postgres://…"]`.
+
+use std::{fmt, time::Duration};
+
+use ::redis::{Cmd, ConnectionInfo, Value, cmd};
+use bytes::Bytes;
+use refrain::{Fence, RecordId, Result, store::Front};
+use tokio::{runtime::Handle, sync::OnceCell};
+
+use super::{
+    Options, Patience,
+    address::{Address, Place},
+    choose_crypto,
+    cluster::Cluster,
+    codec::fence_bytes,
+    dial,
+    line::{Line, Trouble},
+    millis, trouble,
+};
+
+const KEEP: &str = include_str!("../../lua/keep.lua");
+/// No fence is later than that of an erasure.
+const ERASED: [u8; 16] = [0xff; 16];
+
+/// A Redis server that keeps outcomes in front of a store, and may lose all of them.
+///
+/// It need not be there when it is opened, may evict, and may have replicas.
+/// A key is `PREFIX{identity}f`; it holds a fence and, where the record was not erased, an entry.
+pub struct RedisFront {
+    link: Link,
+    prefix: String,
+    shown: String,
+}
+
+enum Link {
+    Line(Line),
+    /// Met when it is first asked.
+    Cluster(Vec<ConnectionInfo>, Patience, OnceCell<Cluster>),
+}
+
+impl fmt::Debug for RedisFront {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisFront")
+            .field("address", &self.shown)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RedisFront {
+    /// A front at a `redis` address, which is connected to when it is first asked.
+    ///
+    /// Has to be called within a tokio runtime, in which the connections then live.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn open(address: &str) -> Result<Self> {
+        let options = Options::default();
+        let address = Address::parse(address)?;
+        choose_crypto();
+        let patience = Patience {
+            connect: options.connect_timeout,
+            answer: options.answer_timeout,
+        };
+        let link = match &address.place {
+            Place::Cluster(seeds) => Link::Cluster(seeds.clone(), patience, OnceCell::new()),
+            place => {
+                let dialed = dial(place).map_err(|error| trouble::told(error, &address.shown))?;
+                Link::Line(Line::new(
+                    dialed,
+                    &address.shown,
+                    patience,
+                    Handle::current(),
+                ))
+            }
+        };
+        Ok(Self {
+            link,
+            prefix: address.prefix,
+            shown: address.shown,
+        })
+    }
+
+    fn key(&self, id: RecordId) -> String {
+        format!("{}{{{id}}}f", self.prefix)
+    }
+
+    async fn ask(&self, command: &Cmd) -> Result<Value> {
+        let answer = match &self.link {
+            Link::Line(line) => line.ask(command).await,
+            Link::Cluster(seeds, patience, cluster) => {
+                let connect = || Cluster::connect(seeds.clone(), *patience);
+                match cluster.get_or_try_init(connect).await {
+                    Ok(cluster) => cluster.ask(command).await.map_err(Trouble::Redis),
+                    Err(error) => Err(Trouble::Redis(error)),
+                }
+            }
+        };
+        answer.map_err(|trouble| trouble.error(&self.shown))
+    }
+}
+
+impl Front for RedisFront {
+    async fn find(&self, id: RecordId) -> Result<Option<Bytes>> {
+        let mut get = cmd("GET");
+        get.arg(self.key(id));
+        Ok(match self.ask(&get).await? {
+            Value::BulkString(kept) if kept.len() > ERASED.len() => {
+                Some(Bytes::from(kept).slice(ERASED.len()..))
+            }
+            _ => None,
+        })
+    }
+
+    async fn keep(&self, id: RecordId, fence: Fence, entry: Bytes, span: Duration) -> Result<()> {
+        let fence = fence_bytes(fence);
+        let mut keep = cmd("EVAL");
+        keep.arg(KEEP)
+            .arg(1)
+            .arg(self.key(id))
+            .arg(&fence[..])
+            .arg([&fence[..], &entry].concat())
+            .arg(millis(span).max(1));
+        self.ask(&keep).await.map(drop)
+    }
+
+    async fn erase(&self, id: RecordId, span: Duration) -> Result<()> {
+        let mut erase = cmd("SET");
+        erase
+            .arg(self.key(id))
+            .arg(&ERASED[..])
+            .arg("PX")
+            .arg(millis(span).max(1));
+        self.ask(&erase).await.map(drop)
+    }
+}

@@ -1,0 +1,162 @@
+//! Redis in front of PostgreSQL, both real: outcomes come from Redis, the truth from SQL,
+//! and all of Redis may vanish at any moment without anybody noticing but the clock.
+
+use std::time::Duration;
+
+use refrain::{
+    ErrorKind, Store, Verdict,
+    record::Erased,
+    store::{AnyStore, embedded},
+};
+use refrain_testkit::servers::{PrivateRedis, postgres_url, redis_url};
+
+use crate::support::{Prefix, ask, claim, complete, granted, id, replayed, verdict, words};
+
+/// A schema of the test's own; dropped with `drop_schema`, because that has to wait for the server.
+struct Schema(String);
+
+impl Schema {
+    fn new() -> Self {
+        Self(format!("refrain_tier_{:016x}", rand::random::<u64>()))
+    }
+
+    fn address(&self) -> String {
+        let url = postgres_url();
+        let mark = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{mark}schema={}", self.0)
+    }
+
+    async fn connect() -> tokio_postgres::Client {
+        let connected = tokio_postgres::connect(&postgres_url(), tokio_postgres::NoTls).await;
+        let (client, connection) = connected.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    async fn drop_schema(self) {
+        let sql = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.0);
+        Self::connect().await.batch_execute(&sql).await.unwrap();
+    }
+}
+
+async fn open(front: &str, schema: &Schema) -> AnyStore {
+    let addresses = [front.to_owned(), schema.address()];
+    refrain_stores::open_all(&addresses, embedded::Options::default())
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outcomes_come_from_redis_and_the_truth_from_sql() {
+    let (prefix, schema) = (Prefix::new(), Schema::new());
+    let store = open(&prefix.address, &schema).await;
+    assert!(!store.guarantees().lossy_failover);
+    complete(&store, 1, "done").await;
+    assert_eq!(replayed(&store, 1).await, "done");
+    let front = prefix.key(id(1), "f");
+    let kept: Vec<u8> = ask(&redis_url(), redis::cmd("GET").arg(&front));
+    assert!(kept.windows(4).any(|window| window == b"done"));
+    let left: i64 = ask(&redis_url(), redis::cmd("PTTL").arg(&front));
+    assert!((1..=3_600_000).contains(&left), "{left}");
+    // The truth is taken away behind its back: what answers now is the front.
+    let sql = format!(
+        "SELECT tablename FROM pg_tables WHERE schemaname = '{}'",
+        schema.0
+    );
+    let client = Schema::connect().await;
+    let tables = client.query(&sql, &[]).await.unwrap();
+    assert!(!tables.is_empty());
+    let behind = refrain_stores::open(&schema.address()).await.unwrap();
+    assert_eq!(behind.erase(id(1)).await.unwrap(), Erased::Gone);
+    assert_eq!(replayed(&store, 1).await, "done");
+    // Erased the right way, it is gone at once, and stays so.
+    assert_eq!(store.erase(id(1)).await.unwrap(), Erased::Absent);
+    complete(&store, 1, "again").await;
+    assert_eq!(replayed(&store, 1).await, "again");
+    drop((store, behind));
+    schema.drop_schema().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn losing_all_of_redis_changes_nothing_but_speed() {
+    let schema = Schema::new();
+    let mut server =
+        PrivateRedis::start_with(&[("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")])
+            .unwrap();
+    let store = open(&server.url(), &schema).await;
+    for number in 0..20 {
+        complete(&store, number, &format!("done {number}")).await;
+        assert_eq!(replayed(&store, number).await, format!("done {number}"));
+    }
+    let _: redis::Value = ask(&server.url(), &words("FLUSHALL"));
+    check(&store, "flushed").await;
+    server.kill().unwrap();
+    check(&store, "killed").await;
+    let error = store.erase(id(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    server.restart().unwrap();
+    check(&store, "restarted, empty").await;
+    server.pause().unwrap();
+    check(&store, "hanging").await;
+    server.resume().unwrap();
+    drop(store);
+    schema.drop_schema().await;
+}
+
+async fn check(store: &AnyStore, what: &str) {
+    let began = tokio::time::Instant::now();
+    for number in 0..20 {
+        assert_eq!(
+            replayed(store, number).await,
+            format!("done {number}"),
+            "{what}"
+        );
+    }
+    let number = rand::random::<u32>().into();
+    let grant = granted(store, &claim(number)).await;
+    let duplicate = verdict(store, &claim(number)).await.unwrap();
+    assert!(
+        matches!(duplicate, Verdict::InFlight { .. }),
+        "{what}: {duplicate:?}"
+    );
+    let released = store.settle(id(number), grant.fence, refrain::Settlement::Release);
+    assert_eq!(released.await.unwrap(), refrain::Settled::Applied, "{what}");
+    assert!(began.elapsed() < Duration::from_secs(3), "{what}");
+}
+
+#[tokio::test]
+async fn a_front_that_is_not_there_does_not_keep_the_store_from_opening() {
+    let schema = Schema::new();
+    let nobody = refrain_testkit::servers::free_port().unwrap();
+    for front in [
+        format!("redis://127.0.0.1:{nobody}"),
+        format!("redis+cluster://127.0.0.1:{nobody}"),
+        format!("redis+sentinel://127.0.0.1:{nobody}/main"),
+    ] {
+        let store = open(&front, &schema).await;
+        let number = rand::random::<u32>().into();
+        complete(&store, number, "done").await;
+        assert_eq!(replayed(&store, number).await, "done", "{front}");
+        assert_eq!(replayed(&store, number).await, "done", "{front}");
+    }
+    schema.drop_schema().await;
+}
+
+#[tokio::test]
+async fn two_nodes_share_a_front() {
+    let (prefix, schema) = (Prefix::new(), Schema::new());
+    let one = open(&prefix.address, &schema).await;
+    let two = open(&prefix.address, &schema).await;
+    complete(&one, 1, "done").await;
+    complete(&one, 2, "done too").await;
+    for store in [&one, &two] {
+        assert_eq!(replayed(store, 2).await, "done too");
+    }
+    assert_eq!(replayed(&one, 1).await, "done");
+    // The other has learnt the store's time by now, and takes it from the front.
+    let behind = refrain_stores::open(&schema.address()).await.unwrap();
+    assert_eq!(behind.erase(id(1)).await.unwrap(), Erased::Gone);
+    assert_eq!(replayed(&two, 1).await, "done");
+    drop((one, two, behind));
+    schema.drop_schema().await;
+}

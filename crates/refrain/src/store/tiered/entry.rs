@@ -1,0 +1,96 @@
+//! What is put in front of a store: a completed record, sealed with the store's secret.
+//!
+//! Layout: version, identity (16), fingerprint (16), whether there is a credential, credential (8), fence (16),
+//! retention_ends (8), remember_ends (8), outcome, keyed digest over all of it (16). Numbers are big-endian.
+
+use bytes::Bytes;
+
+use super::{Fence, Reading, RecordId, Secret, State, Timestamp};
+use crate::{Fingerprint, Outcome, key::Credential, record::Record};
+
+const VERSION: u8 = 1;
+const DIGEST_LEN: usize = 16;
+const HEAD_LEN: usize = 1 + 16 + 16 + 1 + 8 + 16 + 8 + 8;
+/// What the digest is for, so that no other digest of the store can be taken for it.
+const PURPOSE: &str = "front";
+
+/// Seals completed records, and opens them.
+pub(super) struct Entry;
+
+impl Entry {
+    /// The bytes of a completed record; `None` for any other.
+    pub(super) fn seal(reading: &Reading, secret: &Secret) -> Option<Bytes> {
+        let record = &reading.record;
+        let State::Completed {
+            fence,
+            outcome,
+            retention_ends,
+            remember_ends,
+        } = &record.state
+        else {
+            return None;
+        };
+        let outcome = outcome.clone().sealed(reading.id);
+        let outcome = outcome.encoded();
+        let mut bytes = Vec::with_capacity(HEAD_LEN + outcome.len() + DIGEST_LEN);
+        bytes.push(VERSION);
+        bytes.extend(reading.id.0);
+        bytes.extend(record.fingerprint.0);
+        bytes.push(record.credential.is_some().into());
+        bytes.extend(record.credential.map_or([0; 8], |credential| credential.0));
+        bytes.extend(fence.epoch.to_be_bytes());
+        bytes.extend(fence.counter.to_be_bytes());
+        bytes.extend(fence.nonce.to_be_bytes());
+        bytes.extend(retention_ends.0.to_be_bytes());
+        bytes.extend(remember_ends.0.to_be_bytes());
+        bytes.extend_from_slice(outcome);
+        let digest: [u8; DIGEST_LEN] = secret.digest(PURPOSE, &[&bytes]);
+        bytes.extend(digest);
+        Some(bytes.into())
+    }
+
+    /// The record that these bytes hold, if they are whole, ours, and about `id`.
+    pub(super) fn open(bytes: Bytes, id: RecordId, secret: &Secret) -> Option<Record> {
+        let content_len = bytes.len().checked_sub(DIGEST_LEN)?;
+        let (content, digest) = bytes.split_at(content_len);
+        if secret.digest::<DIGEST_LEN>(PURPOSE, &[content]) != *digest {
+            return None;
+        }
+        let mut reader = Fields(content);
+        if reader.next::<1>()? != [VERSION] || reader.next::<16>()? != id.0 {
+            return None;
+        }
+        let fingerprint = Fingerprint(reader.next()?);
+        let has_credential = reader.next::<1>()? == [1];
+        let credential = Some(Credential(reader.next()?)).filter(|_| has_credential);
+        let fence = Fence {
+            epoch: u32::from_be_bytes(reader.next()?),
+            counter: u64::from_be_bytes(reader.next()?),
+            nonce: u32::from_be_bytes(reader.next()?),
+        };
+        let retention_ends = Timestamp(u64::from_be_bytes(reader.next()?));
+        let remember_ends = Timestamp(u64::from_be_bytes(reader.next()?));
+        let outcome = Outcome::decode(bytes.slice(HEAD_LEN..content_len), id).ok()?;
+        let state = State::Completed {
+            fence,
+            outcome,
+            retention_ends,
+            remember_ends,
+        };
+        Some(Record {
+            fingerprint,
+            credential,
+            state,
+        })
+    }
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn next<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*front)
+    }
+}
