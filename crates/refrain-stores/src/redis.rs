@@ -19,7 +19,7 @@
 //! A claim that is asked again is safe: its claimant is granted the same once more. So is a completion.
 //! The driver never sends anything twice by itself; the engine does, where it knows that it may.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use ::redis::{Client, Cmd, Value, sentinel::SentinelClientBuilder, sentinel::SentinelServerType};
 use refrain::{
@@ -171,7 +171,10 @@ impl Redis {
             connect: options.connect_timeout,
             answer: options.answer_timeout,
         };
-        let (link, known) = connect(&address, patience, &runtime).await?;
+        // Without its type, which is nested too deeply for the compiler of whoever calls this.
+        let connecting: Pin<Box<dyn Future<Output = _> + Send>> =
+            Box::pin(connect(&address, patience, &runtime));
+        let (link, known) = connecting.await?;
         let ear = match &link {
             Link::Line(line) => Some(Ear::new(line.clone(), &address.prefix, runtime)),
             Link::Cluster(_) => None,
