@@ -233,7 +233,22 @@ async fn without_postgres_nothing_runs_and_nothing_that_ran_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks_an_hour_apart_decide_nothing_on_postgres() {
-    for off in [HOUR, -HOUR] {
-        check_clocks(Kind::Postgres, off).await;
-    }
+    let kind = Kind::Postgres;
+    tokio::join!(check_clocks(kind, HOUR), check_clocks(kind, -HOUR));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_on_another_node_is_woken_on_redis() {
+    check_woken(Kind::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_redis_nothing_runs_and_nothing_that_ran_is_forgotten() {
+    check_outage(Kind::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_an_hour_apart_decide_nothing_on_redis() {
+    let kind = Kind::Redis;
+    tokio::join!(check_clocks(kind, HOUR), check_clocks(kind, -HOUR));
 }

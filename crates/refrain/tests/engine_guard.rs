@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use refrain::{
-    Engine, ErrorKind, Intent, Key, Outcome, Scope, Store, Terms, Verdict,
+    Engine, ErrorKind, Guarantee, Intent, Key, Outcome, Scope, Store, Terms, Verdict,
     engine::{Count, Guard, Running},
     record::{Reason, State},
     store::{Query, StateName},
@@ -58,6 +58,28 @@ async fn a_dropped_guard_frees_the_key() {
     assert_eq!(settled(&store).await, None);
     drop(granted(&engine, &intent()).await);
     assert_eq!(engine.tally().get(Count::PossibleDuplicate), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_that_is_dropped_keeps_count_of_the_attempts_before() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    let mut intent = intent();
+    intent.terms.guarantee = Guarantee::AtLeastOnce;
+    let lapsed = || tokio::time::sleep(intent.terms.lease + Duration::from_secs(1));
+    drop(granted(&engine, &intent).await.start());
+    for attempt in 2..4 {
+        lapsed().await;
+        let guard = granted(&engine, &intent).await;
+        assert_eq!(guard.attempt(), attempt);
+        drop(guard);
+    }
+    lapsed().await;
+    assert_eq!(
+        state(&store).await,
+        Some((StateName::InFlight, None)),
+        "what may have run is forgotten"
+    );
 }
 
 #[tokio::test]

@@ -129,7 +129,12 @@ impl World {
 
     pub(crate) fn tell(&self, key: &str, what: impl Into<String>) {
         let what = (self.life.load(Relaxed), what.into());
-        self.note(key, |known| known.history.push(what));
+        self.note(key, |known| {
+            // Who is told the same again and again has nothing more to tell.
+            if known.history.last() != Some(&what) {
+                known.history.push(what);
+            }
+        });
     }
 
     pub(crate) fn note<T>(&self, key: &str, change: impl FnOnce(&mut Known) -> T) -> T {
@@ -198,7 +203,8 @@ impl World {
         self.note(key, |known| {
             assert!(
                 self.is_late_truth_welcome || known.doubted_in.is_none(),
-                "{key}: first in doubt, then a success: {known:?}"
+                "{key}: first in doubt, then a success: {:?}",
+                known.history
             );
             let first = known.success.get_or_insert_with(|| success.clone());
             assert_eq!(*first, success, "{key}: two answers under one key");
@@ -212,7 +218,8 @@ impl World {
             let is_late = self.is_late_truth_welcome && !sent.is_known;
             assert!(
                 known.success.is_none() || is_late,
-                "{key}: first a success, then in doubt: {known:?}"
+                "{key}: first a success, then in doubt: {:?}",
+                known.history
             );
             known.doubted_in.get_or_insert(life);
         });
@@ -223,6 +230,11 @@ impl Known {
     fn lose(&mut self, life: u64) {
         self.lost += 1;
         self.lost_in = Some(self.lost_in.map_or(life, |first| first.min(life)));
+    }
+
+    /// Whether the service refused it as often as it was asked.
+    pub(crate) fn has_no_effect(&self) -> bool {
+        self.arrived == u64::from(self.refused)
     }
 
     /// How it ended for the client.
@@ -337,13 +349,18 @@ pub(crate) fn check_at_the_end(world: &World, upstream: &Upstream) -> Ends {
         let is_takeover_allowed = world.guarantee == Guarantee::AtLeastOnce;
         assert!(
             dispatched.all <= allowed && (is_takeover_allowed || dispatched.takeovers == 0),
-            "{key}: {dispatched:?}: {known:?}"
+            "{key}: {dispatched:?}: {:?}",
+            known.history
         );
         // Who was never sent on is refused only because a kill came in between, and doubt has a cause.
         let is_cut = known.is_cut_by_a_kill();
-        assert!(dispatched.all > 0 || is_cut, "{key}: swallowed: {known:?}");
+        let history = &known.history;
+        assert!(
+            dispatched.all > 0 || is_cut,
+            "{key}: swallowed: {history:?}"
+        );
         let is_explained = known.success.is_some() || known.is_troubled || is_cut;
-        assert!(is_explained, "{key}: in doubt without a cause: {known:?}");
+        assert!(is_explained, "{key}: in doubt without a cause: {history:?}");
     }
     assert_eq!(audit.check(&effects), []);
     let count = |is_so: fn(&Known) -> bool| known.values().filter(|it| is_so(it)).count();

@@ -5,24 +5,28 @@
     reason = "each test file that takes this in uses a part of it"
 )]
 
-use refrain_testkit::servers::PrivatePostgres;
+use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
 
 /// Which kind of store the nodes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Postgres,
+    /// That syncs every write before it answers.
+    Redis,
 }
 
 /// A running server.
 #[derive(Debug)]
 pub(crate) enum Server {
     Postgres(PrivatePostgres),
+    Redis(PrivateRedis),
 }
 
 impl Server {
     pub(crate) fn start(kind: Kind) -> Self {
         match kind {
             Kind::Postgres => Self::Postgres(PrivatePostgres::start().unwrap()),
+            Kind::Redis => Self::Redis(PrivateRedis::start().unwrap()),
         }
     }
 
@@ -30,6 +34,7 @@ impl Server {
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Postgres(server) => server.url(),
+            Self::Redis(server) => server.url(),
         }
     }
 
@@ -37,6 +42,7 @@ impl Server {
     pub(crate) fn kill(&mut self) {
         match self {
             Self::Postgres(server) => server.kill().unwrap(),
+            Self::Redis(server) => server.kill().unwrap(),
         }
     }
 
@@ -44,6 +50,7 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         match self {
             Self::Postgres(server) => server.restart().unwrap(),
+            Self::Redis(server) => server.restart().unwrap(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The right to run, first as a [`Guard`], then, once the operation has started, as [`Running`].
 //!
-//! A guard that is dropped releases the key: nothing has run.
+//! A guard that is dropped releases the key: nothing has run. A takeover under at-least-once is left to lapse instead,
+//! for what was taken over may have run.
 //! A running operation that is dropped leaves doubt: it may have taken effect, and is never silently released.
 
 use std::{sync::Arc, time::Duration};
@@ -23,7 +24,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A granted claim whose operation has not started.
 #[derive(Debug)]
-#[must_use = "dropped, it releases the key"]
+#[must_use = "dropped, it releases the key, or is left to lapse if it is a takeover"]
 pub struct Guard {
     hold: Option<Hold>,
 }
@@ -105,9 +106,16 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            hold.end_in_background(Settlement::Release, Ended::Released(None));
+        let Some(hold) = self.hold.take() else {
+            return;
+        };
+        let guarantee = hold.flight.terms.guarantee;
+        if guarantee == Guarantee::AtLeastOnce && hold.attempt > 1 {
+            // The attempts before may have taken effect: free, the key would run again as if it were the first time.
+            let reason = Reason::Dropped;
+            return hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
         }
+        hold.end_in_background(Settlement::Release, Ended::Released(None));
     }
 }
 
