@@ -23,6 +23,7 @@ pub(crate) struct Proxy {
     /// Held, so that what it says has somewhere to go.
     _stdout: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
 }
 
 /// What a proxy is started with, as often as it is.
@@ -116,17 +117,25 @@ impl Setup {
     fn start_by(&self, command: Command) -> Proxy {
         let mut child = self.spawn(command);
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("listening on http://") {
-            line.clear();
-            let len = stdout.read_line(&mut line).unwrap();
-            assert!(len > 0, "the proxy did not start: {}", self.log());
-        }
-        let address = line.trim_end().trim_start_matches("listening on http://");
+        let address = self.told(&mut stdout, "listening on http://");
+        let admin = self.told(&mut stdout, "admin on http://");
         Proxy {
             child,
             _stdout: stdout,
-            address: address.parse().unwrap(),
+            address,
+            admin,
+        }
+    }
+
+    /// The address behind `start`, in the next line that starts so.
+    fn told(&self, stdout: &mut BufReader<ChildStdout>, start: &str) -> SocketAddr {
+        loop {
+            let mut line = String::new();
+            let len = stdout.read_line(&mut line).unwrap();
+            assert!(len > 0, "the proxy did not start: {}", self.log());
+            if let Some(address) = line.trim_end().strip_prefix(start) {
+                return address.parse().unwrap();
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The connection that receipts are read over: made, checked, and made anew.
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -33,7 +34,6 @@ const COLUMNS: [&str; 7] = [
 ];
 
 /// Where receipts are, and the connection to there.
-#[derive(Debug)]
 pub(super) struct Link {
     address: Address,
     config: Config,
@@ -78,6 +78,12 @@ impl Statements {
             Ask::Find(record) => self.client.query(&self.find, &[&record]).await,
             Ask::Seen(records) => self.client.query(&self.seen, &[&records]).await,
         }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({})", self.address)
     }
 }
 
@@ -183,8 +189,10 @@ impl Link {
     /// Checks that the table has what is needed, and that a record is in it once; answers the type of its bodies.
     async fn check_table(&self, client: &Client) -> Result<Type> {
         let failed = |error| self.failed(error);
-        let all = client.prepare("SELECT * FROM refrain_receipts").await;
-        let all = all.map_err(failed)?;
+        let all = client.prepare("SELECT * FROM refrain_receipts LIMIT 0");
+        let all = all.await.map_err(failed)?;
+        // Whether it may be read shows only when it is.
+        client.query(&all, &[]).await.map_err(failed)?;
         let has = |name: &str| all.columns().iter().any(|column| column.name() == name);
         if let Some(name) = COLUMNS.iter().find(|name| !has(name)) {
             let what = format!("its table refrain_receipts has no column `{name}`");

@@ -1,0 +1,135 @@
+//! Exactly-once as an operator meets it: what is refused at the start, what is said, and how a forgotten receipt is told.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "kills_support/proxy.rs"]
+mod kills;
+mod receipts_support;
+mod support;
+
+use std::{path::Path, process::Command};
+
+use kills::Setup;
+use receipts_support::{Place, ask_admin};
+use support::{Starting, Upstream, answer, call, request, until};
+
+fn policy(receipts: &str) -> String {
+    format!(
+        "[[operation]]\nmatch = \"POST /pay\"\nguarantee = \"exactly-once\"\nreceipts = \"{receipts}\"\n"
+    )
+}
+
+fn pay(key: &str) -> Vec<u8> {
+    request("POST /pay", &[("idempotency-key", key)], b"{}")
+}
+
+fn refrain(args: &[&str], folder: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    let output = command.args(args).current_dir(folder).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn it_does_not_start_without_receipts_that_can_be_read() {
+    let place = Place::empty();
+    let nowhere = "postgres://app:secret@127.0.0.1:1/app".to_owned();
+    for (settings, code, words) in [
+        (
+            policy(&place.url()),
+            69,
+            "`refrain migrate --receipts --print`",
+        ),
+        (policy(&nowhere), 69, "check address"),
+        (policy("redis://:secret@cache"), 64, "refrain.toml:4:12"),
+        (
+            "[policy]\nguarantee = \"exactly-once\"".to_owned(),
+            64,
+            "refrain.toml:2:13: exactly-once needs `receipts`",
+        ),
+    ] {
+        let starting = Starting::new()
+            .arg("--upstream", "http://127.0.0.1:1")
+            .arg("--store", "memory:")
+            .file(&settings);
+        let (ended, said) = starting.refused();
+        assert_eq!(ended, Some(code), "{said}");
+        assert!(said.contains(words) && !said.contains("secret"), "{said}");
+    }
+}
+
+#[test]
+fn a_success_without_its_receipt_is_told_everywhere() {
+    let place = Place::new();
+    // It pays, and writes no receipt.
+    let upstream = Upstream::start(|_, stream| answer(stream, "201 Created", &[], b"paid"));
+    let setup = Setup::new(upstream.address, &policy(&place.url()));
+    let proxy = setup.start();
+    let paid = call(proxy.address, pay("k"));
+    assert_eq!((paid.status, paid.text()), (201, "paid"));
+    let seen = &upstream.seen()[0];
+    let record = seen.header("refrain-record").unwrap().to_owned();
+    assert!(seen.header("refrain-fence").is_some());
+    until("it is told", || {
+        let told = ask_admin(proxy.admin, "/metrics");
+        told.text().contains("refrain_receipts_missing_total 1")
+    });
+    let metrics = ask_admin(proxy.admin, "/metrics");
+    let gauge = "refrain_receipts_proven{operation=\"POST /pay\"} 0";
+    assert!(metrics.text().contains(gauge), "{}", metrics.text());
+    let operations = ask_admin(proxy.admin, "/api/operations");
+    let operations: serde_json::Value = serde_json::from_slice(&operations.body).unwrap();
+    let expected = serde_json::json!({
+        "name": "POST /pay", "guarantee": "exactly-once", "in_force": "at-most-once",
+        "receipts": { "standing": "missing", "missing": 1 },
+    });
+    assert_eq!(operations["operations"][0], expected);
+    let shown = ask_admin(proxy.admin, &format!("/api/records/{record}"));
+    let shown: serde_json::Value = serde_json::from_slice(&shown.body).unwrap();
+    assert_eq!(shown["receipt"], "none");
+    let log = setup.log();
+    assert!(
+        log.contains("a success without its receipt") && log.contains(&record),
+        "{log}"
+    );
+}
+
+#[test]
+fn check_and_migrate_say_what_it_takes() {
+    let place = Place::empty();
+    let folder = tempfile::tempdir().unwrap();
+    let settings = policy("postgres://app:secret@db/app");
+    std::fs::write(folder.path().join("refrain.toml"), settings).unwrap();
+    let (code, said) = refrain(&["check", "refrain.toml"], folder.path());
+    assert_eq!(code, Some(0), "{said}");
+    for words in [
+        "exactly-once  ",
+        "receipts",
+        "exactly-once: effect and receipt",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let (code, said) = refrain(&["check", "refrain.toml", "--json"], folder.path());
+    assert_eq!(code, Some(0));
+    assert!(
+        said.contains("\"receipts\": \"postgres://app:***@db/app\""),
+        "{said}"
+    );
+    let (code, printed) = refrain(&["migrate", "--receipts", "--print"], folder.path());
+    assert_eq!(code, Some(0));
+    // What is printed is what makes it.
+    place.run(&printed);
+    let url = place.url();
+    let (code, said) = refrain(&["migrate", "--receipts", "--store", &url], folder.path());
+    assert_eq!(
+        (code, said.contains("the table is there")),
+        (Some(0), true),
+        "{said}"
+    );
+    let (code, said) = refrain(&["migrate", "--receipts"], folder.path());
+    assert_eq!(
+        (code, said.contains("in which database?")),
+        (Some(2), true),
+        "{said}"
+    );
+}

@@ -1,0 +1,191 @@
+//! A service that writes receipts, the real proxy in front of it, and every way in which an answer gets lost between the two.
+
+#![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
+
+mod place;
+mod service;
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+pub(crate) use place::Place;
+pub(crate) use service::{Service, node, python, rust};
+
+use crate::{
+    kills::{Proxy, Setup},
+    support::{Answer, Client, PATIENCE, call, get, request, until},
+};
+
+/// What runs: the proxy, the service behind it, and that one's database, which is dropped last.
+pub(crate) struct Stage {
+    proxy: Proxy,
+    service: Service,
+    place: Place,
+}
+
+/// Has a service paid through the proxy while answers get lost, and looks into its ledger.
+pub(crate) fn check(start: impl Fn(&Place) -> Service) {
+    let place = Place::new();
+    let service = start(&place);
+    let receipts = place.url();
+    let setup = Setup::new(
+        service.address,
+        &format!(
+            "[[operation]]\nmatch = \"POST /v1/payments\"\nrequired = true\n\
+             guarantee = \"exactly-once\"\nreceipts = \"{receipts}\"\n\
+             lease = \"1s\"\ntimeout = \"2s\"\nwait = \"5s\"\n"
+        ),
+    );
+    let proxy = setup.start();
+    let mut stage = Stage {
+        proxy,
+        service,
+        place,
+    };
+    stage.prove();
+    stage.lose_answers();
+    stage.lose_attempts();
+    stage.burst();
+    stage.kill_the_proxy(&setup);
+    for (customer, payments) in stage.ledger() {
+        assert_eq!(payments, 1, "payments of {customer}");
+    }
+}
+
+impl Stage {
+    fn pay(&self, key: &str, fail: &str) -> Answer {
+        call(self.proxy.address, payment(key, fail))
+    }
+
+    /// Retries as a client does, until there is an answer that says how it ended.
+    fn paid(&self, key: &str) -> Answer {
+        let since = tokio::time::Instant::now();
+        loop {
+            let answer = self.pay(key, "");
+            if answer.status == 201 {
+                return answer;
+            }
+            assert!(since.elapsed() < PATIENCE, "{key}: {answer:?}");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn check_paid(&self, key: &str, what: &str) -> Answer {
+        let answer = self.paid(key);
+        let kind = answer.header("content-type").unwrap();
+        assert!(kind.starts_with("application/json"), "{what}: {kind}");
+        let again = self.pay(key, "");
+        assert!(again.is_replay(), "{what}: {again:?}");
+        assert_eq!(again.body, answer.body, "{what}");
+        assert_eq!(self.place.payments_of(key), 1, "{what}");
+        answer
+    }
+
+    /// From the first receipt on, exactly-once is in force.
+    fn prove(&self) {
+        assert_eq!(self.pay("first", "").status, 201);
+        until("a receipt was seen", || {
+            let told = ask_admin(self.proxy.admin, "/api/operations");
+            told.text().contains("\"in_force\":\"exactly-once\"")
+        });
+    }
+
+    /// It commits, and nobody hears of it: the first caller and all others get what the receipt says.
+    fn lose_answers(&mut self) {
+        for fault in [
+            "error-after-commit",
+            "hang-after-commit",
+            "die-after-commit",
+        ] {
+            let first = self.pay(fault, fault);
+            assert_eq!(first.status, 201, "{fault}: {}", first.text());
+            assert!(!first.is_replay(), "{fault}");
+            self.service.revive();
+            assert_eq!(self.check_paid(fault, fault).body, first.body, "{fault}");
+        }
+    }
+
+    /// It does not commit: the next retry runs.
+    fn lose_attempts(&mut self) {
+        for (fault, status) in [
+            ("error-before-commit", 500),
+            ("hang-before-commit", 504),
+            ("die-before-commit", 502),
+        ] {
+            let first = self.pay(fault, fault);
+            assert_eq!(first.status, status, "{fault}: {}", first.text());
+            assert_eq!(self.place.payments_of(fault), 0, "{fault}");
+            self.service.revive();
+            self.check_paid(fault, fault);
+        }
+    }
+
+    /// Duplicates at the same moment, while the answer to the first is lost.
+    fn burst(&self) {
+        let answers: Vec<_> = thread::scope(|scope| {
+            let address = self.proxy.address;
+            let pay = move || call(address, payment("burst", "error-after-commit"));
+            let paying: Vec<_> = (0..8).map(|_| scope.spawn(pay)).collect();
+            paying.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        for answer in &answers {
+            assert_eq!((answer.status, &answer.body), (201, &answers[0].body));
+        }
+        assert_eq!(self.place.payments_of("burst"), 1);
+    }
+
+    /// The proxy is killed with -9 while the service is at it, before and after it has committed.
+    fn kill_the_proxy(&mut self, setup: &Setup) {
+        for fault in ["hang-after-commit", "hang-before-commit"] {
+            let key = format!("killed-{fault}");
+            let mut client = Client::connect(self.proxy.address);
+            client.send(payment(&key, fault));
+            match fault {
+                "hang-after-commit" => {
+                    until("it has committed", || self.place.payments_of(&key) == 1)
+                }
+                _ => thread::sleep(Duration::from_millis(300)),
+            }
+            self.proxy.kill();
+            // What hangs before its commit is over with the process.
+            self.service.restart();
+            self.proxy = setup.start();
+            self.check_paid(&key, fault);
+        }
+    }
+
+    fn ledger(&self) -> Vec<(String, u64)> {
+        let answer = call(self.proxy.address, get("/ledger"));
+        let lines: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let line = |line: &serde_json::Value| {
+            let customer = line["customer"].as_str().unwrap().to_owned();
+            (customer, line["payments"].as_u64().unwrap())
+        };
+        let lines: Vec<_> = lines.as_array().unwrap().iter().map(line).collect();
+        assert_eq!(lines.len(), 10, "{lines:?}");
+        lines
+    }
+}
+
+/// A payment whose customer is its key, so that the ledger tells payments apart.
+fn payment(key: &str, fail: &str) -> Vec<u8> {
+    let body = format!("{{\"customer\":\"{key}\",\"amount\":20}}");
+    let headers = [
+        ("idempotency-key", key),
+        ("content-type", "application/json"),
+        ("x-fail", fail),
+    ];
+    request("POST /v1/payments", &headers, body.as_bytes())
+}
+
+/// The admin listener answers only to those who call it by its own name.
+pub(crate) fn ask_admin(admin: SocketAddr, path: &str) -> Answer {
+    call(
+        admin,
+        format!("GET {path} HTTP/1.1\r\nhost: {admin}\r\n\r\n"),
+    )
+}
+
+/// Whether somebody listens there.
+fn is_open(address: SocketAddr) -> bool {
+    std::net::TcpStream::connect(address).is_ok()
+}
