@@ -141,7 +141,7 @@ impl Stage {
             client.send(payment(&key, fault));
             match fault {
                 "hang-after-commit" => {
-                    until("it has committed", || self.place.payments_of(&key) == 1)
+                    until("it has committed", || self.place.payments_of(&key) == 1);
                 }
                 _ => thread::sleep(Duration::from_millis(300)),
             }
