@@ -78,10 +78,16 @@ impl Inner {
 }
 
 impl Guard {
-    /// 1 for the first grant; above 1 it is a takeover and a possible duplicate.
+    /// 1 for the first grant; above 1 it is a takeover, and under at-least-once a possible duplicate.
     #[must_use]
     pub fn attempt(&self) -> u16 {
         self.hold.as_ref().map_or(0, |hold| hold.attempt)
+    }
+
+    /// Whether it may take effect a second time: under exactly-once, what is taken over cannot.
+    pub(super) fn is_possible_duplicate(&self) -> bool {
+        let may = |hold: &Hold| hold.flight.terms.guarantee == Guarantee::AtLeastOnce;
+        self.attempt() > 1 && self.hold.as_ref().is_some_and(may)
     }
 
     /// Should it end in doubt, this intent's probe is asked.

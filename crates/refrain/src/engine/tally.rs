@@ -21,7 +21,7 @@ const CARED_MAX: usize = 10_000;
 pub enum Count {
     /// Claims that were granted.
     Granted,
-    /// Among these, takeovers: possible duplicates.
+    /// Among these, takeovers under at-least-once: possible duplicates.
     PossibleDuplicate,
     /// Outcomes replayed.
     Replayed,
@@ -110,7 +110,7 @@ impl Tally {
             Turn::Refused(_) => Count::Refused,
             Turn::Live(_) => Count::Followed,
             Turn::Verdict(Verdict::Granted(guard)) => {
-                if guard.attempt() > 1 {
+                if guard.is_possible_duplicate() {
                     self.count(Count::PossibleDuplicate);
                 }
                 Count::Granted
