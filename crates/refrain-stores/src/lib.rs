@@ -66,14 +66,15 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     if ["memory", "file"].contains(&scheme) {
         return AnyStore::open_with(address, options).await;
     }
+    // Boxed: the drivers' futures are large and deep, and every caller's would be so, too.
     let kind = scheme.split('+').next().unwrap_or_default();
     #[cfg(feature = "postgres")]
     if ["postgres", "postgresql"].contains(&kind) {
-        return postgres::open(address).await;
+        return Box::pin(postgres::open(address)).await;
     }
     #[cfg(feature = "redis")]
     if ["redis", "rediss"].contains(&kind) {
-        return redis::open(address).await;
+        return Box::pin(redis::open(address)).await;
     }
     let server = SERVERS.iter().find(|(name, _)| *name == kind);
     let what = match server {

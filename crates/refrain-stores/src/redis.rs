@@ -21,33 +21,37 @@
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
-use ::redis::{Client, Cmd, Value, sentinel::SentinelClientBuilder, sentinel::SentinelServerType};
+use ::redis::{Cmd, Value};
 use refrain::{
     Claim, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::Timestamp,
-    record::{Command, Doubt, Erased, Grant, Reason, step},
+    record::Erased,
     store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch},
 };
 use tokio::runtime::Handle;
 
 mod address;
+mod answers;
 mod cluster;
 mod codec;
 mod front;
 mod line;
 mod listen;
 mod mark;
+mod opening;
 mod reception;
 mod scan;
 mod scripts;
 mod trouble;
 
-use address::{Address, Place, Sentinels};
+use address::Address;
+use answers::{reading, settled, verdict};
 use cluster::Cluster;
 use codec::Answer;
 pub use front::RedisFront;
-use line::{Dial, Line, Patience, Trouble};
+use line::{Line, Patience, Trouble};
 use listen::Ear;
+use opening::{choose_crypto, connect, dial};
 use reception::{Known, Node};
 use scripts::Name;
 
@@ -196,87 +200,6 @@ impl Redis {
     pub fn losses(&self) -> &[String] {
         &self.shared.known.losses
     }
-}
-
-/// TLS needs somebody who does the sums; whoever was chosen by the program stays.
-fn choose_crypto() {
-    use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-    if CryptoProvider::get_default().is_none() {
-        let _ = ring::default_provider().install_default();
-    }
-}
-
-async fn connect(
-    address: &Address,
-    patience: Patience,
-    runtime: &Handle,
-) -> Result<(Link, Arc<Known>)> {
-    let Address {
-        shown,
-        prefix,
-        place,
-    } = address;
-    let told = |error| trouble::told(error, shown);
-    if let Place::Cluster(seeds) = place {
-        let cluster = Cluster::connect(seeds.clone(), patience).await;
-        let cluster = cluster.map_err(told)?;
-        let nodes = cluster.primaries().await.map_err(told)?;
-        let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
-        return Ok((Link::Cluster(cluster), Arc::new(known)));
-    }
-    let always = match place {
-        Place::Sentinel(_) => Some("a Sentinel may fail over to a replica, which is behind"),
-        Place::One(_) | Place::Cluster(_) => None,
-    };
-    let dialed = dial(place).map_err(told)?;
-    let line = Line::new(dialed, shown, patience, runtime.clone());
-    let node = Node::One(line.dial().await?);
-    let nodes = std::slice::from_ref(&node);
-    let known = Arc::new(reception::meet(nodes, &node, prefix, shown, always).await?);
-    line.hold_to(known.clone());
-    Ok((Link::Line(line), known))
-}
-
-/// Where the one connection to a primary comes from.
-fn dial(place: &Place) -> ::redis::RedisResult<Dial> {
-    match place {
-        Place::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
-        Place::Sentinel(sentinels) => sentinel(sentinels),
-        // A cluster has as many as it has primaries; see `Cluster`.
-        Place::Cluster(_) => Err((
-            ::redis::ErrorKind::InvalidClientConfig,
-            "a cluster has no one primary",
-        )
-            .into()),
-    }
-}
-
-fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<Dial> {
-    let settings = sentinels.server.redis_settings();
-    let mut builder = SentinelClientBuilder::new(
-        sentinels.nodes.clone(),
-        &sentinels.service,
-        SentinelServerType::Master,
-    )?
-    .set_client_to_redis_db(settings.db());
-    if let ::redis::ConnectionAddr::TcpTls { .. } = sentinels.server.addr() {
-        builder = builder
-            .set_client_to_redis_tls_mode(::redis::TlsMode::Secure)
-            .set_client_to_sentinel_tls_mode(::redis::TlsMode::Secure);
-    }
-    if let Some(user) = settings.username() {
-        builder = builder.set_client_to_redis_username(user);
-        if sentinels.same_login {
-            builder = builder.set_client_to_sentinel_username(user);
-        }
-    }
-    if let Some(password) = settings.password() {
-        builder = builder.set_client_to_redis_password(password);
-        if sentinels.same_login {
-            builder = builder.set_client_to_sentinel_password(password);
-        }
-    }
-    Ok(Dial::Sentinel(tokio::sync::Mutex::new(builder.build()?)))
 }
 
 impl Shared {
@@ -466,87 +389,6 @@ fn is_lost(value: &Value) -> bool {
 /// Rounded up: nothing is ever shorter than was asked for.
 fn millis(span: Duration) -> u64 {
     (Timestamp(0) + span.min(SPAN_MAX)).0
-}
-
-fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
-    let verdict = match answer.letter {
-        b'R' => {
-            let fence = answer.bytes().and_then(|bytes| codec::fence(&bytes));
-            let kept = fence.zip(answer.bytes());
-            let (fence, outcome) = kept.ok_or_else(|| trouble::unheard_of(id))?;
-            return Ok(Verdict::Replay(codec::outcome(outcome, fence, id)?));
-        }
-        b'G' => granted(&mut answer).map(Verdict::Granted),
-        b'I' => answer
-            .millis()
-            .map(|lease_left| Verdict::InFlight { lease_left }),
-        b'D' => doubt(&mut answer).map(Verdict::Indeterminate),
-        b'O' => Some(Verdict::OtherCredential),
-        b'M' => Some(Verdict::Mismatch),
-        b'X' => Some(Verdict::Expired),
-        _ => None,
-    };
-    verdict.ok_or_else(|| trouble::unheard_of(id))
-}
-
-fn granted(answer: &mut Answer) -> Option<Grant> {
-    // The short answer to a first claim.
-    if let Some(fence) = codec::fence(&answer.rest) {
-        return Some(Grant { fence, attempt: 1 });
-    }
-    Some(Grant {
-        fence: codec::fence(&answer.bytes()?)?,
-        attempt: answer.number()?,
-    })
-}
-
-fn doubt(answer: &mut Answer) -> Option<Doubt> {
-    Some(Doubt {
-        fence: codec::fence(&answer.bytes()?)?,
-        reason: Reason::from_code(answer.number()?)?,
-        settle_left: answer.millis()?,
-    })
-}
-
-fn settled(mut answer: Answer, id: RecordId) -> Result<Settled> {
-    let settled = match answer.letter {
-        b'A' => Some(Settled::Applied),
-        b'F' => Some(Settled::Fenced),
-        b'E' => answer.millis().map(|left| Settled::TooEarly { left }),
-        _ => None,
-    };
-    settled.ok_or_else(|| trouble::unheard_of(id))
-}
-
-/// The record as it was read, with what time has made of it.
-fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading>> {
-    if answer.letter == b'N' {
-        return Ok(None);
-    }
-    let parts = (answer.bytes(), answer.bytes(), answer.bytes());
-    let (Some(now), Some(record), Some(kept)) = parts else {
-        return Err(trouble::unheard_of(id));
-    };
-    let now = std::str::from_utf8(&now)
-        .ok()
-        .and_then(|now| now.parse().ok());
-    let now = Timestamp(now.ok_or_else(|| trouble::unheard_of(id))?);
-    let record = codec::record(&record, id).ok_or_else(|| trouble::found(b"damaged", id, ""))?;
-    let Some(record) = step(Some(record), Command::Age, now).record else {
-        return Ok(None);
-    };
-    let outcome = match (&record.state, record.fence()) {
-        (refrain::record::State::Completed { .. }, Some(fence)) => {
-            Some(codec::outcome(kept, fence, id)?)
-        }
-        _ => None,
-    };
-    // Only a completed record asks for its outcome.
-    let record = match outcome {
-        Some(outcome) => record.map(|()| outcome),
-        None => record.map(|()| refrain::Outcome::new(0, [])),
-    };
-    Ok(Some(Reading { id, record, now }))
 }
 
 impl Store for Redis {

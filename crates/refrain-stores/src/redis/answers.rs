@@ -1,0 +1,92 @@
+//! What the scripts answer, in the library's words.
+
+use refrain::{
+    RecordId, Result, Settled, Verdict,
+    clock::Timestamp,
+    record::{Command, Doubt, Grant, Reason, State, step},
+    store::Reading,
+};
+
+use super::{
+    codec::{self, Answer},
+    trouble,
+};
+
+pub(super) fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
+    let verdict = match answer.letter {
+        b'R' => {
+            let fence = answer.bytes().and_then(|bytes| codec::fence(&bytes));
+            let kept = fence.zip(answer.bytes());
+            let (fence, outcome) = kept.ok_or_else(|| trouble::unheard_of(id))?;
+            return Ok(Verdict::Replay(codec::outcome(outcome, fence, id)?));
+        }
+        b'G' => granted(&mut answer).map(Verdict::Granted),
+        b'I' => answer
+            .millis()
+            .map(|lease_left| Verdict::InFlight { lease_left }),
+        b'D' => doubt(&mut answer).map(Verdict::Indeterminate),
+        b'O' => Some(Verdict::OtherCredential),
+        b'M' => Some(Verdict::Mismatch),
+        b'X' => Some(Verdict::Expired),
+        _ => None,
+    };
+    verdict.ok_or_else(|| trouble::unheard_of(id))
+}
+
+fn granted(answer: &mut Answer) -> Option<Grant> {
+    // The short answer to a first claim.
+    if let Some(fence) = codec::fence(&answer.rest) {
+        return Some(Grant { fence, attempt: 1 });
+    }
+    Some(Grant {
+        fence: codec::fence(&answer.bytes()?)?,
+        attempt: answer.number()?,
+    })
+}
+
+fn doubt(answer: &mut Answer) -> Option<Doubt> {
+    Some(Doubt {
+        fence: codec::fence(&answer.bytes()?)?,
+        reason: Reason::from_code(answer.number()?)?,
+        settle_left: answer.millis()?,
+    })
+}
+
+pub(super) fn settled(mut answer: Answer, id: RecordId) -> Result<Settled> {
+    let settled = match answer.letter {
+        b'A' => Some(Settled::Applied),
+        b'F' => Some(Settled::Fenced),
+        b'E' => answer.millis().map(|left| Settled::TooEarly { left }),
+        _ => None,
+    };
+    settled.ok_or_else(|| trouble::unheard_of(id))
+}
+
+/// The record as it was read, with what time has made of it.
+pub(super) fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading>> {
+    if answer.letter == b'N' {
+        return Ok(None);
+    }
+    let parts = (answer.bytes(), answer.bytes(), answer.bytes());
+    let (Some(now), Some(record), Some(kept)) = parts else {
+        return Err(trouble::unheard_of(id));
+    };
+    let now = std::str::from_utf8(&now)
+        .ok()
+        .and_then(|now| now.parse().ok());
+    let now = Timestamp(now.ok_or_else(|| trouble::unheard_of(id))?);
+    let record = codec::record(&record, id).ok_or_else(|| trouble::found(b"damaged", id, ""))?;
+    let Some(record) = step(Some(record), Command::Age, now).record else {
+        return Ok(None);
+    };
+    let outcome = match (&record.state, record.fence()) {
+        (State::Completed { .. }, Some(fence)) => Some(codec::outcome(kept, fence, id)?),
+        _ => None,
+    };
+    // Only a completed record asks for its outcome.
+    let record = match outcome {
+        Some(outcome) => record.map(|()| outcome),
+        None => record.map(|()| refrain::Outcome::new(0, [])),
+    };
+    Ok(Some(Reading { id, record, now }))
+}

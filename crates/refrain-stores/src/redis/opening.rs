@@ -1,0 +1,100 @@
+//! From an address to a server that has been looked at.
+
+use std::sync::Arc;
+
+use ::redis::{
+    Client,
+    sentinel::{SentinelClientBuilder, SentinelServerType},
+};
+use refrain::Result;
+use tokio::runtime::Handle;
+
+use super::{
+    Link,
+    address::{Address, Place, Sentinels},
+    cluster::Cluster,
+    line::{Dial, Line, Patience},
+    reception::{self, Known, Node},
+    trouble,
+};
+
+/// TLS needs somebody who does the sums; whoever was chosen by the program stays.
+pub(super) fn choose_crypto() {
+    use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+    if CryptoProvider::get_default().is_none() {
+        let _ = ring::default_provider().install_default();
+    }
+}
+
+pub(super) async fn connect(
+    address: &Address,
+    patience: Patience,
+    runtime: &Handle,
+) -> Result<(Link, Arc<Known>)> {
+    let Address {
+        shown,
+        prefix,
+        place,
+    } = address;
+    let told = |error| trouble::told(error, shown);
+    if let Place::Cluster(seeds) = place {
+        let cluster = Cluster::connect(seeds.clone(), patience).await;
+        let cluster = cluster.map_err(told)?;
+        let nodes = cluster.primaries().await.map_err(told)?;
+        let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
+        return Ok((Link::Cluster(cluster), Arc::new(known)));
+    }
+    let always = match place {
+        Place::Sentinel(_) => Some("a Sentinel may fail over to a replica, which is behind"),
+        Place::One(_) | Place::Cluster(_) => None,
+    };
+    let dialed = dial(place).map_err(told)?;
+    let line = Line::new(dialed, shown, patience, runtime.clone());
+    let node = Node::One(line.dial().await?);
+    let nodes = std::slice::from_ref(&node);
+    let known = Arc::new(reception::meet(nodes, &node, prefix, shown, always).await?);
+    line.hold_to(known.clone());
+    Ok((Link::Line(line), known))
+}
+
+/// Where the one connection to a primary comes from.
+pub(super) fn dial(place: &Place) -> ::redis::RedisResult<Dial> {
+    match place {
+        Place::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
+        Place::Sentinel(sentinels) => sentinel(sentinels),
+        // A cluster has as many as it has primaries; see `Cluster`.
+        Place::Cluster(_) => Err((
+            ::redis::ErrorKind::InvalidClientConfig,
+            "a cluster has no one primary",
+        )
+            .into()),
+    }
+}
+
+fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<Dial> {
+    let settings = sentinels.server.redis_settings();
+    let mut builder = SentinelClientBuilder::new(
+        sentinels.nodes.clone(),
+        &sentinels.service,
+        SentinelServerType::Master,
+    )?
+    .set_client_to_redis_db(settings.db());
+    if let ::redis::ConnectionAddr::TcpTls { .. } = sentinels.server.addr() {
+        builder = builder
+            .set_client_to_redis_tls_mode(::redis::TlsMode::Secure)
+            .set_client_to_sentinel_tls_mode(::redis::TlsMode::Secure);
+    }
+    if let Some(user) = settings.username() {
+        builder = builder.set_client_to_redis_username(user);
+        if sentinels.same_login {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+    }
+    if let Some(password) = settings.password() {
+        builder = builder.set_client_to_redis_password(password);
+        if sentinels.same_login {
+            builder = builder.set_client_to_sentinel_password(password);
+        }
+    }
+    Ok(Dial::Sentinel(tokio::sync::Mutex::new(builder.build()?)))
+}
