@@ -132,9 +132,7 @@ impl From<std::io::Error> for Failure {
 impl From<refrain::Error> for Failure {
     fn from(error: refrain::Error) -> Self {
         match error.kind() {
-            ErrorKind::Unsupported | ErrorKind::Invalid => {
-                Self::Configuration(format!("refrain: {error}"))
-            }
+            ErrorKind::Unsupported => Self::Configuration(format!("refrain: {error}")),
             _ => Self::Unavailable(error.to_string()),
         }
     }

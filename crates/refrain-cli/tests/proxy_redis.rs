@@ -65,7 +65,7 @@ fn a_server_that_evicts_or_cannot_be_had_is_named() {
     let nobody = format!("redis://127.0.0.1:{}", free_port().unwrap());
     check(&starting(&nobody, ""), 69, &[&nobody, "cannot be reached"]);
     let bad = "redis://u:secret@h/not-a-number";
-    check(&starting(bad, ""), 64, &["is no address of a Redis store"]);
+    check(&starting(bad, ""), 69, &["is no address of a Redis store"]);
     let front = "store = [\"memory:\", \"file:data\"]\n";
     let backwards = Starting::new()
         .arg("--upstream", "http://127.0.0.1:9")

@@ -95,7 +95,7 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
 /// claims and the truth are in the second. The front need not be there.
 ///
 /// # Errors
-/// As [`open_with`]; [`ErrorKind::Invalid`] where there are more than two, none, or the first can be no front.
+/// As [`open_with`]; [`ErrorKind::Unsupported`] where there are more than two, none, or the first can be no front.
 ///
 /// # Cancellation
 /// As [`open`].
@@ -110,7 +110,7 @@ pub async fn open_all(
             let count = addresses.len();
             let message =
                 format!("{count} stores are named; name one, or a front and the store behind it");
-            Err(Error::new(ErrorKind::Invalid, message))
+            Err(Error::new(ErrorKind::Unsupported, message))
         }
     }
 }
