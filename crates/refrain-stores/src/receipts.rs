@@ -56,7 +56,10 @@ impl PostgresReceipts {
     async fn rows(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         let session = self.link.session().await?;
         let asked = match session.ask(ask).await {
-            Err(_) if session.is_closed() => self.link.session().await?.ask(ask).await,
+            Err(error) if session.is_broken(&error) => {
+                self.link.forget();
+                self.link.session().await?.ask(ask).await
+            }
             asked => asked,
         };
         asked.map_err(|error| self.link.failed(error))
@@ -106,16 +109,16 @@ fn receipt(row: &Row) -> Result<Option<Receipt>, tokio_postgres::Error> {
         return Ok(None);
     };
     let status: i32 = row.try_get(2)?;
-    let body: Vec<u8> = row.try_get(5)?;
-    let age: f64 = row.try_get(6)?;
+    let body: Option<Vec<u8>> = row.try_get(5)?;
+    let age: Option<f64> = row.try_get(6)?;
     Ok(Some(Receipt {
         fence,
         // What is no status is refused by whoever makes an outcome of it.
         status: u16::try_from(status).unwrap_or_default(),
         content_type: row.try_get(3)?,
         location: row.try_get(4)?,
-        body: Bytes::from(body),
-        age: Duration::try_from_secs_f64(age).unwrap_or_default(),
+        body: Bytes::from(body.unwrap_or_default()),
+        age: Duration::try_from_secs_f64(age.unwrap_or_default()).unwrap_or_default(),
     }))
 }
 

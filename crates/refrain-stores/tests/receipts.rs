@@ -103,6 +103,7 @@ async fn bodies_may_be_bytes_or_json() {
         ("bytea", "'\\x00ff10'", &b"\x00\xff\x10"[..]),
         ("json", "'{\"a\" :1}'", b"{\"a\" :1}"),
         ("text", "''", b""),
+        ("text", "NULL", b""),
     ] {
         let place = Place::with_table().await;
         let sql = format!(
@@ -188,7 +189,10 @@ async fn what_could_not_be_relied_on_is_refused_at_the_start() {
 async fn who_may_not_read_is_told_so() {
     let place = Place::with_table().await;
     let (name, role) = (&place.name, format!("{}_reader", place.name));
-    let sql = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {name} TO {role}");
+    let sql = format!(
+        "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {name} TO {role};
+         ALTER ROLE {role} SET default_transaction_read_only = on"
+    );
     place.run(&sql).await;
     let address = place.address();
     let (_, behind) = address.as_str().split_once('@').unwrap();

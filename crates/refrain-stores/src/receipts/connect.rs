@@ -69,8 +69,18 @@ impl Drop for Statements {
 }
 
 impl Statements {
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Whether the connection is gone, or about to: a server that shuts down says so before it hangs up.
+    pub(super) fn is_broken(&self, error: &tokio_postgres::Error) -> bool {
+        const GOING: [SqlState; 3] = [
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::CANNOT_CONNECT_NOW,
+        ];
+        self.is_closed() || error.code().is_some_and(|code| GOING.contains(code))
     }
 
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
@@ -95,7 +105,10 @@ impl Link {
         };
         let mut config: Config = address.as_str().parse().map_err(bad)?;
         // Of several servers, the one that takes writes: what others show may be late.
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        // Of one alone that is asked below, so that a role which may only read will do.
+        if config.get_hosts().len() > 1 {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_MAX);
         }
