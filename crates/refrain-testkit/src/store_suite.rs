@@ -6,7 +6,7 @@
 //! ```
 //! use refrain_testkit::{Model, store_suite};
 //!
-//! # tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?.block_on(async {
+//! # tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?.block_on(async {
 //! store_suite::run(|clock| async { Ok(Model::new(clock)) }).await;
 //! # });
 //! # Ok::<(), std::io::Error>(())
