@@ -18,11 +18,12 @@ mod container;
 mod package;
 mod postgres;
 mod redis;
+pub(crate) mod tools;
 
 use container::Container;
 
 /// Something that is needed cannot be reached.
-const UNAVAILABLE: u8 = 69;
+pub(crate) const UNAVAILABLE: u8 = 69;
 
 /// All that tests may need.
 const SERVICES: [&Service; 2] = [&postgres::SERVICE, &redis::SERVICE];

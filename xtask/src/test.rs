@@ -10,13 +10,20 @@ use std::{
 
 use refrain_servers::Guard;
 
-use crate::{cargo, services::Services};
+use crate::{
+    cargo,
+    services::{Services, UNAVAILABLE, tools},
+};
 
 /// Ends a whole process group: cargo and the tests that it runs.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
 /// Runs unit, integration and documentation tests; `arguments` go on to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    if let Err(problem) = tools::find_or_install() {
+        eprintln!("xtask test: {problem}");
+        return ExitCode::from(UNAVAILABLE);
+    }
     let services = match Services::start() {
         Ok(services) => services,
         Err(code) => return code,

@@ -36,7 +36,8 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }
 
-fn install_all(packages: &[&str]) -> Result<(), String> {
+/// Installs these, as root.
+pub(super) fn install_all(packages: &[&str]) -> Result<(), String> {
     succeed(&mut apt(&["update"]))?;
     let mut install = apt(&["install", "--yes", "--no-install-recommends"]);
     succeed(install.args(packages))?;

@@ -1,0 +1,43 @@
+//! What the examples in other languages need: Python with venv, and Node with npm.
+
+use std::process::{Command, Stdio};
+
+use super::package;
+
+/// A tool, how it shows that it is there, and Debian's packages of it.
+type Tool = (&'static str, &'static [&'static str], &'static str);
+
+const TOOLS: [Tool; 2] = [
+    (
+        "python3",
+        &["-c", "import venv, ensurepip"],
+        "python3 python3-venv",
+    ),
+    ("npm", &["--version"], "nodejs npm"),
+];
+
+/// Installs what is missing.
+pub(crate) fn find_or_install() -> Result<(), String> {
+    let missing = TOOLS.iter().filter(|(tool, shows, _)| !works(tool, shows));
+    let packages: Vec<_> = missing
+        .flat_map(|(.., packages)| packages.split(' '))
+        .collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let names = packages.join(" ");
+    eprintln!("xtask test: {names}: not on this machine; taking the packages");
+    package::install_all(&packages).map_err(|problem| {
+        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages need them.")
+    })
+}
+
+fn works(tool: &str, shows: &[&str]) -> bool {
+    let mut command = Command::new(tool);
+    let shown = command
+        .args(shows)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    shown.status().is_ok_and(|status| status.success())
+}
