@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Request, StatusCode, response};
+use http::{HeaderName, HeaderValue, Request, StatusCode, response};
 
 use super::{
     Code, Decision, Failure, REFRAIN_FENCE, REFRAIN_RECORD,
@@ -26,8 +26,12 @@ use crate::{
 /// Tells the operation what to write into its receipt; without `running`, takes off what a client made up.
 pub(super) fn tell<B>(request: &mut Request<B>, running: Option<&Running>) {
     let headers = request.headers_mut();
-    headers.remove(REFRAIN_RECORD);
-    headers.remove(REFRAIN_FENCE);
+    let is_ours = |name: &HeaderName| name == REFRAIN_RECORD || name == REFRAIN_FENCE;
+    // To look at each name is quicker than to look for two, and hardly anybody sends them.
+    if headers.keys().any(is_ours) {
+        headers.remove(REFRAIN_RECORD);
+        headers.remove(REFRAIN_FENCE);
+    }
     let Some(running) = running else { return };
     let told = [
         (REFRAIN_RECORD, running.id().to_string()),
