@@ -38,6 +38,8 @@ use world::{Ends, World, check_at_the_end, check_so_far};
 
 const NODES: u64 = 3;
 const FAULTS: u64 = 9;
+/// With fewer successes than this a campaign proves too little.
+const SUCCESSES_MIN: usize = 40;
 /// The shortest that a policy takes, and some more than that.
 const LEASE: Duration = Duration::from_secs(1);
 const PAST_LEASE: Duration = Duration::from_millis(1_300);
@@ -127,10 +129,13 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
     };
     let addresses = campaign.fleet.addresses();
     let clients = start_clients(&world, &addresses, &mut campaign.dice);
-    for number in 0..count {
+    let mut number = 0;
+    // How much happens between two faults depends on the machine: on a slow one there are more of them.
+    while number < count || number < 4 * count && succeeded(&world) <= SUCCESSES_MIN {
         campaign
             .suffer(faults[number as usize % faults.len()])
             .await;
+        number += 1;
     }
     world.end();
     let told = timeout(PATIENCE, clients.join_all()).await;
@@ -141,12 +146,16 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
     println!("{kind:?}, {guarantee:?}, {faults:?}: {ends}");
     let log = campaign.fleet.log();
     assert!(!log.contains("panicked"), "{log}");
-    // How much happens between the faults depends on the machine; nothing would prove nothing.
     assert!(
-        ends.succeeded > 10 && ends.replays > 30,
+        ends.succeeded > SUCCESSES_MIN && ends.replays > 100,
         "too little: {ends}"
     );
     ends
+}
+
+fn succeeded(world: &World) -> usize {
+    let known = world.known();
+    known.values().filter(|it| it.success.is_some()).count()
 }
 
 fn policy(guarantee: Guarantee) -> String {
@@ -163,14 +172,14 @@ fn policy(guarantee: Guarantee) -> String {
 /// What only at-most-once leaves: doubt, and no duplicate.
 fn check_at_most_once(ends: &Ends) {
     assert_eq!((ends.duplicates, ends.takeovers), (0, 0), "{ends}");
-    assert!(ends.in_doubt > 0, "too little: {ends}");
+    assert!(ends.in_doubt > 5, "too little: {ends}");
 }
 
 /// What only at-least-once leaves: no doubt, and duplicates where they were announced.
 fn check_at_least_once(ends: &Ends) {
     assert_eq!(ends.succeeded, ends.keys, "{ends}");
     assert!(ends.duplicates <= ends.takeovers as usize, "{ends}");
-    assert!(ends.takeovers > 0, "too little: {ends}");
+    assert!(ends.takeovers > 5, "too little: {ends}");
 }
 
 const NODES_FAIL: [Fault; 3] = [Fault::Kill, Fault::Pause, Fault::Kill];
