@@ -241,7 +241,8 @@ impl Embedded {
         let opened = Self {
             inner: Arc::new(Inner { shared, threads }),
         };
-        opened.inner.shared.wait_for_first_segment()?;
+        opened.inner.shared.wait_for_spare();
+        opened.inner.shared.check_open()?;
         Ok(opened)
     }
 

@@ -70,7 +70,7 @@ fn long_body() -> Vec<u8> {
 }
 
 fn claim_many(store: &Embedded) {
-    let claims: Vec<_> = (10..40).map(claim).collect();
+    let claims: Vec<_> = (10..22).map(claim).collect();
     for verdict in wait(store.claim(&claims)).unwrap() {
         assert!(verdict.is_ok());
     }

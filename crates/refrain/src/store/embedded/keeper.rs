@@ -178,14 +178,12 @@ impl Shared {
             })
     }
 
-    /// Until there is a segment to write to, or it is known that there is no room for one.
-    pub(super) fn wait_for_first_segment(&self) -> Result<()> {
+    /// Until a segment is there to go on in, or it is known that there is no room for one.
+    pub(super) fn wait_for_spare(&self) {
         let mut state = lock(&self.keeper.state);
         while state.spare.is_none() && state.full.is_none() && self.latch.get().is_none() {
             state = self.keeper.wait(state, RETRY_EVERY);
         }
-        drop(state);
-        self.check_open()
     }
 
     pub(super) fn check_room(&self) -> Result<()> {

@@ -234,6 +234,10 @@ impl Writer {
         };
         let stepped = step(record, command, now);
         if stepped.change == Change::Record && is_claim {
+            // Past the middle, claims go on only once the segment behind is known to be there: what they begin has to be settled somewhere.
+            if self.active.as_ref().is_some_and(Active::is_half_full) {
+                self.shared.wait_for_spare();
+            }
             self.shared.check_room()?;
             self.fence.counter += 1;
         }
@@ -439,6 +443,10 @@ fn is_live(record: &Record) -> bool {
 }
 
 impl Active {
+    fn is_half_full(&self) -> bool {
+        self.end > self.capacity / 2
+    }
+
     fn store(&mut self, frame: &[u8], durability: Durability) -> io::Result<()> {
         self.unclean = frame.len();
         self.segment.file.write_all_at(frame, self.end as u64)?;
