@@ -36,6 +36,8 @@ pub use engine::{Engine, Intent};
 #[cfg(feature = "http")]
 pub mod http;
 
+pub mod consume;
+
 mod varint;
 
 /// The examples of the front page, compiled.
