@@ -11,8 +11,7 @@ use refrain::{
     Outcome,
     consume::{Failure, Job, Message},
     http::{Body, Failure as Lost},
-    policy::{Settings, WorkerSettings},
-    record::Reason,
+    policy::{Settings, WorkerSettings, units::Span},
 };
 use refrain_proxy::{Forward, StartError, Target, UpstreamBody};
 use tower_service::Service as _;
@@ -85,8 +84,8 @@ impl Delivery {
         match tokio::time::timeout(self.timeout, called).await {
             Ok(ended) => ended,
             Err(_) => {
-                let why = format!("no answer within {:?}", self.timeout);
-                Err(Failure::unknown(why, Reason::Timeout))
+                let timeout = Span(self.timeout);
+                Err(Failure::retry(format!("no answer within {timeout}")))
             }
         }
     }
@@ -96,7 +95,7 @@ impl Delivery {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         // What carries a fence is timed here, and opens no tunnels.
-        request.extensions_mut().insert(job.fence());
+        request.extensions_mut().insert(job.fence);
         let headers = request.headers_mut();
         pass_on(&job.message, headers);
         headers.insert(WORKER, self.worker.clone());
@@ -104,7 +103,7 @@ impl Delivery {
             (KEY, job.key.as_str().to_owned()),
             (ATTEMPT, job.attempt.to_string()),
             (RECORD, job.record.to_string()),
-            (FENCE, job.fence().to_string()),
+            (FENCE, job.fence.to_string()),
             (SUBJECT, job.message.subject.clone()),
         ];
         for (name, text) in told {
@@ -158,10 +157,8 @@ fn pass_on(message: &Message, headers: &mut HeaderMap) {
 async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     if let Some(lost) = response.extensions().get::<Lost>() {
         return Err(match *lost {
-            Lost::NotSent => Failure::retry("the target could not be reached"),
-            Lost::Lost(reason) => {
-                Failure::unknown("the target broke off before it answered", reason)
-            }
+            Lost::NotSent => Failure::retry("the target could not be reached").without_effect(),
+            Lost::Lost(_) => Failure::retry("the target broke off before it answered"),
         });
     }
     let status = response.status();
@@ -174,12 +171,17 @@ async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     }
     let said = read.map(|whole| whole.to_bytes()).unwrap_or_default();
     let reason = format!("the target answered {}{}", status.as_u16(), excerpt(&said));
+    let later = match delay {
+        Some(delay) => Failure::retry_after(delay, reason.clone()),
+        None => Failure::retry(reason.clone()),
+    };
     Err(match status {
+        // Refused before it ran.
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
-            Failure::retry(reason).after(delay)
+            later.without_effect()
         }
         status if status.is_client_error() => Failure::reject(reason),
-        _ => Failure::retry(reason).after(delay),
+        _ => later,
     })
 }
 
@@ -193,9 +195,18 @@ fn excerpt(said: &[u8]) -> String {
     }
 }
 
-/// `Retry-After` in seconds; a date is as good as nothing, since clocks differ.
+/// `Retry-After`: seconds, or a date, which counts from the `Date` of the same answer where it has one.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    let seconds = seconds.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let after = text(header::RETRY_AFTER)?;
+    let time = match after.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = |text: &str| httpdate::parse_http_date(text).ok();
+            let now = text(header::DATE).and_then(date);
+            let now = now.unwrap_or_else(std::time::SystemTime::now);
+            date(after)?.duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(time.min(RETRY_AFTER_MAX))
 }

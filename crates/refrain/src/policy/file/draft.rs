@@ -241,8 +241,13 @@ impl Apply<'_, '_, '_> {
     }
 
     /// `words` are what members can start with, for a suggestion.
-    pub(super) fn list<T>(&mut self, name: &str, list: &Option<List>, words: &[&str], field: &mut Vec<T>)
-    where
+    pub(super) fn list<T>(
+        &mut self,
+        name: &str,
+        list: &Option<List>,
+        words: &[&str],
+        field: &mut Vec<T>,
+    ) where
         T: FromStr<Err = Error> + PartialEq + Display,
     {
         let Some(List(members)) = list else { return };

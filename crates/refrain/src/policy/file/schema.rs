@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::Value;
 
-use super::worker::WORKERS_MAX;
 use super::typed::{Head, Proxy, Section, Server, Worker};
+use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
 
 /// How Refrain guards what: the file `refrain.toml`.
@@ -106,7 +106,8 @@ text! {
     StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
     BrokerUrl: r"^(nats|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
     DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
-    MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|preset:.+)$";
+    MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|stripe|github|shopify|svix|standard-webhooks)$";
+    FieldText: r"^(header:[^\s:]+|body:/.*)$";
     ReceiptsUrl: r"^postgres(ql)?://.+$";
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*)$";

@@ -52,7 +52,11 @@ impl Place {
     /// The settings that belong here.
     fn names(self) -> Vec<&'static str> {
         match self {
-            Self::Top => [fields::<Server>(), &["proxy", "policy", "operation", "worker"]].concat(),
+            Self::Top => [
+                fields::<Server>(),
+                &["proxy", "policy", "operation", "worker"],
+            ]
+            .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),

@@ -12,6 +12,7 @@ use toml::Spanned;
 use super::{Durability, proxy::HostHeader, schema};
 use crate::{
     Guarantee,
+    consume::Gap,
     key::Syntax,
     policy::{Class, Mode, OnStoreFailure, ReplayTo, Reply},
 };
@@ -230,6 +231,15 @@ pub(super) struct Worker {
     /// The longest time after which a message may come again, where the broker cannot tell.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) redelivery: Option<Scalar>,
+    /// Where events name the aggregate whose order they keep: `header:NAME` or `body:/pointer`. Needs `sequence`.
+    #[schemars(with = "Option<schema::FieldText>")]
+    pub(super) aggregate: Option<String>,
+    /// Where events say their number in it, counted from 1. Needs `aggregate`.
+    #[schemars(with = "Option<schema::FieldText>")]
+    pub(super) sequence: Option<String>,
+    /// What becomes of an event whose predecessor has not been handled. Default: hold.
+    #[schemars(with = "Option<Gap>")]
+    pub(super) on_gap: Option<String>,
     /// How long a claim stands unrenewed. Default: 30s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) lease: Option<Scalar>,

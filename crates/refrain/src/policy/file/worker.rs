@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Guarantee,
-    consume::{KeySource, Source},
+    consume::{Gap, KeySource, Sequence, Source},
     policy::{
         Address, Terms, rules, suggest,
         units::{self, Span},
@@ -71,6 +71,9 @@ pub struct WorkerSettings {
     /// The longest time after which a message may come again, where the broker cannot tell.
     #[serde(serialize_with = "as_spans")]
     pub redelivery: Option<Duration>,
+    /// Events of one aggregate are accepted once and in order.
+    #[serde(serialize_with = "as_text")]
+    pub sequence: Option<Sequence>,
     /// The database with the receipts, under exactly-once.
     pub receipts: Option<Address>,
     /// Guarantee, lease, retention and the rest.
@@ -84,6 +87,14 @@ impl WorkerSettings {
         let mut source = Source::new(self.source.as_str(), &self.queue, &self.name);
         source.ack_wait = self.ack_wait;
         source
+    }
+
+    /// The longest time after which a message may come again, as far as the file tells:
+    /// what it says itself, or every attempt with the longest pause behind it.
+    #[must_use]
+    pub fn redelivery_path(&self) -> Duration {
+        let tried = (self.ack_wait + self.backoff_max) * u32::from(self.attempts);
+        self.redelivery.unwrap_or_default().max(tried)
     }
 }
 
@@ -124,6 +135,7 @@ pub(super) fn resolve(
         backoff_max: Duration::from_mins(5),
         ack_wait: Source::ACK_WAIT,
         redelivery: None,
+        sequence: None,
         receipts: None,
         terms: Terms {
             guarantee: Guarantee::AtLeastOnce,
@@ -133,6 +145,7 @@ pub(super) fn resolve(
         },
     };
     apply(&mut it, part, report);
+    it.sequence = sequence(part, &place, report);
     check(&it, &place, report);
     Some(it)
 }
@@ -146,11 +159,15 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
     let words = [
         "id",
         "cloudevents",
+        "position",
         "header",
         "body",
         "natural",
-        "position",
-        "preset",
+        "stripe",
+        "github",
+        "shopify",
+        "svix",
+        "standard-webhooks",
     ];
     apply.list("key", &values.key, &words, &mut it.key);
     apply.choice("guarantee", &values.guarantee, &mut it.terms.guarantee);
@@ -163,7 +180,12 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         &mut it.concurrency,
     );
     let mut attempts = usize::from(it.attempts);
-    apply.scalar("attempts", &values.attempts, within(1, 1_000), &mut attempts);
+    apply.scalar(
+        "attempts",
+        &values.attempts,
+        within(1, 1_000),
+        &mut attempts,
+    );
     // The range above fits.
     it.attempts = u16::try_from(attempts).unwrap_or(u16::MAX);
     it.terms.attempts_max = it.attempts;
@@ -195,6 +217,54 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
     it.terms.wait = Duration::ZERO;
 }
 
+fn sequence(
+    part: &Part<typed::Worker>,
+    place: &impl Fn(&str) -> Range<usize>,
+    report: &mut Report<'_>,
+) -> Option<Sequence> {
+    let values = &part.values;
+    let mut gap = Gap::default();
+    let mut apply = Apply {
+        places: &part.places,
+        report,
+    };
+    apply.choice("on_gap", &values.on_gap, &mut gap);
+    let (aggregate, number) = match (&values.aggregate, &values.sequence) {
+        (Some(aggregate), Some(number)) => (aggregate, number),
+        (None, None) => {
+            if values.on_gap.is_some() {
+                let help = "add `aggregate` and `sequence`, or remove it";
+                report.push(place("on_gap"), "there is no sequence to have gaps", help);
+            }
+            return None;
+        }
+        (Some(_), None) => {
+            let message = "`aggregate` without `sequence`: where is an event's number in it?";
+            let help = "add sequence = \"body:/version\", or remove `aggregate`";
+            report.push(place("aggregate"), message, help);
+            return None;
+        }
+        (None, Some(_)) => {
+            let message = "`sequence` without `aggregate`: what do the numbers count?";
+            let help = "add aggregate = \"body:/order\", or remove `sequence`";
+            report.push(place("sequence"), message, help);
+            return None;
+        }
+    };
+    // Each on its own, so that the one to blame is known.
+    let blamed = match Sequence::new(aggregate, "body:/number") {
+        Ok(_) => "sequence",
+        Err(_) => "aggregate",
+    };
+    match Sequence::new(aggregate, number) {
+        Ok(sequence) => Some(sequence.with_gap(gap)),
+        Err(error) => {
+            report.push_error(place(blamed), &error);
+            None
+        }
+    }
+}
+
 /// What only the whole of it shows to be wrong.
 fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mut Report<'_>) {
     for fault in rules::terms(&it.terms) {
@@ -216,8 +286,19 @@ fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mu
         let help = "add receipts = \"postgres://HOST/DATABASE\", or write \"at-least-once\"";
         report.push(place("guarantee"), message, help);
     }
+    let (known, path) = (it.terms.retention + it.terms.remember, it.redelivery_path());
+    if known < path {
+        let message = format!(
+            "a message may come again after {}, but its key is known for {} only (retention and remember together): it would run again",
+            Span(path),
+            Span(known)
+        );
+        let help = format!("keep it for at least {}", Span(path));
+        report.push(place("retention"), message, help);
+    }
     if it.dead_letter.as_deref() == Some(it.queue.as_str()) {
-        let message = "`dead_letter` is the queue itself: what cannot be handled would come back for ever";
+        let message =
+            "`dead_letter` is the queue itself: what cannot be handled would come back for ever";
         report.push(place("dead_letter"), message, "name another queue");
     }
 }
@@ -230,7 +311,9 @@ pub(super) fn check_broker(setting: &str, url: &str, at: Range<usize>, report: &
     }
     let help = match suggest::nearest(scheme, BROKERS) {
         Some(meant) if !BROKERS.contains(&scheme) => format!("did you mean `{meant}://`?"),
-        _ => "write nats://, amqp://, redis://, postgres://, kafka:// or sqs:// and the host".into(),
+        _ => {
+            "write nats://, amqp://, redis://, postgres://, kafka:// or sqs:// and the host".into()
+        }
     };
     report.push(at, format!("`{setting}` is no address of a broker"), help);
 }
@@ -255,6 +338,13 @@ fn check_name(name: &str, at: Range<usize>, report: &mut Report<'_>) {
         let message = format!("`{name}` is no name of a worker");
         let help = "write letters, digits, - and _, 64 of them at most";
         report.push(at, message, help);
+    }
+}
+
+fn as_text<S: Serializer>(it: &Option<Sequence>, serializer: S) -> Result<S::Ok, S::Error> {
+    match it {
+        Some(sequence) => serializer.collect_str(sequence),
+        None => serializer.serialize_none(),
     }
 }
 
