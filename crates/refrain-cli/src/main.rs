@@ -16,6 +16,7 @@ mod output;
 mod proxy;
 mod records;
 mod store;
+mod work;
 
 /// The proxy keeps small pieces for long between many that come and go, which the system's own allocator is slow with.
 #[global_allocator]
@@ -31,6 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain demo                          double charges without Refrain, none with it
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, with nothing to set up
+  refrain work --config refrain.toml    deliver messages from brokers to services, each once
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -53,6 +55,7 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Proxy(proxy::Args),
+    Work(work::Args),
     Check(check::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Work(args) => work::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
