@@ -137,13 +137,24 @@ fn find_field(source: &Source, message: &Message, content: &Content<'_>) -> Resu
 
 /// The value of a header that must not stand twice: readers would not agree which one counts.
 pub(super) fn one_header<'m>(message: &'m Message, name: &str) -> Result<Option<&'m [u8]>> {
-    let is_named = |(field, _): &&(String, _)| field.eq_ignore_ascii_case(name);
+    one_header_of(message, ["", name])
+}
+
+/// The same, for a name in two pieces.
+pub(super) fn one_header_of<'m>(message: &'m Message, name: [&str; 2]) -> Result<Option<&'m [u8]>> {
+    let is_named = |(field, _): &&(String, _)| {
+        let pieces = field.split_at_checked(name[0].len());
+        pieces.is_some_and(|(start, end)| {
+            start.eq_ignore_ascii_case(name[0]) && end.eq_ignore_ascii_case(name[1])
+        })
+    };
     let mut values = message.headers.iter().filter(is_named);
     let first = values.next();
     match values.next() {
         None => Ok(first.map(|(_, value)| &value[..])),
         Some(_) => Err(invalid(format!(
-            "the header {name} stands twice; send it once"
+            "the header {} stands twice; send it once",
+            name.concat()
         ))),
     }
 }
