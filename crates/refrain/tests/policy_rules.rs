@@ -8,8 +8,8 @@ use std::time::Duration;
 use refrain::{
     Guarantee,
     policy::{
-        Address, Class, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply, Statuses,
-        Terms, units,
+        Address, Class, Duplicates, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply,
+        Statuses, Terms, units,
     },
 };
 
@@ -112,6 +112,9 @@ fn a_class_sets_what_it_says_and_nothing_else() {
         expected.terms.guarantee = guarantee;
         expected.terms.retention = day * retention;
         expected.terms.remember = day * remember;
+        if class == Class::Event {
+            expected.duplicates = Duplicates::Acknowledge;
+        }
         let operation = Operation::new("POST /x").unwrap().with_class(class);
         assert_eq!(operation, expected);
         let policy = Policy::new(vec![operation]).unwrap();

@@ -84,6 +84,11 @@ const COUNTS: [(Count, &str, &str); 16] = [
         "Requests that ran without a claim because the store failed",
     ),
     (
+        Count::Unverified,
+        "unverified",
+        "Requests that were not signed as their operation wants it",
+    ),
+    (
         Count::Mismatch,
         "mismatches",
         "Keys that were used for another request",

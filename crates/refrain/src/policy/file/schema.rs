@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::Value;
 
-use super::typed::{Head, Proxy, Section, Server};
+use super::typed::{Head, Proxy, Section, Server, Signed};
 use crate::policy::OPERATIONS_MAX;
 
 /// How Refrain guards what: the file `refrain.toml`.
@@ -34,6 +34,8 @@ struct Entry {
     head: Head,
     #[schemars(flatten)]
     section: Section,
+    /// How its requests are signed; what is not is refused with 401. Default: not at all.
+    signature: Option<Signed>,
 }
 
 pub(super) fn schema() -> Value {
@@ -98,13 +100,15 @@ text! {
     StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
     ReceiptsUrl: r"^postgres(ql)?://.+$";
     ProblemBase: r"^(/|https?://).*/$|^/$";
-    KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*)$";
+    KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
     CredentialText: r"^(header|cookie):[^\s:]+$";
     FingerprintText: r"^(method|path|query|body|body:/.*|header:[^\s:]+)$";
     Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
     HeaderName: r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
     PatternText: r"^(\*|[A-Z_-]+(\|[A-Z_-]+)*)\s+(\*|/\S*)$";
+    VariableName: r"^[A-Z0-9_]+$";
+    PathText: r"^.+$";
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
 }
 

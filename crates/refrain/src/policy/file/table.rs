@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Section, Server},
+    typed::{Head, Proxy, Section, Server, Signed},
 };
 use crate::policy::suggest;
 
@@ -37,10 +37,17 @@ pub(super) enum Place {
     Proxy,
     Policy,
     Operation,
+    Signature,
 }
 
 impl Place {
-    const ALL: [Self; 4] = [Self::Top, Self::Proxy, Self::Policy, Self::Operation];
+    const ALL: [Self; 5] = [
+        Self::Top,
+        Self::Proxy,
+        Self::Policy,
+        Self::Operation,
+        Self::Signature,
+    ];
 
     /// The settings that belong here.
     fn names(self) -> Vec<&'static str> {
@@ -48,7 +55,8 @@ impl Place {
             Self::Top => [fields::<Server>(), &["proxy", "policy", "operation"]].concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
-            Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
+            Self::Operation => [fields::<Head>(), fields::<Section>(), &["signature"]].concat(),
+            Self::Signature => fields::<Signed>().to_vec(),
         }
     }
 }
@@ -60,6 +68,7 @@ impl fmt::Display for Place {
             Self::Proxy => "in [proxy]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
+            Self::Signature => "in `signature`",
         })
     }
 }
@@ -86,6 +95,10 @@ fn unknown(
     if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
         let message = format!("`{text}` is not available in this version: {reason}");
         return report.push(name.span(), message, "remove it");
+    }
+    if text == "secret" && place == Place::Signature {
+        let help = "write secret_env with the name of a variable, or secret_file with a path";
+        return report.push(name.span(), "a secret must not stand in this file", help);
     }
     let elsewhere = Place::ALL
         .into_iter()
