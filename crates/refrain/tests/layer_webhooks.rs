@@ -17,6 +17,7 @@ use refrain::{
 use refrain_testkit::{ManualClock, webhook::signed};
 
 #[path = "support/shop.rs"]
+#[allow(dead_code, reason = "no test file needs all of it")]
 mod shop;
 use shop::{Seen, Shop, shop, shop_on};
 

@@ -24,7 +24,7 @@ use super::{Admin, refusal::Refusal};
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 /// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 16] = [
+const COUNTS: [(Count, &str, &str); 17] = [
     (Count::Granted, "claims_granted", "Claims that were granted"),
     (
         Count::PossibleDuplicate,
