@@ -430,7 +430,11 @@ fn a_signature_needs_a_secret_a_guard_and_a_sensible_tolerance() {
     let many = (0..8).try_fold(good.clone(), |it, n: usize| it.with_secret(&n.to_string()));
     let cases = [
         (good.clone(), Class::Event, None),
-        (Signature::new(Sender::Stripe), Class::Event, Some("has 0 secrets")),
+        (
+            Signature::new(Sender::Stripe),
+            Class::Event,
+            Some("has 0 secrets"),
+        ),
         (many.unwrap(), Class::Event, Some("has 9 secrets")),
         (good.clone(), Class::Read, Some("would not be verified")),
         (
