@@ -14,7 +14,7 @@ mod pointer;
 pub use pointer::Pointer;
 
 mod preset;
-pub use preset::Preset;
+pub use preset::Sender;
 
 mod scope;
 pub use scope::{CredentialPart, ScopePart};

@@ -6,7 +6,7 @@ use super::{Message, cloudevents};
 use crate::{
     Error, ErrorKind, Key, Result,
     fingerprint::{Content, Json, NotJson},
-    key::{Preset, Source},
+    key::{Sender, Source},
 };
 
 /// Where a message's key comes from.
@@ -31,8 +31,8 @@ pub enum KeySource {
     Position,
     /// `header:NAME`, `body:/pointer` or `natural:{/member}-{/member}`.
     Field(Source),
-    /// `stripe`, `github`, `shopify`, `svix` or `standard-webhooks`.
-    Preset(Preset),
+    /// `preset:NAME`, where the sender of that name puts it.
+    Preset(Sender),
 }
 
 impl KeySource {
@@ -49,12 +49,24 @@ impl KeySource {
                 .as_ref()
                 .and_then(|position| text_key(&format!("position:{position}")))),
             Self::Field(source) => find_field(source, message, content),
-            Self::Preset(preset) => preset
-                .sources()
+            Self::Preset(sender) => sender_sources(*sender)
                 .iter()
                 .find_map(|source| find_field(source, message, content).transpose())
                 .transpose(),
         }
+    }
+}
+
+/// Where a sender's events have their names, as they come over a queue: the first that is present counts.
+fn sender_sources(sender: Sender) -> Vec<Source> {
+    let header = |name: &str| Source::Header(name.into());
+    match sender {
+        // Several subscriptions share the id of an event, and all but one would be lost.
+        Sender::Shopify => vec![header("x-shopify-webhook-id"), header("shopify-webhook-id")],
+        Sender::Svix | Sender::StandardWebhooks => {
+            vec![header("webhook-id"), header("svix-id")]
+        }
+        other => vec![other.source()],
     }
 }
 
@@ -187,8 +199,8 @@ impl FromStr for KeySource {
             "position" => return Ok(Self::Position),
             _ => {}
         }
-        if let Ok(preset) = text.parse() {
-            return Ok(Self::Preset(preset));
+        if let Some(name) = text.strip_prefix("preset:") {
+            return name.parse().map(Self::Preset);
         }
         match text.parse() {
             Ok(Source::Derive) => {}
@@ -198,7 +210,7 @@ impl FromStr for KeySource {
             Err(_) => {}
         }
         Err(invalid(format!(
-            "`{text}` is no source of a message's key; write id, cloudevents, position, header:NAME, body:/pointer, natural:{{/member}}-{{/member}}, stripe, github, shopify, svix or standard-webhooks"
+            "`{text}` is no source of a message's key; write id, cloudevents, position, header:NAME, body:/pointer, natural:{{/member}}-{{/member}} or preset:NAME"
         )))
     }
 }
@@ -210,7 +222,7 @@ impl fmt::Display for KeySource {
             Self::CloudEvents => f.write_str("cloudevents"),
             Self::Position => f.write_str("position"),
             Self::Field(source) => source.fmt(f),
-            Self::Preset(preset) => preset.fmt(f),
+            Self::Preset(sender) => write!(f, "preset:{sender}"),
         }
     }
 }

@@ -26,9 +26,10 @@ use super::{
     streamed::Streamed,
 };
 use crate::{
-    Error, Fingerprint, Intent, Key, Verdict,
+    Error, Fingerprint, Intent, Key, Operation, Verdict,
+    clock::{Clock as _, SystemClock},
     engine::{Count, Guard, Live, Turn},
-    policy::{Match, Mode, OnStoreFailure, ReplayTo},
+    policy::{Duplicates, Match, Mode, OnStoreFailure, ReplayTo, Unverified},
 };
 
 /// The longest that a client is told to wait before it asks again.
@@ -190,6 +191,41 @@ impl Shared {
     }
 }
 
+/// Whether a request is signed as its operation wants it. What need not be signed costs nothing.
+pub(super) fn verified(
+    shared: &Shared,
+    operation: &Operation,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<(), Unverified> {
+    let Some(signature) = &operation.signature else {
+        return Ok(());
+    };
+    let verified = signature.verify(headers, body, SystemClock.wall());
+    if let Err(why) = verified {
+        shared.engine.tally().count(Count::Unverified);
+        // Anybody can cause this as often as they like, so it is no warning.
+        tracing::debug!(operation = %operation.name, %why, "a request is not signed as it should be");
+    }
+    verified
+}
+
+/// Tells a duplicate of what is done just that, where the policy says so and the outcome is not whole any more.
+fn acknowledged<G, R>(operation: &Operation, verdict: &Verdict<G>) -> Option<Response<Body<R>>> {
+    if operation.duplicates != Duplicates::Acknowledge {
+        return None;
+    }
+    let (status, outcome) = match verdict {
+        Verdict::Expired if operation.keeps_successes_alone() => (StatusCode::OK, None),
+        Verdict::Replay(outcome) if !outcome.is_body_kept() && outcome.status() < 400 => {
+            (StatusCode::from_u16(outcome.status()).ok()?, Some(outcome))
+        }
+        _ => return None,
+    };
+    let answer = reply::acknowledge(status, outcome);
+    Some(marked(Decision::Acknowledged, answer))
+}
+
 /// What a request intends: its scope, key, fingerprint and credential, on the operation's terms.
 pub(super) fn intent(
     shared: &Shared,
@@ -253,6 +289,8 @@ impl<S> Guarding<S> {
         }
         let operation = &*self.found.operation;
         let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
+            // What is signed is verified before its key is looked at, which takes the body.
+            _ if operation.signature.is_some() => None,
             Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
             Ok(HeadKey::Absent) => {
                 let body = Body::through(body);
@@ -267,6 +305,9 @@ impl<S> Guarding<S> {
             Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
             Err(error) => return Ok(unreadable(error.as_ref())),
         };
+        if let Err(why) = verified(&self.shared, operation, &head.headers, &body.bytes) {
+            return Ok(self.refuse(&Problem::new(Code::SignatureInvalid, format!("{why}."))));
+        }
         let key = match self.key(in_head, &head, &body.bytes) {
             Ok(Some(key)) => key,
             Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
@@ -282,7 +323,10 @@ impl<S> Guarding<S> {
         };
         let guard = match self.shared.engine.attend(&intent).await {
             Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
-            Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
+            Ok(Turn::Verdict(other)) => {
+                let done = acknowledged(operation, &other);
+                return Ok(done.unwrap_or_else(|| self.shared.other(&other)));
+            }
             Ok(Turn::Refused(answer)) => {
                 let answer = reply::answer(&answer);
                 return Ok(marked(Decision::Refused, answer));

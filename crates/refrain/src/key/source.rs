@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
-use super::{Key, pointer::Pointer, template::Template};
+use super::{Key, Sender, pointer::Pointer, template::Template};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a request's key comes from.
@@ -119,10 +119,11 @@ impl FromStr for Source {
             Some(("header", name)) => super::header_name(name).map(Self::Header),
             Some(("body", pointer)) => pointer.parse().map(Self::Body),
             Some(("natural", template)) => template.parse().map(Self::Natural),
+            Some(("preset", name)) => name.parse().map(Sender::source),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{text}` is no source of keys; write header:NAME, body:/pointer, derive or natural:{{/member}}-{{/member}}"
+                    "`{text}` is no source of keys; write header:NAME, body:/pointer, derive, natural:{{/member}}-{{/member}} or preset:NAME"
                 ),
             )),
         }

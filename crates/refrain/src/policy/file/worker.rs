@@ -163,11 +163,7 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         "header",
         "body",
         "natural",
-        "stripe",
-        "github",
-        "shopify",
-        "svix",
-        "standard-webhooks",
+        "preset",
     ];
     apply.list("key", &values.key, &words, &mut it.key);
     apply.choice("guarantee", &values.guarantee, &mut it.terms.guarantee);
