@@ -10,7 +10,7 @@ use refrain::{
     key::Sender,
     policy::{
         Address, Class, Duplicates, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply,
-        Statuses, Terms, units,
+        Signature, Statuses, Terms, units,
     },
 };
 
@@ -443,7 +443,7 @@ fn a_signature_needs_a_secret_a_guard_and_a_sensible_tolerance() {
             Some("`tolerance` is 0s, out of range"),
         ),
         (
-            good.with_tolerance(units::days(2)),
+            good.with_tolerance(Duration::from_secs(2 * 86_400)),
             Class::Event,
             Some("`tolerance` is 2d, out of range"),
         ),
