@@ -63,7 +63,7 @@ impl<S> Guarding<S> {
         let request = Request::from_parts(head, Body::watched(body, watch));
         let response = self.inner.call(request).await?;
         let (mut head, body) = response.into_parts();
-        let ending = run::ending(&operation, &mut head);
+        let ending = run::ending(&operation, head.status, &mut head.headers);
         let _ = ended.send((ending, head.status.as_u16()));
         Ok(Response::from_parts(head, Body::through(body)))
     }

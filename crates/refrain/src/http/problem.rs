@@ -210,9 +210,8 @@ impl Problem {
     }
 
     /// The answer for those who wait for the same one.
-    pub(super) fn outcome(&self, base: &str) -> Outcome {
-        let (head, _) = self.response::<()>(base).into_parts();
-        capture::answer(&head, &self.json(&self.page(base)), None)
+    pub(super) fn outcome(&self, base: &str) -> Option<Outcome> {
+        capture::answer(&self.response::<()>(base))
     }
 
     fn page(&self, base: &str) -> String {

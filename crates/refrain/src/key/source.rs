@@ -60,9 +60,8 @@ impl Syntax {
     /// # Errors
     /// [`ErrorKind::Invalid`] when the value is not written that way, or is no [`Key`].
     pub fn read(self, value: &[u8]) -> Result<Key> {
-        let text = std::str::from_utf8(value)
-            .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?
-            .trim_matches([' ', '\t']);
+        let text = std::str::from_utf8(trimmed(value))
+            .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?;
         match (self, text.strip_prefix('"')) {
             (Self::Raw, _) | (Self::Both, None) => Key::new(text),
             (Self::Both | Self::Strict, Some(rest)) => Key::new(unquoted(rest)?),
@@ -71,6 +70,14 @@ impl Syntax {
             )),
         }
     }
+}
+
+/// Without the white space around it that a header field may have.
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
 }
 
 /// The string whose opening quote was just read.
