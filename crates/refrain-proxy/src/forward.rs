@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use refrain::{
     Fence,
@@ -26,6 +27,7 @@ use crate::{
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
+    upstream::{Answer, Head, Sending},
     upstream_body::UpstreamBody,
 };
 
@@ -88,7 +90,9 @@ struct Way {
 
 /// A request as it goes to the upstream.
 struct Ready {
-    request: Request<Outgoing>,
+    sending: Sending,
+    /// Whether it asks for the head alone.
+    is_to_head: bool,
     /// The client's side of the tunnel that it asks for.
     tunnel: Option<OnUpgrade>,
     /// How long it may stand still; `None` where the layer sees to its times.
@@ -162,9 +166,19 @@ impl Way {
             false => tunnel::wanted(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
-        headers::to_upstream(&mut head, &self.target.visible, self.client.as_ref(), token);
+        let way = headers::Way {
+            visible: &self.target.visible,
+            client: self.client.as_ref(),
+            upgrade: token,
+        };
+        let size = match body.is_end_stream() {
+            true => Some(0),
+            false => body.size_hint().exact(),
+        };
+        let (bytes, length) = way.to_upstream(&head, size);
         Ready {
-            request: Request::from_parts(head, body),
+            sending: Sending::new(bytes, length, body),
+            is_to_head: head.method == Method::HEAD,
             tunnel,
             stall,
         }
@@ -172,7 +186,7 @@ impl Way {
 
     async fn send(self: Arc<Self>, ready: Ready) -> Result<Response<UpstreamBody>, Infallible> {
         let patience = ready.stall.as_ref().map(|(patience, _)| *patience);
-        let sending = self.pool.send(ready.request);
+        let sending = self.pool.send(ready.sending, ready.is_to_head);
         let sent = match ready.stall {
             None => sending.await,
             Some((patience, movement)) => match movement.or_still(patience, sending).await {
@@ -180,20 +194,21 @@ impl Way {
                 None => return Ok(too_late(patience)),
             },
         };
-        let (mut response, line) = match sent {
+        let Answer { head, line } = match sent {
             Ok(answered) => answered,
             Err(lost) => return Ok(self.lost(&lost)),
         };
+        let (framing, pool) = (head.framing, head.stays_open.then_some(&self.pool));
+        let mut response = response(head);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(match ready.tunnel {
-                Some(client) => tunnel::open(client, response),
+                Some(client) => tunnel::open(client, response, *line),
                 None => unasked(),
             });
         }
         headers::to_client(response.headers_mut());
-        // Which version the upstream speaks is between it and us.
-        *response.version_mut() = Version::HTTP_11;
-        Ok(response.map(|incoming| UpstreamBody::of(incoming, &self.pool, line, patience)))
+        let body = UpstreamBody::of(framing, line, pool, patience);
+        Ok(response.map(|()| body))
     }
 
     /// The layer makes its own answer of the failure; who is not guarded gets this one.
@@ -221,6 +236,17 @@ impl Way {
         response.extensions_mut().insert(lost.failure);
         response
     }
+}
+
+/// Which version the upstream speaks is between it and us.
+fn response(head: Head) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    if let Some(reason) = head.reason {
+        response.extensions_mut().insert(reason);
+    }
+    response
 }
 
 /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.

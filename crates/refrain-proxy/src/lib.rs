@@ -16,8 +16,8 @@ mod headers;
 mod outgoing;
 mod pool;
 mod server;
-mod socket;
 mod tunnel;
+mod upstream;
 mod upstream_body;
 mod watch;
 
