@@ -34,6 +34,8 @@ struct Flow {
     /// Where the line goes then, if it can be used again.
     pool: Option<Arc<Pool>>,
     stall: Option<Stall>,
+    /// Why it broke off; told once what came before it had the time to leave.
+    broken: Option<BodyError>,
 }
 
 /// Ends a body that stands still.
@@ -101,6 +103,7 @@ impl UpstreamBody {
                 sleep: None,
                 has_moved: false,
             }),
+            broken: None,
         })))
     }
 }
@@ -110,16 +113,24 @@ impl Flow {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(broken) = self.broken.take() {
+            return Poll::Ready(Some(Err(broken)));
+        }
         let Poll::Ready(step) = self.poll_step(context) else {
             return self.poll_stall(context);
         };
         if let Some(stall) = &mut self.stall {
             stall.has_moved = true;
         }
-        if step.is_err() {
-            self.line = None;
-        }
-        let frame = match step? {
+        let step = match step {
+            Ok(step) => step,
+            Err(error) => {
+                (self.line, self.broken) = (None, Some(error));
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        };
+        let frame = match step {
             Step::Data(data) => Some(Ok(Frame::data(data))),
             Step::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
             Step::More | Step::End => None,
@@ -131,6 +142,7 @@ impl Flow {
     }
 
     fn end(&mut self) {
+        self.framing = Framing::Length(0);
         if let (Some(line), Some(pool)) = (self.line.take(), self.pool.take()) {
             pool.give_back(line);
         }
@@ -138,7 +150,10 @@ impl Flow {
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Step, BodyError>> {
         let Some(line) = &mut self.line else {
-            return Poll::Ready(Ok(Step::End));
+            return Poll::Ready(match self.framing.is_over() {
+                true => Ok(Step::End),
+                false => Err("the upstream's answer broke off before".into()),
+            });
         };
         loop {
             match self.framing.next(&mut line.input)? {
@@ -195,7 +210,7 @@ impl Body for UpstreamBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Own(bytes) => bytes.is_none(),
-            Kind::Upstream(flow) => flow.line.is_none() || flow.framing.is_over(),
+            Kind::Upstream(flow) => flow.framing.is_over(),
         }
     }
 
