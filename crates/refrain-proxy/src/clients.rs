@@ -25,6 +25,7 @@ use tower_layer::Layer as _;
 use tower_service::Service as _;
 
 use crate::{
+    bell::Bell,
     faults,
     forward::Forward,
     headers,
@@ -41,6 +42,7 @@ pub(crate) struct Clients {
     layer: RefrainLayer,
     forward: Forward,
     watch: Arc<Watch>,
+    bell: Arc<Bell>,
     builder: Arc<Builder<TokioExecutor>>,
 }
 
@@ -49,6 +51,7 @@ impl Clients {
         layer: RefrainLayer,
         forward: Forward,
         watch: Arc<Watch>,
+        bell: Arc<Bell>,
         settings: &ProxySettings,
     ) -> Self {
         let mut builder = Builder::new(TokioExecutor::new());
@@ -69,6 +72,7 @@ impl Clients {
             layer,
             forward,
             watch,
+            bell,
             builder: Arc::new(builder),
         }
     }
@@ -91,7 +95,10 @@ impl Clients {
             .serve_connection_with_upgrades(TokioIo::new(stream), front);
         let mut serving = pin!(serving);
         let mut is_draining = false;
+        let mut waker = None;
         poll_fn(|context| {
+            let waker = waker.get_or_insert_with(|| self.bell.waker(context));
+            let context = &mut Context::from_waker(waker);
             match client.order(context) {
                 Order::Serve => {}
                 Order::Drain => {

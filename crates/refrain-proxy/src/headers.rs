@@ -2,9 +2,7 @@
 
 use std::io::Write as _;
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Version, header, request, uri::PathAndQuery,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request, uri::PathAndQuery};
 use refrain::policy::HostHeader;
 
 use crate::upstream::{COPIED_MAX, Length, write_field};
@@ -155,7 +153,12 @@ impl Way<'_> {
             write_field(out, &X_FORWARDED_HOST, host.as_bytes());
         }
         if let Some(client) = self.client {
-            write_list(out, &X_FORWARDED_FOR, &seen.forwarded_for, client.as_bytes());
+            write_list(
+                out,
+                &X_FORWARDED_FOR,
+                &seen.forwarded_for,
+                client.as_bytes(),
+            );
             if !seen.forwarded_proto {
                 write_field(out, &X_FORWARDED_PROTO, b"http");
             }
@@ -249,7 +252,12 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
-    for name in [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE] {
+    for name in [
+        header::CONNECTION,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ] {
         headers.remove(name);
     }
 }

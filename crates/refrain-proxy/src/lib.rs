@@ -8,6 +8,7 @@
 
 pub mod admin;
 
+mod bell;
 mod clients;
 mod connect;
 mod faults;

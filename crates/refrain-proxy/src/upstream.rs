@@ -26,3 +26,6 @@ impl std::fmt::Display for Broken {
 }
 
 impl std::error::Error for Broken {}
+
+#[cfg(test)]
+mod tests;

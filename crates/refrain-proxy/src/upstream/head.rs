@@ -126,10 +126,7 @@ struct Said {
     is_chunked: bool,
 }
 
-fn collect(
-    bytes: &Bytes,
-    fields: &[httparse::Header<'_>],
-) -> Result<(HeaderMap, Said), Broken> {
+fn collect(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<(HeaderMap, Said), Broken> {
     let mut headers = HeaderMap::with_capacity(fields.len());
     let mut said = Said::default();
     for field in fields {
@@ -179,7 +176,9 @@ fn framing(
     said: &Said,
 ) -> Result<Framing, Broken> {
     if said.is_chunked && (said.length.is_some() || version == Version::HTTP_10) {
-        return Err(Broken("the answer has a length and chunks, or chunks of old"));
+        return Err(Broken(
+            "the answer has a length and chunks, or chunks of old",
+        ));
     }
     let is_bare = status.is_informational()
         || status == StatusCode::NO_CONTENT

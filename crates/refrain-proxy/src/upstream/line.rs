@@ -75,7 +75,9 @@ impl Line {
                 let (mut byte, context) = (ReadBuf::new(&mut byte), Waker::noop());
                 let mut context = Context::from_waker(context);
                 is_empty(stream.get_ref().0)
-                    && Pin::new(&mut **stream).poll_read(&mut context, &mut byte).is_pending()
+                    && Pin::new(&mut **stream)
+                        .poll_read(&mut context, &mut byte)
+                        .is_pending()
             }
             Io::Read(_) => false,
         }

@@ -179,7 +179,9 @@ impl Sending {
         match &self.length {
             Length::Left(0) => {}
             Length::Left(_) => return Err(Stuck::Client("the body is too short".into())),
-            Length::Chunked { trailers: announced } => {
+            Length::Chunked {
+                trailers: announced,
+            } => {
                 self.gathered.extend_from_slice(b"0\r\n");
                 for (name, value) in trailers.iter().flatten() {
                     if announced.contains(name) && !NEVER_TRAILERS.contains(name) {
