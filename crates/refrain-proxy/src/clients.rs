@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// What hyper takes without being told, and then faster.
-pub(crate) const HEADERS_USUAL: usize = 100;
+const HEADERS_USUAL: usize = 100;
 
 /// What the connections of one thread share.
 #[derive(Clone)]
@@ -82,12 +82,10 @@ impl Clients {
         let client = self.watch.open();
         let stream = WatchedStream {
             stream,
-            watch: self.watch.clone(),
             client: client.clone(),
         };
         let front = Front {
             service: self.layer.layer(self.forward.of(peer.ip())),
-            watch: self.watch.clone(),
             client: client.clone(),
         };
         let serving = self
@@ -125,7 +123,6 @@ impl Clients {
 #[derive(Clone)]
 struct Front {
     service: RefrainService<Forward>,
-    watch: Arc<Watch>,
     client: Arc<Client>,
 }
 
@@ -138,13 +135,13 @@ impl Service<Request<Incoming>> for Front {
 
     fn call(&self, request: Request<Incoming>) -> Fronting {
         self.client.speaks(request.version());
-        let active = Active::start(&self.watch, &self.client);
+        let active = Active::start(&self.client);
         let (mut head, body) = request.into_parts();
         if let Some(fault) = faults::of(&head) {
             return Fronting::refused(faults::answer(fault), active);
         }
         headers::normalise(&mut head);
-        let body = ClientBody::new(body, &self.watch, &self.client);
+        let body = ClientBody::new(body, &self.client);
         let answering = self.service.clone().call(Request::from_parts(head, body));
         Fronting {
             making: Making::Answer(answering),

@@ -23,11 +23,11 @@ use tower_service::Service;
 use crate::{
     connect::Connector,
     headers::{self, Visible},
-    outgoing::{Movement, Outgoing},
+    outgoing::Outgoing,
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
-    upstream::{Answer, Head, Sending},
+    upstream::{Answer, Ask, Head, Sending},
     upstream_body::UpstreamBody,
 };
 
@@ -90,13 +90,9 @@ struct Way {
 
 /// A request as it goes to the upstream.
 struct Ready {
-    sending: Sending,
-    /// Whether it asks for the head alone.
-    is_to_head: bool,
+    ask: Ask,
     /// The client's side of the tunnel that it asks for.
     tunnel: Option<OnUpgrade>,
-    /// How long it may stand still; `None` where the layer sees to its times.
-    stall: Option<(Duration, Movement)>,
 }
 
 impl Forward {
@@ -155,11 +151,10 @@ where
 }
 
 impl Way {
-    fn prepare(&self, mut request: Request<Outgoing>) -> Ready {
+    fn prepare(&self, request: Request<Outgoing>) -> Ready {
         // The layer sees to the times of what it guards.
         let is_guarded = request.extensions().get::<Fence>().is_some();
         let patience = (!is_guarded).then_some(self.target.settings.read_timeout);
-        let stall = patience.map(|patience| (patience, request.body_mut().watch()));
         let (mut head, body) = request.into_parts();
         let upgrade = match is_guarded {
             true => None,
@@ -176,25 +171,17 @@ impl Way {
             false => body.size_hint().exact(),
         };
         let (bytes, length) = way.to_upstream(&head, size);
-        Ready {
-            sending: Sending::new(bytes, length, body),
+        let ask = Ask {
+            sending: Some(Sending::new(bytes, length, body)),
             is_to_head: head.method == Method::HEAD,
-            tunnel,
-            stall,
-        }
+            patience,
+        };
+        Ready { ask, tunnel }
     }
 
     async fn send(self: Arc<Self>, ready: Ready) -> Result<Response<UpstreamBody>, Infallible> {
-        let patience = ready.stall.as_ref().map(|(patience, _)| *patience);
-        let sending = self.pool.send(ready.sending, ready.is_to_head);
-        let sent = match ready.stall {
-            None => sending.await,
-            Some((patience, movement)) => match movement.or_still(patience, sending).await {
-                Some(sent) => sent,
-                None => return Ok(too_late(patience)),
-            },
-        };
-        let Answer { head, line } = match sent {
+        let patience = ready.ask.patience;
+        let Answer { head, line } = match self.pool.send(ready.ask).await {
             Ok(answered) => answered,
             Err(lost) => return Ok(self.lost(&lost)),
         };
@@ -228,6 +215,7 @@ impl Way {
                 let problem = Code::UpstreamUnreachable.answer(detail, &self.target.problems);
                 problem.map(UpstreamBody::own)
             }
+            Failure::Lost(Reason::Timeout) => too_late(self.target.settings.read_timeout),
             Failure::Lost(_) => UpstreamBody::problem(
                 StatusCode::BAD_GATEWAY,
                 "The upstream broke off before it answered.",
@@ -261,8 +249,5 @@ fn unasked() -> Response<UpstreamBody> {
 fn too_late(patience: Duration) -> Response<UpstreamBody> {
     let patience = Span(patience);
     let detail = format!("The upstream did not begin to answer within {patience}.");
-    let mut response = UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail);
-    let failure = Failure::Lost(Reason::Timeout);
-    response.extensions_mut().insert(failure);
-    response
+    UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail)
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     connect::Connector,
-    upstream::{Answer, Failed, Limits, Line, Sending, Terms, exchange},
+    upstream::{Answer, Ask, Failed, Limits, Line, Terms, exchange},
 };
 
 /// How often a request of which nothing was written is taken to another connection.
@@ -51,14 +51,13 @@ impl Pool {
     }
 
     /// Sends a request, once. The line comes with the answer, to be given back when the answer's body has ended.
-    pub(crate) async fn send(&self, sending: Sending, is_to_head: bool) -> Result<Answer, Lost> {
-        let mut sending = Some(sending);
+    pub(crate) async fn send(&self, mut ask: Ask) -> Result<Answer, Lost> {
         for _ in 0..TRIES_MAX {
             let line = match self.take() {
                 Some(line) => line,
                 None => self.connect().await.map_err(Lost::not_sent)?,
             };
-            match exchange(line, &mut sending, is_to_head, &self.terms).await {
+            match exchange(line, &mut ask, &self.terms).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Unsent) => {}
                 Err(failed) => return Err(failed.into()),
@@ -135,6 +134,7 @@ impl From<Failed> for Lost {
             Failed::Client(error) => (Reason::Reset, error.to_string()),
             Failed::Lost(error) => (Reason::Reset, error.to_string()),
             Failed::Broken(broken) => (Reason::Failed, broken.to_string()),
+            Failed::Still => (Reason::Timeout, "nothing moved for too long".to_owned()),
         };
         Self {
             failure: Failure::Lost(reason),

@@ -9,7 +9,7 @@ mod head;
 mod line;
 mod sending;
 
-pub(crate) use exchange::{Answer, Failed, Terms, exchange};
+pub(crate) use exchange::{Answer, Ask, Failed, Terms, exchange};
 pub(crate) use framing::{Framing, Step};
 pub(crate) use head::{Head, Limits};
 pub(crate) use line::Line;

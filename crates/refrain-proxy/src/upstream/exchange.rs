@@ -9,6 +9,7 @@ use std::{
 
 use http::StatusCode;
 use refrain::http::BodyError;
+use tokio::time::Instant;
 
 use super::{Broken, Head, Limits, Line, Sending, sending::Stuck};
 use crate::connect::Io;
@@ -38,26 +39,38 @@ pub(crate) enum Failed {
     Lost(io::Error),
     /// What came is no answer.
     Broken(Broken),
+    /// Nothing moved for too long.
+    Still,
 }
 
-/// Sends a request over a line, and reads the head of its answer. What is left of the request if that fails stays in `sending`.
+/// What is asked.
+pub(crate) struct Ask {
+    /// Gone once all of it has left, or no more of it is taken.
+    pub(crate) sending: Option<Sending>,
+    /// Whether it asks for the head alone.
+    pub(crate) is_to_head: bool,
+    /// How long it may stand still; `None` where somebody else sees to that.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// Sends a request over a line, and reads the head of its answer. What is left of the request if that fails stays in `ask`.
 ///
 /// # Cancellation
 /// The line goes with the future: whatever was sent or read of it, nobody else gets to see it.
 pub(crate) async fn exchange(
     line: Box<Line>,
-    sending: &mut Option<Sending>,
-    is_to_head: bool,
+    ask: &mut Ask,
     terms: &Terms,
 ) -> Result<Answer, Failed> {
     let mut exchange = Exchange {
+        since: tokio::time::Instant::now(),
         line,
-        sending,
+        ask,
         refused: None,
     };
-    let mut head = poll_fn(|context| exchange.poll(is_to_head, terms.limits, context)).await?;
+    let mut head = poll_fn(|context| exchange.poll(terms.limits, context)).await?;
     let Exchange { mut line, .. } = exchange;
-    if let Some(rest) = sending.take() {
+    if let Some(rest) = ask.sending.take() {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             let message = "it switched protocols in the midst of a request";
             return Err(Failed::Broken(Broken(message)));
@@ -68,30 +81,36 @@ pub(crate) async fn exchange(
     Ok(Answer { head, line })
 }
 
-struct Exchange<'s> {
+struct Exchange<'a> {
     line: Box<Line>,
-    /// Gone once all of it has left, or no more of it is taken.
-    sending: &'s mut Option<Sending>,
-    /// Why no more of it is taken.
+    ask: &'a mut Ask,
+    /// Why no more of the request is taken.
     refused: Option<io::Error>,
+    /// When it was last seen to move.
+    since: Instant,
 }
 
 impl Exchange<'_> {
-    fn poll(
+    fn poll(&mut self, limits: Limits, context: &mut Context<'_>) -> Poll<Result<Head, Failed>> {
+        let polled = self.poll_answer(limits, context);
+        if polled.is_ready() {
+            return polled;
+        }
+        self.poll_still(context).map(|()| Err(Failed::Still))
+    }
+
+    fn poll_answer(
         &mut self,
-        is_to_head: bool,
         limits: Limits,
         context: &mut Context<'_>,
     ) -> Poll<Result<Head, Failed>> {
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
-        } else if self.sending.as_ref().is_some_and(|it| !it.has_begun()) {
+        } else if self.ask.sending.as_ref().is_some_and(|it| !it.has_begun()) {
             return Poll::Pending;
         }
         loop {
-            if !self.line.input.is_empty()
-                && let Some(mut head) = Head::take(&mut self.line.input, is_to_head, limits)?
-            {
+            if let Some(mut head) = self.take_head(limits)? {
                 if head.is_interim() {
                     continue;
                 }
@@ -105,8 +124,30 @@ impl Exchange<'_> {
         }
     }
 
+    fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Broken> {
+        match self.line.input.is_empty() {
+            true => Ok(None),
+            false => Head::take(&mut self.line.input, self.ask.is_to_head, limits),
+        }
+    }
+
+    /// Ready once nothing has moved for as long as may be.
+    fn poll_still(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(patience) = self.ask.patience else {
+            return Poll::Pending;
+        };
+        loop {
+            ready!(self.line.poll_moment(self.since + patience, context));
+            let has_moved = self.ask.sending.as_mut().is_some_and(Sending::take_moved);
+            if !has_moved {
+                return Poll::Ready(());
+            }
+            self.since = tokio::time::Instant::now();
+        }
+    }
+
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failed>> {
-        let Some(sending) = &mut *self.sending else {
+        let Some(sending) = &mut self.ask.sending else {
             return Poll::Ready(Ok(()));
         };
         if matches!(self.line.io, Io::Tls(_)) {
@@ -122,7 +163,7 @@ impl Exchange<'_> {
             // It may have said why it takes no more.
             Err(Stuck::Upstream(error)) => self.refused = Some(error),
         }
-        *self.sending = None;
+        self.ask.sending = None;
         Poll::Ready(Ok(()))
     }
 

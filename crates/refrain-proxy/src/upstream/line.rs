@@ -13,6 +13,7 @@ use rustix::net::RecvFlags;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, ReadBuf},
     net::TcpStream,
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 use super::Sending;
@@ -31,6 +32,8 @@ pub(crate) struct Line {
     pub(crate) input: BytesMut,
     /// How much room is made for what comes next.
     room: usize,
+    /// Set up once, and set anew only when it is over: most answers come long before.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Line {
@@ -39,6 +42,7 @@ impl Line {
             io,
             input: BytesMut::new(),
             room: READ_USUAL,
+            timer: None,
         }
     }
 
@@ -53,6 +57,20 @@ impl Line {
             self.room = (self.room * 2).min(READ_MAX);
         }
         Poll::Ready(Ok(read))
+    }
+
+    /// Ready at this moment, or soon behind it.
+    pub(super) fn poll_moment(&mut self, moment: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(moment)));
+        loop {
+            ready!(timer.as_mut().poll(context));
+            if timer.deadline() >= moment {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(moment);
+        }
     }
 
     /// Makes it as it was before its last answer. What a long answer needed is not held while idle.
@@ -88,10 +106,12 @@ impl Line {
     /// It ends with the client's body, or when neither side has moved for as long as `patience`.
     pub(super) fn divide(self, mut sending: Sending, patience: Duration) -> Self {
         let (read, mut write) = tokio::io::split(Box::new(self.io));
-        let movement = sending.watch();
         tokio::spawn(async move {
-            let sent = poll_fn(|context| sending.poll(&mut write, context));
-            movement.or_still(patience, sent).await.is_some()
+            let mut has_moved = true;
+            while has_moved {
+                let sent = poll_fn(|context| sending.poll(&mut write, context));
+                has_moved = timeout(patience, sent).await.is_err() && sending.take_moved();
+            }
         });
         Self {
             io: Io::Read(read),

@@ -12,7 +12,7 @@ use http_body::Body as _;
 use refrain::http::BodyError;
 use tokio::io::AsyncWrite;
 
-use crate::outgoing::{Movement, Outgoing};
+use crate::outgoing::Outgoing;
 
 /// How much is gathered before it is written.
 const GATHERED_MAX: usize = 16 << 10;
@@ -60,6 +60,8 @@ pub(crate) struct Sending {
     is_gathered: bool,
     /// Whether any of it may have left.
     has_begun: bool,
+    /// Whether anything has come of the body lately.
+    has_moved: bool,
 }
 
 /// Why sending does not go on.
@@ -89,6 +91,7 @@ impl Sending {
             body,
             length,
             has_begun: false,
+            has_moved: false,
         }
     }
 
@@ -102,9 +105,9 @@ impl Sending {
         self.has_begun = true;
     }
 
-    /// Has the movement of its body told.
-    pub(super) fn watch(&mut self) -> Movement {
-        self.body.watch()
+    /// Whether anything has come of its body since this was last asked.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Writes as much as there is and can be; ready once all of it has left.
@@ -130,10 +133,13 @@ impl Sending {
     /// Takes in what there is of the body, up to a limit.
     fn gather(&mut self, context: &mut Context<'_>) -> Result<(), Stuck> {
         while !self.is_gathered && self.piece.is_empty() && self.gathered.len() < GATHERED_MAX {
-            match Pin::new(&mut self.body).poll_frame(context) {
-                Poll::Pending => break,
-                Poll::Ready(None) => self.finish(None)?,
-                Poll::Ready(Some(frame)) => {
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+                break;
+            };
+            self.has_moved = true;
+            match frame {
+                None => self.finish(None)?,
+                Some(frame) => {
                     let frame = frame.map_err(Stuck::Client)?;
                     match frame.into_data().map_err(|frame| frame.into_trailers()) {
                         Ok(data) => self.add(data)?,
