@@ -54,7 +54,7 @@ impl Bell {
                 std::mem::take(&mut rung.names)
             };
             names.into_iter().for_each(Waker::wake);
-            Poll::Pending
+            Poll::<()>::Pending
         })
         .await;
     }
