@@ -12,7 +12,7 @@ use refrain::{
     key::Sender,
 };
 use refrain_testkit::webhook::signed;
-use support::{Answer, Starting, Upstream, answer, call, get, request};
+use support::{Answer, Proxy, Starting, Upstream, answer, call, get, request};
 
 const SECRET: &str = "whsec_c3RyaWN0bHkgYmV0d2VlbiB1cw==";
 const FORGED: &str = "whsec_Zm9yZ2Vk";
@@ -63,6 +63,11 @@ fn delivery(sender: Sender, secret: &str, id: &str) -> Vec<u8> {
     request(&start, &headers, body.as_bytes())
 }
 
+fn metrics(proxy: &Proxy) -> Answer {
+    let ask = "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
+    call(proxy.admin, ask)
+}
+
 fn check_forged(answer: &Answer) {
     assert_eq!(answer.status, 401, "{}", answer.head);
     assert_eq!(answer.code().as_deref(), Some("signature-invalid"));
@@ -109,10 +114,7 @@ fn what_is_forged_is_refused_spends_nothing_and_is_counted() {
         check_forged(&call(proxy.address, unsigned));
     }
     assert_eq!(upstream.count(), 0);
-    let metrics = call(
-        proxy.admin,
-        "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
-    );
+    let metrics = metrics(&proxy);
     let metrics = metrics.text();
     assert!(
         metrics.contains("refrain_unverified_total 15\n"),
@@ -156,6 +158,9 @@ fn after_retention_a_late_duplicate_is_acknowledged_and_not_run() {
         late.head
     );
     assert_eq!(upstream.count(), 1);
+    let metrics = metrics(&proxy);
+    let counted = "outcome=\"acknowledged\"} ";
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
 }
 
 #[test]
