@@ -356,13 +356,25 @@ impl<'a> Parser<'a> {
 
 /// How many bytes there are before the end of a string, an escape, or what a string must not hold.
 fn plain_len(bytes: &[u8]) -> Option<usize> {
-    let is_special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < 0x20;
-    // Most strings hold nothing special before their end: sixteen bytes are looked at in one go.
-    let (chunks, _) = bytes.as_chunks::<16>();
-    let holds_special =
-        |chunk: &&[u8; 16]| chunk.iter().fold(false, |any, it| any | is_special(it));
-    let plain = chunks.iter().take_while(|chunk| !holds_special(chunk));
-    let start = plain.count() * 16;
-    let behind = bytes[start..].iter().position(is_special)?;
-    Some(start + behind)
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (nth, word) in words.iter().enumerate() {
+        let special = special(u64::from_le_bytes(*word));
+        if special != 0 {
+            return Some(nth * 8 + special.trailing_zeros() as usize / 8);
+        }
+    }
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..=0x1f);
+    let at = rest.iter().position(is_special)?;
+    Some(words.len() * 8 + at)
+}
+
+/// Eight bytes looked at in one go: the lowest bit that is set lies in the first byte that is special.
+///
+/// Above that one a bit may be set for no reason, since a subtraction borrows from the next byte.
+fn special(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    const HIGH: u64 = ONES << 7;
+    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word & HIGH;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    is(b'"') | is(b'\\') | below(word, 0x20)
 }
