@@ -37,6 +37,7 @@ pub use engine::{Engine, Intent};
 pub mod http;
 
 pub mod consume;
+pub use consume::Consumer;
 
 mod varint;
 
@@ -44,3 +45,8 @@ mod varint;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The examples of the page about consumers, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/consumers.md")]
+struct Consumers;
