@@ -5,6 +5,7 @@ mod dead;
 mod drain;
 mod flow;
 mod keys;
+mod learnt;
 mod order;
 mod redrive;
 mod sequence;

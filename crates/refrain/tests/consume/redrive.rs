@@ -3,12 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use refrain::{
-    Guarantee, Outcome, RecordId,
+    Guarantee, Outcome, RecordId, Store,
     consume::{
-        Broker, Consumer, Count, DEAD_RECORDS, Message, Publisher, REDRIVE, Redrive, Redriven,
+        Broker, Count, DEAD_CONSUMER, DEAD_FINGERPRINT, DEAD_ID, DEAD_RECORDS, Message, Publisher,
+        REDRIVE, Redrive, Redriven,
     },
     engine::{Resolution, Resolved},
-    store::StateName::{Completed, Indeterminate},
+    store::{
+        Query,
+        StateName::{Completed, Indeterminate},
+    },
 };
 
 use crate::{
@@ -108,6 +112,28 @@ async fn one_that_happens_while_it_is_on_its_way_is_not_run_again() {
         .await;
     assert_eq!(tally.get(Count::Duplicate), 1);
     assert_eq!(stage.handler.calls(), 1);
+}
+
+/// A transport that forgets the media type must not make another message of it.
+#[tokio::test(start_paused = true)]
+async fn one_that_lost_its_media_type_on_the_way_is_the_same_message() {
+    let stage = Stage::new();
+    let payload = r#"{"b": 1, "a": 2}"#;
+    let json = Message::new(payload).with_content_type("application/json");
+    stage.publish(json.with_id("m")).await;
+    stage.run_out(stage.consumer()).await;
+    let query = Query::default();
+    let record = stage.store.list(&query).await.unwrap().readings.remove(0);
+    let fingerprint = record.record.fingerprint.to_string();
+    let redriven = Message::new(payload)
+        .with_id("dead-1.redrive-1")
+        .with_header(REDRIVE, "1")
+        .with_header(DEAD_CONSUMER, NAME)
+        .with_header(DEAD_ID, "m")
+        .with_header(DEAD_FINGERPRINT, fingerprint);
+    stage.publish(redriven).await;
+    let tally = stage.run_out(stage.consumer()).await;
+    assert_eq!(tally.get(Count::Duplicate), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,5 +251,4 @@ async fn a_redrive_goes_where_it_is_sent_and_no_further_than_it_is_told() {
     assert_eq!(some.run().await.unwrap(), came_to(2, 0, 0));
     assert_eq!(other.pull(5, Duration::ZERO).await.unwrap().len(), 2);
     assert_eq!(stage.broker.backlog(DEAD, "undertaker"), 1);
-    let _ = Consumer::scope(NAME);
 }
