@@ -54,9 +54,9 @@ impl Bell {
                 std::mem::take(&mut rung.names)
             };
             names.into_iter().for_each(Waker::wake);
-            Poll::Pending
+            Poll::<()>::Pending
         })
-        .await
+        .await;
     }
 
     /// A waker for the task of this context that takes the way over the bell where it is used in another thread.

@@ -310,3 +310,6 @@ fn via(version: Version) -> &'static [u8] {
         _ => b"1.1 refrain",
     }
 }
+
+#[cfg(test)]
+mod tests;
