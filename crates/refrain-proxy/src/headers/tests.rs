@@ -110,3 +110,44 @@ fn what_was_meant_for_one_connection_stays_on_it() {
     ];
     assert_eq!(lines, expected);
 }
+
+#[test]
+fn where_a_request_comes_from_is_told_behind_what_others_told() {
+    let visible = Visible {
+        host: HostHeader::Upstream,
+        upstream: HeaderValue::from_static("up:1"),
+    };
+    let caller = Caller::new([10, 0, 0, 9].into());
+    for (fields, expected) in [
+        (
+            &[][..],
+            "host: up:1|x-forwarded-for: 10.0.0.9|x-forwarded-proto: http|via: 1.1 refrain",
+        ),
+        (
+            &[("x-forwarded-for", "10.0.0.1"), ("host", "shop.test")],
+            "host: up:1|x-forwarded-host: shop.test|x-forwarded-for: 10.0.0.1, 10.0.0.9|x-forwarded-proto: http|via: 1.1 refrain",
+        ),
+        (
+            &[("x-forwarded-proto", "https"), ("x-forwarded-host", "a")],
+            "host: up:1|x-forwarded-proto: https|x-forwarded-host: a|x-forwarded-for: 10.0.0.9|via: 1.1 refrain",
+        ),
+        (
+            &[("via", "1.0 a")],
+            "host: up:1|x-forwarded-for: 10.0.0.9|x-forwarded-proto: http|via: 1.0 a, 1.1 refrain",
+        ),
+    ] {
+        let mut request = Request::builder().uri("/");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let way = Way {
+            visible: &visible,
+            client: Some(&caller),
+            upgrade: None,
+        };
+        let text = String::from_utf8(way.to_upstream(&head, Some(0)).0).unwrap();
+        let fields = text.trim_end().split("\r\n").skip(1).collect::<Vec<_>>();
+        assert_eq!(fields.join("|"), expected);
+    }
+}

@@ -61,9 +61,10 @@ pub(crate) async fn exchange(
     line: Box<Line>,
     ask: &mut Ask,
     terms: &Terms,
+    since: Instant,
 ) -> Result<Answer, Failed> {
     let mut exchange = Exchange {
-        since: tokio::time::Instant::now(),
+        since,
         line,
         ask,
         refused: None,
