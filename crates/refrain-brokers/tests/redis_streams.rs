@@ -54,6 +54,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         let keys: Vec<String> = self.ask("KEYS STREAM*");
         for key in keys {
             let _: i64 = ask(&redis_url(), &format!("DEL {key}"));
