@@ -5,7 +5,7 @@
 
 use std::{
     sync::{Arc, mpsc},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rdkafka::mocking::MockCluster;
@@ -15,6 +15,8 @@ use refrain::{
 };
 use refrain_brokers::kafka::{Kafka, KafkaPublisher};
 use refrain_testkit::broker_suite::{self, Fixture};
+
+use tokio::time::Instant;
 
 mod support;
 use support::{full, nothing, text};

@@ -1,10 +1,12 @@
 //! A queue in a table behind a consumer: whoever holds a message may die, be slow, or give it back, and it must come
 //! again, counted, on the database's clock, and in order within its group. Others publish with a plain INSERT.
 
+#![cfg(feature = "postgres")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use refrain::{
@@ -14,6 +16,8 @@ use refrain::{
 use refrain_brokers::postgres::{PostgresPublisher, PostgresQueue, SCHEMA, migrate, publish_in};
 use refrain_testkit::servers::{PrivatePostgres, postgres_url};
 use tokio_postgres::{Client, NoTls};
+
+use tokio::time::Instant;
 
 mod support;
 mod suite {

@@ -1,11 +1,9 @@
 //! Redis Streams behind a consumer: whoever holds a message may die, be slow, or give it back, and it must come again,
 //! counted, and never before its time. Streams vanish, servers are killed, and other languages write entries of their own.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+#![cfg(feature = "redis")]
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use refrain::{
     ErrorKind,
@@ -13,6 +11,8 @@ use refrain::{
 };
 use refrain_brokers::redis_streams::{RedisPublisher, RedisStreams};
 use refrain_testkit::servers::{PrivateRedis, redis_url};
+
+use tokio::time::Instant;
 
 mod support;
 mod suite {

@@ -2,10 +2,7 @@
 
 #![cfg(feature = "sqs")]
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use aws_sdk_sqs::{
     Client,
@@ -21,6 +18,8 @@ use refrain_testkit::{
     broker_suite::{self, Fixture},
     servers::PrivateSqs,
 };
+
+use tokio::time::Instant;
 
 mod support;
 use support::{full, nothing, one, text};
