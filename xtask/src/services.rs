@@ -15,6 +15,7 @@ use std::{
 
 mod address;
 mod container;
+pub(crate) mod moto;
 mod package;
 mod postgres;
 mod redis;

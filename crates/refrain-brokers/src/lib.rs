@@ -9,13 +9,22 @@ use refrain::{
     consume::{Broker, Publisher, Source},
 };
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
+
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
 #[cfg(feature = "redis")]
 pub mod redis_streams;
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(feature = "sqs")]
+pub mod sqs;
+
+#[cfg(any(feature = "postgres", feature = "sqs"))]
+mod headers;
+
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqs"))]
 mod shelf;
 
 /// Connects to the broker that the source's address names.
@@ -25,12 +34,16 @@ mod shelf;
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
     let url = source.url.as_str();
     match scheme(url) {
+        #[cfg(feature = "kafka")]
+        "kafka" => Ok(Arc::new(kafka::Kafka::connect(source).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresQueue::connect(source).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" => Ok(Arc::new(
             redis_streams::RedisStreams::connect(source).await?,
         )),
+        #[cfg(feature = "sqs")]
+        "sqs" => Ok(Arc::new(sqs::Sqs::connect(source).await?)),
         _ => Err(unknown(url)),
     }
 }
@@ -41,10 +54,14 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
 /// As for [`open`].
 pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
     match scheme(url) {
+        #[cfg(feature = "kafka")]
+        "kafka" => Ok(Arc::new(kafka::KafkaPublisher::connect(url).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresPublisher::connect(url).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" => Ok(Arc::new(redis_streams::RedisPublisher::connect(url).await?)),
+        #[cfg(feature = "sqs")]
+        "sqs" => Ok(Arc::new(sqs::SqsPublisher::connect(url).await?)),
         _ => Err(unknown(url)),
     }
 }

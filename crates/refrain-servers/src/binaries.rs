@@ -12,6 +12,8 @@ use crate::home::is_root;
 pub const POSTGRES_BIN: &str = "REFRAIN_TEST_POSTGRES_BIN";
 /// Names the variable with the folder of Redis' programs.
 pub const REDIS_BIN: &str = "REFRAIN_TEST_REDIS_BIN";
+/// Names the variable with the folder of `moto_server`.
+pub const SQS_BIN: &str = "REFRAIN_TEST_SQS_BIN";
 
 /// The folder of `postgres` and `initdb`, if there is one on this machine.
 ///
@@ -35,6 +37,18 @@ pub fn redis_binaries() -> Option<PathBuf> {
     named(REDIS_BIN, &all)
         .or_else(|| on_path(&all))
         .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
+}
+
+/// The folder of `moto_server`, if there is one on this machine.
+///
+/// The first of: [`SQS_BIN`], the environment that `cargo xtask` makes in [`cache_folder`], the `PATH`.
+#[must_use]
+pub fn sqs_binaries() -> Option<PathBuf> {
+    let all = ["moto_server"];
+    let cached = cache_folder().join("moto/bin");
+    named(SQS_BIN, &all)
+        .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
+        .or_else(|| on_path(&all))
 }
 
 /// Where `cargo xtask` unpacks a package that it does not install: a folder for each package.

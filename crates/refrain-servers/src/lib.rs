@@ -25,8 +25,13 @@ pub use postgres::PrivatePostgres;
 mod redis;
 pub use redis::PrivateRedis;
 
+mod sqs;
+pub use sqs::PrivateSqs;
+
 mod binaries;
-pub use binaries::{POSTGRES_BIN, REDIS_BIN, cache_folder, postgres_binaries, redis_binaries};
+pub use binaries::{
+    POSTGRES_BIN, REDIS_BIN, SQS_BIN, cache_folder, postgres_binaries, redis_binaries, sqs_binaries,
+};
 
 mod guard;
 pub use guard::Guard;
