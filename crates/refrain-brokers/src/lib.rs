@@ -9,12 +9,24 @@ use refrain::{
     consume::{Broker, Publisher, Source},
 };
 
+#[cfg(feature = "nats")]
+pub mod nats;
+
+#[cfg(any(feature = "nats", feature = "amqp"))]
+mod tls;
+
 /// Connects to the broker that the source's address names.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for a scheme that this build does not know; otherwise as the broker's own `connect`.
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
-    Err(unknown(source.url.as_str()))
+    let url = source.url.as_str();
+    // Boxed: the drivers' futures are large and deep, and every caller's would be so, too.
+    #[cfg(feature = "nats")]
+    if nats::SCHEMES.contains(&scheme(url)) {
+        return Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?));
+    }
+    Err(unknown(url))
 }
 
 /// Connects to a broker to publish only.
@@ -22,11 +34,20 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
 /// # Errors
 /// As for [`open`].
 pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
+    #[cfg(feature = "nats")]
+    if nats::SCHEMES.contains(&scheme(url)) {
+        return Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?));
+    }
     Err(unknown(url))
 }
 
+/// What stands before `://`. Nothing else is ever shown: an address may carry a password.
+fn scheme(url: &str) -> &str {
+    url.split_once("://").map_or("", |(scheme, _)| scheme)
+}
+
 fn unknown(url: &str) -> Error {
-    let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
+    let scheme = scheme(url);
     let message = format!(
         "`{scheme}` is no broker that this build knows; write nats://, amqp://, redis://, postgres://, kafka:// or sqs://, and see which features it was built with"
     );
