@@ -12,7 +12,10 @@ use refrain::{
 #[cfg(feature = "nats")]
 pub mod nats;
 
-#[cfg(any(feature = "nats", feature = "amqp"))]
+#[cfg(feature = "amqp")]
+pub mod rabbitmq;
+
+#[cfg(feature = "nats")]
 mod tls;
 
 /// Connects to the broker that the source's address names.
@@ -26,6 +29,10 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
     if nats::SCHEMES.contains(&scheme(url)) {
         return Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?));
     }
+    #[cfg(feature = "amqp")]
+    if rabbitmq::SCHEMES.contains(&scheme(url)) {
+        return Ok(Arc::new(Box::pin(rabbitmq::Rabbit::connect(source)).await?));
+    }
     Err(unknown(url))
 }
 
@@ -37,6 +44,11 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
     #[cfg(feature = "nats")]
     if nats::SCHEMES.contains(&scheme(url)) {
         return Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?));
+    }
+    #[cfg(feature = "amqp")]
+    if rabbitmq::SCHEMES.contains(&scheme(url)) {
+        let publisher = Box::pin(rabbitmq::RabbitPublisher::connect(url)).await?;
+        return Ok(Arc::new(publisher));
     }
     Err(unknown(url))
 }
