@@ -12,11 +12,25 @@ use refrain::{
 #[cfg(feature = "nats")]
 pub mod nats;
 
+#[cfg(feature = "postgres")]
+pub mod postgres;
+
 #[cfg(feature = "amqp")]
 pub mod rabbitmq;
 
+#[cfg(feature = "redis")]
+pub mod redis_streams;
+
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod shelf;
+
 #[cfg(feature = "nats")]
 mod tls;
+
+/// The example of the page about brokers, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/brokers.md")]
+struct BrokersPage;
 
 /// Connects to the broker that the source's address names.
 ///
@@ -24,16 +38,19 @@ mod tls;
 /// [`ErrorKind::Unsupported`] for a scheme that this build does not know; otherwise as the broker's own `connect`.
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
     let url = source.url.as_str();
-    // Boxed: the drivers' futures are large and deep, and every caller's would be so, too.
-    #[cfg(feature = "nats")]
-    if nats::SCHEMES.contains(&scheme(url)) {
-        return Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?));
+    match scheme(url) {
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?)),
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => Ok(Arc::new(Box::pin(rabbitmq::Rabbit::connect(source)).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresQueue::connect(source).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Ok(Arc::new(
+            redis_streams::RedisStreams::connect(source).await?,
+        )),
+        _ => Err(unknown(url)),
     }
-    #[cfg(feature = "amqp")]
-    if rabbitmq::SCHEMES.contains(&scheme(url)) {
-        return Ok(Arc::new(Box::pin(rabbitmq::Rabbit::connect(source)).await?));
-    }
-    Err(unknown(url))
 }
 
 /// Connects to a broker to publish only.
@@ -41,21 +58,25 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
 /// # Errors
 /// As for [`open`].
 pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
-    #[cfg(feature = "nats")]
-    if nats::SCHEMES.contains(&scheme(url)) {
-        return Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?));
+    match scheme(url) {
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?)),
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => Ok(Arc::new(
+            Box::pin(rabbitmq::RabbitPublisher::connect(url)).await?,
+        )),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresPublisher::connect(url).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Ok(Arc::new(redis_streams::RedisPublisher::connect(url).await?)),
+        _ => Err(unknown(url)),
     }
-    #[cfg(feature = "amqp")]
-    if rabbitmq::SCHEMES.contains(&scheme(url)) {
-        let publisher = Box::pin(rabbitmq::RabbitPublisher::connect(url)).await?;
-        return Ok(Arc::new(publisher));
-    }
-    Err(unknown(url))
 }
 
-/// What stands before `://`. Nothing else is ever shown: an address may carry a password.
+/// Without what stands behind a `+`: that is for the broker to read.
 fn scheme(url: &str) -> &str {
-    url.split_once("://").map_or("", |(scheme, _)| scheme)
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    scheme.split('+').next().unwrap_or_default()
 }
 
 fn unknown(url: &str) -> Error {

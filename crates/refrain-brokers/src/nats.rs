@@ -26,8 +26,6 @@ mod trouble;
 
 use connect::Link;
 
-/// What an address of NATS begins with.
-pub(crate) const SCHEMES: [&str; 3] = ["nats", "tls", "nats+tls"];
 /// How long JetStream may take for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 

@@ -2,7 +2,8 @@
 //!
 //! A queue that is there is used as it is, quorum or classic; one that is missing is declared as a durable quorum queue.
 //! Publishing is confirmed, and a message that no queue takes is an error.
-//! To publish through an exchange, write `exchange:NAME/ROUTING-KEY` for the destination.
+//! To publish through an exchange, write `exchange:NAME/ROUTING-KEY` for the destination;
+//! a message that came through one has that for its subject.
 //!
 //! What is given back with a delay waits in a queue `refrain.delay.MILLISECONDS.QUEUE`, from which it returns when its time has come;
 //! this wants RabbitMQ 3.10. Such queues go by themselves when they are not used.
@@ -31,8 +32,6 @@ mod trouble;
 use connect::Desk;
 use feed::Feed;
 
-/// What an address of RabbitMQ begins with.
-pub(crate) const SCHEMES: [&str; 2] = ["amqp", "amqps"];
 /// How long the server may take for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 

@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -14,7 +17,13 @@ use refrain::{
     consume::{Broker, Delivery, Message, Publisher, Source},
 };
 use refrain_brokers::nats::{Nats, NatsPublisher};
-use refrain_testkit::servers::{PrivateNats, nats_url};
+use refrain_testkit::{
+    broker_suite::{self, Fixture},
+    servers::{PrivateNats, nats_url},
+};
+
+mod support;
+use support::relay::Relay;
 
 const SOON: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_millis(300);
@@ -392,7 +401,7 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
     let mut server = PrivateNats::start().unwrap();
     let mut source = Source::new(server.url(), "load", "c");
     source.ack_wait = Duration::from_secs(2);
-    let broker = std::sync::Arc::new(Nats::connect(&source).await.unwrap());
+    let broker = Arc::new(Nats::connect(&source).await.unwrap());
     let url = server.url();
     let publishing = tokio::spawn(async move {
         let publisher = NatsPublisher::connect(&url).await.unwrap();
@@ -424,4 +433,53 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
     let both = async { (publishing.await.unwrap(), consuming.await.unwrap()) };
     let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
     ended.expect("everything arrives");
+}
+
+/// A server of the suite's own, with a way to it that can be cut.
+struct Suite {
+    server: tokio::sync::Mutex<PrivateNats>,
+    relay: Relay,
+    url: String,
+}
+
+impl Fixture for Suite {
+    async fn connect(
+        &self,
+        queue: &str,
+        consumer: &str,
+        ack_wait: Duration,
+    ) -> refrain::Result<Arc<dyn Broker>> {
+        let mut source = Source::new(&self.url, queue, consumer);
+        source.ack_wait = ack_wait;
+        refrain_brokers::open(&source).await
+    }
+
+    fn fans_out(&self) -> bool {
+        true
+    }
+
+    async fn disconnect(&self) -> refrain::Result<bool> {
+        self.relay.cut();
+        Ok(true)
+    }
+
+    async fn restart(&self) -> refrain::Result<bool> {
+        let mut server = self.server.lock().await;
+        tokio::task::block_in_place(|| server.kill().and_then(|()| server.restart())).unwrap();
+        Ok(true)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jetstream_passes_the_suite() {
+    let server = PrivateNats::start().unwrap();
+    let relay = Relay::to(server.port()).await;
+    let suite = Suite {
+        url: relay.url(&server.url()),
+        server: tokio::sync::Mutex::new(server),
+        relay,
+    };
+    let report = broker_suite::check(&suite).await;
+    assert!(report.failures.is_empty(), "{report}");
+    assert_eq!(report.left_out, ["groups_stay_in_order"]);
 }

@@ -25,7 +25,13 @@ use refrain::{
     consume::{Broker, Delivery, Message, Publisher, Source},
 };
 use refrain_brokers::rabbitmq::{Rabbit, RabbitPublisher};
-use refrain_testkit::servers::{PrivateRabbit, amqp_url, free_port};
+use refrain_testkit::{
+    broker_suite::{self, Fixture},
+    servers::{PrivateRabbit, amqp_url, free_port},
+};
+
+mod support;
+use support::relay::Relay;
 
 const SOON: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_millis(400);
@@ -306,14 +312,14 @@ async fn an_exchange_that_no_queue_is_bound_to_is_an_error() {
     let orders = format!("exchange:{exchange}/orders.eu");
     broker.publish(&orders, &Message::new("a")).await.unwrap();
     let delivery = one(&broker).await;
-    assert_eq!(delivery.message.subject, "orders.eu");
+    assert_eq!(delivery.message.subject, orders);
     delivery
         .ticket
         .nack(Duration::from_millis(50))
         .await
         .unwrap();
     let again = one(&broker).await;
-    assert_eq!(again.message.subject, "orders.eu", "also after waiting");
+    assert_eq!(again.message.subject, orders, "also after waiting");
     again.ticket.ack().await.unwrap();
 
     for destination in [
@@ -479,4 +485,63 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) 
     let both = async { (publishing.await.unwrap(), consuming.await.unwrap()) };
     let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
     ended.expect("everything arrives");
+}
+
+/// A server of the suite's own, with a way to it that can be cut.
+struct Suite {
+    kind: Kind,
+    server: tokio::sync::Mutex<PrivateRabbit>,
+    relay: Relay,
+    url: String,
+}
+
+impl Fixture for Suite {
+    async fn connect(
+        &self,
+        queue: &str,
+        consumer: &str,
+        _ack_wait: Duration,
+    ) -> refrain::Result<Arc<dyn Broker>> {
+        operator(&self.url).await.declare(queue, self.kind).await;
+        let source = Source::new(&self.url, queue, consumer);
+        refrain_brokers::open(&source).await
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    async fn disconnect(&self) -> refrain::Result<bool> {
+        self.relay.cut();
+        Ok(true)
+    }
+
+    async fn restart(&self) -> refrain::Result<bool> {
+        let mut server = self.server.lock().await;
+        tokio::task::block_in_place(|| server.kill().and_then(|()| server.restart())).unwrap();
+        Ok(true)
+    }
+}
+
+async fn check_suite(kind: Kind) {
+    let server = PrivateRabbit::start().unwrap();
+    let relay = Relay::to(server.port()).await;
+    let suite = Suite {
+        kind,
+        url: relay.url(&server.url()),
+        server: tokio::sync::Mutex::new(server),
+        relay,
+    };
+    let report = broker_suite::check(&suite).await;
+    assert!(report.failures.is_empty(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_queue_passes_the_suite() {
+    check_suite(Kind::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_classic_queue_passes_the_suite() {
+    check_suite(Kind::Classic).await;
 }

@@ -15,10 +15,14 @@ pub use model::{Flaw, Model};
 
 pub mod store_suite;
 
+pub mod broker_suite;
+
 pub mod ledger;
 pub use ledger::{Audit, Ledger, Seen};
 
 pub mod disk;
+
+pub mod webhook;
 
 #[doc(inline)]
 pub use refrain_servers as servers;

@@ -31,12 +31,14 @@ mod class;
 pub use class::Class;
 
 mod file;
-pub use file::{ConfigError, File, HostHeader, Problem, ProxySettings, Settings, redacted};
+pub use file::{
+    ConfigError, File, HostHeader, Problem, ProxySettings, Settings, WorkerSettings, redacted,
+};
 
 mod matcher;
 
 mod operation;
-pub use operation::{Mode, OnStoreFailure, Operation, ReplayTo, Reply};
+pub use operation::{Duplicates, Mode, OnStoreFailure, Operation, ReplayTo, Reply};
 
 mod pattern;
 pub use pattern::Pattern;
@@ -45,6 +47,9 @@ mod probe;
 pub use probe::Probe;
 
 mod rules;
+
+mod signature;
+pub use signature::{Signature, SigningSecret, Unverified};
 
 mod status;
 pub use status::{Ending, Statuses};
@@ -55,6 +60,11 @@ mod terms;
 pub use terms::Terms;
 
 pub mod units;
+
+mod warning;
+pub use warning::{Redelivery, Warning};
+
+mod webhook;
 
 /// How many operations one policy may name.
 pub const OPERATIONS_MAX: usize = 10_000;
@@ -198,6 +208,11 @@ impl Policy {
              write guarantee = \"at-least-once\", or accept it with accept_lossy_claims = true"
         );
         Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// What is allowed and probably not meant, such as a retention that ends before a sender stops sending again.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
+        self.operations().flat_map(warning::warnings)
     }
 
     fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> Option<Match> {

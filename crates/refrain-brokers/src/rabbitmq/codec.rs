@@ -15,8 +15,10 @@ use refrain::{
 const PERSISTENT: u8 = 2;
 /// How often the message was handed out before it waited in a delay queue.
 pub(super) const ATTEMPTS: &str = "x-refrain-attempts";
-/// The routing key under which the message was published, before it waited in a delay queue.
+/// Where the message was published to, before it waited in a delay queue.
 pub(super) const SUBJECT: &str = "x-refrain-subject";
+/// What a destination that is no queue begins with.
+pub(super) const EXCHANGE: &str = "exchange:";
 /// RabbitMQ has no groups, so that this only travels with the message.
 const GROUP: &str = "Refrain-Group";
 /// How often a quorum queue had the message back.
@@ -123,7 +125,7 @@ pub(super) fn waiting(old: &BasicProperties, attempt: u32, subject: &str) -> Bas
 pub(super) fn message_of(delivered: &Delivery, payload: Bytes) -> (Message, u32) {
     let properties = &delivered.properties;
     let mut message = Message::new(payload);
-    message.subject = delivered.routing_key.to_string();
+    message.subject = subject(delivered);
     message.id = properties.message_id().as_ref().map(ShortString::to_string);
     let content_type = properties.content_type().as_ref();
     message.content_type = content_type.map(ShortString::to_string);
@@ -142,6 +144,15 @@ pub(super) fn message_of(delivered: &Delivery, payload: Bytes) -> (Message, u32)
         }
     }
     (message, attempt(headers, delivered.redelivered))
+}
+
+/// The destination that a message was published to, in the words that publishing takes.
+fn subject(delivered: &Delivery) -> String {
+    let key = delivered.routing_key.as_str();
+    match delivered.exchange.as_str() {
+        "" => key.to_owned(),
+        exchange => format!("{EXCHANGE}{exchange}/{key}"),
+    }
 }
 
 /// A quorum queue counts what came back; a classic one only tells that something did.

@@ -16,8 +16,6 @@ use super::{RabbitPublisher, codec, queues, trouble};
 const CHANNELS_MAX: usize = 64;
 /// Destinations that are known to be there; more of them are asked for each time.
 const KNOWN_MAX: usize = 1_000;
-/// What a destination that is no queue begins with.
-const EXCHANGE: &str = "exchange:";
 
 /// Channels that nobody uses at the moment, and what is known of the server.
 ///
@@ -46,7 +44,7 @@ pub(super) async fn publish(
     message: &Message,
 ) -> Result<()> {
     let properties = codec::properties_of(message)?;
-    if let Some(target) = destination.strip_prefix(EXCHANGE) {
+    if let Some(target) = destination.strip_prefix(codec::EXCHANGE) {
         let (exchange, key) = target.split_once('/').unwrap_or((target, ""));
         let exchange = queues::name(exchange)?;
         let key = ShortString::try_new(key).map_err(|_| unroutable(rabbit, destination))?;

@@ -66,6 +66,13 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
+    /// The member of the body that has this plain name.
+    pub(crate) fn member(name: &str) -> Self {
+        let steps = step(name).into_iter().collect();
+        let text = format!("/{name}");
+        Self { text, steps }
+    }
+
     /// The pointer as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {

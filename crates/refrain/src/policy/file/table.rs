@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Section, Server},
+    typed::{Head, Proxy, Section, Server, Signed, Worker},
 };
 use crate::policy::suggest;
 
@@ -37,18 +37,33 @@ pub(super) enum Place {
     Proxy,
     Policy,
     Operation,
+    Signature,
+    Worker,
 }
 
 impl Place {
-    const ALL: [Self; 4] = [Self::Top, Self::Proxy, Self::Policy, Self::Operation];
+    const ALL: [Self; 6] = [
+        Self::Top,
+        Self::Proxy,
+        Self::Policy,
+        Self::Operation,
+        Self::Signature,
+        Self::Worker,
+    ];
 
     /// The settings that belong here.
     fn names(self) -> Vec<&'static str> {
         match self {
-            Self::Top => [fields::<Server>(), &["proxy", "policy", "operation"]].concat(),
+            Self::Top => [
+                fields::<Server>(),
+                &["proxy", "policy", "operation", "worker"],
+            ]
+            .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
-            Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
+            Self::Operation => [fields::<Head>(), fields::<Section>(), &["signature"]].concat(),
+            Self::Signature => fields::<Signed>().to_vec(),
+            Self::Worker => fields::<Worker>().to_vec(),
         }
     }
 }
@@ -60,6 +75,8 @@ impl fmt::Display for Place {
             Self::Proxy => "in [proxy]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
+            Self::Signature => "in `signature`",
+            Self::Worker => "in [[worker]]",
         })
     }
 }
@@ -86,6 +103,10 @@ fn unknown(
     if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
         let message = format!("`{text}` is not available in this version: {reason}");
         return report.push(name.span(), message, "remove it");
+    }
+    if text == "secret" && place == Place::Signature {
+        let help = "write secret_env with the name of a variable, or secret_file with a path";
+        return report.push(name.span(), "a secret must not stand in this file", help);
     }
     let elsewhere = Place::ALL
         .into_iter()

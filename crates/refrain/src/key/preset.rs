@@ -1,0 +1,108 @@
+//! Senders that are known by name: where their keys lie, and how long they go on sending.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::{Pointer, Source};
+use crate::{Error, ErrorKind, Result};
+
+/// A sender of webhooks that is known by name, written `preset:NAME` where a policy takes keys from it.
+///
+/// ```
+/// use refrain::key::{Sender, Source};
+/// assert_eq!("preset:github".parse::<Source>()?, Sender::Github.source());
+/// # Ok::<(), refrain::Error>(())
+/// ```
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sender {
+    /// Stripe: the event's id stands in its body.
+    Stripe,
+    /// GitHub: a delivery and its redeliveries have one id.
+    Github,
+    /// Shopify: the id names an event, of which each topic and shop tells on its own.
+    Shopify,
+    /// Svix, with headers of its own.
+    Svix,
+    /// Standard Webhooks, the specification that many senders follow.
+    StandardWebhooks,
+}
+
+impl Sender {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Stripe,
+        Self::Github,
+        Self::Shopify,
+        Self::Svix,
+        Self::StandardWebhooks,
+    ];
+
+    /// Its name, as a policy writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stripe => "stripe",
+            Self::Github => "github",
+            Self::Shopify => "shopify",
+            Self::Svix => "svix",
+            Self::StandardWebhooks => "standard-webhooks",
+        }
+    }
+
+    /// Where its key lies: what stays the same when it sends again.
+    #[must_use]
+    pub fn source(self) -> Source {
+        let header = |name: &str| Source::Header(name.into());
+        match self {
+            Self::Stripe => Source::Body(Pointer::member("id")),
+            Self::Github => header("x-github-delivery"),
+            Self::Shopify => header("x-shopify-event-id"),
+            Self::Svix => header("svix-id"),
+            Self::StandardWebhooks => header("webhook-id"),
+        }
+    }
+
+    /// How long after the first try it may send again by itself, or at a person's request where it never does so by itself.
+    #[must_use]
+    pub fn horizon(self) -> Duration {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        match self {
+            // GitHub sends again only when it is asked to, which it can be for three days.
+            Self::Stripe | Self::Github => HOUR * 72,
+            Self::Shopify => HOUR * 4,
+            // The eighth and last try comes 27 hours and 35 minutes after the first.
+            Self::Svix => HOUR * 28,
+            // The schedule that the specification recommends ends after 75 hours and 35 minutes.
+            Self::StandardWebhooks => HOUR * 76,
+        }
+    }
+}
+
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Sender {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|sender| sender.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            let message = format!("`{text}` is no preset; there are {names}");
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
+}
