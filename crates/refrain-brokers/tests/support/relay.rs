@@ -9,14 +9,14 @@ use tokio::{
 };
 
 /// Passes bytes on to a server, on a port of its own.
-pub struct Relay {
+pub(crate) struct Relay {
     port: u16,
     open: Arc<Mutex<Vec<AbortHandle>>>,
     _accepting: JoinSet<()>,
 }
 
 impl Relay {
-    pub async fn to(server: u16) -> Self {
+    pub(crate) async fn to(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let open = Arc::new(Mutex::new(Vec::new()));
@@ -37,14 +37,14 @@ impl Relay {
     }
 
     /// The server's address, by way of the relay.
-    pub fn url(&self, url: &str) -> String {
+    pub(crate) fn url(&self, url: &str) -> String {
         let (front, rest) = url.rsplit_once("127.0.0.1:").unwrap();
         let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit());
         format!("{front}127.0.0.1:{}{behind}", self.port)
     }
 
     /// Cuts every connection; the next ones pass.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         for handle in self.open.lock().unwrap().drain(..) {
             handle.abort();
         }
