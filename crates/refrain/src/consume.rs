@@ -13,6 +13,12 @@ pub use message::{HEADER_BYTES_MAX, Message, Position};
 mod source;
 pub use source::Source;
 
+mod outbox;
+pub use outbox::{Backlog, Entry, Fate, Outbox, Refused, Return, Taken};
+
+mod relay;
+pub use relay::{OnRefusal, Relay, RelayCounters, RelayCounts, RelayOptions};
+
 /// What a broker answers with. Boxed, so that one consumer serves any broker: a message costs far more than the box.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 

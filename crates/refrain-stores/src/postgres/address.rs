@@ -21,6 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Address {
     pub(super) config: Config,
     pub(super) schema: String,
+    /// Whether the address itself names the schema.
+    pub(super) is_schema_named: bool,
     pub(super) trust: Trust,
     /// Of `trust`, where other authorities than the system's are to be trusted.
     pub(super) roots: Option<PathBuf>,
@@ -117,6 +119,7 @@ impl Parts {
         };
         Ok(Address {
             config,
+            is_schema_named: self.schema.is_some(),
             schema: self.schema.unwrap_or_else(|| SCHEMA.into()),
             trust: self.trust.unwrap_or(weakest),
             roots: self.roots.filter(|path| path.as_os_str() != "system"),
