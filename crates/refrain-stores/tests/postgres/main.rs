@@ -6,6 +6,7 @@ mod clocks;
 mod crash;
 mod damage;
 mod lost;
+mod outbox;
 mod relay;
 mod rows;
 mod server;
