@@ -6,10 +6,10 @@
 
 mod support;
 
-use std::{net::TcpStream, thread, time::Duration};
+use std::{fs, net::TcpStream, os::unix::fs::FileExt as _, path::Path, thread, time::Duration};
 
 use support::{
-    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, get, post, request, until,
+    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, find, get, post, request, until,
 };
 
 /// Answers as the request's `x-status` says, and counts.
@@ -436,4 +436,38 @@ fn a_client_that_hangs_up_stops_neither_the_operation_nor_its_recording() {
     assert!(later.is_replay());
     assert_eq!((later.status, later.text()), (201, "made"));
     assert_eq!(upstream.count(), 1);
+}
+
+/// Flips one bit of the first place in a folder's logs that says this.
+fn flip(folder: &Path, said: &[u8]) {
+    let logs = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let logs = logs.filter(|path| path.extension().is_some_and(|it| it == "log"));
+    let place = |path: std::path::PathBuf| Some((find(&fs::read(&path).unwrap(), said)?, path));
+    let (at, path) = logs.filter_map(place).next().unwrap();
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[said[0] ^ 1], at as u64).unwrap();
+}
+
+#[test]
+fn a_damaged_record_is_neither_replayed_nor_run_again() {
+    let upstream = Upstream::start(|_, stream| {
+        answer(stream, "201 Created", &[], b"what was said and shall rot")
+    });
+    let proxy = Proxy::durable(upstream.address, "");
+    assert_eq!(call(proxy.address, post("k", "x")).status, 201);
+    assert!(call(proxy.address, post("k", "x")).is_replay());
+    flip(
+        &proxy.folder().join("records"),
+        b"what was said and shall rot",
+    );
+    for _ in 0..2 {
+        let refused = call(proxy.address, post("k", "x"));
+        check_problem(&proxy, &refused, 503, "store-unavailable", "reuse-key");
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert_eq!(upstream.count(), 1);
+    // Others are none the worse for it.
+    assert_eq!(call(proxy.address, post("other", "x")).status, 201);
 }

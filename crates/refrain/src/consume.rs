@@ -7,17 +7,60 @@ use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 
 use crate::Result;
 
+mod attempts;
+mod attend;
+
+mod backoff;
+pub use backoff::Backoff;
+
+mod cloudevents;
+
+mod consumer;
+pub use consumer::{Consumer, IN_FLIGHT_MAX};
+
+mod dead;
+pub use dead::{
+    DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_FINGERPRINT, DEAD_FIRST_FAILURE, DEAD_ID, DEAD_KEY,
+    DEAD_LAST_FAILURE, DEAD_POSITION, DEAD_REASON, DEAD_RECORDS, DEAD_SOURCE, DeadReason, REDRIVE,
+    REDRIVES_MAX,
+};
+
+mod job;
+pub use job::{Failure, Job};
+
+mod key;
+pub use key::{KeySource, find_key};
+
+mod lanes;
+
+mod memory;
+pub use memory::{Memory, MemoryQueue};
+
 mod message;
 pub use message::{HEADER_BYTES_MAX, Message, Position};
-
-mod source;
-pub use source::Source;
 
 mod outbox;
 pub use outbox::{Backlog, Entry, Fate, Outbox, Refused, Return, Taken};
 
+mod redrive;
+pub use redrive::{Redrive, Redriven};
+
 mod relay;
 pub use relay::{OnRefusal, Relay, RelayCounters, RelayCounts, RelayOptions};
+
+mod sequence;
+pub use sequence::{Gap, Sequence};
+
+mod shared;
+
+mod source;
+pub use source::Source;
+
+mod tally;
+pub use tally::{Count, Tally};
+
+mod work;
+pub use work::{Task, Worked, Worker};
 
 /// What a broker answers with. Boxed, so that one consumer serves any broker: a message costs far more than the box.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

@@ -13,6 +13,9 @@ mod derive;
 mod pointer;
 pub use pointer::Pointer;
 
+mod preset;
+pub use preset::Preset;
+
 mod scope;
 pub use scope::{CredentialPart, ScopePart};
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::fingerprint::Fields;
+
 /// The most bytes that all headers of a message may take, names included.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
 
@@ -91,9 +93,22 @@ impl Message {
 
     /// Puts this header in the place of all of its name.
     pub fn set_header(&mut self, name: &str, value: impl Into<Bytes>) {
+        self.remove_header(name);
+        self.headers.push((name.into(), value.into()));
+    }
+
+    /// Takes off all headers of this name.
+    pub fn remove_header(&mut self, name: &str) {
         self.headers
             .retain(|(field, _)| !field.eq_ignore_ascii_case(name));
-        self.headers.push((name.into(), value.into()));
+    }
+}
+
+impl Fields for Message {
+    fn each(&self, name: &str, show: &mut dyn FnMut(&[u8])) {
+        let is_named = |(field, _): &&(String, Bytes)| field.eq_ignore_ascii_case(name);
+        let named = self.headers.iter().filter(is_named);
+        named.for_each(|(_, value)| show(value));
     }
 }
 

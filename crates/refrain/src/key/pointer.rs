@@ -66,6 +66,17 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
+    /// The pointer to a member at the top. The name is plain: without `/` and `~`.
+    pub(crate) fn member(name: &str) -> Self {
+        Self {
+            text: format!("/{name}"),
+            steps: vec![Step {
+                name: escape::quoted(name),
+                index: index(name),
+            }],
+        }
+    }
+
     /// The pointer as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -1,0 +1,422 @@
+//! The life of one delivery: its turn, its rounds, its end.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+
+use super::{
+    Count, DeadReason, Delivery, Message, Task, Ticket, Worked,
+    attempts::{Known, brief},
+    dead::{self, Story, redrive_of, restored, text_of},
+    key,
+    lanes::Turn,
+    sequence::{Before, Gap, Place},
+    shared::Shared,
+    work,
+};
+use crate::{
+    Error, Fingerprint, Key, RecordId, Result, Scope, fingerprint::RequestView, store::Store,
+};
+
+/// How often a dead letter is published before its message is given back.
+const PUBLISHES_MAX: u32 = 3;
+/// Nobody waits shorter for one that is in flight elsewhere: its holder may be about to end.
+const IN_FLIGHT_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// No delay is longer: brokers cannot count for ever.
+const DELAY_MAX: Duration = Duration::from_hours(12);
+
+/// One delivery on its way through.
+pub(super) struct Attended {
+    shared: Arc<Shared>,
+    message: Arc<Message>,
+    /// How often the broker handed it out, where it counts.
+    delivered: Option<u32>,
+    ticket: Box<dyn Ticket>,
+}
+
+/// What a message is handled under.
+struct Named {
+    scope: Scope,
+    key: Key,
+    fingerprint: Fingerprint,
+    redrive: u32,
+    place: Option<Place>,
+}
+
+/// What comes of a round.
+enum Round {
+    Ended(Count),
+    /// Publish it among the dead letters.
+    Dead(DeadReason, String),
+    Again {
+        why: Count,
+        delay: Duration,
+        /// Whether it waits for one that may be behind it: then also an ordered one is given back.
+        lets_pass: bool,
+    },
+}
+
+impl Attended {
+    pub(super) fn new(shared: Arc<Shared>, delivery: Delivery) -> Self {
+        let counts = shared.guarantees.counts_attempts;
+        Self {
+            message: Arc::new(restored(delivery.message)),
+            delivered: counts.then_some(delivery.attempt),
+            ticket: delivery.ticket,
+            shared,
+        }
+    }
+
+    /// Sees the delivery through. `turn` is its place in its group, where the broker orders.
+    pub(super) async fn attend(self, turn: Option<Turn>) {
+        let mut turn = turn;
+        if let Some(turn) = &mut turn {
+            tokio::select! {
+                () = self.shared.stopping() => {}
+                () = self.extended(turn.come()) => {}
+            }
+        }
+        let named = self.name();
+        let id = named.as_ref().ok().map(|named| named.id(&self.shared));
+        loop {
+            let Some(round) = self.round(&named).await else {
+                return self.give_back(Duration::ZERO, Count::GivenBack).await;
+            };
+            let (why, delay, lets_pass) = match round {
+                Round::Ended(count) => return self.acknowledge(count, id).await,
+                Round::Dead(reason, failure) => {
+                    match self.bury(named.as_ref().ok(), reason, &failure).await {
+                        true => return self.acknowledge(Count::DeadLettered, id).await,
+                        false => {
+                            let longest = self.shared.settings.backoff.max;
+                            (Count::Undeliverable, longest, false)
+                        }
+                    }
+                }
+                Round::Again {
+                    why,
+                    delay,
+                    lets_pass,
+                } => (why, delay, lets_pass),
+            };
+            let delay = delay.min(DELAY_MAX);
+            if lets_pass || !self.shared.guarantees.is_ordered {
+                return self.give_back(delay, why).await;
+            }
+            // Given back, the next one of its group would overtake it: it waits in its place.
+            self.shared.tally.count(why);
+            tokio::select! {
+                () = self.shared.stopping() => {
+                    return self.give_back(delay, Count::GivenBack).await;
+                }
+                () = self.extended(sleep(delay)) => {}
+            }
+        }
+    }
+
+    /// What the message is handled under, or why it cannot be.
+    fn name(&self) -> Result<Named, (DeadReason, String)> {
+        let (settings, message) = (&self.shared.settings, &*self.message);
+        let is_ours = text_of(message, dead::DEAD_CONSUMER) == Some(&*settings.name);
+        // Let through again for another consumer, it is to this one what it was.
+        let redrive = if is_ours { redrive_of(message) } else { 0 };
+        let place = settings.sequence.as_ref();
+        let place = place.map(|sequence| sequence.place(&self.shared.scope, message));
+        let place = place
+            .transpose()
+            .map_err(|error| (DeadReason::SequenceInvalid, error.to_string()))?;
+        let (scope, key) = match &place {
+            Some(place) => (place.scope.clone(), place.key.clone()),
+            None => (self.shared.scope.clone(), self.key()?),
+        };
+        Ok(Named {
+            scope,
+            key,
+            fingerprint: self.fingerprint(),
+            redrive,
+            place,
+        })
+    }
+
+    fn key(&self) -> Result<Key, (DeadReason, String)> {
+        match key::find_key(&self.shared.settings.keys, &self.message) {
+            Ok(Some(key)) => Ok(key),
+            Ok(None) => {
+                let failure = "none of the key sources names this message";
+                Err((DeadReason::KeyMissing, failure.into()))
+            }
+            Err(error) => Err((DeadReason::KeyInvalid, error.to_string())),
+        }
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let content = key::content(&self.message);
+        let view = RequestView {
+            method: "",
+            path: &self.message.subject,
+            query: None,
+            headers: &*self.message,
+            content: &content,
+        };
+        let parts = &self.shared.settings.fingerprint;
+        Fingerprint::of(self.shared.engine.secret(), parts, &view)
+    }
+
+    /// One attempt; `None` where the consumer stops before it has started.
+    async fn round(&self, named: &Result<Named, (DeadReason, String)>) -> Option<Round> {
+        let shared = &self.shared;
+        let named = match named {
+            Ok(named) => named,
+            Err((reason, failure)) => return Some(Round::Dead(*reason, failure.clone())),
+        };
+        let permit = tokio::select! {
+            biased;
+            () = shared.stopping() => return None,
+            permit = self.extended(shared.running.acquire()) => permit.ok()?,
+        };
+        let id = named.id(shared);
+        let known = shared.attempts.get(id);
+        let working = async {
+            if let Some(round) = self.before(named, &known, id).await {
+                return round;
+            }
+            let attempt = known.attempt(self.delivered);
+            if self.is_killer(attempt) {
+                let failure = "it was handed out too often, and nobody told what became of it";
+                return Round::Dead(DeadReason::AttemptsUsedUp, failure.into());
+            }
+            let worked = shared.worker.work(&self.task(named, attempt)).await;
+            self.judge(worked, &known, attempt, id)
+        };
+        let round = self.extended(working).await;
+        drop(permit);
+        Some(round)
+    }
+
+    /// A store that forgets with its process does not count takeovers: the broker's count is all there is.
+    fn is_killer(&self, attempt: u32) -> bool {
+        let forgets = !self.shared.engine.store().guarantees().survives_process;
+        let attempts_max = u32::from(self.shared.settings.terms.attempts_max);
+        forgets && self.delivered.is_some() && attempt > attempts_max
+    }
+
+    fn task(&self, named: &Named, attempt: u32) -> Task {
+        let settings = &self.shared.settings;
+        Task {
+            message: self.message.clone(),
+            scope: named.scope.clone(),
+            key: named.key.clone(),
+            fingerprint: named.fingerprint,
+            terms: settings.terms,
+            probe: settings.probe.clone(),
+            receipts: settings.receipts.clone(),
+            redrive: named.redrive,
+            attempt,
+        }
+    }
+
+    /// Looks whether the predecessor in the sequence stands in the way.
+    async fn before(&self, named: &Named, known: &Known, id: RecordId) -> Option<Round> {
+        let (shared, settings) = (&self.shared, &self.shared.settings);
+        let (sequence, place) = (settings.sequence.as_ref()?, named.place.as_ref()?);
+        match place.before(shared.engine.store()).await {
+            Err(error) => Some(self.unavailable(&error, known, id)),
+            Ok(Before::Handled) => None,
+            Ok(Before::InFlight) => {
+                shared.attempts.note(id, |known| known.spared += 1);
+                Some(Round::Again {
+                    why: Count::InFlight,
+                    delay: settings.backoff.pause(1),
+                    lets_pass: true,
+                })
+            }
+            Ok(Before::Missing) if sequence.gap() == Gap::Pass => {
+                tracing::warn!(record = %id, consumer = &*settings.name, "an event is handled before its predecessor");
+                shared.tally.count(Count::GapPassed);
+                None
+            }
+            Ok(Before::Missing) => Some(self.hold(known, id)),
+        }
+    }
+
+    fn hold(&self, known: &Known, id: RecordId) -> Round {
+        let (shared, settings) = (&self.shared, &self.shared.settings);
+        let held = known.held + 1;
+        if held >= u32::from(settings.terms.attempts_max) {
+            let failure = format!("its predecessor did not come in {held} attempts");
+            return Round::Dead(DeadReason::SequenceGap, failure);
+        }
+        tracing::warn!(record = %id, consumer = &*settings.name, held, "an event waits for its predecessor");
+        shared.attempts.note(id, |known| {
+            known.held += 1;
+            known.spared += 1;
+        });
+        Round::Again {
+            why: Count::Held,
+            delay: settings.backoff.pause(held),
+            lets_pass: true,
+        }
+    }
+
+    /// What is made of how the work went.
+    fn judge(&self, worked: Worked, known: &Known, attempt: u32, id: RecordId) -> Round {
+        let shared = &self.shared;
+        let (why, delay, failure) = match worked {
+            Worked::Unavailable(error) => return self.unavailable(&error, known, id),
+            Worked::Done(count) => {
+                shared.pause.end();
+                return Round::Ended(count);
+            }
+            Worked::Dead { reason, failure } => {
+                shared.pause.end();
+                return Round::Dead(reason, failure);
+            }
+            Worked::Again {
+                why,
+                delay,
+                failure,
+            } => (why, delay, failure),
+        };
+        match why {
+            Count::Unsettled => shared.pause.begin(&shared.settings.backoff),
+            _ => shared.pause.end(),
+        }
+        let is_attempt = matches!(why, Count::Retried | Count::Panicked);
+        shared.attempts.note(id, |known| match is_attempt {
+            true => {
+                known.failed = attempt.max(known.failed + 1);
+                known.first_failure.get_or_insert_with(|| brief(&failure));
+            }
+            false => known.spared += 1,
+        });
+        tracing::debug!(record = %id, consumer = &*shared.settings.name, why = why.name(), attempt, "a message is tried again");
+        let pause = || shared.settings.backoff.pause(attempt);
+        let delay = match why {
+            Count::InFlight => delay.map_or_else(pause, |left| left.max(IN_FLIGHT_PAUSE_MIN)),
+            _ => delay.unwrap_or_else(pause),
+        };
+        Round::Again {
+            why,
+            delay,
+            lets_pass: false,
+        }
+    }
+
+    fn unavailable(&self, error: &Error, known: &Known, id: RecordId) -> Round {
+        let shared = &self.shared;
+        let backoff = &shared.settings.backoff;
+        tracing::warn!(consumer = &*shared.settings.name, %error, "the store does not answer: messages are given back");
+        shared.pause.begin(backoff);
+        shared.attempts.note(id, |known| known.spared += 1);
+        Round::Again {
+            why: Count::Unavailable,
+            delay: backoff.pause(known.spared + 1),
+            lets_pass: false,
+        }
+    }
+
+    /// Publishes the message among the dead letters; whether it is there.
+    async fn bury(&self, named: Option<&Named>, reason: DeadReason, failure: &str) -> bool {
+        let (shared, settings) = (&self.shared, &self.shared.settings);
+        let known = named.map(|named| shared.attempts.get(named.id(shared)));
+        let known = known.unwrap_or_default();
+        let records = named.map(|named| named.ids(shared)).unwrap_or_default();
+        let story = Story {
+            consumer: &settings.name,
+            reason,
+            failure,
+            attempt: known.attempt(self.delivered),
+            known: &known,
+            key: named.map(|named| &named.key),
+            records: &records,
+            fingerprint: self.fingerprint(),
+        };
+        let record = records.last().map(RecordId::to_string).unwrap_or_default();
+        let Some((publisher, destination)) = &settings.dead_letter else {
+            tracing::error!(
+                record,
+                consumer = &*settings.name,
+                reason = reason.name(),
+                "a message can never be handled, and there is no dead-letter destination: it is given back"
+            );
+            return false;
+        };
+        let letter = dead::letter(&self.message, &story);
+        for attempt in 1..=PUBLISHES_MAX {
+            let publishing = publisher.publish(destination, &letter);
+            match self.extended(publishing).await {
+                Ok(()) => {
+                    tracing::warn!(
+                        record,
+                        consumer = &*settings.name,
+                        reason = reason.name(),
+                        "a message is among the dead letters"
+                    );
+                    return true;
+                }
+                Err(error) => {
+                    tracing::error!(record, consumer = &*settings.name, %error, "a dead letter could not be published");
+                }
+            }
+            self.extended(sleep(settings.backoff.pause(attempt))).await;
+        }
+        false
+    }
+
+    async fn acknowledge(self, count: Count, id: Option<RecordId>) {
+        let shared = self.shared.clone();
+        if let Some(id) = id {
+            shared.attempts.forget(id);
+        }
+        shared.tally.count(count);
+        if let Err(error) = self.ticket.ack().await {
+            tracing::warn!(consumer = &*shared.settings.name, %error, "a message could not be acknowledged: it is delivered again");
+            shared.tally.count(Count::Unacknowledged);
+        }
+    }
+
+    async fn give_back(self, delay: Duration, count: Count) {
+        let shared = self.shared.clone();
+        shared.tally.count(count);
+        if let Err(error) = self.ticket.nack(delay).await {
+            tracing::warn!(consumer = &*shared.settings.name, %error, "a message could not be given back: it is delivered again when the broker's patience ends");
+        }
+    }
+
+    /// Does `work`, and meanwhile tells the broker time and again that the message is not forgotten.
+    async fn extended<T>(&self, work: impl Future<Output = T>) -> T {
+        let Some(ack_wait) = self.shared.guarantees.ack_wait else {
+            return work.await;
+        };
+        let extending = async {
+            loop {
+                sleep(ack_wait / 3).await;
+                if let Err(error) = self.ticket.extend().await {
+                    tracing::debug!(consumer = &*self.shared.settings.name, %error, "a message could not be held longer");
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            () = extending => unreachable!("it is extended for ever"),
+        }
+    }
+}
+
+impl Named {
+    /// The last of the records that it may be handled under.
+    fn id(&self, shared: &Shared) -> RecordId {
+        self.id_at(shared, self.redrive)
+    }
+
+    fn ids(&self, shared: &Shared) -> Vec<RecordId> {
+        let each = 0..=self.redrive;
+        each.map(|redrive| self.id_at(shared, redrive)).collect()
+    }
+
+    fn id_at(&self, shared: &Shared, redrive: u32) -> RecordId {
+        let scope = work::redriven(&self.scope, redrive);
+        RecordId::derive(shared.engine.secret(), &scope, &self.key)
+    }
+}

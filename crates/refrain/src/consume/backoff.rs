@@ -1,0 +1,39 @@
+//! How long to wait before a failed message is tried again.
+
+use std::time::Duration;
+
+/// Pauses that double from the first to the longest, each cut short by chance by up to a half:
+/// what failed together does not come back together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The pause after the first failure.
+    pub first: Duration,
+    /// The longest pause.
+    pub max: Duration,
+}
+
+impl Default for Backoff {
+    /// From half a second to a minute.
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(500),
+            max: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Backoff {
+    /// Pauses from `first` to `max`.
+    #[must_use]
+    pub fn new(first: Duration, max: Duration) -> Self {
+        Self { first, max }
+    }
+
+    /// The pause after the attempt of this number; the first is 1.
+    #[must_use]
+    pub fn pause(&self, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        let full = self.first.saturating_mul(1 << doublings).min(self.max);
+        full.mul_f64(rand::random_range(0.5..=1.0)).min(self.max)
+    }
+}

@@ -1,0 +1,81 @@
+//! CloudEvents: the identity of an event is its source and its id, however it is encoded.
+
+use std::borrow::Cow;
+
+use super::{
+    Message,
+    key::{digest_key, media_type, one_header, readable},
+};
+use crate::{Key, Result, fingerprint::Content, key::Pointer};
+
+/// What transports write before the names of attributes in binary mode.
+const PREFIXES: [&str; 4] = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"];
+const STRUCTURED: &[u8] = b"application/cloudevents+json";
+const BATCH: &[u8] = b"application/cloudevents-batch+json";
+
+/// The key of the event, or of the batch; `None` where the message is none.
+pub(super) fn find(message: &Message, content: &Content<'_>) -> Result<Option<Key>> {
+    let is = |wanted: &[u8]| media_type(message).is_some_and(|given| is_type(given, wanted));
+    if is(BATCH) {
+        return find_batch(content);
+    }
+    if is(STRUCTURED) {
+        let Some(json) = readable(content)? else {
+            return Ok(None);
+        };
+        let member = |name| json.string(&Pointer::member(name));
+        return Ok(match (member("source"), member("id")) {
+            (Some(source), Some(id)) => event_key(source.as_bytes(), id.as_bytes()),
+            _ => None,
+        });
+    }
+    for prefix in PREFIXES {
+        let attribute = |name| one_header(message, &format!("{prefix}{name}"));
+        if let (Some(source), Some(id)) = (attribute("source")?, attribute("id")?) {
+            return Ok(event_key(source, id));
+        }
+    }
+    Ok(None)
+}
+
+/// A source and an id are never empty.
+fn event_key(source: &[u8], id: &[u8]) -> Option<Key> {
+    match source.is_empty() || id.is_empty() {
+        true => None,
+        false => digest_key("cloudevent:", &[source, id], true),
+    }
+}
+
+/// What of an event in a batch names it.
+#[derive(serde::Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    source: Cow<'a, str>,
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+}
+
+/// One event without source or id leaves the batch without a key.
+fn find_batch(content: &Content<'_>) -> Result<Option<Key>> {
+    let Some(json) = readable(content)? else {
+        return Ok(None);
+    };
+    let Ok(events) = serde_json::from_str::<Vec<Named<'_>>>(json.as_str()) else {
+        return Ok(None);
+    };
+    let names = events.iter().flat_map(|event| [&event.source, &event.id]);
+    let parts: Vec<&[u8]> = names.map(|name| name.as_bytes()).collect();
+    let is_whole = !parts.is_empty() && parts.iter().all(|part| !part.is_empty());
+    Ok(match is_whole {
+        true => digest_key("cloudevents:", &parts, true),
+        false => None,
+    })
+}
+
+/// Whether a media type is this one, parameters aside.
+fn is_type(given: &[u8], wanted: &[u8]) -> bool {
+    let end = given.iter().position(|byte| *byte == b';');
+    given[..end.unwrap_or(given.len())]
+        .trim_ascii()
+        .eq_ignore_ascii_case(wanted)
+}

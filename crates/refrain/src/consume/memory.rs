@@ -1,0 +1,347 @@
+//! A broker inside the process, for tests and small programs.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::{Answer, Broker, Delivery, Guarantees, Message, Position, Publisher, Ticket};
+use crate::{Error, ErrorKind, Result};
+
+/// How many messages a queue holds, or a topic that nobody has subscribed to.
+const MESSAGES_MAX: usize = 100_000;
+
+/// Topics in memory. Clones share them.
+///
+/// Every consumer's name that has [subscribed](Self::subscribe) to a topic gets every message that is published to it from then on;
+/// several subscriptions of one name share them. What is published before the first subscription waits for it.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    topics: Arc<Mutex<HashMap<String, Topic>>>,
+    options: Options,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Options {
+    ack_wait: Duration,
+    is_ordered: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ack_wait: super::Source::ACK_WAIT,
+            is_ordered: false,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Topic {
+    published: u64,
+    /// What nobody has subscribed to yet.
+    waiting: VecDeque<Message>,
+    /// By the consumer's name.
+    queues: HashMap<String, Arc<Queue>>,
+}
+
+/// One consumer's messages of a topic.
+#[derive(Debug)]
+struct Queue {
+    options: Options,
+    entries: Mutex<Entries>,
+    /// Something may be ready to be handed out.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    next: u64,
+    deliveries: u64,
+    by_place: BTreeMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    message: Message,
+    attempt: u32,
+    /// From when on it may be handed out: now, after a delay, or when its holder's time is over.
+    ready: Instant,
+    /// The delivery that holds it.
+    held_by: Option<u64>,
+}
+
+impl Memory {
+    /// No topics yet. A delivery may be held for 30 seconds.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long a delivery may be held without a sign of life, in queues that are made from now on.
+    #[must_use]
+    pub fn with_ack_wait(mut self, ack_wait: Duration) -> Self {
+        self.options.ack_wait = ack_wait;
+        self
+    }
+
+    /// Queues that are made from now on keep the order of groups.
+    ///
+    /// While one message of a group is out or delayed, those behind it are not handed out, except together with it.
+    #[must_use]
+    pub fn with_order(mut self) -> Self {
+        self.options.is_ordered = true;
+        self
+    }
+
+    /// A subscription to a topic for the consumer of this name.
+    #[must_use]
+    pub fn subscribe(&self, topic: &str, consumer: &str) -> MemoryQueue {
+        let mut topics = lock(&self.topics);
+        let topic = topics.entry(topic.into()).or_default();
+        let queue = topic.queues.entry(consumer.into()).or_insert_with(|| {
+            Arc::new(Queue {
+                options: self.options,
+                entries: Mutex::default(),
+                changed: Notify::new(),
+            })
+        });
+        for message in topic.waiting.drain(..) {
+            // As many wait at the most as a queue takes.
+            let _ = queue.push(message);
+        }
+        MemoryQueue {
+            memory: self.clone(),
+            queue: queue.clone(),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// How many messages the consumer of this name has not acknowledged.
+    #[must_use]
+    pub fn backlog(&self, topic: &str, consumer: &str) -> usize {
+        let topics = lock(&self.topics);
+        let queue = topics
+            .get(topic)
+            .and_then(|topic| topic.queues.get(consumer));
+        queue.map_or(0, |queue| queue.lock().by_place.len())
+    }
+
+    fn put(&self, destination: &str, message: &Message) -> Result<()> {
+        let mut topics = lock(&self.topics);
+        let topic = topics.entry(destination.into()).or_default();
+        let is_full = |queue: &Arc<Queue>| queue.lock().by_place.len() >= MESSAGES_MAX;
+        if topic.waiting.len() >= MESSAGES_MAX || topic.queues.values().any(is_full) {
+            let message = format!("the topic {destination} holds {MESSAGES_MAX} messages already");
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        let mut message = message.clone();
+        message.subject = destination.into();
+        message.position = Some(Position {
+            log: destination.into(),
+            partition: 0,
+            offset: topic.published.to_string(),
+        });
+        topic.published += 1;
+        if topic.queues.is_empty() {
+            topic.waiting.push_back(message);
+            return Ok(());
+        }
+        topic
+            .queues
+            .values()
+            .try_for_each(|queue| queue.push(message.clone()))
+    }
+}
+
+impl Publisher for Memory {
+    fn publish<'a>(&'a self, destination: &'a str, message: &'a Message) -> Answer<'a, ()> {
+        Box::pin(async move { self.put(destination, message) })
+    }
+}
+
+/// A consumer's subscription to a topic in memory.
+#[derive(Debug)]
+pub struct MemoryQueue {
+    memory: Memory,
+    queue: Arc<Queue>,
+    is_closed: AtomicBool,
+}
+
+impl Publisher for MemoryQueue {
+    fn publish<'a>(&'a self, destination: &'a str, message: &'a Message) -> Answer<'a, ()> {
+        self.memory.publish(destination, message)
+    }
+}
+
+impl Broker for MemoryQueue {
+    fn pull(&self, at_most: usize, wait: Duration) -> Answer<'_, Vec<Delivery>> {
+        Box::pin(async move {
+            let deadline = Instant::now() + wait;
+            loop {
+                if self.is_closed.load(Ordering::Relaxed) {
+                    let message = "the subscription is closed; subscribe again";
+                    return Err(Error::new(ErrorKind::Invalid, message));
+                }
+                let changed = self.queue.changed.notified();
+                let (deliveries, next) = self.queue.take(at_most);
+                let now = Instant::now();
+                if !deliveries.is_empty() || now >= deadline {
+                    return Ok(deliveries);
+                }
+                let until = next.map_or(deadline, |next| next.min(deadline));
+                tokio::select! {
+                    () = changed => {}
+                    () = sleep_until(until) => {}
+                }
+            }
+        })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            is_ordered: self.queue.options.is_ordered,
+            counts_attempts: true,
+            ack_wait: Some(self.queue.options.ack_wait),
+            age_max: None,
+        }
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.queue.changed.notify_waiters();
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Queue {
+    fn push(&self, message: Message) -> Result<()> {
+        let mut entries = self.lock();
+        let place = entries.next;
+        entries.next += 1;
+        entries.by_place.insert(
+            place,
+            Entry {
+                message,
+                attempt: 0,
+                ready: Instant::now(),
+                held_by: None,
+            },
+        );
+        drop(entries);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// What is ready, and when the next will be.
+    fn take(self: &Arc<Self>, at_most: usize) -> (Vec<Delivery>, Option<Instant>) {
+        let now = Instant::now();
+        let mut entries = self.lock();
+        let entries = &mut *entries;
+        let mut deliveries = Vec::new();
+        let mut next: Option<Instant> = None;
+        // Groups of which somebody in front is not ready.
+        let mut blocked = HashSet::new();
+        for (place, entry) in &mut entries.by_place {
+            if deliveries.len() == at_most {
+                break;
+            }
+            let group = entry.message.group.clone();
+            let group = group.filter(|_| self.options.is_ordered);
+            if group.as_ref().is_some_and(|group| blocked.contains(group)) {
+                continue;
+            }
+            if entry.ready > now {
+                next = Some(next.map_or(entry.ready, |next| next.min(entry.ready)));
+                blocked.extend(group);
+                continue;
+            }
+            entries.deliveries += 1;
+            entry.attempt += 1;
+            entry.ready = now + self.options.ack_wait;
+            entry.held_by = Some(entries.deliveries);
+            deliveries.push(Delivery {
+                message: entry.message.clone(),
+                attempt: entry.attempt,
+                ticket: Box::new(Held {
+                    queue: self.clone(),
+                    place: *place,
+                    number: entries.deliveries,
+                }),
+            });
+        }
+        (deliveries, next)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        lock(&self.entries)
+    }
+}
+
+/// One delivery of one message.
+struct Held {
+    queue: Arc<Queue>,
+    place: u64,
+    number: u64,
+}
+
+impl Held {
+    /// Changes the entry, if this delivery holds it still.
+    fn change(&self, change: impl FnOnce(&mut Entries, u64)) -> Result<()> {
+        let mut entries = self.queue.lock();
+        let entry = entries.by_place.get(&self.place);
+        match entry.is_some_and(|entry| entry.held_by == Some(self.number)) {
+            true => {
+                change(&mut entries, self.place);
+                drop(entries);
+                self.queue.changed.notify_waiters();
+                Ok(())
+            }
+            false => {
+                let message = "the message was delivered again meanwhile, or is done with";
+                Err(Error::new(ErrorKind::Held, message))
+            }
+        }
+    }
+
+    fn set_ready(&self, ready: Instant, is_held: bool) -> Result<()> {
+        self.change(|entries, place| {
+            if let Some(entry) = entries.by_place.get_mut(&place) {
+                entry.ready = ready;
+                entry.held_by = entry.held_by.filter(|_| is_held);
+            }
+        })
+    }
+}
+
+impl Ticket for Held {
+    fn ack(self: Box<Self>) -> Answer<'static, ()> {
+        let done = self.change(|entries, place| {
+            entries.by_place.remove(&place);
+        });
+        Box::pin(async { done })
+    }
+
+    fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
+        let given = self.set_ready(Instant::now() + delay, false);
+        Box::pin(async { given })
+    }
+
+    fn extend(&self) -> Answer<'_, ()> {
+        let held = self.set_ready(Instant::now() + self.queue.options.ack_wait, true);
+        Box::pin(async { held })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
