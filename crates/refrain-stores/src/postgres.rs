@@ -51,6 +51,9 @@ mod trouble;
 mod transaction;
 pub use transaction::Claimed;
 
+pub mod inbox;
+pub use inbox::{Connections, InTransaction, Inbox};
+
 pub mod outbox;
 pub use outbox::{Outbox, PostgresOutbox};
 

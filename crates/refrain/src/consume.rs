@@ -60,7 +60,7 @@ mod tally;
 pub use tally::{Count, Tally};
 
 mod work;
-pub use work::{Task, Worked, Worker};
+pub use work::{Task, Worked, Worker, caught};
 
 /// What a broker answers with. Boxed, so that one consumer serves any broker: a message costs far more than the box.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

@@ -125,8 +125,8 @@ FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::float8[], $5::text[
 WHERE o.id = r.id AND o.taken_by = $6";
 
 const BACKLOG: &str = "
-SELECT (SELECT count(*) FROM (SELECT FROM __table__ WHERE state = 0 LIMIT __counted__) some),
-    (SELECT count(*) FROM (SELECT FROM __table__ WHERE state > 0 LIMIT __counted__) some),
+SELECT (SELECT count(*) FROM (SELECT FROM __table__ WHERE state = 0 LIMIT __counted__) counted),
+    (SELECT count(*) FROM (SELECT FROM __table__ WHERE state > 0 LIMIT __counted__) counted),
     (SELECT extract(epoch FROM clock_timestamp() - created_at)::float8 FROM __table__
      WHERE state = 0 ORDER BY id LIMIT 1)";
 
