@@ -9,12 +9,30 @@ use refrain::{
     consume::{Broker, Publisher, Source},
 };
 
+#[cfg(feature = "postgres")]
+pub mod postgres;
+
+#[cfg(feature = "redis")]
+pub mod redis_streams;
+
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod shelf;
+
 /// Connects to the broker that the source's address names.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for a scheme that this build does not know; otherwise as the broker's own `connect`.
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
-    Err(unknown(source.url.as_str()))
+    let url = source.url.as_str();
+    match scheme(url) {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresQueue::connect(source).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Ok(Arc::new(
+            redis_streams::RedisStreams::connect(source).await?,
+        )),
+        _ => Err(unknown(url)),
+    }
 }
 
 /// Connects to a broker to publish only.
@@ -22,7 +40,19 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
 /// # Errors
 /// As for [`open`].
 pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
-    Err(unknown(url))
+    match scheme(url) {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresPublisher::connect(url).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Ok(Arc::new(redis_streams::RedisPublisher::connect(url).await?)),
+        _ => Err(unknown(url)),
+    }
+}
+
+/// Without what stands behind a `+`: that is for the broker to read.
+fn scheme(url: &str) -> &str {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    scheme.split('+').next().unwrap_or_default()
 }
 
 fn unknown(url: &str) -> Error {

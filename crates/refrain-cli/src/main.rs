@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+mod chaos;
 mod check;
+mod client;
 mod completions;
 mod demo;
 mod explain;
@@ -16,6 +18,7 @@ mod output;
 mod proxy;
 mod records;
 mod store;
+mod work;
 
 /// The proxy keeps small pieces for long between many that come and go, which the system's own allocator is slow with.
 #[global_allocator]
@@ -31,6 +34,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain demo                          double charges without Refrain, none with it
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, with nothing to set up
+  refrain work --config refrain.toml    deliver messages from brokers to services, each once
+  refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
+                                        lose answers on purpose, and see what your clients do
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -53,6 +59,8 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Proxy(proxy::Args),
+    Work(work::Args),
+    Chaos(chaos::Args),
     Check(check::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -69,6 +77,8 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Work(args) => work::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::output::{say, show};
 
+mod queue;
 mod receipts;
 
 const USAGE: u8 = 2;
@@ -22,6 +23,8 @@ const UNREACHABLE: u8 = 69;
   refrain migrate --receipts --print                     the table of receipts, for a DBA or for your own migrations
   refrain migrate --receipts --store postgres://app@db/app
                                                          make it in the database of the service itself
+  refrain migrate --queue --print                        the table of the queues that workers read
+  refrain migrate --queue --store postgres://app@db/app  make it
 
 A proxy or service makes its tables itself when it starts and may; this is for those that may not.
 Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names.
@@ -33,17 +36,23 @@ pub(crate) struct Args {
     /// The table of receipts instead, which exactly-once operations write to
     #[arg(long)]
     receipts: bool,
+    /// The table of message queues instead
+    #[arg(long, conflicts_with = "receipts")]
+    queue: bool,
     /// Print the statements, and connect to nothing
     #[arg(long)]
     print: bool,
     /// Print JSON
-    #[arg(long, conflicts_with_all = ["print", "receipts"])]
+    #[arg(long, conflicts_with_all = ["print", "receipts", "queue"])]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.receipts {
         return receipts::run(args.store.as_deref(), args.print);
+    }
+    if args.queue {
+        return queue::run(args.store.as_deref(), args.print);
     }
     let address = match address(args.store.as_deref()) {
         Ok(address) => address,

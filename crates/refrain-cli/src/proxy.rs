@@ -86,7 +86,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn code(&self) -> ExitCode {
+    pub(crate) fn code(&self) -> ExitCode {
         match self {
             Self::Configuration(_) => BAD_CONFIGURATION.into(),
             Self::Unavailable(_) => UNAVAILABLE.into(),
@@ -156,7 +156,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let truth = settings.store.last().map_or("", |store| store);
     let metrics = Metrics::new(&settings.policy, truth);
     let receipts = receipts::open(settings).await?;
-    let engine = Engine::new(open(settings).await?.with_meter(metrics.clone()));
+    let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()));
     let door = listen(settings).await?;
@@ -213,20 +213,20 @@ fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
 }
 
 /// What tells the proxy to stop. Each of these hears all of them.
-struct Signals {
+pub(crate) struct Signals {
     terminated: Signal,
     interrupted: Signal,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             terminated: signal(SignalKind::terminate())?,
             interrupted: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminated.recv() => {}
             _ = self.interrupted.recv() => {}
@@ -234,7 +234,7 @@ impl Signals {
     }
 }
 
-async fn open(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
+pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
     let options = embedded::Options {
         durability: settings.durability,
         ..embedded::Options::default()
@@ -248,7 +248,7 @@ async fn listen(settings: &Settings) -> Result<tokio::net::TcpListener, Failure>
     listener.map_err(|error| StartError::Listen { address, error }.into())
 }
 
-fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
+pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let level = level.as_deref().unwrap_or("warn");
     let level: tracing::Level = level.parse().map_err(|_| {
         let message =

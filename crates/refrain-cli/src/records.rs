@@ -10,16 +10,12 @@ use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
-use crate::output::{say, show};
+use crate::{
+    client::{ADMIN, Client, Trouble},
+    output::{say, show},
+};
 
-mod client;
 mod print;
-
-use client::{Client, Trouble};
-
-const REFUSED: u8 = 1;
-const USAGE: u8 = 2;
-const UNREACHABLE: u8 = 69;
 
 /// The most records of one page.
 const PAGE_MAX: usize = 500;
@@ -136,7 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let done = runtime.block_on(async {
-        let client = Client::new(args.admin.as_deref(), args.token.as_deref())?;
+        let client = Client::new(&ADMIN, args.admin.as_deref(), args.token.as_deref())?;
         args.run(&client).await
     });
     let Err(trouble) = done else {

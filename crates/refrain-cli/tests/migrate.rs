@@ -68,6 +68,27 @@ fn the_tables_are_made_once_and_told() {
 }
 
 #[test]
+fn the_table_of_queues_is_printed_and_made() {
+    let (code, script, said) = run(&["--queue", "--print"]);
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert!(
+        script.contains("CREATE TABLE IF NOT EXISTS refrain_queue"),
+        "{script}"
+    );
+    let (code, _, said) = run(&["--queue"]);
+    assert!(code == 2 && said.contains("in which database?"), "{said}");
+    let nowhere = "postgres://app:hunter2@127.0.0.1:1/app";
+    let (code, _, said) = run(&["--queue", "--store", nowhere]);
+    assert!(code == 69 && !said.contains("hunter2"), "{said}");
+    // The server's folder goes with it.
+    let server = refrain_testkit::servers::PrivatePostgres::start().unwrap();
+    for what in ["the table is made", "there already"] {
+        let (code, told, said) = run(&["--queue", "--store", &server.url()]);
+        assert!(code == 0 && told.contains(what), "{told}{said}");
+    }
+}
+
+#[test]
 fn what_would_be_made_is_printed_without_a_server() {
     let (code, script, said) = run(&[
         "--store",

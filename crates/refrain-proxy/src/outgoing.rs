@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::Empty;
 use refrain::http::{Body, BodyError};
 use tokio::time::timeout;
 
@@ -26,8 +27,8 @@ pub(crate) struct Outgoing {
 
 enum Kind {
     Client(Body<ClientBody>),
-    /// Of a probe.
-    Nothing,
+    /// Of our own making: a probe's, or a message.
+    Own(Body<Empty<Bytes>>),
 }
 
 /// Tells whether a body goes on.
@@ -72,10 +73,10 @@ impl From<Body<ClientBody>> for Outgoing {
     }
 }
 
-impl From<Body<http_body_util::Empty<Bytes>>> for Outgoing {
-    fn from(_: Body<http_body_util::Empty<Bytes>>) -> Self {
+impl From<Body<Empty<Bytes>>> for Outgoing {
+    fn from(body: Body<Empty<Bytes>>) -> Self {
         Self {
-            kind: Kind::Nothing,
+            kind: Kind::Own(body),
             moved: None,
         }
     }
@@ -91,7 +92,7 @@ impl HttpBody for Outgoing {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = match &mut self.kind {
             Kind::Client(body) => Pin::new(body).poll_frame(context),
-            Kind::Nothing => Poll::Ready(None),
+            Kind::Own(body) => Pin::new(body).poll_frame(context),
         };
         if let (Poll::Ready(_), Some(moved)) = (&polled, &self.moved) {
             moved.store(true, Relaxed);
@@ -102,14 +103,14 @@ impl HttpBody for Outgoing {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Client(body) => body.is_end_stream(),
-            Kind::Nothing => true,
+            Kind::Own(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Client(body) => body.size_hint(),
-            Kind::Nothing => SizeHint::with_exact(0),
+            Kind::Own(body) => body.size_hint(),
         }
     }
 }

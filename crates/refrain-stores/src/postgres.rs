@@ -48,6 +48,9 @@ mod sql;
 mod tls;
 mod trouble;
 
+mod dial;
+pub use dial::{Dial, Wire};
+
 mod transaction;
 pub use transaction::Claimed;
 

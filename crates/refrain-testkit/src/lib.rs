@@ -15,6 +15,8 @@ pub use model::{Flaw, Model};
 
 pub mod store_suite;
 
+pub mod broker_suite;
+
 pub mod ledger;
 pub use ledger::{Audit, Ledger, Seen};
 

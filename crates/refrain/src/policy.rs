@@ -31,7 +31,9 @@ mod class;
 pub use class::Class;
 
 mod file;
-pub use file::{ConfigError, File, HostHeader, Problem, ProxySettings, Settings, redacted};
+pub use file::{
+    ConfigError, File, HostHeader, Problem, ProxySettings, Settings, WorkerSettings, redacted,
+};
 
 mod matcher;
 

@@ -42,7 +42,7 @@ fn bad_files_are_refused_with_place_and_fix() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 22);
+    assert_eq!(checked, 23);
 }
 
 #[test]
@@ -264,4 +264,35 @@ fn kind(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
+}
+
+#[test]
+fn a_worker_says_what_its_messages_are_promised() {
+    let text = r#"
+        [[worker]]
+        name = "billing"
+        source = "nats://app:secret@127.0.0.1:4222"
+        queue = "ORDERS"
+        deliver = "http://127.0.0.1:3000/events?from=orders"
+        key = ["header:x-event", "stripe", "position"]
+        attempts = 3
+        aggregate = "body:/order"
+        sequence = "body:/version"
+        on_gap = "pass"
+    "#;
+    let settings = File::parse(text, "refrain.toml").unwrap();
+    let [worker] = &settings.workers[..] else {
+        panic!("one worker");
+    };
+    assert_eq!(worker.terms.guarantee, refrain::Guarantee::AtLeastOnce);
+    assert_eq!(worker.terms.attempts_max, 3);
+    assert!(worker.compare && worker.sequence.is_some());
+    assert_eq!(worker.source().queue, "ORDERS");
+    let shown = serde_json::to_value(&settings).unwrap();
+    assert!(!shown.to_string().contains("secret"), "{shown}");
+    let keys = &shown["workers"][0]["key"];
+    assert_eq!(
+        *keys,
+        serde_json::json!(["header:x-event", "stripe", "position"])
+    );
 }

@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Address {
     pub(super) config: Config,
     pub(super) schema: String,
-    /// Whether the address itself names the schema.
+    /// Whether the address itself says so.
     pub(super) is_schema_named: bool,
     pub(super) trust: Trust,
     /// Of `trust`, where other authorities than the system's are to be trusted.

@@ -9,21 +9,21 @@ use std::{
 };
 
 use refrain::{Error, ErrorKind, Result};
-use tokio::{
-    task::AbortHandle,
-    time::{Instant, timeout},
-};
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+use tokio::time::{Instant, timeout};
+use tokio_postgres::{AsyncMessage, Client};
 
-use super::{address::Address, sql::Sql, tls, trouble};
+use super::{
+    address::Address,
+    dial::{Dial, Wire},
+    sql::Sql,
+    trouble,
+};
 
 /// The server gives up on a statement behind that, we on an answer a little later.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long a row may be held by somebody else's transaction.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
-/// The oldest server whose statements we use.
-const VERSION_MIN: i32 = 130_000;
 /// Pauses between two tries to connect; in between everybody is told at once that there is no server.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ const REPLAN_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) address: Address,
-    pub(super) tls: tls::Tls,
+    dial: Dial,
     pub(super) sql: Sql,
     /// The highest that any connection has met.
     epoch: AtomicU32,
@@ -41,11 +41,11 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new(address: Address) -> Result<Self> {
-        let tls = tls::Tls::new(&address)?;
+        let dial = Dial::to(address.clone())?;
         let sql = Sql::new(&address);
         Ok(Self {
             address,
-            tls,
+            dial,
             sql,
             epoch: AtomicU32::new(1),
         })
@@ -68,93 +68,12 @@ impl Place {
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
     ) -> Result<(Wire, Facts)> {
-        let connecting = self.address.config.connect(self.tls.clone());
-        let connected = timeout(self.address.connect_timeout, connecting).await;
-        let connected = connected.map_err(|_| self.silent())?;
-        let (client, connection) =
-            connected.map_err(|error| trouble::at_start(&error, &self.address))?;
-        let task = tokio::spawn(drive(connection, heard)).abort_handle();
-        let wire = Wire { client, task };
-        let facts = timeout(ANSWER_TIMEOUT, self.set_up(&wire.client)).await;
-        let facts = facts.map_err(|_| self.silent())??;
+        let (wire, facts) = self.dial.reach(heard).await?;
+        let settings = facts.settings();
+        let set_up = timeout(ANSWER_TIMEOUT, wire.client.batch_execute(&settings)).await;
+        let set_up = set_up.map_err(|_| self.dial.silent())?;
+        set_up.map_err(|error| self.dial.told(&error))?;
         Ok((wire, facts))
-    }
-
-    async fn set_up(&self, client: &Client) -> Result<Facts> {
-        let failed = |error| trouble::at_start(&error, &self.address);
-        let row = client.query_one(FACTS, &[]).await.map_err(failed)?;
-        let get = |place| row.try_get::<_, String>(place);
-        let facts = Facts {
-            is_standby: row.try_get(0).map_err(failed)?,
-            is_read_only: row.try_get(1).map_err(failed)?,
-            has_fsync: row.try_get(2).map_err(failed)?,
-            synchronous_commit: get(3).map_err(failed)?,
-            synchronous_standbys: get(4).map_err(failed)?,
-            replicas: row.try_get(5).map_err(failed)?,
-            version: row.try_get(6).map_err(failed)?,
-        };
-        self.check(&facts)?;
-        client
-            .batch_execute(&facts.settings())
-            .await
-            .map_err(failed)?;
-        Ok(facts)
-    }
-
-    fn check(&self, facts: &Facts) -> Result<()> {
-        let address = &self.address;
-        let message = if facts.version < VERSION_MIN {
-            format!(
-                "{address}: the server is PostgreSQL {}; Refrain needs 13 or newer",
-                facts.version / 10_000
-            )
-        } else if facts.is_standby {
-            format!(
-                "{address}: the server is a standby, which lags behind and takes no writes; \
-                 name the primary, or all servers with commas: the one that takes writes is used"
-            )
-        } else if facts.is_read_only {
-            format!(
-                "{address}: the server is read-only; \
-                 ALTER ROLE or ALTER DATABASE … SET default_transaction_read_only = off, or name another one"
-            )
-        } else {
-            return Ok(());
-        };
-        Err(Error::new(ErrorKind::Unavailable, message))
-    }
-
-    fn silent(&self) -> Error {
-        let message = format!(
-            "{}: no answer in time; check host, port and what stands between",
-            self.address
-        );
-        Error::new(ErrorKind::Unavailable, message)
-    }
-}
-
-/// A connection, which ends with this.
-#[derive(Debug)]
-pub(super) struct Wire {
-    pub(super) client: Client,
-    task: AbortHandle,
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        // At once, and not when the server has answered what nobody waits for any more.
-        self.task.abort();
-    }
-}
-
-async fn drive(
-    mut connection: Connection<Socket, tls::Stream>,
-    mut heard: impl FnMut(AsyncMessage),
-) {
-    while let Some(Ok(message)) =
-        std::future::poll_fn(|context| connection.poll_message(context)).await
-    {
-        heard(message);
     }
 }
 
@@ -166,16 +85,29 @@ const FACTS: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_re
 /// What a server is, as it says itself.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
-    is_standby: bool,
-    is_read_only: bool,
+    pub(super) is_standby: bool,
+    pub(super) is_read_only: bool,
     pub(super) has_fsync: bool,
     synchronous_commit: String,
     synchronous_standbys: String,
     replicas: i64,
-    version: i32,
+    pub(super) version: i32,
 }
 
 impl Facts {
+    pub(super) async fn read(client: &Client) -> Result<Self, tokio_postgres::Error> {
+        let row = client.query_one(FACTS, &[]).await?;
+        Ok(Self {
+            is_standby: row.try_get(0)?,
+            is_read_only: row.try_get(1)?,
+            has_fsync: row.try_get(2)?,
+            synchronous_commit: row.try_get(3)?,
+            synchronous_standbys: row.try_get(4)?,
+            replicas: row.try_get(5)?,
+            version: row.try_get(6)?,
+        })
+    }
+
     /// Whether a standby that may lag behind is attached: promoted, it lacks what it had not been sent.
     pub(super) fn may_fail_over_with_loss(&self) -> bool {
         self.replicas > 0 && self.synchronous_standbys.is_empty()
@@ -303,7 +235,9 @@ impl<P: Prepared> Link<P> {
             Ok((epoch, P::prepare(&wire.client, &self.place.sql).await?))
         };
         let prepared = timeout(ANSWER_TIMEOUT, prepared).await;
-        let (epoch, statements) = prepared.map_err(|_| self.place.silent())?.map_err(failed)?;
+        let (epoch, statements) = prepared
+            .map_err(|_| self.place.dial.silent())?
+            .map_err(failed)?;
         Ok(Session {
             wire,
             statements,

@@ -10,7 +10,8 @@ use tokio::{
 use tokio_postgres::AsyncMessage;
 
 use super::{
-    connect::{ANSWER_TIMEOUT, Place, Wire},
+    connect::{ANSWER_TIMEOUT, Place},
+    dial::Wire,
     trouble,
 };
 

@@ -1,6 +1,6 @@
 //! Events of one aggregate, accepted once and in order.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use super::{
     Message,
@@ -38,7 +38,18 @@ pub struct Sequence {
 }
 
 /// What becomes of an event whose predecessor has not been handled.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Gap {
     /// It is reported and given back with the back-off, as often as there are attempts; then it is a dead letter.
     #[default]
@@ -52,6 +63,21 @@ pub enum Gap {
 enum Field {
     Header(String),
     Body(Pointer),
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.number, self.aggregate)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Body(pointer) => write!(f, "body:{pointer}"),
+        }
+    }
 }
 
 impl FromStr for Field {

@@ -26,6 +26,9 @@ mod table;
 
 mod typed;
 
+mod worker;
+pub use worker::WorkerSettings;
+
 /// The largest file that is read, in bytes.
 pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
 
@@ -61,6 +64,8 @@ pub struct Settings {
     pub problems: String,
     /// Limits and times of the proxy itself.
     pub proxy: ProxySettings,
+    /// Which queues are consumed, and where their messages go.
+    pub workers: Vec<WorkerSettings>,
     /// Which operations are guarded, and how.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
@@ -160,6 +165,7 @@ impl fmt::Debug for Settings {
             .field("store", &store)
             .field("durability", &self.durability)
             .field("problems", &self.problems)
+            .field("workers", &self.workers)
             .field("policy", &self.policy)
             .finish()
     }

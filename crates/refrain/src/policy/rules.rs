@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    OnStoreFailure, Operation, Reply, Statuses,
+    OnStoreFailure, Operation, Reply, Statuses, Terms,
     units::{Size, Span, days},
 };
 use crate::key::{ScopePart, Source};
@@ -61,7 +61,7 @@ const NEVER_REPLAYED_FAMILIES: [&str; 5] = [
 /// Everything that is wrong with this operation.
 pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
     let mut faults = Vec::new();
-    terms(operation, &mut faults);
+    faults.extend(terms(&operation.terms));
     sizes(operation, &mut faults);
     lists(operation, &mut faults);
     key_and_scope(operation, &mut faults);
@@ -86,8 +86,9 @@ fn fault(
     }
 }
 
-fn terms(operation: &Operation, faults: &mut Vec<Fault>) {
-    let terms = &operation.terms;
+/// What is wrong with these terms.
+pub(super) fn terms(terms: &Terms) -> Vec<Fault> {
+    let mut faults = Vec::new();
     let second = Duration::from_secs(1);
     let spans: [(&'static [&'static str], Duration, RangeInclusive<Duration>); 6] = [
         (&["wait"], terms.wait, Duration::ZERO..=second * 300),
@@ -132,6 +133,7 @@ fn terms(operation: &Operation, faults: &mut Vec<Fault>) {
             "write a number from 1 to 1000",
         ));
     }
+    faults
 }
 
 fn sizes(operation: &Operation, faults: &mut Vec<Fault>) {

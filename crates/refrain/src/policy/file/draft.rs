@@ -241,8 +241,13 @@ impl Apply<'_, '_, '_> {
     }
 
     /// `words` are what members can start with, for a suggestion.
-    fn list<T>(&mut self, name: &str, list: &Option<List>, words: &[&str], field: &mut Vec<T>)
-    where
+    pub(super) fn list<T>(
+        &mut self,
+        name: &str,
+        list: &Option<List>,
+        words: &[&str],
+        field: &mut Vec<T>,
+    ) where
         T: FromStr<Err = Error> + PartialEq + Display,
     {
         let Some(List(members)) = list else { return };
@@ -263,7 +268,7 @@ impl Apply<'_, '_, '_> {
         }
     }
 
-    fn receipts(&mut self, text: &Option<String>, field: &mut Option<Address>) {
+    pub(super) fn receipts(&mut self, text: &Option<String>, field: &mut Option<Address>) {
         let Some(text) = text else { return };
         let (scheme, rest) = text.split_once("://").unwrap_or(("", ""));
         if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {

@@ -159,7 +159,7 @@ pub(super) fn resolve(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> Pro
     it
 }
 
-fn time(text: &str) -> Result<Duration> {
+pub(super) fn time(text: &str) -> Result<Duration> {
     let time = units::duration(text)?;
     let (least, most) = (Duration::from_millis(10), Duration::from_hours(24));
     if (least..=most).contains(&time) {
@@ -172,7 +172,7 @@ fn time(text: &str) -> Result<Duration> {
     )))
 }
 
-fn count(text: &str, first: usize, last: usize) -> Result<usize> {
+pub(super) fn count(text: &str, first: usize, last: usize) -> Result<usize> {
     let number = text.parse().ok();
     number
         .filter(|number| (first..=last).contains(number))

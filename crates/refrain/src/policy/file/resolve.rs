@@ -8,12 +8,13 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, ProxySettings, Settings,
+    FILE_BYTES_MAX, ProxySettings, Settings, WorkerSettings,
     draft::Draft,
     problem::{FOUND_MAX, Report},
     proxy, server,
     table::{self, Part, Place, Places},
-    typed::{Head, Proxy, Section, Server},
+    typed::{Head, Proxy, Section, Server, Worker},
+    worker::{self, WORKERS_MAX},
 };
 use crate::policy::{OPERATIONS_MAX, Operation, Pattern, Policy, default_operations, units};
 
@@ -43,6 +44,7 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), report);
     let operations = root.remove("operation");
+    let workers = self::workers(root.remove("worker"), report);
     let server = server::resolve(&table::read::<Server>(root, report), report);
     let policy = self::policy(policy, operations, report);
     Some(Settings {
@@ -53,6 +55,7 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
         durability: server.durability,
         problems: server.problems,
         proxy,
+        workers,
         policy,
     })
 }
@@ -75,7 +78,8 @@ fn policy(
 ) -> Policy {
     let (base, base_places) = base(policy, report);
     let (mut resolved, mut places) = (Vec::new(), Vec::new());
-    for (table, at) in operation_tables(operations, report) {
+    let several = "name several by one pattern with {name} or *";
+    for (table, at) in tables(operations, "operation", OPERATIONS_MAX, several, report) {
         if let Some((operation, place)) = operation(table, at, &base, &base_places, report) {
             resolved.push(operation);
             places.push(place);
@@ -88,6 +92,26 @@ fn policy(
         tell_clash(clash, &policy, &places, report);
     }
     policy
+}
+
+fn workers(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<WorkerSettings> {
+    let several = "split the file, and start one process for each";
+    let mut resolved: Vec<WorkerSettings> = Vec::new();
+    for (mut table, at) in tables(value, "worker", WORKERS_MAX, several, report) {
+        table::refuse_unknown(&mut table, Place::Worker, report);
+        let part = table::read::<Worker>(table, report);
+        let Some(worker) = worker::resolve(&part, at, report) else {
+            continue;
+        };
+        if resolved.iter().any(|other| other.name == worker.name) {
+            let message = format!("there are two workers of the name `{}`", worker.name);
+            let help = "give one another name: keys are unique within it";
+            let place = part.places.get("name").cloned().unwrap_or_default();
+            report.push(place, message, help);
+        }
+        resolved.push(worker);
+    }
+    resolved
 }
 
 /// What `[policy]` makes of an operation, and where it says so.
@@ -137,25 +161,29 @@ fn table_of<'a>(
     }
 }
 
-fn operation_tables<'a>(
+/// The tables of a list of them, such as `[[operation]]`; `several` is what helps where there are too many.
+fn tables<'a>(
     value: Option<Value<'a>>,
+    name: &str,
+    at_most: usize,
+    several: &str,
     report: &mut Report<'_>,
 ) -> Vec<(DeTable<'a>, Range<usize>)> {
-    let help = "write [[operation]], with two brackets, above each operation";
+    let help = &format!("write [[{name}]], with two brackets, above each {name}");
     let Some(value) = value else {
         return Vec::new();
     };
     let at = value.span();
     let DeValue::Array(members) = value.into_inner() else {
-        report.push(at, "`operation` is no list of tables", help);
+        report.push(at, format!("`{name}` is no list of tables"), help);
         return Vec::new();
     };
-    if members.len() > OPERATIONS_MAX {
+    if members.len() > at_most {
         let message = format!(
-            "the file has {} operations, {OPERATIONS_MAX} at most are taken",
+            "the file has {} {name}s, {at_most} at most are taken",
             members.len()
         );
-        report.push(at, message, "name several by one pattern with {name} or *");
+        report.push(at, message, several);
         return Vec::new();
     }
     members

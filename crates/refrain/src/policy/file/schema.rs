@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::Value;
 
-use super::typed::{Head, Proxy, Section, Server};
+use super::typed::{Head, Proxy, Section, Server, Worker};
+use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
 
 /// How Refrain guards what: the file `refrain.toml`.
@@ -23,6 +24,9 @@ struct Whole {
     /// Operations of their own. Their settings go before those of their class, and these before `[policy]`.
     #[schemars(length(max = OPERATIONS_MAX))]
     operation: Option<Vec<Entry>>,
+    /// Queues, and the services that their messages are delivered to.
+    #[schemars(length(max = WORKERS_MAX))]
+    worker: Option<Vec<Worker>>,
 }
 
 /// One operation: what it matches, and how it is guarded.
@@ -42,6 +46,10 @@ pub(super) fn schema() -> Value {
     strip_null(&mut schema);
     if let Some(Value::Object(operation)) = schema.pointer_mut("/$defs/Operation") {
         operation.insert("required".into(), serde_json::json!(["match"]));
+    }
+    if let Some(Value::Object(worker)) = schema.pointer_mut("/$defs/Worker") {
+        let required = serde_json::json!(["name", "source", "queue", "deliver"]);
+        worker.insert("required".into(), required);
     }
     schema
 }
@@ -96,6 +104,10 @@ text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
     StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
+    BrokerUrl: r"^(nats|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
+    DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
+    MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|stripe|github|shopify|svix|standard-webhooks)$";
+    FieldText: r"^(header:[^\s:]+|body:/.*)$";
     ReceiptsUrl: r"^postgres(ql)?://.+$";
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*)$";

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Section, Server},
+    typed::{Head, Proxy, Section, Server, Worker},
 };
 use crate::policy::suggest;
 
@@ -37,18 +37,30 @@ pub(super) enum Place {
     Proxy,
     Policy,
     Operation,
+    Worker,
 }
 
 impl Place {
-    const ALL: [Self; 4] = [Self::Top, Self::Proxy, Self::Policy, Self::Operation];
+    const ALL: [Self; 5] = [
+        Self::Top,
+        Self::Proxy,
+        Self::Policy,
+        Self::Operation,
+        Self::Worker,
+    ];
 
     /// The settings that belong here.
     fn names(self) -> Vec<&'static str> {
         match self {
-            Self::Top => [fields::<Server>(), &["proxy", "policy", "operation"]].concat(),
+            Self::Top => [
+                fields::<Server>(),
+                &["proxy", "policy", "operation", "worker"],
+            ]
+            .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
+            Self::Worker => fields::<Worker>().to_vec(),
         }
     }
 }
@@ -60,6 +72,7 @@ impl fmt::Display for Place {
             Self::Proxy => "in [proxy]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
+            Self::Worker => "in [[worker]]",
         })
     }
 }

@@ -12,6 +12,7 @@ use toml::Spanned;
 use super::{Durability, proxy::HostHeader, schema};
 use crate::{
     Guarantee,
+    consume::Gap,
     key::Syntax,
     policy::{Class, Mode, OnStoreFailure, ReplayTo, Reply},
 };
@@ -180,6 +181,74 @@ pub(super) struct Head {
     /// Learns what became of an indeterminate one: 2xx is its outcome, 404 means that it never happened.
     #[schemars(with = "Option<schema::ProbeText>")]
     pub(super) probe: Option<String>,
+}
+
+/// A queue, and the service that its messages are delivered to.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Worker {
+    /// The consumer's name: the scope of its keys, and what it is called at the broker.
+    pub(super) name: Option<String>,
+    /// The broker, such as `nats://127.0.0.1:4222`.
+    #[schemars(with = "Option<schema::BrokerUrl>")]
+    pub(super) source: Option<String>,
+    /// The stream, queue or topic.
+    pub(super) queue: Option<String>,
+    /// Where messages are delivered to, by POST.
+    #[schemars(with = "Option<schema::DeliverUrl>")]
+    pub(super) deliver: Option<String>,
+    /// Where a message's key comes from; the first that is found counts. Default: cloudevents, id, position.
+    #[schemars(with = "Option<schema::OneOrMore<schema::MessageKey>>")]
+    pub(super) key: Option<List>,
+    /// Whether another payload under the same key is told apart, and goes to the dead letters. Default: true.
+    pub(super) compare: Option<bool>,
+    /// What is promised about how often a message takes effect. Default: at-least-once.
+    #[schemars(with = "Option<Guarantee>")]
+    pub(super) guarantee: Option<String>,
+    /// Where exactly-once targets commit their receipts, such as `postgres://app@db/app`. Default: none.
+    #[schemars(with = "Option<schema::ReceiptsUrl>")]
+    pub(super) receipts: Option<String>,
+    /// How often a message is tried before it goes to the dead letters: 1 to 1000. Default: 10.
+    #[schemars(with = "Option<schema::Attempts>")]
+    pub(super) attempts: Option<Scalar>,
+    /// The queue for what could not be handled. Without one it stays where it is, and is tried at `backoff_max`.
+    pub(super) dead_letter: Option<String>,
+    /// How many messages are handled at a time: 1 to 10000. Default: 16.
+    #[schemars(with = "Option<usize>")]
+    pub(super) concurrency: Option<Scalar>,
+    /// How long the target may take to answer. Default: 60s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) timeout: Option<Scalar>,
+    /// The pause behind the first failure; each one behind is twice as long. Default: 1s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) backoff: Option<Scalar>,
+    /// The longest pause. Default: 5m.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) backoff_max: Option<Scalar>,
+    /// How long the broker waits for a sign of life before it delivers again, where it lets that be chosen. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) ack_wait: Option<Scalar>,
+    /// The longest time after which a message may come again, where the broker cannot tell.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) redelivery: Option<Scalar>,
+    /// Where events name the aggregate whose order they keep: `header:NAME` or `body:/pointer`. Needs `sequence`.
+    #[schemars(with = "Option<schema::FieldText>")]
+    pub(super) aggregate: Option<String>,
+    /// Where events say their number in it, counted from 1. Needs `aggregate`.
+    #[schemars(with = "Option<schema::FieldText>")]
+    pub(super) sequence: Option<String>,
+    /// What becomes of an event whose predecessor has not been handled. Default: hold.
+    #[schemars(with = "Option<Gap>")]
+    pub(super) on_gap: Option<String>,
+    /// How long a claim stands unrenewed. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) lease: Option<Scalar>,
+    /// How long it is known that a message was handled. Default: 7d.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) retention: Option<Scalar>,
+    /// How much longer the key is refused instead of run again. Default: 30d.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) remember: Option<Scalar>,
 }
 
 /// Text or a number, as text.

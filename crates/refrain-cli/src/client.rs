@@ -1,4 +1,4 @@
-//! Asks the admin address.
+//! Asks an address of a running command: the proxy's admin address, or the control address of `chaos`.
 
 use std::{env, fmt, fs, time::Duration};
 
@@ -10,17 +10,38 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use super::{REFUSED, UNREACHABLE, USAGE};
+const REFUSED: u8 = 1;
+const USAGE: u8 = 2;
+const UNREACHABLE: u8 = 69;
 
-const ADMIN_DEFAULT: &str = "http://127.0.0.1:8378";
 const PORT_DEFAULT: u16 = 80;
 /// Longer than the admin address itself takes at the most.
 const PATIENCE: Duration = Duration::from_secs(40);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// What is asked: how it is named, where it is if nobody names it, and who serves it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// What people call it.
+    pub(crate) name: &'static str,
+    pub(crate) flag: &'static str,
+    pub(crate) variable: &'static str,
+    pub(crate) otherwise: &'static str,
+    pub(crate) command: &'static str,
+}
+
+/// The proxy's admin address.
+pub(crate) const ADMIN: Place = Place {
+    name: "admin address",
+    flag: "--admin",
+    variable: "REFRAIN_ADMIN",
+    otherwise: "http://127.0.0.1:8378",
+    command: "refrain proxy",
+};
+
 /// What came in place of an answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     Usage(String),
     Unreachable(String),
     /// The admin address refused, and said why and what to do.
@@ -32,11 +53,11 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn usage(message: String) -> Self {
+    pub(crate) fn usage(message: String) -> Self {
         Self::Usage(message)
     }
 
-    pub(super) fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
             Self::Unreachable(_) => UNREACHABLE,
@@ -49,7 +70,7 @@ impl Trouble {
         }
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         match self {
             Self::Usage(error) | Self::Unreachable(error) => json!({ "error": error }),
             Self::Refused { error, fix, .. } => json!({ "error": error, "fix": fix }),
@@ -68,25 +89,31 @@ impl fmt::Display for Trouble {
 
 /// Who asks, and whom.
 #[derive(Debug)]
-pub(super) struct Client {
-    admin: String,
+pub(crate) struct Client {
+    place: &'static Place,
+    address: String,
     host: String,
     port: u16,
     token: Option<String>,
 }
 
 impl Client {
-    pub(super) fn new(admin: Option<&str>, token: Option<&str>) -> Result<Self, Trouble> {
-        let admin = admin
+    pub(crate) fn new(
+        place: &'static Place,
+        address: Option<&str>,
+        token: Option<&str>,
+    ) -> Result<Self, Trouble> {
+        let address = address
             .map(str::to_owned)
-            .or_else(|| env::var("REFRAIN_ADMIN").ok())
-            .unwrap_or_else(|| ADMIN_DEFAULT.into());
+            .or_else(|| env::var(place.variable).ok())
+            .unwrap_or_else(|| place.otherwise.into());
         let bad = || {
             Trouble::usage(format!(
-                "--admin `{admin}` is no address; write it as {ADMIN_DEFAULT}"
+                "{} `{address}` is no address; write it as {}",
+                place.flag, place.otherwise
             ))
         };
-        let uri: Uri = admin.parse().map_err(|_| bad())?;
+        let uri: Uri = address.parse().map_err(|_| bad())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         if uri.scheme_str() != Some("http") || !is_bare {
             return Err(bad());
@@ -96,19 +123,20 @@ impl Client {
             host: host.trim_matches(['[', ']']).into(),
             port: uri.port_u16().unwrap_or(PORT_DEFAULT),
             token: token_of(token)?,
-            admin,
+            place,
+            address,
         })
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Value, Trouble> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, Trouble> {
         self.ask(Method::GET, path, None).await
     }
 
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         self.ask(Method::POST, path, Some(body)).await
     }
 
-    pub(super) async fn delete(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) async fn delete(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         self.ask(Method::DELETE, path, Some(body)).await
     }
 
@@ -133,8 +161,8 @@ impl Client {
                 Err(Trouble::Refused { status, error, fix })
             }
             _ => {
-                let what =
-                    format!("what answers there (status {status}) is no Refrain admin address");
+                let name = self.place.name;
+                let what = format!("what answers there (status {status}) is no Refrain {name}");
                 Err(self.unreachable(&what))
             }
         }
@@ -178,9 +206,15 @@ impl Client {
     }
 
     fn unreachable(&self, why: &str) -> Trouble {
+        let Place {
+            name,
+            flag,
+            command,
+            ..
+        } = self.place;
         Trouble::Unreachable(format!(
-            "the admin address {} cannot be reached: {why}; start `refrain proxy`, or name its address with --admin",
-            self.admin
+            "the {name} {} cannot be reached: {why}; start `{command}`, or name its address with {flag}",
+            self.address
         ))
     }
 }

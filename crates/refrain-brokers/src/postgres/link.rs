@@ -1,0 +1,302 @@
+//! Connections with their statements: made when they are needed, and made anew when they broke.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use refrain::{Error, ErrorKind, Result};
+use refrain_stores::postgres::{Dial, Wire};
+use tokio::{
+    sync::{Mutex, Notify},
+    time::timeout,
+};
+use tokio_postgres::{AsyncMessage, Row, Statement, types::ToSql};
+
+use super::{
+    row::{self, Columns},
+    table,
+};
+
+/// So many commits are under way at once; each waits for the disk.
+const LINKS: usize = 4;
+/// The server gives up on a statement behind that, we on an answer a little later.
+const STATEMENT_MAX: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(6);
+
+/// What is asked of the table.
+#[derive(Clone, Copy)]
+pub(super) enum Ask<'a> {
+    Publish(&'a Columns<'a>),
+    Take(Take<'a>),
+    Ack {
+        id: i64,
+        holder: i64,
+    },
+    Hold {
+        id: i64,
+        holder: i64,
+        span: f64,
+        is_given_back: bool,
+    },
+}
+
+/// What is taken, for whom and for how long.
+#[derive(Clone, Copy)]
+pub(super) struct Take<'a> {
+    pub(super) queue: &'a str,
+    pub(super) at_most: i64,
+    pub(super) holder: i64,
+    pub(super) ack_wait: f64,
+    /// The group to begin with; without one, what has no group.
+    pub(super) from: Option<&'a str>,
+}
+
+/// The connections that deliveries are settled and messages published over.
+#[derive(Debug)]
+pub(super) struct Pool {
+    dial: Dial,
+    links: [Link; LINKS],
+    /// Rung when there may be something to take.
+    pub(super) bell: Arc<Notify>,
+}
+
+impl Pool {
+    pub(super) fn new(dial: Dial) -> Self {
+        let link = || Link::new(dial.clone(), None);
+        Self {
+            links: std::array::from_fn(|_| link()),
+            dial,
+            bell: Arc::default(),
+        }
+    }
+
+    /// Asks once: what was under way when the connection broke may have been done.
+    pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+        self.idlest().ask(ask).await
+    }
+
+    /// Asks, and once more over a new connection: for what may be done twice.
+    pub(super) async fn ask_again(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+        let link = self.idlest();
+        match link.try_ask(ask).await {
+            Err(Trouble::Lost(_)) => link.ask(ask).await,
+            answer => answer.map_err(Trouble::into_error),
+        }
+    }
+
+    /// The first of those that have the least to do: a quiet queue needs one connection.
+    fn idlest(&self) -> &Link {
+        let busy = |link: &&Link| link.busy.load(Ordering::Relaxed);
+        self.links.iter().min_by_key(busy).unwrap_or(&self.links[0])
+    }
+}
+
+/// A connection: there, or made when it is needed.
+#[derive(Debug)]
+pub(super) struct Link {
+    dial: Dial,
+    /// Held while connecting, so that many who come at once make one connection.
+    session: Mutex<Option<Arc<Session>>>,
+    busy: AtomicUsize,
+    /// Rung when something was published, where this one listens.
+    bell: Option<Arc<Notify>>,
+}
+
+#[derive(Debug)]
+struct Session {
+    wire: Wire,
+    statements: Statements,
+    is_broken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Statements {
+    publish: Statement,
+    take_free: Statement,
+    take_grouped: Statement,
+    ack: Statement,
+    hold: Statement,
+}
+
+/// Why there is no answer.
+pub(super) enum Trouble {
+    /// The connection is of no use any more. What was asked may have been done.
+    Lost(Error),
+    /// The server said no: nothing was done.
+    Refused(Error),
+}
+
+impl Trouble {
+    pub(super) fn into_error(self) -> Error {
+        let (Self::Lost(error) | Self::Refused(error)) = self;
+        error
+    }
+}
+
+/// Counts those who wait for an answer, also where they stop waiting.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Link {
+    fn new(dial: Dial, bell: Option<Arc<Notify>>) -> Self {
+        Self {
+            dial,
+            session: Mutex::new(None),
+            busy: AtomicUsize::new(0),
+            bell,
+        }
+    }
+
+    /// One that hears of what is published.
+    pub(super) fn listening(pool: &Pool) -> Self {
+        Self::new(pool.dial.clone(), Some(pool.bell.clone()))
+    }
+
+    pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+        self.try_ask(ask).await.map_err(Trouble::into_error)
+    }
+
+    async fn try_ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, Trouble> {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        let _busy = Busy(&self.busy);
+        let session = self.session().await.map_err(Trouble::Lost)?;
+        let answer = timeout(ANSWER_MAX, session.ask(ask)).await;
+        let error = match answer {
+            Ok(Ok(rows)) => return Ok(rows),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                session.is_broken.store(true, Ordering::Relaxed);
+                let message = format!("{}: no answer in time", self.dial);
+                return Err(Trouble::Lost(Error::new(ErrorKind::Unavailable, message)));
+            }
+        };
+        let told = table::told(&self.dial, &error);
+        if session.wire.client().is_closed() || ends_connection(&error) {
+            session.is_broken.store(true, Ordering::Relaxed);
+            return Err(Trouble::Lost(told));
+        }
+        Err(Trouble::Refused(told))
+    }
+
+    pub(super) async fn hang_up(&self) {
+        *self.session.lock().await = None;
+    }
+
+    async fn session(&self) -> Result<Arc<Session>> {
+        let mut session = self.session.lock().await;
+        if let Some(session) = session.as_ref().filter(|session| session.is_sound()) {
+            return Ok(session.clone());
+        }
+        *session = None;
+        let opened = timeout(ANSWER_MAX * 2, self.open()).await;
+        let opened = opened.unwrap_or_else(|_| {
+            let message = format!("{}: no answer in time", self.dial);
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })?;
+        Ok(session.insert(Arc::new(opened)).clone())
+    }
+
+    async fn open(&self) -> Result<Session> {
+        let bell = self.bell.clone();
+        let heard = move |message| {
+            if let (AsyncMessage::Notification(_), Some(bell)) = (message, &bell) {
+                bell.notify_one();
+            }
+        };
+        let wire = self.dial.connect(heard).await?;
+        let statements = self.prepare(&wire).await;
+        let statements = statements.map_err(|error| table::told(&self.dial, &error))?;
+        Ok(Session {
+            wire,
+            statements,
+            is_broken: AtomicBool::new(false),
+        })
+    }
+
+    async fn prepare(&self, wire: &Wire) -> Result<Statements, tokio_postgres::Error> {
+        let client = wire.client();
+        table::choose_schema(&self.dial, wire).await?;
+        // By the indexes: a plan made for an empty queue would go on scanning a full one.
+        let settings = format!(
+            "SET statement_timeout = {0}; SET lock_timeout = {0}; SET jit = off; \
+             SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
+             SET default_transaction_isolation = 'read committed'; SET client_min_messages = warning",
+            STATEMENT_MAX.as_millis()
+        );
+        client.batch_execute(&settings).await?;
+        if self.bell.is_some() {
+            client.batch_execute("LISTEN refrain_queue").await?;
+        }
+        Ok(Statements {
+            publish: client.prepare(row::PUBLISH).await?,
+            take_free: client.prepare(&row::take_free()).await?,
+            take_grouped: client.prepare(&row::take_grouped()).await?,
+            ack: client.prepare(row::ACK).await?,
+            hold: client.prepare(row::HOLD).await?,
+        })
+    }
+}
+
+impl Session {
+    fn is_sound(&self) -> bool {
+        !self.wire.client().is_closed() && !self.is_broken.load(Ordering::Relaxed)
+    }
+
+    async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let statements = &self.statements;
+        match ask {
+            Ask::Publish(columns) => self.query(&statements.publish, &columns.parameters()).await,
+            Ask::Take(take) => {
+                let Take {
+                    queue,
+                    at_most,
+                    holder,
+                    ack_wait,
+                    from,
+                } = take;
+                let all: [&(dyn ToSql + Sync); 5] = [&queue, &at_most, &holder, &ack_wait, &from];
+                match from {
+                    None => self.query(&statements.take_free, &all[..4]).await,
+                    Some(_) => self.query(&statements.take_grouped, &all).await,
+                }
+            }
+            Ask::Ack { id, holder } => self.query(&statements.ack, &[&id, &holder]).await,
+            Ask::Hold {
+                id,
+                holder,
+                span,
+                is_given_back,
+            } => {
+                let parameters: [&(dyn ToSql + Sync); 4] = [&id, &holder, &span, &is_given_back];
+                self.query(&statements.hold, &parameters).await
+            }
+        }
+    }
+
+    async fn query(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.wire.client().query(statement, parameters).await
+    }
+}
+
+/// Whether the server is going away, or has come back as something else.
+fn ends_connection(error: &tokio_postgres::Error) -> bool {
+    let Some(code) = error.code() else {
+        return true;
+    };
+    ["08", "57P", "25006", "26000"]
+        .iter()
+        .any(|class| code.code().starts_with(class))
+}

@@ -1,0 +1,152 @@
+//! Fetching: what is due, with and without a group.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{Error, ErrorKind, Result, consume::Delivery};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    Desk, Held,
+    link::{Ask, Link, Take},
+    row::Taken,
+};
+
+/// How often it is looked for what has become due: a part of `ack_wait`, within these. What is published is told of.
+const LOOK_EVERY: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(20)..=Duration::from_millis(250);
+/// Pauses between two tries while the server is away.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Behind a group's name it makes the least name that is greater.
+const NEXT: char = '\u{1}';
+
+/// Where the reading stands.
+#[derive(Debug)]
+pub(super) struct Reader {
+    link: Link,
+    /// The group that is next: all have their turn.
+    from: String,
+    /// Whether groups come first: so does what has none.
+    are_groups_first: bool,
+}
+
+impl Reader {
+    pub(super) fn new(link: Link) -> Self {
+        Self {
+            link,
+            from: String::new(),
+            are_groups_first: false,
+        }
+    }
+
+    pub(super) async fn hang_up(&self) {
+        self.link.hang_up().await;
+    }
+
+    async fn take(&mut self, desk: &Arc<Desk>, at_most: usize) -> Result<Vec<Delivery>> {
+        self.are_groups_first = !self.are_groups_first;
+        let mut taken = Vec::new();
+        for is_grouped in [self.are_groups_first, !self.are_groups_first] {
+            let left = at_most - taken.len();
+            if left == 0 {
+                break;
+            }
+            let more = match is_grouped {
+                true => self.take_grouped(desk, left).await,
+                false => self.take_from(desk, left, None).await,
+            };
+            match more {
+                Ok(more) => taken.extend(more),
+                // What is there already is held, and must be handed over.
+                Err(_) if !taken.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
+    async fn take_grouped(&mut self, desk: &Arc<Desk>, at_most: usize) -> Result<Vec<Delivery>> {
+        let from = std::mem::take(&mut self.from);
+        let mut taken = self.take_from(desk, at_most, Some(&from)).await?;
+        if taken.is_empty() && !from.is_empty() {
+            taken = self.take_from(desk, at_most, Some("")).await?;
+        }
+        if taken.len() == at_most {
+            let groups = taken.iter().filter_map(|it| it.message.group.as_deref());
+            let last = groups.max().unwrap_or_default();
+            self.from = format!("{last}{NEXT}");
+        }
+        Ok(taken)
+    }
+
+    async fn take_from(
+        &self,
+        desk: &Arc<Desk>,
+        at_most: usize,
+        from: Option<&str>,
+    ) -> Result<Vec<Delivery>> {
+        let holder: i64 = rand::random();
+        let rows = self.link.ask(Ask::Take(Take {
+            queue: &desk.queue,
+            at_most: i64::try_from(at_most).unwrap_or(i64::MAX),
+            holder,
+            ack_wait: desk.ack_wait.as_secs_f64(),
+            from,
+        }));
+        let rows = rows.await?;
+        let taken = rows.iter().map(|row| Taken::read(&desk.queue, row));
+        let taken: Result<Vec<_>, _> = taken.collect();
+        let mut taken = taken.map_err(|error| {
+            let message = "a row of refrain_queue cannot be read; `refrain migrate --queue --print` shows the table";
+            Error::new(ErrorKind::Invalid, message).with_source(error)
+        })?;
+        taken.sort_by_key(|taken| taken.id);
+        Ok(taken
+            .into_iter()
+            .map(|it| delivery(desk, holder, it))
+            .collect())
+    }
+}
+
+fn delivery(desk: &Arc<Desk>, holder: i64, taken: Taken) -> Delivery {
+    let ticket = Held {
+        desk: desk.clone(),
+        id: taken.id,
+        holder,
+        is_grouped: taken.message.group.is_some(),
+    };
+    Delivery {
+        message: taken.message,
+        attempt: taken.attempt,
+        ticket: Box::new(ticket),
+    }
+}
+
+/// The next deliveries; waits for the first, and for the server where it is away.
+pub(super) async fn fetch(
+    desk: Arc<Desk>,
+    at_most: usize,
+    wait: Duration,
+) -> Result<Vec<Delivery>> {
+    let deadline = Instant::now() + wait;
+    let every = (desk.ack_wait / 8).clamp(*LOOK_EVERY.start(), *LOOK_EVERY.end());
+    let mut reader = desk.reader.lock().await;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match reader.take(&desk, at_most.max(1)).await {
+            Ok(taken) if !taken.is_empty() || Instant::now() >= deadline => return Ok(taken),
+            Ok(_) => {
+                pause = PAUSE_FIRST;
+                let until = (Instant::now() + every).min(deadline);
+                let rung = desk.pool.bell.notified();
+                let _ = timeout(until - Instant::now(), rung).await;
+            }
+            Err(error) if Instant::now() + pause >= deadline => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, queue = desk.queue, "nothing can be fetched; it is tried again");
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}

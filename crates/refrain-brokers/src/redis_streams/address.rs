@@ -1,0 +1,106 @@
+//! Where the server is, and what was asked of the stream.
+
+use ::redis::{ConnectionInfo, IntoConnectionInfo as _};
+use refrain::{Error, ErrorKind, Result, policy::redacted};
+
+/// An address, taken apart.
+#[derive(Clone)]
+pub(super) struct Address {
+    /// Without its password, for messages.
+    pub(super) shown: String,
+    pub(super) server: ConnectionInfo,
+    pub(super) settings: Settings,
+}
+
+/// What stands behind the `?`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// Whether a group that is new begins behind what is in the stream already.
+    pub(super) starts_new: bool,
+    /// Whether what all groups have handled is removed.
+    pub(super) trims: bool,
+}
+
+impl Address {
+    pub(super) fn parse(address: &str) -> Result<Self> {
+        let shown = redacted(address);
+        let told = |what: String| {
+            let message = format!(
+                "`{shown}` is no address of Redis Streams: {what}; \
+                 write redis://[user:password@]host[:port][/database], with rediss for TLS, ?start=new or ?trim=handled"
+            );
+            Error::new(ErrorKind::Invalid, message)
+        };
+        let (front, query) = address.split_once('?').unwrap_or((address, ""));
+        let settings = Settings::parse(query).map_err(told)?;
+        if front
+            .split_once("://")
+            .is_some_and(|(scheme, _)| scheme.contains('+'))
+        {
+            let what = "a stream lies on one server, and Sentinel and Cluster are not followed";
+            return Err(told(what.into()));
+        }
+        // The driver's own words never show the address.
+        let server = front.into_connection_info();
+        let server = server.map_err(|error| told(error.to_string()))?;
+        Ok(Self {
+            shown: redacted(front),
+            server,
+            settings,
+        })
+    }
+}
+
+impl Settings {
+    fn parse(query: &str) -> Result<Self, String> {
+        let mut settings = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair {
+                "start=new" => settings.starts_new = true,
+                "start=all" => settings.starts_new = false,
+                "trim=handled" => settings.trims = true,
+                "trim=never" => settings.trims = false,
+                _ => {
+                    let name = pair.split('=').next().unwrap_or_default();
+                    return Err(format!(
+                        "`{name}` with what follows is no setting of it; there are start=all or new, and trim=never or handled"
+                    ));
+                }
+            }
+        }
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! An operator mistypes an address: what is wrong is said before anything is connected, and never with the password.
+
+    use super::*;
+
+    #[test]
+    fn settings_stand_behind_the_question_mark() {
+        for (address, starts_new, trims) in [
+            ("redis://u:secret@h", false, false),
+            ("rediss://h/2?start=new", true, false),
+            ("redis://h?trim=handled&start=all", false, true),
+        ] {
+            let settings = Address::parse(address).unwrap().settings;
+            assert_eq!(settings, Settings { starts_new, trims }, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_an_address_is_told_without_its_password() {
+        for (address, words) in [
+            ("redis://u:secret@h?maxlen=5", "`maxlen` with what follows"),
+            ("redis+sentinel://u:secret@h/m", "lies on one server"),
+            ("redis://u:secret@h/x", "database"),
+        ] {
+            let error = Address::parse(address).err().map(|it| it.to_string());
+            let text = error.unwrap();
+            assert!(text.contains(words), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The connection that everything but the waiting goes over: shared by many, and made anew when it broke.
+
+use std::{sync::PoisonError, time::Duration};
+
+use ::redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, RedisResult, ScriptInvocation,
+    aio::MultiplexedConnection,
+};
+use refrain::Result;
+use tokio::sync::Mutex;
+
+use super::{address::Address, trouble};
+
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long an answer may take that is not waited for on purpose.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+pub(super) struct Line {
+    client: Client,
+    /// The address without its password.
+    pub(super) shown: String,
+    /// Held while connecting, so that many who come at once make one connection.
+    connecting: Mutex<()>,
+    current: std::sync::Mutex<Current>,
+}
+
+#[derive(Default)]
+struct Current {
+    /// Counts connections, so that only the one that broke is given up.
+    generation: u64,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl Line {
+    pub(super) fn new(address: &Address) -> Result<Self> {
+        let client = Client::open(address.server.clone());
+        Ok(Self {
+            client: client.map_err(|error| trouble::told(error, &address.shown))?,
+            shown: address.shown.clone(),
+            connecting: Mutex::new(()),
+            current: std::sync::Mutex::default(),
+        })
+    }
+
+    /// A connection of its own, for whoever waits on it; `None` waits for an answer without end.
+    pub(super) async fn dial(
+        &self,
+        answer: Option<Duration>,
+    ) -> RedisResult<MultiplexedConnection> {
+        let settings = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_MAX))
+            .set_response_timeout(answer);
+        self.client
+            .get_multiplexed_async_connection_with_config(&settings)
+            .await
+    }
+
+    /// Asks once: what was under way when the connection broke may have been done.
+    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
+        let (generation, mut connection) = self.connection().await.map_err(|it| self.told(it))?;
+        let answer = command.query_async(&mut connection).await;
+        answer.map_err(|error| self.failed(generation, error))
+    }
+
+    /// As [`ask`](Self::ask), and once more over a new connection: for what may be done twice.
+    pub(super) async fn ask_again<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
+        match self.try_ask(command).await {
+            Err(error) if trouble::is_broken(&error) => self.ask(command).await,
+            answer => answer.map_err(|error| self.told(error)),
+        }
+    }
+
+    async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        let (generation, mut connection) = self.connection().await?;
+        let answer = command.query_async(&mut connection).await;
+        answer.inspect_err(|error| self.note(generation, error))
+    }
+
+    /// Runs a script that may run twice.
+    pub(super) async fn run<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T> {
+        match self.try_run(script).await {
+            Err(error) if trouble::is_broken(&error) => self.try_run(script).await,
+            answer => answer,
+        }
+        .map_err(|error| self.told(error))
+    }
+
+    /// Runs a script once.
+    pub(super) async fn try_run<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> RedisResult<T> {
+        let (generation, mut connection) = self.connection().await?;
+        let answer = script.invoke_async(&mut connection).await;
+        answer.inspect_err(|error| self.note(generation, error))
+    }
+
+    pub(super) fn told(&self, error: RedisError) -> refrain::Error {
+        trouble::told(error, &self.shown)
+    }
+
+    fn failed(&self, generation: u64, error: RedisError) -> refrain::Error {
+        self.note(generation, &error);
+        self.told(error)
+    }
+
+    fn note(&self, generation: u64, error: &RedisError) {
+        let mut current = self.current();
+        if trouble::is_broken(error) && current.generation == generation {
+            current.connection = None;
+        }
+    }
+
+    async fn connection(&self) -> RedisResult<(u64, MultiplexedConnection)> {
+        if let Some(there) = self.there() {
+            return Ok(there);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(there) = self.there() {
+            return Ok(there);
+        }
+        let connection = self.dial(Some(ANSWER_MAX)).await?;
+        let mut current = self.current();
+        current.generation += 1;
+        current.connection = Some(connection.clone());
+        Ok((current.generation, connection))
+    }
+
+    fn there(&self) -> Option<(u64, MultiplexedConnection)> {
+        let current = self.current();
+        let connection = current.connection.clone()?;
+        Some((current.generation, connection))
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,100 @@
+//! Meeting a server, joining a group, and leaving it.
+
+use std::time::Duration;
+
+use ::redis::{RedisError, Script, cmd};
+use refrain::{Error, ErrorKind, Result};
+
+use super::{Seat, line::Line, millis};
+
+/// The oldest server that can take over in one go what was not heard of.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// Behind that a consumer that holds nothing is forgotten: it ended without saying so.
+const SILENT_MAX: Duration = Duration::from_secs(86_400);
+
+/// Looks whether a server can hold streams, and warns where it may lose them.
+pub(super) async fn look(line: &Line) -> Result<()> {
+    let info: String = line.ask_again(&cmd("INFO")).await?;
+    let shown = &line.shown;
+    let fact = |name: &str| {
+        let mut lines = info.lines().filter_map(|line| line.trim().split_once(':'));
+        lines.find(|(field, _)| *field == name).map(|(_, it)| it)
+    };
+    let version = version(fact("redis_version").unwrap_or_default());
+    if version < VERSION_MIN {
+        let message = format!(
+            "the Redis server at {shown} is version {}.{}; streams are read from 6.2 or newer",
+            version.0, version.1
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let policy = fact("maxmemory_policy").unwrap_or("noeviction");
+    if policy != "noeviction" {
+        tracing::warn!(
+            "the Redis server at {shown} evicts keys when it is full (maxmemory-policy is {policy}): \
+             a stream may vanish with all its messages; set maxmemory-policy noeviction"
+        );
+    }
+    if fact("aof_enabled") == Some("0") {
+        tracing::warn!(
+            "the Redis server at {shown} may lose messages when it restarts: appendonly is off; set appendonly yes"
+        );
+    }
+    Ok(())
+}
+
+/// Makes the group where it is not there, and forgets its members that ended long ago.
+pub(super) async fn join(seat: &Seat) -> Result<()> {
+    let start = if seat.settings.starts_new { "$" } else { "0" };
+    make_group(seat, start).await?;
+    tidy(seat, "").await.map(drop)
+}
+
+/// Makes the group anew, from the beginning of what there is: what was handled is known by its key, and nothing is left out.
+pub(super) async fn join_again(seat: &Seat) -> Result<()> {
+    let Seat { stream, group, .. } = seat;
+    tracing::warn!(
+        stream,
+        group,
+        "the consumer group is gone, perhaps with its stream; it is made anew, from the stream's beginning"
+    );
+    make_group(seat, "0").await
+}
+
+/// Forgets this member, if it holds nothing.
+pub(super) async fn leave(seat: &Seat) -> Result<()> {
+    match tidy(seat, &seat.consumer).await {
+        Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
+        // A server that is away forgets it later.
+        _ => Ok(()),
+    }
+}
+
+async fn make_group(seat: &Seat, start: &str) -> Result<()> {
+    let mut create = cmd("XGROUP");
+    create.arg("CREATE").arg(&seat.stream).arg(&seat.group);
+    create.arg(start).arg("MKSTREAM");
+    match seat.line.ask_again::<()>(&create).await {
+        Err(error) if is_there_already(&error) => Ok(()),
+        made => made,
+    }
+}
+
+fn is_there_already(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|source| source.code() == Some("BUSYGROUP"))
+}
+
+async fn tidy(seat: &Seat, leaving: &str) -> Result<i64> {
+    let script = Script::new(include_str!("../../lua/streams-tidy.lua"));
+    let mut tidy = script.prepare_invoke();
+    tidy.key(&seat.stream).arg(&seat.group);
+    tidy.arg(leaving).arg(millis(SILENT_MAX));
+    seat.line.run(&tidy).await
+}
+
+fn version(text: &str) -> (u32, u32) {
+    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}

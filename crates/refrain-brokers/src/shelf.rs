@@ -1,0 +1,156 @@
+//! Fetching in a task of its own, so that a pull which is dropped halfway loses nothing.
+
+use std::{
+    collections::VecDeque,
+    pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use refrain::{Error, ErrorKind, Result, consume::Delivery};
+use tokio::{
+    sync::{Mutex, Notify},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+
+/// What was fetched and not handed over yet.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    state: Mutex<State>,
+    /// Behind that it is somebody else's.
+    fresh_for: Duration,
+    is_closed: AtomicBool,
+    closing: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    fetching: Option<JoinHandle<Fetched>>,
+    held: VecDeque<(Instant, Delivery)>,
+}
+
+/// Since when it is held, and what.
+type Fetched = (Instant, Result<Vec<Delivery>>);
+
+impl Shelf {
+    pub(crate) fn new(fresh_for: Duration) -> Self {
+        Self {
+            state: Mutex::default(),
+            fresh_for,
+            is_closed: AtomicBool::new(false),
+            closing: Notify::new(),
+        }
+    }
+
+    /// What is on the shelf, else what is fetched. Dropped, the fetching goes on, and the next pull has what it brings.
+    pub(crate) async fn pull<F>(
+        &self,
+        at_most: usize,
+        wait: Duration,
+        fetch: impl FnOnce() -> F,
+    ) -> Result<Vec<Delivery>>
+    where
+        F: Future<Output = Result<Vec<Delivery>>> + Send + 'static,
+    {
+        let mut closing = pin!(self.closing.notified());
+        closing.as_mut().enable();
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err(closed());
+        }
+        tokio::select! {
+            biased;
+            () = closing => Err(closed()),
+            pulled = self.pull_open(at_most, wait, fetch) => pulled,
+        }
+    }
+
+    async fn pull_open<F>(
+        &self,
+        at_most: usize,
+        wait: Duration,
+        fetch: impl FnOnce() -> F,
+    ) -> Result<Vec<Delivery>>
+    where
+        F: Future<Output = Result<Vec<Delivery>>> + Send + 'static,
+    {
+        let deadline = Instant::now() + wait;
+        let Ok(mut state) = timeout(wait, self.state.lock()).await else {
+            return Ok(Vec::new());
+        };
+        let ready = state.take(at_most, self.fresh_for);
+        if !ready.is_empty() {
+            return Ok(ready);
+        }
+        let is_left_over = state.fetching.is_some();
+        let fetching = state.fetching.get_or_insert_with(|| start(fetch()));
+        // One that was begun here ends by itself in time; one that was left over may have longer to go.
+        let fetched = match is_left_over {
+            false => fetching.await,
+            true => match timeout(deadline - Instant::now(), fetching).await {
+                Ok(fetched) => fetched,
+                Err(_) => return Ok(Vec::new()),
+            },
+        };
+        state.fetching = None;
+        let (since, fetched) = fetched.map_err(|error| {
+            let message = "the fetching of messages broke off";
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        })?;
+        let fetched = fetched?.into_iter().map(|delivery| (since, delivery));
+        state.held.extend(fetched);
+        Ok(state.take(at_most, self.fresh_for))
+    }
+
+    /// Ends the fetching; what was not handed over is the caller's to give back.
+    pub(crate) async fn close(&self) -> Vec<Delivery> {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.closing.notify_waiters();
+        let mut state = self.state.lock().await;
+        if let Some(fetching) = state.fetching.take() {
+            fetching.abort();
+            // What it had just brought is given back as well.
+            if let Ok((since, Ok(fetched))) = fetching.await {
+                state
+                    .held
+                    .extend(fetched.into_iter().map(|delivery| (since, delivery)));
+            }
+        }
+        state.take(usize::MAX, self.fresh_for)
+    }
+}
+
+fn closed() -> Error {
+    let message = "this broker was closed; open it anew to go on";
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+fn start<F>(fetch: F) -> JoinHandle<Fetched>
+where
+    F: Future<Output = Result<Vec<Delivery>>> + Send + 'static,
+{
+    tokio::spawn(async move {
+        let fetched = fetch.await;
+        (Instant::now(), fetched)
+    })
+}
+
+impl State {
+    fn take(&mut self, at_most: usize, fresh_for: Duration) -> Vec<Delivery> {
+        // What has lain for too long is delivered again by the broker.
+        self.held.retain(|(since, _)| since.elapsed() < fresh_for);
+        let count = at_most.min(self.held.len());
+        self.held
+            .drain(..count)
+            .map(|(_, delivery)| delivery)
+            .collect()
+    }
+}
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        if let Some(fetching) = &self.state.get_mut().fetching {
+            fetching.abort();
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `refrain migrate --queue`: the table of the queues in a database.
+
+use std::process::ExitCode;
+
+use refrain::policy::redacted;
+use refrain_brokers::postgres::{SCHEMA, migrate};
+
+use crate::output::say;
+
+const USAGE: u8 = 2;
+const UNREACHABLE: u8 = 69;
+
+/// Prints the table, or makes it at this address.
+pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<ExitCode> {
+    if is_printed {
+        say(SCHEMA.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(address) = address else {
+        eprintln!(
+            "refrain migrate: in which database? write --store postgres://USER@HOST/DATABASE, or --print"
+        );
+        return Ok(USAGE.into());
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let shown = redacted(address);
+    Ok(match runtime.block_on(migrate(address)) {
+        Ok(is_new) => {
+            let what = if is_new { "made" } else { "there already" };
+            say(format_args!("queues at {shown}: the table is {what}"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("refrain migrate: {error}");
+            UNREACHABLE.into()
+        }
+    })
+}

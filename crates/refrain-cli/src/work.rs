@@ -1,0 +1,347 @@
+//! `refrain work`: takes messages from brokers and delivers each to a service in any language, once.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
+
+use refrain::{
+    Engine, Guarantee, Operation,
+    consume::{Backoff, Broker, Consumer, Count, Redrive, Source, Tally},
+    fingerprint::Part,
+    policy::{File, Settings, WorkerSettings, units::Span},
+    receipts::{AnyReceipts, Witness},
+    store::{AnyStore, Store as _},
+};
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::{
+    output::say,
+    proxy::{Failure, Signals, log_to_stderr, open_store},
+};
+
+mod admin;
+mod deliver;
+
+use deliver::Delivery;
+
+/// Deliver messages from brokers to services, each once
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain work --config refrain.toml              every [[worker]] of the file
+  refrain work --worker billing                   one of them
+  refrain work --redrive --worker billing         let its dead letters through again, and end
+
+A worker in refrain.toml:
+  [[worker]]
+  name        = \"billing\"
+  source      = \"nats://127.0.0.1:4222\"
+  queue       = \"ORDERS\"
+  deliver     = \"http://127.0.0.1:3000/events/orders\"
+  dead_letter = \"ORDERS_DEAD\"
+
+Each message goes out as POST with Idempotency-Key, Refrain-Attempt, Refrain-Record and Refrain-Fence.
+2xx has handled it; 4xx makes it a dead letter at once; 408, 425, 429, 5xx, a timeout and a lost answer are tried again,
+not before Retry-After has passed.
+
+Exit codes: 0 stopped in good order, 2 wrong usage, 64 bad configuration, 69 a broker or the store cannot be reached.")]
+pub(crate) struct Args {
+    /// A refrain.toml with at least one [[worker]]
+    #[arg(long, value_name = "FILE", default_value = "refrain.toml")]
+    config: PathBuf,
+    /// Only the worker of this name; may be given several times
+    #[arg(long = "worker", value_name = "NAME")]
+    workers: Vec<String>,
+    /// Let dead letters through again, on purpose, and end
+    #[arg(long)]
+    redrive: bool,
+    /// How many dead letters at the most
+    #[arg(long, value_name = "COUNT", requires = "redrive")]
+    at_most: Option<u64>,
+    /// Where /livez, /readyz and /metrics are served; nowhere if it is not named
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "redrive")]
+    admin: Option<SocketAddr>,
+    /// Print what became of the messages as JSON at the end
+    #[arg(long)]
+    json: bool,
+    /// What is logged to standard error: error, warn, info, debug or trace [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let done = match args.redrive {
+        true => runtime.block_on(redrive(args)),
+        false => runtime.block_on(work(args)),
+    };
+    // What still runs was told to stop, and had its time.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => {
+            eprintln!("{failure}");
+            Ok(failure.code())
+        }
+    }
+}
+
+/// The file's settings, and the workers of it that are meant.
+fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
+    let settings = File::read(&args.config)?;
+    let file = args.config.display();
+    if settings.workers.is_empty() {
+        return Err(Failure::Configuration(format!(
+            "refrain: {file} has no [[worker]]; `refrain work --help` shows one"
+        )));
+    }
+    let names = || settings.workers.iter().map(|worker| worker.name.as_str());
+    if let Some(unknown) = args
+        .workers
+        .iter()
+        .find(|name| !names().any(|it| it == *name))
+    {
+        let names: Vec<_> = names().collect();
+        return Err(Failure::Configuration(format!(
+            "refrain: {file} has no worker `{unknown}`; it has {}",
+            names.join(", ")
+        )));
+    }
+    let is_meant =
+        |worker: &&WorkerSettings| args.workers.is_empty() || args.workers.contains(&worker.name);
+    let workers = settings.workers.iter().filter(is_meant).cloned().collect();
+    Ok((settings, workers))
+}
+
+/// At-most-once on a store that may lose claims is no promise.
+fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failure> {
+    let needs_all = |worker: &&WorkerSettings| worker.terms.guarantee == Guarantee::AtMostOnce;
+    match workers.iter().find(needs_all) {
+        Some(worker) if store.guarantees().lossy_failover => Err(Failure::Configuration(format!(
+            "refrain: worker `{}` is at-most-once, and the store may lose claims that it has granted ({}); \
+                 make the store keep what it acknowledged, or write guarantee = \"at-least-once\"",
+            worker.name,
+            store.losses()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+async fn work(args: &Args) -> Result<(), Failure> {
+    let (settings, workers) = chosen(args)?;
+    log_to_stderr(&args.log)?;
+    let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
+    let store = open_store(&settings).await?;
+    check_store(&store, &workers)?;
+    let engine = Engine::new(store);
+    let (stop, stopping) = watch::channel(false);
+    let mut running = JoinSet::new();
+    let mut tallies = Vec::new();
+    for worker in &workers {
+        let (consumer, delivery) = prepared(&settings, worker, &engine).await?;
+        let name = worker.name.clone();
+        tallies.push((name.clone(), consumer.tally()));
+        let mut stopping = stopping.clone();
+        running.spawn(async move {
+            let stop = async move {
+                // An error means that nobody can say stop any more.
+                let _ = stopping.wait_for(|stop| *stop).await;
+            };
+            let handler = move |job| {
+                let delivery = delivery.clone();
+                async move { delivery.deliver(job).await }
+            };
+            (name, consumer.run(handler, stop).await)
+        });
+        greet(worker);
+    }
+    let admin = match args.admin {
+        Some(address) => Some(admin::serve(address, tallies.clone(), stopping.clone()).await?),
+        None => None,
+    };
+    let ended = async {
+        let mut failed = None;
+        while let Some(Ok((name, done))) = running.join_next().await {
+            if let Err(error) = done {
+                // The others come to their end, too: whoever started us can start all of them again.
+                failed.get_or_insert(format!("worker `{name}` ended: {error}"));
+                stop.send_replace(true);
+            }
+        }
+        failed
+    };
+    let stopped = async {
+        signals.next().await;
+        say("stopping: no new messages; running ones come to their end");
+        stop.send_replace(true);
+        std::future::pending::<()>().await;
+    };
+    let insisted = async {
+        told.next().await;
+        told.next().await;
+    };
+    let failed = tokio::select! {
+        failed = ended => failed,
+        () = stopped => None,
+        () = insisted => {
+            say("stopped at once; what was running is delivered again");
+            return Ok(());
+        }
+    };
+    drop(admin);
+    report(&tallies, args.json);
+    match failed {
+        Some(why) => Err(Failure::Unavailable(why)),
+        None => Ok(()),
+    }
+}
+
+async fn prepared(
+    settings: &Settings,
+    worker: &WorkerSettings,
+    engine: &Engine,
+) -> Result<(Consumer, Delivery), Failure> {
+    let delivery = Delivery::new(settings, worker)?;
+    let broker = open_broker(&worker.source()).await?;
+    check_retention(worker, &*broker);
+    let mut consumer = Consumer::new(broker, engine.clone(), worker.name.as_str())
+        .with_key(worker.key.iter().cloned())
+        .with_terms(worker.terms)
+        .with_in_flight_max(worker.concurrency)
+        .with_backoff(Backoff::new(worker.backoff, worker.backoff_max))
+        .with_drain(settings.proxy.drain);
+    if !worker.compare {
+        consumer = consumer.with_fingerprint([Part::Path]);
+    }
+    if let Some(sequence) = &worker.sequence {
+        consumer = consumer.with_sequence(sequence.clone());
+    }
+    if let Some(destination) = &worker.dead_letter {
+        consumer = consumer.with_dead_letter(destination);
+    }
+    if let (Guarantee::ExactlyOnce, Some(address)) = (worker.terms.guarantee, &worker.receipts) {
+        let receipts = refrain_stores::receipts::open(address).await?;
+        let operation = Operation::new(&format!("POST /{}", worker.name))?;
+        let operation = operation.with_terms(worker.terms);
+        let witness = Witness::new(&operation, AnyReceipts::new(receipts));
+        consumer = consumer.with_receipts(Arc::new(witness));
+    }
+    Ok((consumer, delivery))
+}
+
+/// What the broker cannot tell is said by the file, or not known.
+fn check_retention(worker: &WorkerSettings, broker: &dyn Broker) {
+    if broker.guarantees().age_max.is_none() && worker.redelivery.is_none() {
+        tracing::warn!(
+            worker = worker.name,
+            "the broker does not tell how late it may deliver again; say it with `redelivery`, and keep retention and remember longer than that"
+        );
+    }
+}
+
+async fn open_broker(source: &Source) -> Result<Arc<dyn Broker>, Failure> {
+    Ok(refrain_brokers::open(source).await?)
+}
+
+fn greet(worker: &WorkerSettings) {
+    let keys: Vec<_> = worker.key.iter().map(ToString::to_string).collect();
+    let guarantee = serde_json::to_value(worker.terms.guarantee).unwrap_or_default();
+    let dead = worker.dead_letter.as_deref();
+    say(format!(
+        "worker {}: {} at {} to {}\n  {}, key from {}, {} attempts, dead letters {}, known for {}",
+        worker.name,
+        worker.queue,
+        worker.source,
+        worker.deliver,
+        guarantee.as_str().unwrap_or_default(),
+        keys.join(" or "),
+        worker.attempts,
+        dead.map_or(
+            "stay in the queue: no `dead_letter` is named".into(),
+            |queue| { format!("to {queue}") }
+        ),
+        Span(worker.terms.retention + worker.terms.remember),
+    ));
+}
+
+type Tallies = Vec<(String, Arc<Tally>)>;
+
+fn report(tallies: &Tallies, is_json: bool) {
+    let counted = |tally: &Tally| {
+        Count::ALL
+            .into_iter()
+            .map(|count| (count.name(), tally.get(count)))
+            .filter(|(_, number)| *number > 0)
+            .collect::<Vec<_>>()
+    };
+    if is_json {
+        let workers = tallies.iter().map(|(name, tally)| {
+            let counts = counted(tally).into_iter();
+            let counts = counts.map(|(name, number)| (name.to_owned(), number.into()));
+            (name.clone(), Value::Object(counts.collect()))
+        });
+        return say(json!({ "workers": Value::Object(workers.collect()) }));
+    }
+    for (name, tally) in tallies {
+        let counts = counted(tally).into_iter();
+        let counts: Vec<_> = counts
+            .map(|(name, number)| format!("{number} {name}"))
+            .collect();
+        let said = match counts.is_empty() {
+            true => "no messages".into(),
+            false => counts.join(", "),
+        };
+        say(format!("stopped; worker {name}: {said}"));
+    }
+}
+
+async fn redrive(args: &Args) -> Result<(), Failure> {
+    let (settings, workers) = chosen(args)?;
+    log_to_stderr(&args.log)?;
+    let mut signals = Signals::new()?;
+    let engine = Engine::new(open_store(&settings).await?);
+    let mut done = Vec::new();
+    for worker in &workers {
+        let Some(dead_letter) = &worker.dead_letter else {
+            say(format!("worker {}: it has no `dead_letter`", worker.name));
+            continue;
+        };
+        let dead = Source {
+            queue: dead_letter.clone(),
+            consumer: format!("{}-redrive", worker.name),
+            ..worker.source()
+        };
+        let (dead, to) = (
+            open_broker(&dead).await?,
+            refrain_brokers::open_publisher(worker.source.as_str()).await?,
+        );
+        let mut redrive =
+            Redrive::new(dead, to, engine.clone()).with_destination(worker.queue.clone());
+        if let Some(at_most) = args.at_most {
+            redrive = redrive.with_at_most(at_most);
+        }
+        let redriven = tokio::select! {
+            redriven = redrive.run() => redriven?,
+            () = signals.next() => {
+                say("stopped; what was not let through is still a dead letter");
+                return Ok(());
+            }
+        };
+        done.push((worker.name.clone(), redriven));
+    }
+    if args.json {
+        let workers = done.iter().map(|(name, it)| {
+            let told = json!({ "sent": it.sent, "skipped": it.skipped, "left": it.left });
+            (name.clone(), told)
+        });
+        say(json!({ "workers": Value::Object(workers.collect()) }));
+        return Ok(());
+    }
+    for (name, it) in done {
+        say(format!(
+            "worker {name}: {} let through again, {} skipped since their effect has happened, {} left",
+            it.sent, it.skipped, it.left
+        ));
+    }
+    Ok(())
+}

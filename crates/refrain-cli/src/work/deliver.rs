@@ -1,0 +1,212 @@
+//! Delivers a message to a service by POST, once for each attempt, and reads from its answer what became of it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
+};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use refrain::{
+    Outcome,
+    consume::{Failure, Job, Message},
+    http::{Body, Failure as Lost},
+    policy::{Settings, WorkerSettings, units::Span},
+};
+use refrain_proxy::{Forward, StartError, Target, UpstreamBody};
+use tower_service::Service as _;
+
+/// How much of an answer is read, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// How much of a refusal goes into the history of a dead letter.
+const REASON_BYTES_MAX: usize = 300;
+/// The longest time that a target can ask for with `Retry-After`.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
+
+/// What a target is told about the message, beside the key, the fence and the attempt.
+const WORKER: HeaderName = HeaderName::from_static("refrain-worker");
+const SUBJECT: HeaderName = HeaderName::from_static("refrain-subject");
+const ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
+const RECORD: HeaderName = HeaderName::from_static("refrain-record");
+const FENCE: HeaderName = HeaderName::from_static("refrain-fence");
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Headers of a message that do not go on: they would frame, route or authorise the request, or are told by the worker itself.
+const OURS: [&str; 14] = [
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "authorization",
+    "cookie",
+    "idempotency-key",
+];
+
+/// The service that one worker's messages go to.
+#[derive(Debug, Clone)]
+pub(super) struct Delivery {
+    forward: Forward,
+    uri: Uri,
+    worker: HeaderValue,
+    timeout: Duration,
+}
+
+impl Delivery {
+    pub(super) fn new(settings: &Settings, worker: &WorkerSettings) -> Result<Self, StartError> {
+        let (origin, path) = split(&worker.deliver);
+        let mut settings = settings.clone();
+        settings.upstream = Some(origin.into());
+        let target = Arc::new(Target::new(&settings)?);
+        Ok(Self {
+            forward: Forward::new(&target),
+            uri: path.parse().map_err(|_| StartError::NoUpstream)?,
+            // Checked when the file was read.
+            worker: HeaderValue::from_str(&worker.name).map_err(|_| StartError::NoUpstream)?,
+            timeout: worker.terms.timeout,
+        })
+    }
+
+    /// One attempt.
+    pub(super) async fn deliver(&self, job: Job) -> Result<Outcome, Failure> {
+        let request = self.request(&job);
+        let mut forward = self.forward.clone();
+        let called = async {
+            let Ok(response) = forward.call(request).await;
+            ended(response).await
+        };
+        match tokio::time::timeout(self.timeout, called).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                let timeout = Span(self.timeout);
+                Err(Failure::retry(format!("no answer within {timeout}")))
+            }
+        }
+    }
+
+    fn request(&self, job: &Job) -> Request<Body<Empty<Bytes>>> {
+        let mut request = Request::new(Body::full(job.message.payload.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        // What carries a fence is timed here, and opens no tunnels.
+        request.extensions_mut().insert(job.fence);
+        let headers = request.headers_mut();
+        pass_on(&job.message, headers);
+        headers.insert(WORKER, self.worker.clone());
+        let told = [
+            (KEY, job.key.as_str().to_owned()),
+            (ATTEMPT, job.attempt.to_string()),
+            (RECORD, job.record.to_string()),
+            (FENCE, job.fence.to_string()),
+            (SUBJECT, job.message.subject.clone()),
+        ];
+        for (name, text) in told {
+            // A subject that is no header value is not told.
+            if let Ok(value) = HeaderValue::try_from(text) {
+                headers.insert(name, value);
+            }
+        }
+        request
+    }
+}
+
+/// Scheme and authority, and the path behind them.
+fn split(url: &str) -> (&str, &str) {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    match url[start..].find(['/', '?']) {
+        Some(at) => url.split_at(start + at),
+        None => (url, "/"),
+    }
+}
+
+/// What is said about a message becomes headers of the request, where HTTP has room for it.
+fn pass_on(message: &Message, headers: &mut HeaderMap) {
+    let content_type = message.content_type.as_deref();
+    let content_type = content_type.and_then(|text| HeaderValue::from_str(text).ok());
+    if let Some(value) = content_type {
+        headers.insert(header::CONTENT_TYPE, value);
+    }
+    for (name, value) in &message.headers {
+        let lower = name.to_ascii_lowercase();
+        if lower == "content-type" && !headers.contains_key(header::CONTENT_TYPE) {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.insert(header::CONTENT_TYPE, value);
+            }
+            continue;
+        }
+        if OURS.contains(&lower.as_str()) || lower.starts_with("refrain-") {
+            continue;
+        }
+        let pair = (
+            HeaderName::from_bytes(lower.as_bytes()),
+            HeaderValue::from_bytes(value),
+        );
+        if let (Ok(name), Ok(value)) = pair {
+            headers.append(name, value);
+        }
+    }
+}
+
+/// What an answer says about the message: 2xx has handled it, 4xx never will, anything else may later.
+async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
+    if let Some(lost) = response.extensions().get::<Lost>() {
+        return Err(match *lost {
+            Lost::NotSent => Failure::retry("the target could not be reached").without_effect(),
+            Lost::Lost(_) => Failure::retry("the target broke off before it answered"),
+        });
+    }
+    let status = response.status();
+    let delay = retry_after(response.headers());
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+    let read = body.collect().await;
+    if status.is_success() {
+        // Cut in its middle, a success is still one: its status was said.
+        return Ok(Outcome::new(status.as_u16(), ""));
+    }
+    let said = read.map(|whole| whole.to_bytes()).unwrap_or_default();
+    let reason = format!("the target answered {}{}", status.as_u16(), excerpt(&said));
+    let later = match delay {
+        Some(delay) => Failure::retry_after(delay, reason.clone()),
+        None => Failure::retry(reason.clone()),
+    };
+    Err(match status {
+        // Refused before it ran.
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
+            later.without_effect()
+        }
+        status if status.is_client_error() => Failure::reject(reason),
+        _ => later,
+    })
+}
+
+/// The beginning of a refusal, on one line.
+fn excerpt(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&said[..said.len().min(REASON_BYTES_MAX)]);
+    let words: Vec<_> = text.split_whitespace().collect();
+    match words.is_empty() {
+        true => String::new(),
+        false => format!(": {}", words.join(" ")),
+    }
+}
+
+/// `Retry-After`: seconds, or a date, which counts from the `Date` of the same answer where it has one.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let after = text(header::RETRY_AFTER)?;
+    let time = match after.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = |text: &str| httpdate::parse_http_date(text).ok();
+            let now = text(header::DATE).and_then(date);
+            let now = now.unwrap_or_else(std::time::SystemTime::now);
+            date(after)?.duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(time.min(RETRY_AFTER_MAX))
+}

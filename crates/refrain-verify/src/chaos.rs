@@ -1,0 +1,174 @@
+//! A proxy that breaks things on purpose: it loses answers, sends requests twice, cuts, delays, resets and reorders.
+//!
+//! Which requests, and how often, is said by [`Rule`]s. What a rule does to the n-th request that it matches depends on
+//! the seed alone, so that a run can be repeated.
+//! What no rule touches passes through as it is. Each client's connection has a connection of its own to the upstream.
+//!
+//! ```
+//! use refrain_verify::chaos::Rule;
+//! let rule: Rule = "POST /v1/payments drop-answer 30%".parse()?;
+//! assert_eq!(rule.to_string(), "POST /v1/payments drop-answer 30%");
+//! # Ok::<(), refrain_verify::chaos::BadRule>(())
+//! ```
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
+
+mod body;
+mod control;
+mod dice;
+mod exchange;
+mod journal;
+mod rule;
+mod rules;
+mod socket;
+
+pub use control::router;
+pub use journal::{Event, Journal};
+pub use rule::{BadRule, Fault, Rule};
+pub use rules::{Listed, RULES_MAX, Rules};
+
+/// The most connections of clients at a time; more wait.
+const CONNECTIONS_MAX: usize = 4_096;
+/// No descriptor is free: it helps to wait for one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long running exchanges may take once the proxy is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// The proxy's rules, what it did, and where it sends to. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Chaos(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// `host:port`.
+    upstream: String,
+    rules: Rules,
+    journal: Journal,
+    passed: AtomicU64,
+    reorder: exchange::Waiting,
+}
+
+impl Chaos {
+    /// In front of `upstream`, which is `http://HOST:PORT`, with dice of this seed and no rules.
+    ///
+    /// # Errors
+    /// [`BadRule`] where it is no such address.
+    pub fn new(upstream: &str, seed: u64) -> Result<Self, BadRule> {
+        let authority = upstream
+            .strip_suffix('/')
+            .unwrap_or(upstream)
+            .strip_prefix("http://")
+            .filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']))
+            .ok_or_else(|| {
+                BadRule::new(format!(
+                    "`{upstream}` is no upstream; write http://HOST:PORT, without a path"
+                ))
+            })?;
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| {
+            !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        let upstream = match has_port {
+            true => authority.to_owned(),
+            false => format!("{authority}:80"),
+        };
+        Ok(Self(Arc::new(Shared {
+            upstream,
+            rules: Rules::new(seed),
+            journal: Journal::default(),
+            passed: AtomicU64::new(0),
+            reorder: exchange::Waiting::default(),
+        })))
+    }
+
+    /// What it does to which requests.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.0.journal
+    }
+
+    /// How many requests passed untouched.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.0.passed.load(Relaxed)
+    }
+
+    /// Serves until `shutdown`, then lets running exchanges end, for a while.
+    ///
+    /// # Errors
+    /// When the listener is gone.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let (ending, ended) = watch::channel(());
+        let mut connections = JoinSet::new();
+        tokio::select! {
+            () = shutdown => {}
+            failed = self.accept(&listener, &mut connections, &ended) => failed?,
+        }
+        drop((listener, ending));
+        let all = async { while connections.join_next().await.is_some() {} };
+        // Who takes longer is cut off: that is what this proxy is for.
+        let _ = tokio::time::timeout(DRAIN, all).await;
+        Ok(())
+    }
+
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+        connections: &mut JoinSet<()>,
+        ended: &watch::Receiver<()>,
+    ) -> io::Result<()> {
+        let turns = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(turn) = turns.clone().acquire_owned().await else {
+                return Ok(());
+            };
+            let (stream, client) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(_) => {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            while connections.try_join_next().is_some() {}
+            let (chaos, ended) = (self.clone(), ended.clone());
+            connections.spawn(async move {
+                exchange::serve(chaos, stream, client, ended).await;
+                drop(turn);
+            });
+        }
+    }
+}
+
+fn is_fatal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected
+    )
+}
+
+/// Where a request came from, for the journal.
+pub(crate) type Peer = SocketAddr;

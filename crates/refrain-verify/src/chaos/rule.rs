@@ -1,0 +1,291 @@
+//! A rule: which requests, what is done to them, how often.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use refrain::policy::{Operation, Policy, units};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// One whole, in millionths.
+pub(super) const ALWAYS: u32 = 1_000_000;
+/// The longest that anything is held up.
+const DELAY_MAX: Duration = Duration::from_hours(1);
+
+/// What is done to a request or its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The upstream gets the request and answers; the client's connection is closed instead.
+    DropAnswer,
+    /// The upstream gets the request twice: at once, or again that much later. The client gets the first answer.
+    Twice(Duration),
+    /// The request is held up.
+    Delay(Duration),
+    /// The answer is held up.
+    DelayAnswer(Duration),
+    /// The answer's body ends at this byte, and the connection with it.
+    Cut(u64),
+    /// The client's connection is reset; the upstream gets nothing.
+    ResetBefore,
+    /// The client's connection is reset once the request has been sent on; the upstream runs it.
+    ResetAfter,
+    /// The request is held back until another one of the same rule has overtaken it, or this time has passed.
+    Reorder(Duration),
+    /// The answer's body trickles, so many bytes a second.
+    Slow(u64),
+}
+
+/// Which requests, what is done to them, how often.
+///
+/// As text: `ROUTE FAULT [SHARE] [xTIMES]`, such as `POST /v1/payments drop-answer 30% x5`.
+#[derive(Clone)]
+pub struct Rule {
+    route: String,
+    matcher: Policy,
+    /// What is done.
+    pub fault: Fault,
+    /// To how many of a million of them.
+    pub share: u32,
+    /// How often at the most; `None` without an end.
+    pub times: Option<u64>,
+}
+
+/// Why a rule cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadRule(String);
+
+impl BadRule {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl Rule {
+    /// This fault for every request of the route, which is written as in a policy.
+    ///
+    /// # Errors
+    /// [`BadRule`] where that is no route.
+    pub fn new(route: &str, fault: Fault) -> Result<Self, BadRule> {
+        let bad = |error| BadRule::new(format!("`{route}` is no route: {error}"));
+        let operation = Operation::new(route).map_err(bad)?;
+        let matcher = Policy::new(vec![operation]).map_err(bad)?;
+        Ok(Self {
+            route: route.into(),
+            matcher,
+            fault,
+            share: ALWAYS,
+            times: None,
+        })
+    }
+
+    /// Which requests.
+    #[must_use]
+    pub fn route(&self) -> &str {
+        &self.route
+    }
+
+    pub(super) fn matches(&self, method: &str, path: &str) -> bool {
+        self.matcher.find(method, path).is_some()
+    }
+}
+
+impl FromStr for Rule {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let words: Vec<_> = text.split_whitespace().collect();
+        let [method, path, fault, rest @ ..] = &words[..] else {
+            return Err(BadRule::new(format!(
+                "`{text}` is no rule; write ROUTE FAULT [SHARE] [xTIMES], such as \"POST /v1/payments drop-answer 30%\""
+            )));
+        };
+        let mut rule = Self::new(&format!("{method} {path}"), fault.parse()?)?;
+        for word in rest {
+            if let Some(times) = word.strip_prefix('x') {
+                rule.times = Some(times.parse().map_err(|_| {
+                    BadRule::new(format!("`{word}` is no count; write x5 for five times"))
+                })?);
+            } else {
+                rule.share = share(word)?;
+            }
+        }
+        Ok(rule)
+    }
+}
+
+fn share(text: &str) -> Result<u32, BadRule> {
+    let bad = || {
+        BadRule::new(format!(
+            "`{text}` is no share; write one from 0.01% to 100%"
+        ))
+    };
+    let percent: f64 = text
+        .strip_suffix('%')
+        .ok_or_else(bad)?
+        .parse()
+        .map_err(|_| bad())?;
+    if !(0.01..=100.0).contains(&percent) {
+        return Err(bad());
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range was just checked"
+    )]
+    Ok((percent * 10_000.0).round() as u32)
+}
+
+impl FromStr for Fault {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let (name, value) = match text.split_once(':') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        let time = |otherwise: Option<Duration>| match (value, otherwise) {
+            (Some(value), _) => units::duration(value)
+                .ok()
+                .filter(|time| *time <= DELAY_MAX)
+                .ok_or_else(|| {
+                    BadRule::new(format!(
+                        "`{text}` needs a time up to 1h, such as {name}:500ms"
+                    ))
+                }),
+            (None, Some(otherwise)) => Ok(otherwise),
+            (None, None) => Err(BadRule::new(format!(
+                "`{text}` needs a time, such as {name}:500ms"
+            ))),
+        };
+        let bytes = |example: &str| {
+            let value = value.and_then(|value| units::size(value).ok());
+            value.map(|bytes| bytes as u64).ok_or_else(|| {
+                BadRule::new(format!("`{text}` needs a size, such as {name}:{example}"))
+            })
+        };
+        let bare = |fault| match value {
+            None => Ok(fault),
+            Some(_) => Err(BadRule::new(format!("`{name}` takes nothing behind it"))),
+        };
+        match name {
+            "drop-answer" => bare(Self::DropAnswer),
+            "twice" => time(Some(Duration::ZERO)).map(Self::Twice),
+            "delay" => time(None).map(Self::Delay),
+            "delay-answer" => time(None).map(Self::DelayAnswer),
+            "cut" => bytes("100").map(Self::Cut),
+            "reset-before" => bare(Self::ResetBefore),
+            "reset-after" => bare(Self::ResetAfter),
+            "reorder" => time(Some(Duration::from_secs(1))).map(Self::Reorder),
+            "slow" => match bytes("1KiB")? {
+                0 => Err(BadRule::new(
+                    "`slow:0` would never end; write at least 1 byte a second",
+                )),
+                bytes => Ok(Self::Slow(bytes)),
+            },
+            _ => Err(BadRule::new(format!(
+                "`{text}` is no fault; write drop-answer, twice, twice:2s, delay:500ms, delay-answer:500ms, cut:100, reset-before, reset-after, reorder or slow:1KiB"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = units::Span;
+        match *self {
+            Self::DropAnswer => f.write_str("drop-answer"),
+            Self::Twice(Duration::ZERO) => f.write_str("twice"),
+            Self::Twice(later) => write!(f, "twice:{}", span(later)),
+            Self::Delay(time) => write!(f, "delay:{}", span(time)),
+            Self::DelayAnswer(time) => write!(f, "delay-answer:{}", span(time)),
+            Self::Cut(at) => write!(f, "cut:{at}"),
+            Self::ResetBefore => f.write_str("reset-before"),
+            Self::ResetAfter => f.write_str("reset-after"),
+            Self::Reorder(time) => write!(f, "reorder:{}", span(time)),
+            Self::Slow(bytes) => write!(f, "slow:{bytes}"),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.route, self.fault)?;
+        if self.share != ALWAYS {
+            write!(f, " {}%", f64::from(self.share) / 10_000.0)?;
+        }
+        match self.times {
+            Some(times) => write!(f, " x{times}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({self})")
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Fault {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rule;
+
+    #[test]
+    fn a_rule_is_written_as_it_is_read() {
+        for text in [
+            "POST /v1/payments drop-answer",
+            "POST /v1/payments/{id}/capture twice 50%",
+            "POST|PUT /hooks/* twice:2s",
+            "* * delay:500ms 0.5%",
+            "GET / cut:100 x3",
+            "POST /a reset-before 25% x5",
+            "POST /a reset-after",
+            "POST /a slow:1024",
+        ] {
+            assert_eq!(
+                text.parse::<Rule>().map(|rule| rule.to_string()).as_deref(),
+                Ok(text)
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_rule_is_refused_with_the_fix() {
+        for (text, said) in [
+            ("", "write ROUTE FAULT"),
+            ("POST /a", "write ROUTE FAULT"),
+            ("POST /a explode", "is no fault"),
+            ("POST /a delay", "needs a time"),
+            ("POST /a delay:2h", "up to 1h"),
+            ("POST /a cut", "needs a size"),
+            ("POST /a slow:0", "never end"),
+            ("POST /a drop-answer 130%", "from 0.01% to 100%"),
+            ("POST /a drop-answer xmany", "is no count"),
+            ("POST a drop-answer", "is no route"),
+        ] {
+            let error = text.parse::<Rule>().map_err(|error| error.to_string());
+            assert!(
+                error.as_ref().is_err_and(|error| error.contains(said)),
+                "{text}: {error:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Proof from outside: what a service does with duplicates, lost answers and broken connections.
+//!
+//! [`chaos`] stands between a client and a service and does on purpose what networks do by themselves.
+
+#![warn(rustdoc::broken_intra_doc_links)]
+
+pub mod chaos;

@@ -1,0 +1,364 @@
+//! Resolves `[[worker]]`: a queue, and the service that its messages are delivered to.
+
+use std::{ops::Range, time::Duration};
+
+use serde::{Serialize, Serializer};
+
+use super::{
+    draft::Apply,
+    problem::Report,
+    proxy::{count, time},
+    table::Part,
+    typed,
+};
+use crate::{
+    Guarantee,
+    consume::{Gap, KeySource, Sequence, Source},
+    policy::{
+        Address, Terms, rules, suggest,
+        units::{self, Span},
+    },
+};
+
+/// The most workers in one file.
+pub(super) const WORKERS_MAX: usize = 256;
+/// What the address of a broker can start with.
+pub(super) const BROKERS: [&str; 10] = [
+    "nats",
+    "tls",
+    "amqp",
+    "amqps",
+    "redis",
+    "rediss",
+    "postgres",
+    "postgresql",
+    "kafka",
+    "sqs",
+];
+
+/// A queue, and the service that its messages are delivered to; from `[[worker]]`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct WorkerSettings {
+    /// The consumer's name: the scope of its keys, and what it is called at the broker.
+    pub name: String,
+    /// The broker.
+    pub source: Address,
+    /// The stream, queue or topic.
+    pub queue: String,
+    /// Where messages are delivered to, by POST.
+    pub deliver: String,
+    /// Where a message's key comes from; the first that is found counts.
+    #[serde(serialize_with = "as_texts")]
+    pub key: Vec<KeySource>,
+    /// Whether another payload under the same key is told apart, and goes to the dead letters.
+    pub compare: bool,
+    /// How often a message is tried before it goes to the dead letters.
+    pub attempts: u16,
+    /// The queue for what could not be handled.
+    pub dead_letter: Option<String>,
+    /// How many messages are handled at a time.
+    pub concurrency: usize,
+    /// The pause behind the first failure; each one behind is twice as long.
+    #[serde(serialize_with = "as_span")]
+    pub backoff: Duration,
+    /// The longest pause.
+    #[serde(serialize_with = "as_span")]
+    pub backoff_max: Duration,
+    /// How long the broker waits for a sign of life before it delivers again.
+    #[serde(serialize_with = "as_span")]
+    pub ack_wait: Duration,
+    /// The longest time after which a message may come again, where the broker cannot tell.
+    #[serde(serialize_with = "as_spans")]
+    pub redelivery: Option<Duration>,
+    /// Events of one aggregate are accepted once and in order.
+    #[serde(serialize_with = "as_text")]
+    pub sequence: Option<Sequence>,
+    /// The database with the receipts, under exactly-once.
+    pub receipts: Option<Address>,
+    /// Guarantee, lease, retention and the rest.
+    pub terms: Terms,
+}
+
+impl WorkerSettings {
+    /// Where its messages come from.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        let mut source = Source::new(self.source.as_str(), &self.queue, &self.name);
+        source.ack_wait = self.ack_wait;
+        source
+    }
+
+    /// The longest time after which a message may come again, as far as the file tells:
+    /// what it says itself, or every attempt with the longest pause behind it.
+    #[must_use]
+    pub fn redelivery_path(&self) -> Duration {
+        let tried = (self.ack_wait + self.backoff_max) * u32::from(self.attempts);
+        self.redelivery.unwrap_or_default().max(tried)
+    }
+}
+
+pub(super) fn resolve(
+    part: &Part<typed::Worker>,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> Option<WorkerSettings> {
+    let values = &part.values;
+    let place = |name: &str| part.places.get(name).cloned().unwrap_or(at.clone());
+    let mut needed = |name: &str, text: &Option<String>, example: &str| {
+        let text = text.clone().filter(|text| !text.trim().is_empty());
+        if text.is_none() && !report.has(&place(name)) {
+            let message = format!("this worker has no `{name}`");
+            report.push(place(name), message, format!("add {name} = \"{example}\""));
+        }
+        text
+    };
+    let source = needed("source", &values.source, "nats://127.0.0.1:4222");
+    let queue = needed("queue", &values.queue, "ORDERS");
+    let deliver = needed("deliver", &values.deliver, "http://127.0.0.1:3000/events");
+    let name = needed("name", &values.name, "billing");
+    let (source, queue, deliver, name) = (source?, queue?, deliver?, name?);
+    check_broker("source", &source, place("source"), report);
+    check_deliver(&deliver, place("deliver"), report);
+    check_name(&name, place("name"), report);
+    let mut it = WorkerSettings {
+        name,
+        source: Address::new(source),
+        queue,
+        deliver,
+        key: KeySource::DEFAULT.to_vec(),
+        compare: values.compare.unwrap_or(true),
+        attempts: 10,
+        dead_letter: values.dead_letter.clone(),
+        concurrency: 16,
+        backoff: Duration::from_secs(1),
+        backoff_max: Duration::from_mins(5),
+        ack_wait: Source::ACK_WAIT,
+        redelivery: None,
+        sequence: None,
+        receipts: None,
+        terms: Terms {
+            guarantee: Guarantee::AtLeastOnce,
+            retention: units::days(7),
+            remember: units::days(30),
+            ..Terms::default()
+        },
+    };
+    apply(&mut it, part, report);
+    it.sequence = sequence(part, &place, report);
+    check(&it, &place, report);
+    Some(it)
+}
+
+fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Report<'_>) {
+    let values = &part.values;
+    let mut apply = Apply {
+        places: &part.places,
+        report,
+    };
+    let words = [
+        "id",
+        "cloudevents",
+        "position",
+        "header",
+        "body",
+        "natural",
+        "stripe",
+        "github",
+        "shopify",
+        "svix",
+        "standard-webhooks",
+    ];
+    apply.list("key", &values.key, &words, &mut it.key);
+    apply.choice("guarantee", &values.guarantee, &mut it.terms.guarantee);
+    apply.receipts(&values.receipts, &mut it.receipts);
+    let within = |first, last| move |text: &str| count(text, first, last);
+    apply.scalar(
+        "concurrency",
+        &values.concurrency,
+        within(1, 10_000),
+        &mut it.concurrency,
+    );
+    let mut attempts = usize::from(it.attempts);
+    apply.scalar(
+        "attempts",
+        &values.attempts,
+        within(1, 1_000),
+        &mut attempts,
+    );
+    // The range above fits.
+    it.attempts = u16::try_from(attempts).unwrap_or(u16::MAX);
+    it.terms.attempts_max = it.attempts;
+    let times = [
+        ("backoff", &values.backoff, &mut it.backoff),
+        ("backoff_max", &values.backoff_max, &mut it.backoff_max),
+        ("ack_wait", &values.ack_wait, &mut it.ack_wait),
+        ("timeout", &values.timeout, &mut it.terms.timeout),
+        ("lease", &values.lease, &mut it.terms.lease),
+    ];
+    for (name, text, field) in times {
+        apply.scalar(name, text, time, field);
+    }
+    let spans = [
+        ("retention", &values.retention, &mut it.terms.retention),
+        ("remember", &values.remember, &mut it.terms.remember),
+    ];
+    for (name, text, field) in spans {
+        apply.scalar(name, text, units::duration, field);
+    }
+    apply.scalar(
+        "redelivery",
+        &values.redelivery,
+        |text| units::duration(text).map(Some),
+        &mut it.redelivery,
+    );
+    it.terms.settle_after = it.terms.timeout + it.terms.lease;
+    // A message that finds another one in flight is given back, not waited with.
+    it.terms.wait = Duration::ZERO;
+}
+
+fn sequence(
+    part: &Part<typed::Worker>,
+    place: &impl Fn(&str) -> Range<usize>,
+    report: &mut Report<'_>,
+) -> Option<Sequence> {
+    let values = &part.values;
+    let mut gap = Gap::default();
+    let mut apply = Apply {
+        places: &part.places,
+        report,
+    };
+    apply.choice("on_gap", &values.on_gap, &mut gap);
+    let (aggregate, number) = match (&values.aggregate, &values.sequence) {
+        (Some(aggregate), Some(number)) => (aggregate, number),
+        (None, None) => {
+            if values.on_gap.is_some() {
+                let help = "add `aggregate` and `sequence`, or remove it";
+                report.push(place("on_gap"), "there is no sequence to have gaps", help);
+            }
+            return None;
+        }
+        (Some(_), None) => {
+            let message = "`aggregate` without `sequence`: where is an event's number in it?";
+            let help = "add sequence = \"body:/version\", or remove `aggregate`";
+            report.push(place("aggregate"), message, help);
+            return None;
+        }
+        (None, Some(_)) => {
+            let message = "`sequence` without `aggregate`: what do the numbers count?";
+            let help = "add aggregate = \"body:/order\", or remove `sequence`";
+            report.push(place("sequence"), message, help);
+            return None;
+        }
+    };
+    // Each on its own, so that the one to blame is known.
+    let blamed = match Sequence::new(aggregate, "body:/number") {
+        Ok(_) => "sequence",
+        Err(_) => "aggregate",
+    };
+    match Sequence::new(aggregate, number) {
+        Ok(sequence) => Some(sequence.with_gap(gap)),
+        Err(error) => {
+            report.push_error(place(blamed), &error);
+            None
+        }
+    }
+}
+
+/// What only the whole of it shows to be wrong.
+fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mut Report<'_>) {
+    for fault in rules::terms(&it.terms) {
+        let setting = fault.settings.first().copied().unwrap_or_default();
+        if !report.has(&place(setting)) {
+            report.push(place(setting), fault.message, fault.help);
+        }
+    }
+    if it.backoff > it.backoff_max {
+        let message = format!(
+            "`backoff` ({}) is longer than `backoff_max` ({})",
+            Span(it.backoff),
+            Span(it.backoff_max)
+        );
+        report.push(place("backoff"), message, "swap them, or leave one out");
+    }
+    if it.terms.guarantee == Guarantee::ExactlyOnce && it.receipts.is_none() {
+        let message = "exactly-once needs `receipts`: the database in which the target commits its effect and its receipt together";
+        let help = "add receipts = \"postgres://HOST/DATABASE\", or write \"at-least-once\"";
+        report.push(place("guarantee"), message, help);
+    }
+    let (known, path) = (it.terms.retention + it.terms.remember, it.redelivery_path());
+    if known < path {
+        let message = format!(
+            "a message may come again after {}, but its key is known for {} only (retention and remember together): it would run again",
+            Span(path),
+            Span(known)
+        );
+        let help = format!("keep it for at least {}", Span(path));
+        report.push(place("retention"), message, help);
+    }
+    if it.dead_letter.as_deref() == Some(it.queue.as_str()) {
+        let message =
+            "`dead_letter` is the queue itself: what cannot be handled would come back for ever";
+        report.push(place("dead_letter"), message, "name another queue");
+    }
+}
+
+/// The rest of the address may hold a password: it is not repeated.
+pub(super) fn check_broker(setting: &str, url: &str, at: Range<usize>, report: &mut Report<'_>) {
+    let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+    if BROKERS.contains(&scheme) && !rest.is_empty() {
+        return;
+    }
+    let help = match suggest::nearest(scheme, BROKERS) {
+        Some(meant) if !BROKERS.contains(&scheme) => format!("did you mean `{meant}://`?"),
+        _ => {
+            "write nats://, amqp://, redis://, postgres://, kafka:// or sqs:// and the host".into()
+        }
+    };
+    report.push(at, format!("`{setting}` is no address of a broker"), help);
+}
+
+fn check_deliver(url: &str, at: Range<usize>, report: &mut Report<'_>) {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    let host = rest.and_then(|rest| rest.split(['/', '?']).next());
+    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic()) && !url.contains('#');
+    if is_plain && host.is_some_and(|host| !host.is_empty() && !host.contains('@')) {
+        return;
+    }
+    let help = "write all of it, such as \"http://127.0.0.1:3000/events\"; credentials go into the service's own check";
+    report.push(at, "`deliver` is no address of a service", help);
+}
+
+/// Brokers take few characters in the names of consumers.
+fn check_name(name: &str, at: Range<usize>, report: &mut Report<'_>) {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if name.len() > 64 || !name.bytes().all(is_fit) {
+        let message = format!("`{name}` is no name of a worker");
+        let help = "write letters, digits, - and _, 64 of them at most";
+        report.push(at, message, help);
+    }
+}
+
+fn as_text<S: Serializer>(it: &Option<Sequence>, serializer: S) -> Result<S::Ok, S::Error> {
+    match it {
+        Some(sequence) => serializer.collect_str(sequence),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn as_texts<S: Serializer>(list: &[KeySource], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(list.iter().map(ToString::to_string))
+}
+
+fn as_span<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&Span(*time))
+}
+
+fn as_spans<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => as_span(time, serializer),
+        None => serializer.serialize_none(),
+    }
+}
