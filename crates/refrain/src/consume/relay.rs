@@ -177,7 +177,18 @@ impl Relay {
     /// # Cancellation
     /// As [`run`](Self::run).
     pub async fn drain(&self) -> Result<Backlog> {
-        Run::new(self, true).go(std::future::pending()).await?;
+        self.drain_until(std::future::pending()).await
+    }
+
+    /// As [`drain`](Self::drain), or until `shutdown`.
+    ///
+    /// # Errors
+    /// As [`drain`](Self::drain).
+    ///
+    /// # Cancellation
+    /// As [`run`](Self::run).
+    pub async fn drain_until(&self, shutdown: impl Future<Output = ()> + Send) -> Result<Backlog> {
+        Run::new(self, true).go(shutdown).await?;
         self.outbox.backlog().await
     }
 }

@@ -13,7 +13,8 @@ use tokio_postgres::Client;
 use super::{
     super::{
         address::Address,
-        connect::{Place, Wire},
+        connect::Place,
+        dial::Wire,
     },
     unreachable,
 };

@@ -4,7 +4,10 @@ use refrain::{
     Result,
     consume::{Gap, Sequence},
 };
-use tokio_postgres::{Transaction, types::Type};
+use tokio_postgres::{
+    Transaction,
+    types::{ToSql, Type},
+};
 
 use super::super::{connect::Place, trouble::Trouble};
 
@@ -31,6 +34,8 @@ struct Progress {
     missing: Vec<i64>,
 }
 
+type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
 /// Takes an event's turn, which counts when the transaction commits. Others with an event of the same aggregate wait for that.
 pub(super) async fn advance(
     transaction: &Transaction<'_>,
@@ -40,7 +45,7 @@ pub(super) async fn advance(
 ) -> Result<Turn> {
     let failed = |error| Trouble::from(error).into_error();
     let schema = place.address.quoted_schema();
-    let named = [(&consumer as _, Type::TEXT), (&aggregate as _, Type::TEXT)];
+    let named: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&aggregate, Type::TEXT)];
     let before_first = signed(sequence.first()) - 1;
     let insert = format!(
         "INSERT INTO {schema}.sequences (consumer, aggregate, last) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
@@ -69,8 +74,8 @@ pub(super) async fn advance(
         );
         let mut moved = named.to_vec();
         moved.extend([
-            (&progress.last as _, Type::INT8),
-            (&progress.missing as _, Type::INT8_ARRAY),
+            (&progress.last as &(dyn ToSql + Sync), Type::INT8),
+            (&progress.missing, Type::INT8_ARRAY),
         ]);
         transaction
             .execute_typed(&update, &moved)

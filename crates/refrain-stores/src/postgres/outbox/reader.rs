@@ -18,7 +18,7 @@ use tokio::{
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{Address, Place, Trouble, at_start, prefix, statements::Statements};
-use crate::postgres::connect::{ANSWER_TIMEOUT, Wire};
+use crate::postgres::{connect::ANSWER_TIMEOUT, dial::Wire};
 
 /// A large batch may take a while to be sent.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Section, Server, Worker},
+    typed::{Head, Proxy, Relay, Section, Server, Worker},
 };
 use crate::policy::suggest;
 
@@ -38,15 +38,17 @@ pub(super) enum Place {
     Policy,
     Operation,
     Worker,
+    Relay,
 }
 
 impl Place {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Top,
         Self::Proxy,
         Self::Policy,
         Self::Operation,
         Self::Worker,
+        Self::Relay,
     ];
 
     /// The settings that belong here.
@@ -54,13 +56,14 @@ impl Place {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "policy", "operation", "worker"],
+                &["proxy", "policy", "operation", "worker", "relay"],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
             Self::Worker => fields::<Worker>().to_vec(),
+            Self::Relay => fields::<Relay>().to_vec(),
         }
     }
 }
@@ -73,6 +76,7 @@ impl fmt::Display for Place {
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
             Self::Worker => "in [[worker]]",
+            Self::Relay => "in [[relay]]",
         })
     }
 }
