@@ -119,16 +119,6 @@ pub async fn migrate(address: &str) -> Result<Migrated> {
     })
 }
 
-/// Runs a script that makes tables, where the search path leads.
-async fn run_script(place: &Place, script: &str) -> Result<()> {
-    let (wire, _) = place.connect(|_| ()).await?;
-    let script = format!(
-        "RESET search_path; SET lock_timeout = '60s'; SET statement_timeout = '120s';\n{script}"
-    );
-    let run = wire.client.batch_execute(&script).await;
-    run.map_err(|error| trouble::at_start(&error, &place.address))
-}
-
 /// How a store is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Options {

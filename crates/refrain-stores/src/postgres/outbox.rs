@@ -29,6 +29,7 @@ use tokio_postgres::{
 use super::{
     address::Address,
     connect::Place,
+    dial::Dial,
     trouble::{self, Trouble},
 };
 
@@ -153,8 +154,13 @@ pub fn script(address: Option<&str>) -> Result<String> {
 /// # Cancellation
 /// May be dropped; the table is then there or not.
 pub async fn migrate(address: &str) -> Result<()> {
-    let place = Place::new(Address::parse(address)?)?;
-    super::run_script(&place, &script(Some(address))?).await
+    let dial = Dial::new(address)?;
+    let (wire, _) = dial.reach(|_| ()).await?;
+    // As one statement: all of it, or nothing.
+    let limits = "SET lock_timeout = '60s'; SET statement_timeout = '120s'";
+    let script = format!("{limits};\n{}", script(Some(address))?);
+    let made = wire.client.batch_execute(&script).await;
+    made.map_err(|error| dial.told(&error))
 }
 
 /// What stands before the table's name.

@@ -5,6 +5,7 @@ mod cancelled;
 mod clocks;
 mod crash;
 mod damage;
+mod inbox;
 mod lost;
 mod outbox;
 mod relay;

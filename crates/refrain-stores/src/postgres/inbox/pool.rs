@@ -13,8 +13,7 @@ use tokio_postgres::Client;
 use super::{
     super::{
         address::Address,
-        connect::Place,
-        dial::Wire,
+        dial::{Dial, Wire},
     },
     unreachable,
 };
@@ -73,14 +72,14 @@ pub trait Connections: Send + Sync + 'static {
 
 /// Connections of the inbox's own.
 pub struct Pool {
-    place: Place,
+    dial: Dial,
     idle: Mutex<Vec<Wire>>,
     permits: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pool").field(&self.place.address).finish()
+        f.debug_tuple("Pool").field(&self.dial).finish()
     }
 }
 
@@ -104,7 +103,7 @@ impl Pool {
             .keepalives_idle(PROBE_AFTER)
             .tcp_user_timeout(SILENT_MAX);
         Ok(Self {
-            place: Place::new(address)?,
+            dial: Dial::to(address)?,
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         })
@@ -123,10 +122,10 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Wire> {
-        let (wire, facts) = self.place.connect(|_| ()).await.map_err(unreachable)?;
-        // What the role and the database have set counts, as on any connection of the service;
+        let (wire, facts) = self.dial.reach(|_| ()).await.map_err(unreachable)?;
+        // What role and database have set counts, as on any connection of the service;
         // but a commit that is answered has to stand, or an acknowledged message is lost.
-        let set_up = format!("RESET ALL; SET synchronous_commit = {}", facts.waits());
+        let set_up = format!("SET synchronous_commit = {}", facts.waits());
         wire.client
             .batch_execute(&set_up)
             .await
