@@ -25,10 +25,11 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use refrain::{
-    Engine, Error, ErrorKind, Outcome, Result, Verdict,
+    Claim, Engine, Error, ErrorKind, Outcome, RecordId, Result, Store as _, Verdict,
     consume::{
         Consumer, Count, DeadReason, Failure, Job, Sequence, Tally, Task, Worked, Worker, caught,
     },
+    store::{Front, Tiered},
 };
 use tokio_postgres::{Client, Transaction};
 
@@ -36,6 +37,9 @@ use super::{Claimed, Postgres, trouble::Trouble};
 
 mod pool;
 pub use pool::{Connections, Pool};
+
+mod front;
+use front::Ahead;
 
 mod sequences;
 use sequences::Turn;
@@ -48,6 +52,7 @@ pub struct Inbox<C = Pool> {
     store: Arc<Postgres>,
     connections: C,
     sequence: Option<Sequence>,
+    ahead: Option<Box<dyn Ahead>>,
 }
 
 impl<C> fmt::Debug for Inbox<C> {
@@ -79,6 +84,7 @@ impl<C: Connections> Inbox<C> {
             store,
             connections,
             sequence: None,
+            ahead: None,
         }
     }
 
@@ -92,10 +98,29 @@ impl<C: Connections> Inbox<C> {
         self
     }
 
+    /// Answers duplicates from a front, such as `RedisFront`, before a transaction is begun.
+    ///
+    /// What it cannot tell for certain is asked of the database; it may lose everything.
+    /// A mark is put there when its first duplicate has come.
+    #[must_use]
+    pub fn with_front(mut self, front: impl Front) -> Self {
+        self.ahead = Some(Box::new(Tiered::new(front, self.store.clone())));
+        self
+    }
+
     /// An engine on the same store, for the consumer.
     #[must_use]
     pub fn engine(&self) -> Engine {
         Engine::new(self.store.clone())
+    }
+}
+
+impl<C> Inbox<C> {
+    /// What the front is asked with.
+    fn claim(&self, task: &Task) -> Claim {
+        let intent = task.intent(0);
+        let id = RecordId::derive(self.store.secret(), &intent.scope, &intent.key);
+        Claim::new(id, intent.fingerprint)
     }
 }
 
@@ -180,6 +205,21 @@ where
     H: for<'a, 't> Fn(&'a mut Transaction<'t>, &'a Job) -> Handling<'a> + Send + Sync + 'static,
 {
     async fn connect_and_work(&self, task: &Task) -> Result<Worked> {
+        let ahead = self.inbox.ahead.as_deref();
+        let claim = ahead.map(|ahead| (ahead, self.inbox.claim(task)));
+        if let Some((ahead, claim)) = &claim
+            && ahead.is_handled(claim).await
+        {
+            return Ok(Worked::Done(Count::Duplicate));
+        }
+        let worked = self.work_in_transaction(task).await?;
+        if let (Some((ahead, claim)), Worked::Done(Count::Duplicate)) = (&claim, &worked) {
+            ahead.note(claim.id).await;
+        }
+        Ok(worked)
+    }
+
+    async fn work_in_transaction(&self, task: &Task) -> Result<Worked> {
         let connections = &self.inbox.connections;
         let mut connection = connections.connection().await?;
         let mut redrive = 0;

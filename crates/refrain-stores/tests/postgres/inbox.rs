@@ -1,15 +1,17 @@
 //! A payment is booked and the message acknowledged, or neither: whatever fails, panics, or gets lost in between.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
 use refrain::{
-    Outcome,
+    Fence, Outcome, RecordId,
     consume::{
         Backoff, Consumer, Count, Failure, Gap, Memory, Message, Publisher as _, Sequence, Tally,
     },
@@ -26,6 +28,7 @@ use crate::{
 struct Shop {
     schema: Schema,
     broker: Memory,
+    in_flight_max: usize,
 }
 
 impl Shop {
@@ -35,8 +38,12 @@ impl Shop {
         let admin = connect(&url()).await;
         let table = format!("CREATE TABLE {}.effects (body text)", schema.name);
         admin.batch_execute(&table).await.unwrap();
-        let broker = Memory::new().with_ack_wait(Duration::from_millis(500));
-        Self { schema, broker }
+        let broker = Memory::new().with_ack_wait(Duration::from_secs(30));
+        Self {
+            schema,
+            broker,
+            in_flight_max: 16,
+        }
     }
 
     async fn inbox(&self) -> Inbox {
@@ -49,6 +56,7 @@ impl Shop {
         Consumer::new(queue, inbox.engine(), "billing")
             .with_backoff(backoff)
             .with_attempts(3)
+            .with_in_flight_max(self.in_flight_max)
             .with_dead_letter("dead")
     }
 
@@ -297,4 +305,44 @@ async fn events_are_handled_once_and_in_order_also_when_the_stream_is_replayed()
     check_sequence(Gap::Hold, &[3, 1, 2], &["1", "2", "3"], 0).await;
     check_sequence(Gap::Pass, &[1, 4, 2], &["1", "2", "4"], 0).await;
     check_sequence(Gap::Hold, &[1, 3], &["1"], 1).await;
+}
+
+/// A front in memory that counts what it could tell.
+#[derive(Debug, Clone, Default)]
+struct Shelf {
+    kept: Arc<Mutex<HashMap<RecordId, Bytes>>>,
+    found: Arc<AtomicU32>,
+}
+
+impl Front for Shelf {
+    async fn find(&self, id: RecordId) -> refrain::Result<Option<Bytes>> {
+        let found = self.kept.lock().unwrap().get(&id).cloned();
+        self.found.fetch_add(u32::from(found.is_some()), SeqCst);
+        Ok(found)
+    }
+
+    async fn keep(&self, id: RecordId, _: Fence, entry: Bytes, _: Duration) -> refrain::Result<()> {
+        self.kept.lock().unwrap().insert(id, entry);
+        Ok(())
+    }
+
+    async fn erase(&self, id: RecordId, _: Duration) -> refrain::Result<()> {
+        self.kept.lock().unwrap().remove(&id);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_front_answers_duplicates_before_a_transaction_is_begun() {
+    let (mut shop, shelf) = (Shop::open().await, Shelf::default());
+    shop.in_flight_max = 1;
+    for _ in 0..5 {
+        shop.publish("a", "a").await;
+    }
+    let inbox = shop.inbox().await.with_front(shelf.clone());
+    let tally = shop.handle(inbox, never(), 5).await;
+    assert_eq!(tally.get(Count::Duplicate), 4);
+    // The first duplicate was told by the database, and put there.
+    assert_eq!(shelf.found.load(SeqCst), 3);
+    assert_eq!(shop.effects().await, ["a"]);
 }
