@@ -15,6 +15,7 @@ use refrain::{
     consume::{
         Backoff, Consumer, Count, Failure, Gap, Memory, Message, Publisher as _, Sequence, Tally,
     },
+    store::Front,
 };
 use refrain_stores::postgres::{InTransaction as _, Inbox, inbox::Pool};
 use tokio::time::sleep;
