@@ -5,7 +5,8 @@ use std::{path::PathBuf, process::ExitCode};
 use refrain::{
     Guarantee,
     policy::{
-        File, Mode, OnStoreFailure, Operation, ReplayTo, Reply, Settings, redacted, units::Span,
+        File, Mode, OnStoreFailure, Operation, ReplayTo, Reply, Settings, Signature, Warning,
+        redacted, units::Span,
     },
 };
 use serde_json::json;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let (text, code) = match File::read(file) {
-        Ok(settings) if args.json => (serde_json::to_string_pretty(&settings)?, 0),
+        Ok(settings) if args.json => (serde_json::to_string_pretty(&Checked::of(&settings))?, 0),
         Ok(settings) => (summary(&file.display().to_string(), &settings), 0),
         Err(error) => {
             eprintln!("{error}");
@@ -61,6 +62,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code.into())
 }
 
+/// What the file comes to, for a program.
+#[derive(serde::Serialize)]
+struct Checked<'s> {
+    #[serde(flatten)]
+    settings: &'s Settings,
+    warnings: Vec<Warning>,
+}
+
+impl<'s> Checked<'s> {
+    fn of(settings: &'s Settings) -> Self {
+        let warnings = settings.policy.warnings().collect();
+        Self { settings, warnings }
+    }
+}
+
 fn summary(name: &str, settings: &Settings) -> String {
     let store: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
     let upstream = settings.upstream.as_deref().unwrap_or("not set");
@@ -68,14 +84,29 @@ fn summary(name: &str, settings: &Settings) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}\n\n{}{}",
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}\n\n{}{}{}",
         settings.listen,
         settings.admin,
         store.join(", "),
         aligned(&rows),
         legend(operations()),
-        caveat(settings)
+        caveat(settings),
+        warnings(settings)
     )
+}
+
+/// What is allowed and probably not meant.
+fn warnings(settings: &Settings) -> String {
+    let told = settings.policy.warnings().map(|warning| {
+        let Warning {
+            name,
+            message,
+            help,
+            ..
+        } = warning;
+        format!("\n\nwarning: {name}: {message}\n  fix: {help}")
+    });
+    told.collect()
 }
 
 /// What only the store itself can tell, once the proxy starts.
@@ -193,8 +224,15 @@ fn notes(operation: &Operation) -> String {
     let said = notes
         .iter()
         .filter(|(is_so, _)| *is_so)
-        .map(|(_, note)| *note);
-    said.collect::<Vec<_>>().join(", ")
+        .map(|(_, note)| (*note).to_owned());
+    let signed = operation.signature.iter().map(signed);
+    signed.chain(said).collect::<Vec<_>>().join(", ")
+}
+
+/// How it is signed, and where the secrets come from.
+fn signed(signature: &Signature) -> String {
+    let (sender, secrets) = (signature.sender(), list(signature.secrets(), ", "));
+    format!("signed by {sender} ({secrets})")
 }
 
 fn list(parts: &[impl ToString], between: &str) -> String {

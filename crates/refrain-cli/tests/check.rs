@@ -93,6 +93,71 @@ fn a_good_file_is_shown_as_a_table() {
     );
 }
 
+/// A retry that comes after retention is not a duplicate any more, and nobody notices before it has run twice.
+#[test]
+fn a_retention_that_ends_before_the_sender_gives_up_is_warned_about() {
+    let folder = folder();
+    let hook = |settings: &str| format!("[[operation]]\nmatch = \"POST /hook\"\n{settings}\n");
+    let cases = [
+        (
+            "webhook = \"stripe\"\nretention = \"1d\"",
+            "retention (1d) ends before stripe stops delivering again (3d)",
+            "retention = \"3d\"",
+        ),
+        (
+            "webhook = \"stripe\"\nretention = \"1d\"\nremember = \"1h\"",
+            "a late one runs again",
+            "retention = \"3d\"",
+        ),
+        (
+            "key = \"preset:github\"",
+            "retention (1d) ends before github",
+            "retention = \"3d\"",
+        ),
+        (
+            "key = \"header:webhook-id\"\nretention = \"5m\"",
+            "retention (5m) ends before standard-webhooks",
+            "retention = \"3d4h\"",
+        ),
+        (
+            "webhook = \"svix\"",
+            "anybody can send what looks like svix's",
+            "signature = { secret_env = \"NAME\" }",
+        ),
+        (
+            "webhook = \"shopify\"\nsignature = { secret_env = \"PATH\" }",
+            "",
+            "",
+        ),
+        ("key = \"preset:github\"\nretention = \"3d\"", "", ""),
+        ("class = \"event\"", "", ""),
+    ];
+    for (settings, message, fix) in cases {
+        fs::write(folder.path().join("hook.toml"), hook(settings)).unwrap();
+        let (code, stdout, stderr) = run(folder.path(), &["check", "hook.toml"]);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{settings}");
+        let (_, json, _) = run(folder.path(), &["check", "hook.toml", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let warnings = json["warnings"].as_array().unwrap();
+        if message.is_empty() {
+            assert!(!stdout.contains("warning:"), "{stdout}");
+            assert!(warnings.is_empty(), "{json}");
+            continue;
+        }
+        let told = stdout.split_once("\nwarning: POST /hook: ").unwrap().1;
+        assert!(
+            told.contains(message) && told.contains("\n  fix: "),
+            "{told}"
+        );
+        assert!(told.contains(fix), "{told}");
+        assert!(
+            warnings[0]["message"].as_str().unwrap().contains(message) || warnings.len() > 1,
+            "{json}"
+        );
+        assert_eq!(warnings[0]["name"], "POST /hook");
+    }
+}
+
 #[test]
 fn json_is_for_programs() {
     let folder = folder();

@@ -25,6 +25,7 @@ use tower_layer::Layer as _;
 use tower_service::Service as _;
 
 use crate::{
+    bell::Bell,
     faults,
     forward::Forward,
     headers,
@@ -33,7 +34,7 @@ use crate::{
 };
 
 /// What hyper takes without being told, and then faster.
-pub(crate) const HEADERS_USUAL: usize = 100;
+const HEADERS_USUAL: usize = 100;
 
 /// What the connections of one thread share.
 #[derive(Clone)]
@@ -41,6 +42,7 @@ pub(crate) struct Clients {
     layer: RefrainLayer,
     forward: Forward,
     watch: Arc<Watch>,
+    bell: Arc<Bell>,
     builder: Arc<Builder<TokioExecutor>>,
 }
 
@@ -49,6 +51,7 @@ impl Clients {
         layer: RefrainLayer,
         forward: Forward,
         watch: Arc<Watch>,
+        bell: Arc<Bell>,
         settings: &ProxySettings,
     ) -> Self {
         let mut builder = Builder::new(TokioExecutor::new());
@@ -69,6 +72,7 @@ impl Clients {
             layer,
             forward,
             watch,
+            bell,
             builder: Arc::new(builder),
         }
     }
@@ -78,12 +82,10 @@ impl Clients {
         let client = self.watch.open();
         let stream = WatchedStream {
             stream,
-            watch: self.watch.clone(),
             client: client.clone(),
         };
         let front = Front {
             service: self.layer.layer(self.forward.of(peer.ip())),
-            watch: self.watch.clone(),
             client: client.clone(),
         };
         let serving = self
@@ -91,7 +93,10 @@ impl Clients {
             .serve_connection_with_upgrades(TokioIo::new(stream), front);
         let mut serving = pin!(serving);
         let mut is_draining = false;
+        let mut waker = None;
         poll_fn(|context| {
+            let waker = waker.get_or_insert_with(|| self.bell.waker(context));
+            let context = &mut Context::from_waker(waker);
             match client.order(context) {
                 Order::Serve => {}
                 Order::Drain => {
@@ -118,7 +123,6 @@ impl Clients {
 #[derive(Clone)]
 struct Front {
     service: RefrainService<Forward>,
-    watch: Arc<Watch>,
     client: Arc<Client>,
 }
 
@@ -131,13 +135,13 @@ impl Service<Request<Incoming>> for Front {
 
     fn call(&self, request: Request<Incoming>) -> Fronting {
         self.client.speaks(request.version());
-        let active = Active::start(&self.watch, &self.client);
+        let active = Active::start(&self.client);
         let (mut head, body) = request.into_parts();
         if let Some(fault) = faults::of(&head) {
             return Fronting::refused(faults::answer(fault), active);
         }
         headers::normalise(&mut head);
-        let body = ClientBody::new(body, &self.watch, &self.client);
+        let body = ClientBody::new(body, &self.client);
         let answering = self.service.clone().call(Request::from_parts(head, body));
         Fronting {
             making: Making::Answer(answering),

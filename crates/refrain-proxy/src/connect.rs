@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf},
     net::TcpStream,
     time::timeout,
 };
@@ -18,8 +18,6 @@ use tokio_rustls::{
     client::TlsStream,
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
-
-use crate::socket::Peek;
 
 /// How to reach the upstream.
 #[derive(Clone)]
@@ -50,19 +48,17 @@ impl Connector {
     }
 
     /// A new connection. Nothing of any request has been sent when this fails.
-    pub(crate) async fn connect(&self) -> io::Result<(Peek, Io)> {
+    pub(crate) async fn connect(&self) -> io::Result<Io> {
         let connecting = async {
             let stream = TcpStream::connect(&*self.address).await?;
             stream.set_nodelay(true)?;
-            let peek = Peek::at(&stream)?;
-            let io = match &self.tls {
+            Ok(match &self.tls {
                 None => Io::Plain(stream),
                 Some((tls, name)) => {
                     let stream = tls.connect(name.clone(), stream).await?;
                     Io::Tls(Box::new(stream))
                 }
-            };
-            Ok((peek, io))
+            })
         };
         timeout(self.patience, connecting)
             .await
@@ -114,9 +110,11 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 pub(crate) enum Io {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    /// What is read of one that somebody else still writes to.
+    Read(ReadHalf<Box<Io>>),
 }
 
-/// Does the same with either kind of connection.
+/// Does the same with either kind of connection that is written to.
 macro_rules! either {
     ($it:expr, $inner:ident => $do:expr) => {
         match $it.get_mut() {
@@ -128,6 +126,7 @@ macro_rules! either {
                 let $inner = Pin::new(&mut **$inner);
                 $do
             }
+            Io::Read(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     };
 }
@@ -138,7 +137,11 @@ impl AsyncRead for Io {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        either!(self, inner => inner.poll_read(context, buffer))
+        match self.get_mut() {
+            Self::Plain(inner) => Pin::new(inner).poll_read(context, buffer),
+            Self::Tls(inner) => Pin::new(&mut **inner).poll_read(context, buffer),
+            Self::Read(inner) => Pin::new(inner).poll_read(context, buffer),
+        }
     }
 }
 
@@ -160,10 +163,7 @@ impl AsyncWrite for Io {
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(inner) => inner.is_write_vectored(),
-            Self::Tls(inner) => inner.is_write_vectored(),
-        }
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -3,10 +3,7 @@
 //! What hyper refuses by itself is not looked for again.
 
 use http::{
-    HeaderValue, Method, Response, StatusCode, Uri, Version,
-    header::{self, HeaderMap},
-    request,
-    uri::Authority,
+    HeaderValue, Method, Response, StatusCode, Uri, Version, header, request, uri::Authority,
 };
 use refrain::http::Body;
 
@@ -14,9 +11,7 @@ use crate::upstream_body::UpstreamBody;
 
 /// What is wrong with a head, in words for the client.
 pub(crate) fn of(head: &request::Parts) -> Option<&'static str> {
-    in_target(&head.method, &head.uri)
-        .or_else(|| in_host(head))
-        .or_else(|| in_encoding(&head.headers))
+    in_target(&head.method, &head.uri).or_else(|| in_fields(head))
 }
 
 fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {
@@ -32,35 +27,46 @@ fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {
     }
 }
 
-fn in_host(head: &request::Parts) -> Option<&'static str> {
-    let mut hosts = head.headers.get_all(header::HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(_), Some(_)) => Some("Host stands twice; send it once."),
-        (Some(host), None) if !is_host(host) => Some("Host is not a host; send its name alone."),
-        (None, _) if head.version == Version::HTTP_11 => Some("Host is missing; send it."),
-        _ => None,
+fn in_fields(head: &request::Parts) -> Option<&'static str> {
+    let (mut host, mut encoding) = (None, None);
+    // To look at each once is quicker than to look for two.
+    for (name, value) in &head.headers {
+        match *name {
+            header::HOST if host.replace(value).is_some() => {
+                return Some("Host stands twice; send it once.");
+            }
+            header::TRANSFER_ENCODING if encoding.replace(value).is_some() => {
+                return Some(NOT_UNDERSTOOD);
+            }
+            _ => {}
+        }
+    }
+    match host {
+        Some(host) if !is_host(host) => Some("Host is not a host; send its name alone."),
+        None if head.version == Version::HTTP_11 => Some("Host is missing; send it."),
+        // Whatever is around the chunks would be lost on the way.
+        _ => encoding
+            .filter(|it| !it.as_bytes().eq_ignore_ascii_case(b"chunked"))
+            .map(|_| NOT_UNDERSTOOD),
     }
 }
+
+const NOT_UNDERSTOOD: &str = "Transfer-Encoding is not understood; send chunked, or a length.";
 
 fn is_host(host: &HeaderValue) -> bool {
     // Empty is what those send whose target has no host.
     let parsed = || Authority::try_from(host.as_bytes());
-    host.is_empty() || parsed().is_ok_and(|authority| !has_user(&authority))
+    is_plain(host.as_bytes()) || parsed().is_ok_and(|authority| !has_user(&authority))
+}
+
+/// Whether nothing stands in it but what stands in most names.
+fn is_plain(host: &[u8]) -> bool {
+    let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    host.len() < 256 && host.iter().all(is_usual)
 }
 
 fn has_user(authority: &Authority) -> bool {
     authority.as_str().contains('@')
-}
-
-/// Whatever is around the chunks would be lost on the way.
-fn in_encoding(headers: &HeaderMap) -> Option<&'static str> {
-    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let is_chunked = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"chunked");
-    match (encodings.next(), encodings.next()) {
-        (None, _) => None,
-        (Some(encoding), None) if is_chunked(encoding) => None,
-        _ => Some("Transfer-Encoding is not understood; send chunked, or a length."),
-    }
 }
 
 /// The answer, behind which the connection ends.

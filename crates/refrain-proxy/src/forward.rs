@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use refrain::{
     Fence,
@@ -22,10 +23,11 @@ use tower_service::Service;
 use crate::{
     connect::Connector,
     headers::{self, Visible},
-    outgoing::{Movement, Outgoing},
+    outgoing::Outgoing,
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
+    upstream::{Answer, Ask, Head, Sending},
     upstream_body::UpstreamBody,
 };
 
@@ -88,11 +90,9 @@ struct Way {
 
 /// A request as it goes to the upstream.
 struct Ready {
-    request: Request<Outgoing>,
+    ask: Ask,
     /// The client's side of the tunnel that it asks for.
     tunnel: Option<OnUpgrade>,
-    /// How long it may stand still; `None` where the layer sees to its times.
-    stall: Option<(Duration, Movement)>,
 }
 
 impl Forward {
@@ -151,49 +151,51 @@ where
 }
 
 impl Way {
-    fn prepare(&self, mut request: Request<Outgoing>) -> Ready {
+    fn prepare(&self, request: Request<Outgoing>) -> Ready {
         // The layer sees to the times of what it guards.
         let is_guarded = request.extensions().get::<Fence>().is_some();
         let patience = (!is_guarded).then_some(self.target.settings.read_timeout);
-        let stall = patience.map(|patience| (patience, request.body_mut().watch()));
         let (mut head, body) = request.into_parts();
         let upgrade = match is_guarded {
             true => None,
             false => tunnel::wanted(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
-        headers::to_upstream(&mut head, &self.target.visible, self.client.as_ref(), token);
-        Ready {
-            request: Request::from_parts(head, body),
-            tunnel,
-            stall,
-        }
+        let way = headers::Way {
+            visible: &self.target.visible,
+            client: self.client.as_ref(),
+            upgrade: token,
+        };
+        let size = match body.is_end_stream() {
+            true => Some(0),
+            false => body.size_hint().exact(),
+        };
+        let (bytes, length) = way.to_upstream(&head, size);
+        let ask = Ask {
+            sending: Some(Sending::new(bytes, length, body)),
+            is_to_head: head.method == Method::HEAD,
+            patience,
+        };
+        Ready { ask, tunnel }
     }
 
     async fn send(self: Arc<Self>, ready: Ready) -> Result<Response<UpstreamBody>, Infallible> {
-        let patience = ready.stall.as_ref().map(|(patience, _)| *patience);
-        let sending = self.pool.send(ready.request);
-        let sent = match ready.stall {
-            None => sending.await,
-            Some((patience, movement)) => match movement.or_still(patience, sending).await {
-                Some(sent) => sent,
-                None => return Ok(too_late(patience)),
-            },
-        };
-        let (mut response, line) = match sent {
+        let patience = ready.ask.patience;
+        let Answer { head, line } = match self.pool.send(ready.ask).await {
             Ok(answered) => answered,
             Err(lost) => return Ok(self.lost(&lost)),
         };
+        let (framing, pool) = (head.framing, head.stays_open.then_some(&self.pool));
+        let mut response = response(head);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(match ready.tunnel {
-                Some(client) => tunnel::open(client, response),
+                Some(client) => tunnel::open(client, response, *line),
                 None => unasked(),
             });
         }
         headers::to_client(response.headers_mut());
-        // Which version the upstream speaks is between it and us.
-        *response.version_mut() = Version::HTTP_11;
-        Ok(response.map(|incoming| UpstreamBody::of(incoming, &self.pool, line, patience)))
+        let body = UpstreamBody::of(framing, line, pool, patience);
+        Ok(response.map(|()| body))
     }
 
     /// The layer makes its own answer of the failure; who is not guarded gets this one.
@@ -213,6 +215,7 @@ impl Way {
                 let problem = Code::UpstreamUnreachable.answer(detail, &self.target.problems);
                 problem.map(UpstreamBody::own)
             }
+            Failure::Lost(Reason::Timeout) => too_late(self.target.settings.read_timeout),
             Failure::Lost(_) => UpstreamBody::problem(
                 StatusCode::BAD_GATEWAY,
                 "The upstream broke off before it answered.",
@@ -221,6 +224,17 @@ impl Way {
         response.extensions_mut().insert(lost.failure);
         response
     }
+}
+
+/// Which version the upstream speaks is between it and us.
+fn response(head: Head) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    if let Some(reason) = head.reason {
+        response.extensions_mut().insert(reason);
+    }
+    response
 }
 
 /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
@@ -235,8 +249,5 @@ fn unasked() -> Response<UpstreamBody> {
 fn too_late(patience: Duration) -> Response<UpstreamBody> {
     let patience = Span(patience);
     let detail = format!("The upstream did not begin to answer within {patience}.");
-    let mut response = UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail);
-    let failure = Failure::Lost(Reason::Timeout);
-    response.extensions_mut().insert(failure);
-    response
+    UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail)
 }

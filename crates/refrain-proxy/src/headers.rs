@@ -1,24 +1,22 @@
 //! Headers on their way through: what belongs to one connection stays there, and who asked is told.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header, request};
+use std::io::Write as _;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request, uri::PathAndQuery};
 use refrain::policy::HostHeader;
+
+use crate::upstream::{COPIED_MAX, Length, write_field};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Headers of one connection, besides `Connection` itself.
-const HOP_BY_HOP: [&str; 6] = [
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-    "http2-settings",
-];
+/// Headers of one connection, besides those that everybody knows.
+const HOP_BY_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 
-/// How many headers a request gains on its way.
-const ADDED_USUALLY: usize = 4;
+/// What a head takes without its fields, and each of these.
+const HEAD_USUAL: usize = 256;
+const FIELD_USUAL: usize = 48;
 
 /// What `Connection` may name is dropped, but for these: nobody may talk us out of passing them on.
 const END_TO_END: [HeaderName; 10] = [
@@ -42,86 +40,225 @@ pub(crate) struct Visible {
     pub(crate) upstream: HeaderValue,
 }
 
-/// Makes a client's head one for the upstream. `client` is the client's address, and `upgrade` is kept as it is.
-pub(crate) fn to_upstream(
-    head: &mut request::Parts,
-    visible: &Visible,
-    client: Option<&HeaderValue>,
-    upgrade: Option<HeaderValue>,
-) {
-    let wants_trailers = wants_trailers(&head.headers);
-    let headers = &mut head.headers;
-    let present = strip(headers);
-    headers.reserve(ADDED_USUALLY);
-    if present.expect {
-        // What it would wait for is said here already.
-        headers.remove(header::EXPECT);
+/// From one client to the upstream.
+pub(crate) struct Way<'w> {
+    pub(crate) visible: &'w Visible,
+    /// The client's address.
+    pub(crate) client: Option<&'w HeaderValue>,
+    /// What is asked to be switched to.
+    pub(crate) upgrade: Option<HeaderValue>,
+}
+
+impl Way<'_> {
+    /// The bytes of a client's head as the upstream gets them, and how long the body behind them is.
+    ///
+    /// They are written at once: to change the headers first would cost more than to write them.
+    pub(crate) fn to_upstream(
+        &self,
+        head: &request::Parts,
+        size: Option<u64>,
+    ) -> (Vec<u8>, Length) {
+        let headers = &head.headers;
+        let copied = size.filter(|size| *size <= COPIED_MAX as u64).unwrap_or(0);
+        let room = HEAD_USUAL + headers.len() * FIELD_USUAL + copied as usize;
+        let mut out = Vec::with_capacity(room);
+        write_start(&mut out, head);
+        let host = headers.get(header::HOST);
+        let shown = match self.visible.host {
+            HostHeader::Upstream => None,
+            _ => host,
+        };
+        let shown = shown.unwrap_or(&self.visible.upstream);
+        write_field(&mut out, &header::HOST, shown.as_bytes());
+        let seen = self.write_fields(&mut out, headers);
+        self.write_own(&mut out, head.version, host, &seen);
+        let length = write_length(&mut out, size, seen.length, headers);
+        out.extend_from_slice(b"\r\n");
+        (out, length)
     }
-    if wants_trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+
+    /// Writes what goes through, and answers what was met on the way.
+    fn write_fields(&self, out: &mut Vec<u8>, headers: &HeaderMap) -> Seen {
+        let mut seen = Seen::default();
+        let named = match headers.contains_key(header::CONNECTION) {
+            true => named_by_connection(headers),
+            false => Vec::new(),
+        };
+        for (name, value) in headers {
+            if !self.is_kept(name, value, &mut seen) || named.contains(name) {
+                continue;
+            }
+            write_field(out, name, value.as_bytes());
+        }
+        seen
     }
-    if let Some(upgrade) = upgrade {
-        headers.insert(header::UPGRADE, upgrade);
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+
+    fn is_kept(&self, name: &HeaderName, value: &HeaderValue, seen: &mut Seen) -> bool {
+        match *name {
+            // What `Expect` would wait for is said here already.
+            header::HOST
+            | header::CONNECTION
+            | header::TRANSFER_ENCODING
+            | header::UPGRADE
+            | header::EXPECT => return false,
+            header::CONTENT_LENGTH => seen.length = number(value),
+            header::TE => {
+                let mut tokens = value.as_bytes().split(|byte| *byte == b',');
+                seen.wants_trailers |=
+                    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(b"trailers"));
+            }
+            header::VIA => join(&mut seen.via, value),
+            _ => return self.is_kept_of_others(name.as_str(), value, seen),
+        }
+        false
     }
-    let host = headers.get(header::HOST).cloned();
-    if visible.host == HostHeader::Upstream || host.is_none() {
-        headers.insert(header::HOST, visible.upstream.clone());
-    }
-    if let Some(host) = host
-        && !present.forwarded_host
-    {
-        headers.insert(X_FORWARDED_HOST, host);
-    }
-    if let Some(client) = client {
-        add(
-            headers,
-            X_FORWARDED_FOR,
-            client.clone(),
-            present.forwarded_for,
-        );
-        if !present.forwarded_proto {
-            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+
+    fn is_kept_of_others(&self, name: &str, value: &HeaderValue, seen: &mut Seen) -> bool {
+        match name {
+            name if HOP_BY_HOP.contains(&name) => false,
+            "x-forwarded-for" if self.client.is_some() => {
+                join(&mut seen.forwarded_for, value);
+                false
+            }
+            "x-forwarded-host" => {
+                seen.forwarded_host = true;
+                true
+            }
+            "x-forwarded-proto" => {
+                seen.forwarded_proto = true;
+                true
+            }
+            _ => true,
         }
     }
-    add(headers, header::VIA, via(head.version), present.via);
-    head.uri = origin_form(&head.uri);
-    head.version = Version::HTTP_11;
+
+    /// Writes what the upstream is told besides.
+    fn write_own(
+        &self,
+        out: &mut Vec<u8>,
+        version: Version,
+        host: Option<&HeaderValue>,
+        seen: &Seen,
+    ) {
+        if seen.wants_trailers {
+            write_field(out, &header::TE, b"trailers");
+        }
+        if let Some(upgrade) = &self.upgrade {
+            write_field(out, &header::UPGRADE, upgrade.as_bytes());
+            write_field(out, &header::CONNECTION, b"upgrade");
+        }
+        if let Some(host) = host
+            && !seen.forwarded_host
+        {
+            write_field(out, &X_FORWARDED_HOST, host.as_bytes());
+        }
+        if let Some(client) = self.client {
+            write_list(
+                out,
+                &X_FORWARDED_FOR,
+                &seen.forwarded_for,
+                client.as_bytes(),
+            );
+            if !seen.forwarded_proto {
+                write_field(out, &X_FORWARDED_PROTO, b"http");
+            }
+        }
+        write_list(out, &header::VIA, &seen.via, via(version));
+    }
+}
+
+/// What was met among the headers of a request.
+#[derive(Default)]
+struct Seen {
+    length: Option<u64>,
+    wants_trailers: bool,
+    via: Vec<u8>,
+    forwarded_for: Vec<u8>,
+    forwarded_host: bool,
+    forwarded_proto: bool,
+}
+
+/// The target goes in its shortest form: who is asked is told in `Host`.
+fn write_start(out: &mut Vec<u8>, head: &request::Parts) {
+    out.extend_from_slice(head.method.as_str().as_bytes());
+    out.push(b' ');
+    let target = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    if !target.starts_with(['/', '*']) {
+        out.push(b'/');
+    }
+    out.extend_from_slice(target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+}
+
+/// How long the body is: what is known of it counts before what was said.
+fn write_length(
+    out: &mut Vec<u8>,
+    known: Option<u64>,
+    said: Option<u64>,
+    headers: &HeaderMap,
+) -> Length {
+    match known.or(said) {
+        Some(0) if said.is_none() => Length::Left(0),
+        Some(length) => {
+            // Writing to memory does not fail.
+            let _ = write!(out, "content-length: {length}\r\n");
+            Length::Left(length)
+        }
+        None => {
+            write_field(out, &header::TRANSFER_ENCODING, b"chunked");
+            let trailers = tokens(headers, &header::TRAILER);
+            let trailers = trailers.filter_map(|it| HeaderName::from_bytes(it.as_bytes()).ok());
+            Length::Chunked {
+                trailers: trailers.collect(),
+            }
+        }
+    }
+}
+
+fn number(value: &HeaderValue) -> Option<u64> {
+    let digits = value.to_str().ok()?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
+/// Adds a value to those of a list.
+fn join(list: &mut Vec<u8>, value: &HeaderValue) {
+    list.extend_from_slice(value.as_bytes());
+    list.extend_from_slice(b", ");
+}
+
+/// Writes a list header: what others wrote there, and our own behind it.
+fn write_list(out: &mut Vec<u8>, name: &HeaderName, others: &[u8], own: &[u8]) {
+    out.extend_from_slice(name.as_str().as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(others);
+    out.extend_from_slice(own);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Makes the upstream's headers ones for the client.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    strip(headers);
-}
-
-/// Which of the headers that matter here are present: to look at each once is quicker than to look for each.
-#[derive(Debug, Default)]
-struct Present {
-    connection: bool,
-    hop_by_hop: bool,
-    expect: bool,
-    forwarded_for: bool,
-    forwarded_host: bool,
-    forwarded_proto: bool,
-    via: bool,
-}
-
-impl Present {
-    fn of(headers: &HeaderMap) -> Self {
-        let mut present = Self::default();
-        for name in headers.keys() {
-            match name.as_str() {
-                "connection" => present.connection = true,
-                "expect" => present.expect = true,
-                "via" => present.via = true,
-                "x-forwarded-for" => present.forwarded_for = true,
-                "x-forwarded-host" => present.forwarded_host = true,
-                "x-forwarded-proto" => present.forwarded_proto = true,
-                name if HOP_BY_HOP.contains(&name) => present.hop_by_hop = true,
-                _ => {}
-            }
-        }
-        present
+    // To look at each once is quicker than to look for each.
+    let belongs_here = |name: &HeaderName| match *name {
+        header::CONNECTION | header::TE | header::TRANSFER_ENCODING | header::UPGRADE => true,
+        _ => HOP_BY_HOP.contains(&name.as_str()),
+    };
+    if !headers.keys().any(belongs_here) {
+        return;
+    }
+    for name in named_by_connection(headers) {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    for name in [
+        header::CONNECTION,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ] {
+        headers.remove(name);
     }
 }
 
@@ -142,22 +279,6 @@ pub(crate) fn normalise(head: &mut request::Parts) {
             head.headers.insert(header::COOKIE, whole);
         }
     }
-}
-
-/// Takes away what belongs to one connection; answers what is left.
-fn strip(headers: &mut HeaderMap) -> Present {
-    let present = Present::of(headers);
-    if !present.connection && !present.hop_by_hop {
-        return present;
-    }
-    for name in named_by_connection(headers) {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-    headers.remove(header::CONNECTION);
-    Present::of(headers)
 }
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
@@ -182,40 +303,10 @@ pub(crate) fn tokens<'h>(
         .map(str::trim)
 }
 
-fn wants_trailers(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::TE)
-        && tokens(headers, &header::TE).any(|token| token.eq_ignore_ascii_case("trailers"))
-}
-
-fn via(version: Version) -> HeaderValue {
-    HeaderValue::from_static(match version {
-        Version::HTTP_2 => "2.0 refrain",
-        Version::HTTP_10 => "1.0 refrain",
-        _ => "1.1 refrain",
-    })
-}
-
-/// Adds to a list header, behind what others wrote there.
-fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue, is_present: bool) {
-    if !is_present {
-        headers.insert(name, value);
-        return;
+fn via(version: Version) -> &'static [u8] {
+    match version {
+        Version::HTTP_2 => b"2.0 refrain",
+        Version::HTTP_10 => b"1.0 refrain",
+        _ => b"1.1 refrain",
     }
-    let mut list: Vec<u8> = Vec::new();
-    for value in headers.get_all(&name) {
-        list.extend_from_slice(value.as_bytes());
-        list.extend_from_slice(b", ");
-    }
-    list.extend_from_slice(value.as_bytes());
-    if let Ok(value) = HeaderValue::from_bytes(&list) {
-        headers.insert(name, value);
-    }
-}
-
-fn origin_form(uri: &Uri) -> Uri {
-    if uri.authority().is_none() {
-        return uri.clone();
-    }
-    let path = uri.path_and_query().cloned();
-    path.map_or_else(|| Uri::from_static("/"), Uri::from)
 }

@@ -8,6 +8,7 @@
 
 pub mod admin;
 
+mod bell;
 mod clients;
 mod connect;
 mod faults;
@@ -16,8 +17,8 @@ mod headers;
 mod outgoing;
 mod pool;
 mod server;
-mod socket;
 mod tunnel;
+mod upstream;
 mod upstream_body;
 mod watch;
 

@@ -8,16 +8,13 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response};
-use hyper::{
-    body::Incoming,
-    client::conn::http1::{Builder, SendRequest},
-};
-use hyper_util::rt::TokioIo;
 use refrain::{http::Failure, policy::ProxySettings, record::Reason};
 use tokio::time::Instant;
 
-use crate::{clients::HEADERS_USUAL, connect::Connector, outgoing::Outgoing, socket::Peek};
+use crate::{
+    connect::Connector,
+    upstream::{Answer, Ask, Failed, Limits, Line, Terms, exchange},
+};
 
 /// How often a request of which nothing was written is taken to another connection.
 const TRIES_MAX: u32 = 3;
@@ -25,33 +22,28 @@ const TRIES_MAX: u32 = 3;
 /// The idle connections of one thread.
 pub(crate) struct Pool {
     connector: Connector,
-    builder: Builder,
+    terms: Terms,
     idle: Mutex<Vec<Idle>>,
     idle_for: Duration,
     idle_max: usize,
 }
 
-/// A connection that carries one request at a time.
-pub(crate) struct Line {
-    sender: SendRequest<Outgoing>,
-    peek: Peek,
-}
-
 struct Idle {
-    line: Line,
+    line: Box<Line>,
     since: Instant,
 }
 
 impl Pool {
     pub(crate) fn new(connector: Connector, settings: &ProxySettings) -> Arc<Self> {
-        let mut builder = Builder::new();
-        builder.max_buf_size(settings.head_bytes_max.max(64 << 10));
-        if settings.headers_max != HEADERS_USUAL {
-            builder.max_headers(settings.headers_max);
-        }
         Arc::new(Self {
             connector,
-            builder,
+            terms: Terms {
+                limits: Limits {
+                    bytes_max: settings.head_bytes_max.max(64 << 10),
+                    fields_max: settings.headers_max,
+                },
+                patience: settings.read_timeout,
+            },
             idle: Mutex::default(),
             idle_for: settings.upstream_idle,
             idle_max: settings.upstream_idle_max,
@@ -59,22 +51,16 @@ impl Pool {
     }
 
     /// Sends a request, once. The line comes with the answer, to be given back when the answer's body has ended.
-    pub(crate) async fn send(
-        &self,
-        mut request: Request<Outgoing>,
-    ) -> Result<(Response<Incoming>, Line), Lost> {
+    pub(crate) async fn send(&self, mut ask: Ask) -> Result<Answer, Lost> {
         for _ in 0..TRIES_MAX {
-            let mut line = match self.take() {
+            let line = match self.take() {
                 Some(line) => line,
                 None => self.connect().await.map_err(Lost::not_sent)?,
             };
-            match line.sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, line)),
-                Err(mut error) => match error.take_message() {
-                    // The connection closed before it took the request.
-                    Some(unsent) => request = unsent,
-                    None => return Err(Lost::after_sending(&error.into_error())),
-                },
+            match exchange(line, &mut ask, &self.terms).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failed::Unsent) => {}
+                Err(failed) => return Err(failed.into()),
             }
         }
         let message = "the upstream closed every connection before it took a request";
@@ -82,10 +68,12 @@ impl Pool {
     }
 
     /// Takes a line whose answer has ended.
-    pub(crate) fn give_back(&self, line: Line) {
-        if line.sender.is_closed() {
+    pub(crate) fn give_back(&self, mut line: Box<Line>) {
+        // What nobody asked for would be taken for the next answer.
+        if !line.input.is_empty() {
             return;
         }
+        line.rest();
         let mut idle = self.idle();
         if idle.len() < self.idle_max {
             let since = tokio::time::Instant::now();
@@ -93,20 +81,19 @@ impl Pool {
         }
     }
 
-    /// Closes what has been idle for too long.
+    /// Closes what has been idle for too long, or was closed by the other side.
     pub(crate) fn sweep(&self) {
         let now = tokio::time::Instant::now();
         self.idle()
-            .retain(|idle| now - idle.since < self.idle_for && !idle.line.sender.is_closed());
+            .retain_mut(|idle| now - idle.since < self.idle_for && idle.line.is_quiet());
     }
 
     /// The line that was used last, if it can still be used.
-    fn take(&self) -> Option<Line> {
+    fn take(&self) -> Option<Box<Line>> {
         let now = tokio::time::Instant::now();
         loop {
-            let Idle { line, since } = self.idle().pop()?;
-            let is_fresh = now - since < self.idle_for;
-            if is_fresh && line.sender.is_ready() && line.peek.is_quiet() {
+            let Idle { mut line, since } = self.idle().pop()?;
+            if now - since < self.idle_for && line.is_quiet() {
                 return Some(line);
             }
         }
@@ -116,16 +103,8 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> io::Result<Line> {
-        let (peek, io) = self.connector.connect().await?;
-        let handshake = self.builder.handshake(TokioIo::new(io)).await;
-        let (sender, connection) = handshake.map_err(io::Error::other)?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to the upstream ended");
-            }
-        });
-        Ok(Line { sender, peek })
+    async fn connect(&self) -> io::Result<Box<Line>> {
+        Ok(Box::new(Line::new(self.connector.connect().await?)))
     }
 }
 
@@ -146,17 +125,21 @@ impl Lost {
             is_clients_fault: false,
         }
     }
+}
 
-    fn after_sending(error: &hyper::Error) -> Self {
-        let reason = match error.is_parse() {
-            true => Reason::Failed,
-            false => Reason::Reset,
+impl From<Failed> for Lost {
+    fn from(failed: Failed) -> Self {
+        let (reason, why) = match &failed {
+            Failed::Unsent => (Reason::Reset, "nothing was taken".to_owned()),
+            Failed::Client(error) => (Reason::Reset, error.to_string()),
+            Failed::Lost(error) => (Reason::Reset, error.to_string()),
+            Failed::Broken(broken) => (Reason::Failed, broken.to_string()),
+            Failed::Still => (Reason::Timeout, "nothing moved for too long".to_owned()),
         };
-        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
         Self {
             failure: Failure::Lost(reason),
-            why: format!("{error}{}", cause.unwrap_or_default()),
-            is_clients_fault: error.is_user(),
+            why,
+            is_clients_fault: matches!(failed, Failed::Client(_)),
         }
     }
 }

@@ -23,6 +23,7 @@ use tokio::{
 };
 
 use crate::{
+    bell::Bell,
     clients::Clients,
     forward::{Forward, Target},
     watch::{TICK, Watch},
@@ -202,7 +203,9 @@ impl Proxy {
                         settings,
                         draining,
                     ));
-                    let clients = Clients::new(layer, forward, watch, &settings);
+                    let bell = Bell::hang();
+                    tokio::spawn(bell.clone().answer());
+                    let clients = Clients::new(layer, forward, watch, bell, &settings);
                     serve(clients, arrivals, counts).await;
                 });
             })?;

@@ -1,11 +1,13 @@
 //! Upgrades: after `101` the two connections are joined, and what passes is nobody's business.
 
-use http::{HeaderValue, Method, Response, header, request};
-use hyper::{body::Incoming, upgrade::OnUpgrade};
-use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use std::io;
 
-use crate::{headers, upstream_body::UpstreamBody};
+use http::{HeaderValue, Method, Response, header, request};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+
+use crate::{headers, upstream::Line, upstream_body::UpstreamBody};
 
 /// What a request wants to upgrade to, and the client's side of it. HTTP/2 in the clear is not switched to.
 pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, OnUpgrade)> {
@@ -23,15 +25,13 @@ pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, OnUpgrad
 }
 
 /// Answers `101` and joins both sides once it is sent.
-pub(crate) fn open(client: OnUpgrade, mut response: Response<Incoming>) -> Response<UpstreamBody> {
-    let upstream = hyper::upgrade::on(&mut response);
+pub(crate) fn open(
+    client: OnUpgrade,
+    mut response: Response<()>,
+    line: Line,
+) -> Response<UpstreamBody> {
     tokio::spawn(async move {
-        let (client, upstream) = match tokio::try_join!(client, upstream) {
-            Ok(sides) => sides,
-            Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
-        };
-        let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-        if let Err(error) = copy_bidirectional(&mut client, &mut upstream).await {
+        if let Err(error) = join(client, line).await {
             tracing::debug!(%error, "a tunnel ended");
         }
     });
@@ -42,5 +42,14 @@ pub(crate) fn open(client: OnUpgrade, mut response: Response<Incoming>) -> Respo
     if let Some(token) = token {
         headers.insert(header::UPGRADE, token);
     }
-    response.map(|_| UpstreamBody::empty())
+    response.map(|()| UpstreamBody::empty())
+}
+
+async fn join(client: OnUpgrade, line: Line) -> io::Result<()> {
+    let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
+    let (mut upstream, read) = line.into_parts();
+    // What came right behind the answer is the first of what comes through.
+    client.write_all(&read).await?;
+    copy_bidirectional(&mut client, &mut upstream).await?;
+    Ok(())
 }

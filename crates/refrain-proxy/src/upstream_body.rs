@@ -3,18 +3,20 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use refrain::http::BodyError;
 use tokio::time::Sleep;
 
-use crate::pool::{Line, Pool};
+use crate::{
+    pool::Pool,
+    upstream::{Framing, Line, Step},
+};
 
 /// The body of an answer.
 pub struct UpstreamBody(Kind);
@@ -26,9 +28,14 @@ enum Kind {
 
 /// A body that comes in, and the line that it comes over.
 struct Flow {
-    incoming: Incoming,
-    line: Option<(Arc<Pool>, Line)>,
+    framing: Framing,
+    /// Gone once the body has ended, well or not.
+    line: Option<Box<Line>>,
+    /// Where the line goes then, if it can be used again.
+    pool: Option<Arc<Pool>>,
     stall: Option<Stall>,
+    /// Why it broke off; told once what came before it had the time to leave.
+    broken: Option<BodyError>,
 }
 
 /// Ends a body that stands still.
@@ -65,56 +72,101 @@ impl UpstreamBody {
         Self(Kind::Own(None))
     }
 
-    /// The upstream's body; its line goes back to the pool when it has ended.
+    /// The upstream's body; its line goes back to `pool` when it has ended.
     /// `stall` is how long it may stand still; `None` where somebody else sees to that.
     pub(crate) fn of(
-        incoming: Incoming,
-        pool: &Arc<Pool>,
-        line: Line,
+        mut framing: Framing,
+        mut line: Box<Line>,
+        pool: Option<&Arc<Pool>>,
         stall: Option<Duration>,
     ) -> Self {
-        let mut flow = Box::new(Flow {
-            incoming,
-            line: Some((pool.clone(), line)),
+        // Most answers are there as a whole.
+        let mut whole = None;
+        if let Framing::Length(length @ 1..) = framing
+            && length <= line.input.len() as u64
+            && let Ok(Step::Data(data)) = framing.next(&mut line.input)
+        {
+            whole = Some(data);
+        }
+        if framing.is_over() {
+            if let Some(pool) = pool {
+                pool.give_back(line);
+            }
+            return Self(Kind::Own(whole));
+        }
+        Self(Kind::Upstream(Box::new(Flow {
+            framing,
+            line: Some(line),
+            pool: pool.cloned(),
             stall: stall.map(|after| Stall {
                 after,
                 sleep: None,
                 has_moved: false,
             }),
-        });
-        flow.end_if_over();
-        Self(Kind::Upstream(flow))
+            broken: None,
+        })))
     }
 }
 
 impl Flow {
-    fn end_if_over(&mut self) {
-        if self.incoming.is_end_stream()
-            && let Some((pool, line)) = self.line.take()
-        {
-            pool.give_back(line);
-        }
-    }
-
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.incoming).poll_frame(context);
-        match &polled {
-            Poll::Pending => return self.poll_stall(context),
-            Poll::Ready(Some(Ok(_))) => self.end_if_over(),
-            Poll::Ready(Some(Err(_))) => self.line = None,
-            Poll::Ready(None) => {
-                if let Some((pool, line)) = self.line.take() {
-                    pool.give_back(line);
-                }
-            }
+        if let Some(broken) = self.broken.take() {
+            return Poll::Ready(Some(Err(broken)));
         }
+        let Poll::Ready(step) = self.poll_step(context) else {
+            return self.poll_stall(context);
+        };
         if let Some(stall) = &mut self.stall {
             stall.has_moved = true;
         }
-        polled.map_err(Into::into)
+        let step = match step {
+            Ok(step) => step,
+            Err(error) => {
+                (self.line, self.broken) = (None, Some(error));
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        };
+        let frame = match step {
+            Step::Data(data) => Some(Ok(Frame::data(data))),
+            Step::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
+            Step::More | Step::End => None,
+        };
+        if frame.is_none() || self.framing.is_over() {
+            self.end();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn end(&mut self) {
+        self.framing = Framing::Length(0);
+        if let (Some(line), Some(pool)) = (self.line.take(), self.pool.take()) {
+            pool.give_back(line);
+        }
+    }
+
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Step, BodyError>> {
+        let Some(line) = &mut self.line else {
+            return Poll::Ready(match self.framing.is_over() {
+                true => Ok(Step::End),
+                false => Err("the upstream's answer broke off before".into()),
+            });
+        };
+        loop {
+            match self.framing.next(&mut line.input)? {
+                Step::More => {}
+                step => return Poll::Ready(Ok(step)),
+            }
+            if ready!(line.poll_read(context))? == 0 {
+                return Poll::Ready(match self.framing.ends_with_connection() {
+                    true => Ok(Step::End),
+                    false => Err("the upstream's answer was cut".into()),
+                });
+            }
+        }
     }
 
     fn poll_stall(
@@ -158,14 +210,14 @@ impl Body for UpstreamBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Own(bytes) => bytes.is_none(),
-            Kind::Upstream(flow) => flow.incoming.is_end_stream(),
+            Kind::Upstream(flow) => flow.framing.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Kind::Upstream(flow) => flow.incoming.size_hint(),
+            Kind::Upstream(flow) => flow.framing.size_hint(),
         }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) struct Watch {
 /// One client's connection. A time of 0 means: not so.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
+    watch: Arc<Watch>,
     /// Requests that are being answered.
     active: AtomicU32,
     /// Since when nothing is being answered.
@@ -69,7 +70,10 @@ pub(crate) enum Order {
 
 impl Watch {
     pub(crate) fn open(self: &Arc<Self>) -> Arc<Client> {
-        let client = Arc::new(Client::default());
+        let client = Arc::new(Client {
+            watch: self.clone(),
+            ..Client::default()
+        });
         client.idle_since.store(self.now(), Relaxed);
         if self.is_draining.load(Relaxed) {
             client.drain(self.now());
@@ -192,16 +196,14 @@ impl Client {
 /// A request that is being answered, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Active {
-    watch: Arc<Watch>,
     client: Arc<Client>,
 }
 
 impl Active {
-    pub(crate) fn start(watch: &Arc<Watch>, client: &Arc<Client>) -> Self {
+    pub(crate) fn start(client: &Arc<Client>) -> Self {
         client.active.fetch_add(1, Relaxed);
         client.head_since.store(0, Relaxed);
         Self {
-            watch: watch.clone(),
             client: client.clone(),
         }
     }
@@ -211,7 +213,9 @@ impl Drop for Active {
     fn drop(&mut self) {
         self.client.head_since.store(0, Relaxed);
         self.client.body_since.store(0, Relaxed);
-        self.client.idle_since.store(self.watch.now(), Relaxed);
+        self.client
+            .idle_since
+            .store(self.client.watch.now(), Relaxed);
         self.client.active.fetch_sub(1, Relaxed);
     }
 }

@@ -22,5 +22,7 @@ pub use ledger::{Audit, Ledger, Seen};
 
 pub mod disk;
 
+pub mod webhook;
+
 #[doc(inline)]
 pub use refrain_servers as servers;

@@ -42,6 +42,8 @@ pub use message::{HEADER_BYTES_MAX, Message, Position};
 mod outbox;
 pub use outbox::{Backlog, Entry, Fate, Outbox, Refused, Return, Taken};
 
+mod pull;
+
 mod redrive;
 pub use redrive::{Redrive, Redriven};
 
@@ -82,6 +84,7 @@ pub trait Broker: Publisher {
     /// The next deliveries, `at_most` of them; waits up to `wait` for the first.
     ///
     /// A lost connection is made again behind the scenes: an error says that nothing could be had within `wait`.
+    /// One that is [retryable](crate::Error::is_retryable) is waited out by a consumer, any other ends it.
     ///
     /// # Cancellation
     /// May be dropped: what was fetched and not handed over is delivered again later.

@@ -190,13 +190,30 @@ impl Engine {
     /// # Cancellation
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
-        self.inner.keep();
-        let asking = Asking::new(self, intent, true);
-        let turn = match asking.ask_now() {
-            Some(turn) => turn?,
+        match self.attend_now(intent) {
+            Some(turn) => turn,
             // A future is as large as its largest branch, and is moved about as a whole.
-            None => Box::pin(asking.ask()).await?,
-        };
+            None => Box::pin(self.attend_soon(intent)).await,
+        }
+    }
+
+    /// As [`attend`](Self::attend), where there is an answer without waiting.
+    pub(crate) fn attend_now(&self, intent: &Intent) -> Option<Result<Turn>> {
+        if !self.inner.store.answers_at_once() {
+            return None;
+        }
+        self.inner.keep();
+        let turn = Asking::new(self, intent, true).ask_now()?;
+        if let Ok(turn) = &turn {
+            self.inner.tally.turn(turn);
+        }
+        Some(turn)
+    }
+
+    /// As [`attend`](Self::attend), where that takes waiting.
+    pub(crate) async fn attend_soon(&self, intent: &Intent) -> Result<Turn> {
+        self.inner.keep();
+        let turn = Asking::new(self, intent, true).ask().await?;
         self.inner.tally.turn(&turn);
         Ok(turn)
     }

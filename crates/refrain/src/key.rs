@@ -4,9 +4,14 @@
 //! A [`Scope`] keeps one caller's keys apart from another's.
 //! Both together give the [`RecordId`], under which stores hold the record.
 
-use std::{cell::Cell, fmt, sync::Arc};
+use std::{
+    cell::Cell,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, varint};
 
 mod derive;
 
@@ -14,7 +19,7 @@ mod pointer;
 pub use pointer::Pointer;
 
 mod preset;
-pub use preset::Preset;
+pub use preset::Sender;
 
 mod scope;
 pub use scope::{CredentialPart, ScopePart};
@@ -98,10 +103,11 @@ impl Scope {
     #[must_use]
     pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
-        self.0.reserve(16 + name.len() + value.len());
+        self.0
+            .reserve(2 * varint::LEN_MAX + name.len() + value.len());
         for part in [name.as_bytes(), value] {
-            self.0.extend((part.len() as u64).to_le_bytes());
-            self.0.extend(part);
+            varint::put(&mut self.0, part.len() as u64);
+            self.0.extend_from_slice(part);
         }
         self
     }
@@ -166,7 +172,7 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Up to so many bytes are gathered and digested at once, which spares the hasher's two kilobytes of state.
+/// Up to about so many bytes are gathered and digested at once, which spares the hasher's two kilobytes of state.
 const DIGEST_SHORT_MAX: usize = 4_096;
 
 /// A digest over parts that cannot run into each other: each stands behind its length.
@@ -179,19 +185,25 @@ pub(crate) struct Digest {
 
 impl Digest {
     pub(crate) fn part(&mut self, part: &[u8]) {
-        self.update(&(part.len() as u64).to_le_bytes());
+        if self.long.is_none() && self.short.len() + part.len() < DIGEST_SHORT_MAX {
+            varint::put(&mut self.short, part.len() as u64);
+            return self.short.extend_from_slice(part);
+        }
+        let mut len = Vec::with_capacity(varint::LEN_MAX);
+        varint::put(&mut len, part.len() as u64);
+        self.update(&len);
         self.update(part);
     }
 
     /// Says of which kind the next part is, or that none follows.
     pub(crate) fn tag(&mut self, tag: u8) {
-        self.update(&[tag]);
+        match self.long {
+            None => self.short.push(tag),
+            Some(_) => self.update(&[tag]),
+        }
     }
 
     fn update(&mut self, bytes: &[u8]) {
-        if self.long.is_none() && self.short.len() + bytes.len() <= DIGEST_SHORT_MAX {
-            return self.short.extend_from_slice(bytes);
-        }
         let long = self.long.get_or_insert_with(|| {
             let mut hasher = blake3::Hasher::new_keyed(&self.secret);
             hasher.update(&self.short);
@@ -231,8 +243,15 @@ impl fmt::Debug for Secret {
 }
 
 /// The identity of a record: a keyed digest of its scope and key.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId(pub [u8; 16]);
+
+impl Hash for RecordId {
+    /// As one number: there is no length to tell.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(u128::from_le_bytes(self.0));
+    }
+}
 
 impl RecordId {
     /// The identity of the record for this scope and key.

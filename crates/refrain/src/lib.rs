@@ -44,3 +44,8 @@ mod varint;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The example of the page on webhooks, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/webhooks.md")]
+struct Webhooks;

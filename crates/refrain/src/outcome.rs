@@ -99,10 +99,7 @@ impl Outcome {
         let mut bytes = encoded
             .try_into_mut()
             .unwrap_or_else(|shared| shared[..].into());
-        bytes[ID].copy_from_slice(&id.0);
-        let content_len = bytes.len() - 4;
-        let sum = crc32fast::hash(&bytes[..content_len]);
-        bytes[content_len..].copy_from_slice(&sum.to_le_bytes());
+        seal(&mut bytes, id);
         let encoded = bytes.freeze();
         Self { encoded, body }
     }
@@ -149,6 +146,13 @@ impl Outcome {
             Some((name, self.encoded.slice_ref(reader.sized()?)))
         })
     }
+}
+
+fn seal(bytes: &mut [u8], id: RecordId) {
+    bytes[ID].copy_from_slice(&id.0);
+    let content_len = bytes.len() - 4;
+    let sum = crc32fast::hash(&bytes[..content_len]);
+    bytes[content_len..].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Where the body lies; `None` if the parts do not fit together.
@@ -223,8 +227,15 @@ impl Packer {
 
     /// Ends the outcome with its trailers. More than 64 KiB of them are left out.
     #[must_use]
-    pub fn finish<'a>(
+    pub fn finish<'a>(self, trailers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Outcome {
+        self.finish_for(None, trailers)
+    }
+
+    /// As [`finish`](Self::finish), [sealed](Outcome::sealed) where its record is known: cheaper than to seal it behind.
+    #[must_use]
+    pub(crate) fn finish_for<'a>(
         mut self,
+        record: Option<RecordId>,
         trailers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     ) -> Outcome {
         let body = self.body_start..self.bytes.len();
@@ -235,6 +246,9 @@ impl Packer {
         });
         self.bytes.extend(len.to_le_bytes());
         self.bytes.extend([0; 4]);
+        if let Some(id) = record {
+            seal(&mut self.bytes, id);
+        }
         let encoded = match self.bytes.len() < COPIED_MAX {
             true => Bytes::copy_from_slice(&self.bytes),
             false => {

@@ -39,7 +39,7 @@ pub use file::{
 mod matcher;
 
 mod operation;
-pub use operation::{Mode, OnStoreFailure, Operation, ReplayTo, Reply};
+pub use operation::{Duplicates, Mode, OnStoreFailure, Operation, ReplayTo, Reply};
 
 mod pattern;
 pub use pattern::Pattern;
@@ -48,6 +48,9 @@ mod probe;
 pub use probe::Probe;
 
 mod rules;
+
+mod signature;
+pub use signature::{Signature, SigningSecret, Unverified};
 
 mod status;
 pub use status::{Ending, Statuses};
@@ -58,6 +61,11 @@ mod terms;
 pub use terms::Terms;
 
 pub mod units;
+
+mod warning;
+pub use warning::{Redelivery, Warning};
+
+mod webhook;
 
 /// How many operations one policy may name.
 pub const OPERATIONS_MAX: usize = 10_000;
@@ -201,6 +209,11 @@ impl Policy {
              write guarantee = \"at-least-once\", or accept it with accept_lossy_claims = true"
         );
         Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// What is allowed and probably not meant, such as a retention that ends before a sender stops sending again.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
+        self.operations().flat_map(warning::warnings)
     }
 
     fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> Option<Match> {

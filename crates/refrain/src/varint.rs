@@ -1,5 +1,8 @@
 //! Numbers of variable length, seven bits a byte, least first; and a reader that never runs past its end.
 
+/// The most bytes that a number takes.
+pub(crate) const LEN_MAX: usize = 10;
+
 /// Appends `value`.
 pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {

@@ -286,6 +286,53 @@ fn change(tree: &mut Tree, nth: &mut usize) -> bool {
     true
 }
 
+/// Several bytes of a string are looked at in one go: what ends it is found at every place, and nothing is taken for it.
+#[test]
+fn what_ends_a_string_is_found_wherever_it_stands() {
+    // Next to those that count: one below, one above, and those with the highest bit.
+    let harmless = [
+        "a",
+        " ",
+        "!",
+        "#",
+        "[",
+        "]",
+        "\u{7f}",
+        "\u{80}",
+        "\u{e9}",
+        "\u{10a0a}",
+    ];
+    let cases = |before: &str, after: &str| {
+        [
+            (
+                format!("\"{before}{after}\""),
+                Ok(format!("\"{before}{after}\"")),
+            ),
+            (
+                format!("\"{before}\\u0021{after}\""),
+                Ok(format!("\"{before}!{after}\"")),
+            ),
+            (
+                format!("\"{before}\\n{after}\""),
+                Ok(format!("\"{before}\\n{after}\"")),
+            ),
+            (format!("\"{before}\"{after}\""), Err(NotJson::Malformed)),
+            (format!("\"{before}\0{after}\""), Err(NotJson::Malformed)),
+            (format!("\"{before}\x1f{after}\""), Err(NotJson::Malformed)),
+            (format!("\"{before}{after}"), Err(NotJson::Malformed)),
+        ]
+    };
+    for filling in harmless {
+        for (before, after) in (0..20).flat_map(|before| (1..20).map(move |after| (before, after)))
+        {
+            for (text, expected) in cases(&filling.repeat(before), &filling.repeat(after)) {
+                let parsed = Json::parse(text.as_bytes()).map(String::from);
+                assert_eq!(parsed, expected, "{text:?}");
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn however_it_is_printed_the_canonical_form_is_one(tree in tree(), one: u64, two: u64) {

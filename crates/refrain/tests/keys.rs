@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use refrain::{
     Key,
     fingerprint::Json,
-    key::{Pointer, Source, Syntax, Template},
+    key::{Pointer, Sender, Source, Syntax, Template},
 };
 
 #[test]
@@ -308,6 +308,33 @@ fn sources_read_back_as_they_are_written() {
     ] {
         assert!(text.parse::<Source>().is_err(), "{text}");
     }
+}
+
+/// The names are in policies: what they stand for must not change.
+#[test]
+fn presets_know_where_each_senders_key_lies() {
+    let cases = [
+        ("stripe", Ok("body:/id")),
+        ("github", Ok("header:x-github-delivery")),
+        ("shopify", Ok("header:x-shopify-event-id")),
+        ("svix", Ok("header:svix-id")),
+        ("standard-webhooks", Ok("header:webhook-id")),
+        (
+            "Stripe",
+            Err("`Stripe` is no preset; there are stripe, github"),
+        ),
+        ("", Err("is no preset")),
+    ];
+    for (name, expected) in cases {
+        let source = format!("preset:{name}").parse::<Source>();
+        let got = source.map(|source| source.to_string());
+        let got = got.map_err(|error| error.to_string());
+        check(name, got.as_deref().map_err(Clone::clone), expected);
+    }
+    let known = cases.iter().filter(|(_, source)| source.is_ok()).count();
+    assert_eq!(Sender::ALL.len(), known);
+    // A plain member and the pointer that names it are one and the same.
+    assert_eq!(Sender::Stripe.source(), "body:/id".parse().unwrap());
 }
 
 proptest! {

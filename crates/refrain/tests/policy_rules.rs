@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use refrain::{
     Guarantee,
+    key::Sender,
     policy::{
-        Address, Class, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply, Statuses,
-        Terms, units,
+        Address, Class, Duplicates, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply,
+        Signature, Statuses, Terms, units,
     },
 };
 
@@ -112,6 +113,9 @@ fn a_class_sets_what_it_says_and_nothing_else() {
         expected.terms.guarantee = guarantee;
         expected.terms.retention = day * retention;
         expected.terms.remember = day * remember;
+        if class == Class::Event {
+            expected.duplicates = Duplicates::Acknowledge;
+        }
         let operation = Operation::new("POST /x").unwrap().with_class(class);
         assert_eq!(operation, expected);
         let policy = Policy::new(vec![operation]).unwrap();
@@ -392,5 +396,66 @@ fn a_probe_is_filled_so_that_nobody_can_ask_for_another_path() {
         "GET /x#{key}",
     ] {
         assert!(text.parse::<Probe>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn webhook_stands_between_policy_and_class() {
+    let text = "[policy]\nwait = \"9s\"\nlease = \"7s\"\nrequired = false\n\
+        [[operation]]\nmatch = \"POST /plain\"\nwebhook = \"stripe\"\n\
+        [[operation]]\nmatch = \"POST /own\"\nwebhook = \"shopify\"\nclass = \"monetary\"\n\
+        key = \"header:X-Id\"\nwait = \"0s\"\n";
+    let policy = File::parse(text, "refrain.toml").unwrap().policy;
+    let plain = policy.find("POST", "/plain").unwrap().operation;
+    assert_eq!(plain.webhook, Some(Sender::Stripe));
+    assert_eq!(plain.class, Some(Class::Event));
+    assert_eq!(plain.key, [Sender::Stripe.source()]);
+    assert_eq!(plain.scope[0].to_string(), "route");
+    assert!(plain.required && plain.duplicates == Duplicates::Acknowledge);
+    assert_eq!(plain.terms.wait, Duration::from_secs(3));
+    assert_eq!(plain.terms.lease, Duration::from_secs(7));
+    assert!(plain.keeps_successes_alone());
+    let own = policy.find("POST", "/own").unwrap().operation;
+    assert_eq!(own.class, Some(Class::Monetary));
+    assert_eq!(own.key[0].to_string(), "header:x-id");
+    assert_eq!(own.terms.guarantee, Guarantee::AtMostOnce);
+    assert_eq!(own.terms.wait, Duration::ZERO);
+    assert_eq!(own.scope.len(), 3);
+    assert!(!own.keeps_successes_alone());
+}
+
+#[test]
+fn a_signature_needs_a_secret_a_guard_and_a_sensible_tolerance() {
+    let good = Signature::new(Sender::Stripe).with_secret("x").unwrap();
+    let many = (0..8).try_fold(good.clone(), |it, n: usize| it.with_secret(&n.to_string()));
+    let cases = [
+        (good.clone(), Class::Event, None),
+        (
+            Signature::new(Sender::Stripe),
+            Class::Event,
+            Some("has 0 secrets"),
+        ),
+        (many.unwrap(), Class::Event, Some("has 9 secrets")),
+        (good.clone(), Class::Read, Some("would not be verified")),
+        (
+            good.clone().with_tolerance(Duration::ZERO),
+            Class::Event,
+            Some("`tolerance` is 0s, out of range"),
+        ),
+        (
+            good.with_tolerance(Duration::from_secs(2 * 86_400)),
+            Class::Event,
+            Some("`tolerance` is 2d, out of range"),
+        ),
+    ];
+    for (signature, class, expected) in cases {
+        let mut operation = Operation::new("POST /x").unwrap().with_class(class);
+        operation.signature = Some(signature);
+        let error = Policy::new(vec![operation]).err().map(|it| it.to_string());
+        match (error, expected) {
+            (None, None) => {}
+            (Some(error), Some(piece)) => assert!(error.contains(piece), "{error}"),
+            (error, expected) => panic!("{error:?}, expected {expected:?}"),
+        }
     }
 }

@@ -32,6 +32,10 @@ pub(super) fn print(
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));
     }
+    for warning in settings.policy.warnings() {
+        let (name, message, help) = (warning.name, warning.message, warning.help);
+        let _ = writeln!(text, "warning: {name}: {message}; {help}");
+    }
     let _ = writeln!(
         text,
         "\ntry it, twice:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"

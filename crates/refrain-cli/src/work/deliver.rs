@@ -195,7 +195,7 @@ fn excerpt(said: &[u8]) -> String {
     }
 }
 
-/// `Retry-After`: seconds, or a date, which counts from the `Date` of the same answer where it has one.
+/// `Retry-After`: seconds, or a date, which counts from the `Date` of the same answer, since clocks differ.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let after = text(header::RETRY_AFTER)?;
@@ -203,8 +203,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
             let date = |text: &str| httpdate::parse_http_date(text).ok();
-            let now = text(header::DATE).and_then(date);
-            let now = now.unwrap_or_else(std::time::SystemTime::now);
+            let now = date(text(header::DATE)?)?;
             date(after)?.duration_since(now).unwrap_or_default()
         }
     };

@@ -24,7 +24,7 @@ use super::{Admin, refusal::Refusal};
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 /// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 16] = [
+const COUNTS: [(Count, &str, &str); 17] = [
     (Count::Granted, "claims_granted", "Claims that were granted"),
     (
         Count::PossibleDuplicate,
@@ -82,6 +82,11 @@ const COUNTS: [(Count, &str, &str); 16] = [
         Count::Unguarded,
         "unguarded",
         "Requests that ran without a claim because the store failed",
+    ),
+    (
+        Count::Unverified,
+        "unverified",
+        "Requests that were not signed as their operation wants it",
     ),
     (
         Count::Mismatch,

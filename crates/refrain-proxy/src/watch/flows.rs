@@ -18,7 +18,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{Active, Client, Watch};
+use super::{Active, Client};
 
 /// How a client takes the body of an answer.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Taking {
     pub(crate) fn note(&self, is_clients_turn: bool) {
         if let Some(since) = &self.since {
             let now = if is_clients_turn {
-                self.active.watch.now()
+                self.active.client.watch.now()
             } else {
                 0
             };
@@ -56,16 +56,14 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     /// `None` where the connection's own time does.
     since: Option<Arc<AtomicU64>>,
-    watch: Arc<Watch>,
     client: Arc<Client>,
 }
 
 impl ClientBody {
-    pub(crate) fn new(incoming: Incoming, watch: &Arc<Watch>, client: &Arc<Client>) -> Self {
+    pub(crate) fn new(incoming: Incoming, client: &Arc<Client>) -> Self {
         Self {
             incoming,
             since: client.flow(),
-            watch: watch.clone(),
             client: client.clone(),
         }
     }
@@ -88,7 +86,9 @@ impl Body for ClientBody {
         let since = self.since();
         match &polled {
             Poll::Ready(_) => since.store(0, Relaxed),
-            Poll::Pending if since.load(Relaxed) == 0 => since.store(self.watch.now(), Relaxed),
+            Poll::Pending if since.load(Relaxed) == 0 => {
+                since.store(self.client.watch.now(), Relaxed);
+            }
             Poll::Pending => {}
         }
         polled
@@ -113,7 +113,6 @@ impl Drop for ClientBody {
 #[derive(Debug)]
 pub(crate) struct WatchedStream {
     pub(crate) stream: TcpStream,
-    pub(crate) watch: Arc<Watch>,
     pub(crate) client: Arc<Client>,
 }
 
@@ -121,7 +120,7 @@ impl WatchedStream {
     fn note_sent(&self, is_taken: bool) {
         let since = &self.client.send_since;
         match (is_taken, since.load(Relaxed)) {
-            (false, 0) => since.store(self.watch.now(), Relaxed),
+            (false, 0) => since.store(self.client.watch.now(), Relaxed),
             (true, 1..) => since.store(0, Relaxed),
             _ => {}
         }
@@ -140,7 +139,9 @@ impl AsyncRead for WatchedStream {
             && self.client.head_since.load(Relaxed) == 0
             && !self.client.is_http2.load(Relaxed)
         {
-            self.client.head_since.store(self.watch.now(), Relaxed);
+            self.client
+                .head_since
+                .store(self.client.watch.now(), Relaxed);
         }
         polled
     }

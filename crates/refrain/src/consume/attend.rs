@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::sleep;
+use tokio::{sync::SemaphorePermit, time::sleep};
 
 use super::{
     Count, DeadReason, Delivery, Message, Task, Ticket, Worked,
@@ -169,11 +169,7 @@ impl Attended {
             Ok(named) => named,
             Err((reason, failure)) => return Some(Round::Dead(*reason, failure.clone())),
         };
-        let permit = tokio::select! {
-            biased;
-            () = shared.stopping() => return None,
-            permit = self.extended(shared.running.acquire()) => permit.ok()?,
-        };
+        let permit = self.permit().await?;
         let id = named.id(shared);
         let known = shared.attempts.get(id);
         let working = async {
@@ -191,6 +187,22 @@ impl Attended {
         let round = self.extended(working).await;
         drop(permit);
         Some(round)
+    }
+
+    /// Leave to run; `None` where the consumer stops before there is any.
+    async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        let shared = &self.shared;
+        if shared.is_stopping() {
+            return None;
+        }
+        if let Ok(permit) = shared.running.try_acquire() {
+            return Some(permit);
+        }
+        tokio::select! {
+            biased;
+            () = shared.stopping() => None,
+            permit = self.extended(shared.running.acquire()) => permit.ok(),
+        }
     }
 
     /// A store that forgets with its process does not count takeovers: the broker's count is all there is.
@@ -219,7 +231,10 @@ impl Attended {
     async fn before(&self, named: &Named, known: &Known, id: RecordId) -> Option<Round> {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let (sequence, place) = (settings.sequence.as_ref()?, named.place.as_ref()?);
-        match place.before(shared.engine.store()).await {
+        match place
+            .before(shared.engine.store(), &named.ids(shared))
+            .await
+        {
             Err(error) => Some(self.unavailable(&error, known, id)),
             Ok(Before::Handled) => None,
             Ok(Before::InFlight) => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     Message,
-    key::{digest_key, media_type, one_header, readable},
+    key::{digest_key, media_type, one_header_of, readable},
 };
 use crate::{Key, Result, fingerprint::Content, key::Pointer};
 
@@ -29,8 +29,11 @@ pub(super) fn find(message: &Message, content: &Content<'_>) -> Result<Option<Ke
             _ => None,
         });
     }
+    if message.headers.is_empty() {
+        return Ok(None);
+    }
     for prefix in PREFIXES {
-        let attribute = |name| one_header(message, &format!("{prefix}{name}"));
+        let attribute = |name| one_header_of(message, [prefix, name]);
         if let (Some(source), Some(id)) = (attribute("source")?, attribute("id")?) {
             return Ok(event_key(source, id));
         }

@@ -2,36 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Semaphore, watch},
-    task::JoinSet,
-    time::{sleep, sleep_until, timeout},
-};
+use tokio::sync::{Semaphore, watch};
 
 use super::{
-    Backoff, Broker, Count, Delivery, Failure, Guarantees, Job, KeySource, Publisher, Sequence,
-    Tally, Worker,
+    Backoff, Broker, Failure, Guarantees, Job, KeySource, Publisher, Sequence, Tally, Worker,
     attempts::Attempts,
-    attend::Attended,
     key::invalid,
-    lanes::Lanes,
+    pull::Consuming,
     shared::{Pause, Settings, Shared},
     work::Handled,
 };
 use crate::{
-    Engine, Error, Guarantee, Outcome, Result, Scope, Terms, engine::Probe, fingerprint::Part,
-    policy::units::Span, receipts::Witness,
+    Engine, Error, ErrorKind, Guarantee, Outcome, Result, Scope, Terms, engine::Probe,
+    fingerprint::Part, policy::units::Span, receipts::Witness, store::Store,
 };
 
 /// The most messages that one consumer handles at once.
 pub const IN_FLIGHT_MAX: usize = 10_000;
-/// How long a pull waits for the first message, and so how long a stop may take to be noticed.
-const PULL_WAIT: Duration = Duration::from_secs(1);
-/// How much longer a pull is given that does not keep to its time when the consumer stops.
-const PULL_GRACE: Duration = Duration::from_secs(1);
-/// Where the broker orders, that many times as many may wait for their turn as may be handled at once,
-/// so that a group that stands still leaves room for others.
-const WAITING_PER_RUNNING: usize = 8;
 const NAME_BYTES_MAX: usize = 255;
 
 /// Handles the messages of a queue, each once.
@@ -86,6 +73,7 @@ impl Consumer {
             probe: None,
             receipts: None,
             dead_letter: None,
+            accepts_lossy_claims: false,
             in_flight_max: 64,
             drain: Duration::from_secs(30),
         };
@@ -184,6 +172,13 @@ impl Consumer {
         self
     }
 
+    /// Runs at-most-once also on a store that may lose claims. It is refused otherwise.
+    #[must_use]
+    pub fn with_lossy_claims_accepted(mut self) -> Self {
+        self.settings.accepts_lossy_claims = true;
+        self
+    }
+
     /// How long running handlers are waited for when the consumer stops; 30 seconds if nothing is said.
     #[must_use]
     pub fn with_drain(mut self, drain: Duration) -> Self {
@@ -215,7 +210,9 @@ impl Consumer {
     /// What still runs then is left: not acknowledged, and in doubt or up for takeover.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) before anything is pulled where the settings do not fit together.
+    /// Before anything is pulled: [`ErrorKind::Invalid`] where the settings do not fit together, or where the broker may
+    /// deliver again what retention and remember have forgotten; [`ErrorKind::Unsupported`] where the store may lose claims
+    /// and the terms are at-most-once.
     /// Later only for an error of the broker that waiting does not mend.
     ///
     /// # Cancellation
@@ -246,7 +243,9 @@ impl Consumer {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Arc<Tally>> {
         let guarantees = self.broker.guarantees();
-        self.check(&guarantees)?;
+        self.check()?;
+        self.check_store()?;
+        self.check_age(&guarantees)?;
         let (stop, is_stopping) = watch::channel(false);
         let in_flight_max = self.settings.in_flight_max;
         let shared = Arc::new(Shared {
@@ -262,19 +261,15 @@ impl Consumer {
             running: Semaphore::new(in_flight_max),
             is_stopping,
         });
-        let mut running = Consuming {
-            held_max: held_max(&shared),
-            shared,
-            lanes: Lanes::default(),
-            tasks: JoinSet::new(),
-        };
-        let pulled = running.pull_until(shutdown, &stop).await;
-        running.drain().await;
-        pulled.map(|()| running.shared.tally.clone())
+        let tally = shared.tally.clone();
+        let mut consuming = Consuming::new(shared);
+        let pulled = consuming.pull_until(shutdown, &stop).await;
+        consuming.drain().await;
+        pulled.map(|()| tally)
     }
 
-    /// Whether the settings fit together, and fit the broker.
-    fn check(&self, guarantees: &Guarantees) -> Result<()> {
+    /// Whether the settings fit together.
+    fn check(&self) -> Result<()> {
         let settings = &self.settings;
         let name = &settings.name;
         let is_plain = !name.chars().any(char::is_control);
@@ -288,10 +283,27 @@ impl Consumer {
                 "consumer {name}: there is no source of keys; name one, such as `id`"
             )));
         }
-        let known = settings
-            .terms
-            .retention
-            .saturating_add(settings.terms.remember);
+        Ok(())
+    }
+
+    /// A store that may lose claims would let what has run under at-most-once run again.
+    fn check_store(&self) -> Result<()> {
+        let is_strict = self.settings.terms.guarantee == Guarantee::AtMostOnce;
+        let is_lossy = self.engine.store().guarantees().lossy_failover;
+        if !is_strict || !is_lossy || self.settings.accepts_lossy_claims {
+            return Ok(());
+        }
+        let name = &self.settings.name;
+        let message = format!(
+            "consumer {name} is at-most-once, and the store may lose claims that it has granted; make the store keep what it acknowledged, choose at-least-once, or accept it"
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// A key that is forgotten before the last redelivery lets that one run again.
+    fn check_age(&self, guarantees: &Guarantees) -> Result<()> {
+        let (name, terms) = (&self.settings.name, &self.settings.terms);
+        let known = terms.retention.saturating_add(terms.remember);
         match guarantees.age_max {
             Some(age_max) if age_max > known => Err(invalid(format!(
                 "consumer {name}: the broker may deliver a message again after {}, but its key is known for {} only (retention and remember together); keep it longer",
@@ -300,141 +312,9 @@ impl Consumer {
             ))),
             Some(_) => Ok(()),
             None => {
-                tracing::info!(consumer = &**name, known = %Span(known), "the broker does not tell how late it may deliver again: what comes later than its key is known runs again");
+                tracing::warn!(consumer = &**name, known = %Span(known), "the broker does not tell how late it may deliver again: what comes after its key is forgotten runs again");
                 Ok(())
             }
         }
-    }
-}
-
-fn held_max(shared: &Shared) -> usize {
-    match shared.guarantees.is_ordered {
-        true => shared.settings.in_flight_max * WAITING_PER_RUNNING,
-        false => shared.settings.in_flight_max,
-    }
-}
-
-/// A consumer that runs.
-struct Consuming {
-    shared: Arc<Shared>,
-    /// How many deliveries are held at once.
-    held_max: usize,
-    lanes: Lanes,
-    /// One task for each delivery that is held.
-    tasks: JoinSet<()>,
-}
-
-impl Consuming {
-    /// Pulls until it is to stop, and says so to everybody.
-    async fn pull_until(
-        &mut self,
-        shutdown: impl Future<Output = ()>,
-        stop: &watch::Sender<bool>,
-    ) -> Result<()> {
-        let stopping = async {
-            shutdown.await;
-            stop.send_replace(true);
-            // Who pulls sees it.
-            std::future::pending::<()>().await;
-        };
-        let pulled = tokio::select! {
-            pulled = self.pull() => pulled,
-            () = stopping => Ok(()),
-        };
-        stop.send_replace(true);
-        pulled
-    }
-
-    async fn pull(&mut self) -> Result<()> {
-        let mut failures = 0;
-        while !self.shared.is_stopping() {
-            self.make_room().await;
-            let Some(pulled) = self.pull_once().await else {
-                return Ok(());
-            };
-            match pulled {
-                Ok(deliveries) => {
-                    failures = 0;
-                    deliveries.into_iter().for_each(|it| self.take(it));
-                }
-                Err(error) if error.is_retryable() => {
-                    failures += 1;
-                    self.wait_for_broker(&error, failures).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until there is room for one more, and until the store is worth asking again.
-    async fn make_room(&mut self) {
-        while self.tasks.try_join_next().is_some() {}
-        let stopping = self.shared.clone();
-        if let Some(until) = self.shared.pause.until() {
-            tokio::select! {
-                () = stopping.stopping() => return,
-                () = sleep_until(until) => {}
-            }
-        }
-        while self.tasks.len() >= self.held_max {
-            tokio::select! {
-                () = stopping.stopping() => return,
-                _ = self.tasks.join_next() => {}
-            }
-        }
-    }
-
-    /// One pull; `None` where the consumer stops. A pull that is under way then is waited for,
-    /// since what it has fetched would come again only when the broker's patience ends.
-    async fn pull_once(&self) -> Option<Result<Vec<Delivery>>> {
-        if self.shared.is_stopping() {
-            return None;
-        }
-        let room = match self.shared.pause.is_on() {
-            // One is enough to find out whether the store is back.
-            true => 1,
-            false => self.held_max - self.tasks.len(),
-        };
-        let mut pulling = self.shared.broker.pull(room, PULL_WAIT);
-        tokio::select! {
-            pulled = &mut pulling => Some(pulled),
-            () = self.shared.stopping() => timeout(PULL_WAIT + PULL_GRACE, pulling).await.ok(),
-        }
-    }
-
-    async fn wait_for_broker(&self, error: &Error, failures: u32) {
-        let shared = &self.shared;
-        tracing::warn!(consumer = &*shared.settings.name, %error, "nothing can be pulled");
-        tokio::select! {
-            () = shared.stopping() => {}
-            () = sleep(shared.settings.backoff.pause(failures)) => {}
-        }
-    }
-
-    /// Hands a delivery to a task of its own. Its place in its group is taken here, in the order of delivery.
-    fn take(&mut self, delivery: Delivery) {
-        let group = delivery.message.group.as_deref();
-        let group = group.filter(|_| self.shared.guarantees.is_ordered);
-        let turn = group.map(|group| self.lanes.enter(group));
-        let attended = Attended::new(self.shared.clone(), delivery);
-        self.tasks.spawn(attended.attend(turn));
-    }
-
-    /// Waits for what runs, as long as there is time; then leaves it.
-    async fn drain(&mut self) {
-        let draining = async { while self.tasks.join_next().await.is_some() {} };
-        if timeout(self.shared.settings.drain, draining).await.is_ok() {
-            return;
-        }
-        let left = self.tasks.len();
-        let shared = &self.shared;
-        tracing::warn!(
-            consumer = &*shared.settings.name,
-            left,
-            "messages are still being handled when the time to drain is over: they are left"
-        );
-        shared.tally.add(Count::Left, left as u64);
-        self.tasks.shutdown().await;
     }
 }

@@ -6,7 +6,7 @@ use super::{Message, cloudevents};
 use crate::{
     Error, ErrorKind, Key, Result,
     fingerprint::{Content, Json, NotJson},
-    key::{Preset, Source},
+    key::{Sender, Source},
 };
 
 /// Where a message's key comes from.
@@ -31,8 +31,8 @@ pub enum KeySource {
     Position,
     /// `header:NAME`, `body:/pointer` or `natural:{/member}-{/member}`.
     Field(Source),
-    /// `stripe`, `github`, `shopify`, `svix` or `standard-webhooks`.
-    Preset(Preset),
+    /// `preset:NAME`, where the sender of that name puts it.
+    Preset(Sender),
 }
 
 impl KeySource {
@@ -49,12 +49,24 @@ impl KeySource {
                 .as_ref()
                 .and_then(|position| text_key(&format!("position:{position}")))),
             Self::Field(source) => find_field(source, message, content),
-            Self::Preset(preset) => preset
-                .sources()
+            Self::Preset(sender) => sender_sources(*sender)
                 .iter()
                 .find_map(|source| find_field(source, message, content).transpose())
                 .transpose(),
         }
+    }
+}
+
+/// Where a sender's events have their names, as they come over a queue: the first that is present counts.
+fn sender_sources(sender: Sender) -> Vec<Source> {
+    let header = |name: &str| Source::Header(name.into());
+    match sender {
+        // Several subscriptions share the id of an event, and all but one would be lost.
+        Sender::Shopify => vec![header("x-shopify-webhook-id"), header("shopify-webhook-id")],
+        Sender::Svix | Sender::StandardWebhooks => {
+            vec![header("webhook-id"), header("svix-id")]
+        }
+        other => vec![other.source()],
     }
 }
 
@@ -137,13 +149,24 @@ fn find_field(source: &Source, message: &Message, content: &Content<'_>) -> Resu
 
 /// The value of a header that must not stand twice: readers would not agree which one counts.
 pub(super) fn one_header<'m>(message: &'m Message, name: &str) -> Result<Option<&'m [u8]>> {
-    let is_named = |(field, _): &&(String, _)| field.eq_ignore_ascii_case(name);
+    one_header_of(message, ["", name])
+}
+
+/// The same, for a name in two pieces.
+pub(super) fn one_header_of<'m>(message: &'m Message, name: [&str; 2]) -> Result<Option<&'m [u8]>> {
+    let is_named = |(field, _): &&(String, _)| {
+        let pieces = field.split_at_checked(name[0].len());
+        pieces.is_some_and(|(start, end)| {
+            start.eq_ignore_ascii_case(name[0]) && end.eq_ignore_ascii_case(name[1])
+        })
+    };
     let mut values = message.headers.iter().filter(is_named);
     let first = values.next();
     match values.next() {
         None => Ok(first.map(|(_, value)| &value[..])),
         Some(_) => Err(invalid(format!(
-            "the header {name} stands twice; send it once"
+            "the header {} stands twice; send it once",
+            name.concat()
         ))),
     }
 }
@@ -176,8 +199,8 @@ impl FromStr for KeySource {
             "position" => return Ok(Self::Position),
             _ => {}
         }
-        if let Ok(preset) = text.parse() {
-            return Ok(Self::Preset(preset));
+        if let Some(name) = text.strip_prefix("preset:") {
+            return name.parse().map(Self::Preset);
         }
         match text.parse() {
             Ok(Source::Derive) => {}
@@ -187,7 +210,7 @@ impl FromStr for KeySource {
             Err(_) => {}
         }
         Err(invalid(format!(
-            "`{text}` is no source of a message's key; write id, cloudevents, position, header:NAME, body:/pointer, natural:{{/member}}-{{/member}}, stripe, github, shopify, svix or standard-webhooks"
+            "`{text}` is no source of a message's key; write id, cloudevents, position, header:NAME, body:/pointer, natural:{{/member}}-{{/member}} or preset:NAME"
         )))
     }
 }
@@ -199,7 +222,7 @@ impl fmt::Display for KeySource {
             Self::CloudEvents => f.write_str("cloudevents"),
             Self::Position => f.write_str("position"),
             Self::Field(source) => source.fmt(f),
-            Self::Preset(preset) => preset.fmt(f),
+            Self::Preset(sender) => write!(f, "preset:{sender}"),
         }
     }
 }

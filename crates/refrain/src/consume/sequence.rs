@@ -11,8 +11,7 @@ use super::{
 use crate::{
     Key, RecordId, Result, Scope,
     key::{Pointer, Source},
-    record::State,
-    store::{AnyStore, Store},
+    store::{AnyStore, StateName, Store},
 };
 
 /// Accepts the events of one aggregate once and in order: each names its aggregate and its number in it.
@@ -210,25 +209,36 @@ impl Field {
 impl Place {
     /// What is known of the event before this one, be it that it was let through again.
     ///
+    /// An event that was handled itself, under one of its own records, waits for nobody: it is a duplicate,
+    /// and its predecessor may be forgotten by now.
+    ///
     /// # Errors
     /// When the store cannot answer.
-    pub(super) async fn before(&self, store: &AnyStore) -> Result<Before> {
+    pub(super) async fn before(&self, store: &AnyStore, own: &[RecordId]) -> Result<Before> {
         let Some(key) = &self.before else {
             return Ok(Before::Handled);
         };
         for redrive in 0..=REDRIVES_MAX {
             let scope = redriven(&self.scope, redrive);
             let id = RecordId::derive(store.secret(), &scope, key);
-            let found = store.read(id).await?;
-            match found.map(|reading| reading.record.state) {
-                Some(State::Completed { .. } | State::Tombstone { .. }) => {
-                    return Ok(Before::Handled);
-                }
-                Some(State::InFlight { .. }) => return Ok(Before::InFlight),
-                Some(State::Indeterminate { .. }) => {}
-                None => return Ok(Before::Missing),
+            match state_of(store, id).await? {
+                Some(StateName::Completed | StateName::Tombstone) => return Ok(Before::Handled),
+                Some(StateName::InFlight) => return Ok(Before::InFlight),
+                Some(StateName::Indeterminate) => {}
+                None => break,
+            }
+        }
+        for id in own {
+            let state = state_of(store, *id).await?;
+            if matches!(state, Some(StateName::Completed | StateName::Tombstone)) {
+                return Ok(Before::Handled);
             }
         }
         Ok(Before::Missing)
     }
+}
+
+async fn state_of(store: &AnyStore, id: RecordId) -> Result<Option<StateName>> {
+    let found = store.read(id).await?;
+    Ok(found.map(|reading| reading.record.state.name()))
 }

@@ -31,6 +31,7 @@ pub(super) struct Settings {
     pub(super) receipts: Option<Arc<Witness>>,
     /// Where dead letters go, and who takes them there.
     pub(super) dead_letter: Option<(Arc<dyn Publisher>, String)>,
+    pub(super) accepts_lossy_claims: bool,
     pub(super) in_flight_max: usize,
     pub(super) drain: Duration,
 }
@@ -85,7 +86,7 @@ impl Pause {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         // What fails together counts once.
-        if until.is_some_and(|until| until > now) {
+        if self.is_on() && until.is_some_and(|until| until > now) {
             return;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;

@@ -27,7 +27,8 @@ pub(super) struct Asking<'a> {
     engine: &'a Engine,
     intent: &'a Intent,
     claim: Claim,
-    deadline: Instant,
+    /// When it began to ask.
+    since: Instant,
     /// Whether the answer of one in flight is wanted as it comes.
     follows: bool,
 }
@@ -75,9 +76,14 @@ impl<'a> Asking<'a> {
             engine,
             intent,
             claim,
-            deadline: tokio::time::Instant::now() + terms.wait.min(WAIT_MAX),
+            since: tokio::time::Instant::now(),
             follows,
         }
+    }
+
+    /// When the time to wait is over.
+    fn deadline(&self) -> Instant {
+        self.since + self.intent.terms.wait.min(WAIT_MAX)
     }
 
     pub(super) async fn ask(&self) -> Result<Turn> {
@@ -116,14 +122,13 @@ impl<'a> Asking<'a> {
 
     /// The turn that is had without waiting, on a store that answers at once; `None` where it takes [`ask`](Self::ask).
     pub(super) fn ask_now(&self) -> Option<Result<Turn>> {
-        let asked = tokio::time::Instant::now();
         let verdict = match self.inner().store.claim_now(&self.claim)? {
             Ok(verdict) => verdict,
             Err(error) => return Some(Err(error)),
         };
         match verdict {
             Verdict::InFlight { .. } | Verdict::Indeterminate(_) => None,
-            verdict => Some(Ok(self.turn(verdict, asked))),
+            verdict => Some(Ok(self.turn(verdict, self.since))),
         }
     }
 
@@ -172,12 +177,12 @@ impl<'a> Asking<'a> {
         {
             return Waited::Turn(Turn::Live(live));
         }
-        if tokio::time::Instant::now() >= self.deadline {
+        if tokio::time::Instant::now() >= self.deadline() {
             return Waited::TimeIsUp;
         }
         if let Some(flight) = flight {
             let _waiting = self.inner().tally.waiting();
-            return match timeout_at(self.deadline, flight.news(self.follows)).await {
+            return match timeout_at(self.deadline(), flight.news(self.follows)).await {
                 Err(_) => Waited::TimeIsUp,
                 Ok(News::Live(live)) => Waited::Turn(Turn::Live(live)),
                 Ok(News::Ended(Ended::Completed(outcome))) => {
@@ -195,7 +200,7 @@ impl<'a> Asking<'a> {
         let watch = polling.watch.take().or_else(|| store.watch(self.claim.id));
         polling.watch = watch;
         let napping = polling.nap(lease_left.max(POLL_FIRST));
-        let _ = timeout_at(self.deadline, napping).await;
+        let _ = timeout_at(self.deadline(), napping).await;
         Waited::AskAgain
     }
 

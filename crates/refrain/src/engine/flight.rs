@@ -222,16 +222,21 @@ impl Flights {
                 entry.take();
             }
         });
-        let (waiting, probed) = {
+        let (waiting, told, probed) = {
             let mut end = flight.end();
-            let ended = end.ended.get_or_insert_with(|| ended.clone());
+            let waiting = std::mem::take(&mut end.waiting);
+            // Who waits now has learnt of no end before.
+            let told = (!waiting.is_empty()).then(|| ended.clone());
+            let ended = end.ended.get_or_insert(ended);
             let is_known = !matches!(ended, Ended::Unknown);
             end.live = None;
             let probed = end.probed.take().filter(|_| !is_known);
-            (std::mem::take(&mut end.waiting), probed)
+            (waiting, told, probed)
         };
-        for waiting in waiting {
-            let _ = waiting.sender.send(News::Ended(ended.clone()));
+        if let Some(ended) = told {
+            for waiting in waiting {
+                let _ = waiting.sender.send(News::Ended(ended.clone()));
+            }
         }
         probed
     }

@@ -181,20 +181,41 @@ impl Running {
     ///
     /// # Cancellation
     /// Dropped, the outcome may be stored or not; if not, the record becomes indeterminate.
-    pub async fn complete(mut self, outcome: Outcome) -> Result<Settled> {
+    pub async fn complete(self, outcome: Outcome) -> Result<Settled> {
         let outcome = outcome.sealed(self.id());
+        match self.complete_now(&outcome) {
+            Ok(settled) => settled,
+            Err(running) => Box::pin(running.complete_soon(outcome)).await,
+        }
+    }
+
+    /// As [`complete`](Self::complete), with a sealed outcome, on a store that answers at once.
+    /// On any other store nothing has happened, and it is still running.
+    pub(crate) fn complete_now(self, outcome: &Outcome) -> Result<Result<Settled>, Self> {
         let flight = &self.hold.flight;
-        let end = || Settlement::Complete {
-            outcome: outcome.clone(),
-            retention: flight.terms.retention,
-            remember: flight.terms.remember,
+        let end = || {
+            flight.start_ending();
+            self.hold.completion(outcome)
         };
-        flight.start_ending();
         let store = &self.hold.inner.store;
-        let settled = match store.settle_now(flight.id, flight.fence, end) {
-            Some(settled) => self.hold.noted(settled, true),
-            None => Box::pin(self.hold.settle(end())).await,
-        };
+        match store.settle_now(flight.id, flight.fence, end) {
+            Some(settled) => {
+                let settled = self.hold.noted(settled, true);
+                Ok(self.completed(settled, outcome))
+            }
+            None => Err(self),
+        }
+    }
+
+    async fn complete_soon(self, outcome: Outcome) -> Result<Settled> {
+        self.hold.flight.start_ending();
+        let end = self.hold.completion(&outcome);
+        let settled = self.hold.settle(end).await;
+        self.completed(settled, &outcome)
+    }
+
+    fn completed(mut self, settled: Result<Settled>, outcome: &Outcome) -> Result<Settled> {
+        let end = || self.hold.completion(outcome);
         let ended = Ended::Completed(outcome.clone());
         let settled = self.hold.conclude(settled, end, ended);
         self.state = RunState::Settled;
@@ -251,6 +272,14 @@ impl Drop for Running {
 }
 
 impl Hold {
+    fn completion(&self, outcome: &Outcome) -> Settlement {
+        Settlement::Complete {
+            outcome: outcome.clone(),
+            retention: self.flight.terms.retention,
+            remember: self.flight.terms.remember,
+        }
+    }
+
     async fn settle(&self, end: Settlement) -> Result<Settled> {
         let is_outcome = matches!(end, Settlement::Complete { .. });
         let (id, fence) = (self.flight.id, self.flight.fence);

@@ -61,9 +61,11 @@ pub enum Count {
     LeaseLost,
     /// Requests that ran without a claim because the policy says so when the store fails.
     Unguarded,
+    /// Requests that were not signed as their operation wants it, those that are only observed too.
+    Unverified,
 }
 
-const COUNTS: usize = Count::Unguarded as usize + 1;
+const COUNTS: usize = Count::Unverified as usize + 1;
 
 /// What happened so far, in numbers.
 #[derive(Debug, Default)]

@@ -71,6 +71,21 @@ impl<B> Body<B> {
         Self::of(Some(bytes), trailers.map_or(Rest::Nothing, Rest::Trailers))
     }
 
+    /// All of it and its trailers, where it lies in memory.
+    pub(super) fn whole(&self) -> Option<(&[u8], Option<&HeaderMap>)> {
+        let trailers = match &self.rest {
+            Rest::Nothing => None,
+            Rest::Trailers(trailers) => Some(&**trailers),
+            Rest::Through(_) | Rest::Live(_) => return None,
+        };
+        Some((self.front.as_deref().unwrap_or_default(), trailers))
+    }
+
+    /// Puts the same bytes from another place in front.
+    pub(super) fn refill(&mut self, front: Bytes) {
+        self.front = Some(front).filter(|front| !front.is_empty());
+    }
+
     fn of(front: Option<Bytes>, rest: Rest<B>) -> Self {
         Self {
             front: front.filter(|front| !front.is_empty()),

@@ -1,14 +1,14 @@
 //! From a response to an outcome: takes the body up to its cap, and keeps what may be replayed.
 
-use std::pin::pin;
+use std::{future::poll_fn, pin::Pin};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, header, response};
+use http::{HeaderMap, HeaderName, Response, StatusCode, header, response};
 use http_body::Body as HttpBody;
-use http_body_util::BodyExt;
 
 use super::body::{Body, BodyError};
 use crate::{
+    RecordId,
     outcome::{Outcome, Packer},
     policy::Operation,
 };
@@ -32,27 +32,35 @@ impl<B> Read<B> {
 }
 
 /// Reads a body into memory, up to `bytes_max`.
-pub(super) async fn read<B>(body: B, bytes_max: usize) -> Result<Read<B>, BodyError>
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn holds its arguments twice"
+)]
+pub(super) fn read<B>(
+    mut body: B,
+    bytes_max: usize,
+) -> impl Future<Output = Result<Read<B>, BodyError>>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BodyError>,
 {
-    if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > bytes_max {
-        return Ok(Read::Over(Bytes::new(), body));
-    }
-    let mut body = body;
-    let mut gathered = Gathered::default();
-    let mut trailers = None;
-    while let Some(frame) = pin!(&mut body).frame().await {
-        match frame.map_err(Into::into)?.into_data() {
-            Ok(data) => gathered.push(data),
-            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new),
+    async move {
+        if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > bytes_max {
+            return Ok(Read::Over(Bytes::new(), body));
         }
-        if gathered.len() > bytes_max {
-            return Ok(Read::Over(gathered.into_bytes(), body));
+        let mut gathered = Gathered::default();
+        let mut trailers = None;
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            match frame.map_err(Into::into)?.into_data() {
+                Ok(data) => gathered.push(data),
+                Err(frame) => trailers = frame.into_trailers().ok().map(Box::new),
+            }
+            if gathered.len() > bytes_max {
+                return Ok(Read::Over(gathered.into_bytes(), body));
+            }
         }
+        Ok(Read::Whole(gathered.into_bytes(), trailers))
     }
-    Ok(Read::Whole(gathered.into_bytes(), trailers))
 }
 
 /// Chunks of a body. A body of one chunk, as most are, is not copied.
@@ -95,41 +103,65 @@ pub(super) fn outcome(
     body: Option<&[u8]>,
     trailers: Option<&HeaderMap>,
 ) -> Outcome {
+    let head = Head {
+        status: head.status,
+        headers: &head.headers,
+    };
     let replayed = |name: &HeaderName| operation.replays_header(name.as_str());
-    pack(head, body, trailers, replayed)
+    head.pack(body, replayed).finish(fields(trailers))
+}
+
+/// The outcome of a response that was read, sealed for its record.
+pub(super) fn sealed<B>(
+    operation: &Operation,
+    response: &Response<Body<B>>,
+    record: RecordId,
+) -> Outcome {
+    let (body, trailers) = response.body().whole().unzip();
+    let trailers = trailers.flatten();
+    let replayed = |name: &HeaderName| operation.replays_header(name.as_str());
+    let packer = Head::of(response).pack(body, replayed);
+    packer.finish_for(Some(record), fields(trailers))
 }
 
 /// The answer that those get who waited for one that was refused: all but what belongs to one connection or caller.
-pub(super) fn answer(
-    head: &response::Parts,
-    body: &Bytes,
-    trailers: Option<&HeaderMap>,
-) -> Outcome {
-    pack(head, Some(body), trailers, |name| !is_own(name))
+/// `None` where it was not read to its end.
+pub(super) fn answer<B>(response: &Response<Body<B>>) -> Option<Outcome> {
+    let (body, trailers) = response.body().whole()?;
+    let packer = Head::of(response).pack(Some(body), |name| !is_own(name));
+    Some(packer.finish(fields(trailers)))
 }
 
-fn pack(
-    head: &response::Parts,
-    body: Option<&[u8]>,
-    trailers: Option<&HeaderMap>,
-    keeps: impl Fn(&HeaderName) -> bool,
-) -> Outcome {
-    let headers = head
-        .headers
-        .iter()
-        .filter(|(name, _)| keeps(name))
-        .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let room = body.map_or(0, <[u8]>::len);
-    let mut packer = Packer::with_room(head.status.as_u16(), headers, room);
-    match body {
-        Some(body) => packer.push(body),
-        None => packer.drop_body(),
+/// What comes before a body.
+struct Head<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> Head<'a> {
+    fn of<B>(response: &'a Response<B>) -> Self {
+        Self {
+            status: response.status(),
+            headers: response.headers(),
+        }
     }
-    let trailers = trailers
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    packer.finish(trailers)
+
+    fn pack(&self, body: Option<&[u8]>, keeps: impl Fn(&HeaderName) -> bool) -> Packer {
+        let headers = self.headers.iter().filter(|(name, _)| keeps(name));
+        let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let room = body.map_or(0, <[u8]>::len);
+        let mut packer = Packer::with_room(self.status.as_u16(), headers, room);
+        match body {
+            Some(body) => packer.push(body),
+            None => packer.drop_body(),
+        }
+        packer
+    }
+}
+
+fn fields(headers: Option<&HeaderMap>) -> impl Iterator<Item = (&str, &[u8])> {
+    let fields = headers.into_iter().flatten();
+    fields.map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
 /// Headers of one connection or one caller.

@@ -71,6 +71,10 @@ decisions! {
     StoreUnavailable = "store-unavailable",
     /// The request's body was over the cap.
     RequestTooLarge = "request-too-large",
+    /// It was not signed as it should be; nothing ran.
+    SignatureInvalid = "signature-invalid",
+    /// A duplicate of what is done was told so, without its outcome.
+    Acknowledged = "acknowledged",
     /// It had no key, and none is required: it passed unguarded.
     Passed = "passed",
     /// The store did not answer, and the policy lets it pass unguarded.
@@ -97,6 +101,7 @@ impl From<Code> for Decision {
             Code::KeyExpired => Self::KeyExpired,
             Code::StoreUnavailable => Self::StoreUnavailable,
             Code::RequestTooLarge => Self::RequestTooLarge,
+            Code::SignatureInvalid => Self::SignatureInvalid,
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{
     extract::{self, HeadKey},
     layer::Shared,
     run,
-    service::{Answer, Carried, Guarded, Guarding, intent},
+    service::{Answer, Carried, Guarded, Guarding, intent, verified},
     watch::Watch,
 };
 use crate::{
@@ -63,7 +63,7 @@ impl<S> Guarding<S> {
         let request = Request::from_parts(head, Body::watched(body, watch));
         let response = self.inner.call(request).await?;
         let (mut head, body) = response.into_parts();
-        let ending = run::ending(&operation, &mut head);
+        let ending = run::ending(&operation, head.status, &mut head.headers);
         let _ = ended.send((ending, head.status.as_u16()));
         Ok(Response::from_parts(head, Body::through(body)))
     }
@@ -111,6 +111,9 @@ impl Sight {
     /// Records of an observed operation are kept apart: they have no bodies, and must not answer anybody later.
     fn intent(&self, body: &Bytes) -> Result<Option<Intent>, Error> {
         let operation = &self.found.operation;
+        if verified(&self.shared, operation, &self.head.headers, body).is_err() {
+            return Ok(None);
+        }
         let content = extract::content(&self.head, body);
         let key = extract::find_key(&operation.key, operation.syntax, &self.head, &content)?;
         let Some(key) = key else { return Ok(None) };

@@ -36,11 +36,13 @@ pub enum Code {
     StoreUnavailable,
     /// The request's body is over the cap.
     RequestTooLarge,
+    /// The request is not signed as it should be.
+    SignatureInvalid,
 }
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::InFlight,
         Self::KeyReused,
         Self::KeyMissing,
@@ -52,6 +54,7 @@ impl Code {
         Self::CredentialChanged,
         Self::StoreUnavailable,
         Self::RequestTooLarge,
+        Self::SignatureInvalid,
     ];
 
     /// A problem of this kind as an answer, for services that stand beside the layer.
@@ -78,6 +81,7 @@ impl Code {
             Self::CredentialChanged => "credential-changed",
             Self::StoreUnavailable => "store-unavailable",
             Self::RequestTooLarge => "request-too-large",
+            Self::SignatureInvalid => "signature-invalid",
         }
     }
 
@@ -101,6 +105,7 @@ impl Code {
             Self::CredentialChanged => page!("credential-changed"),
             Self::StoreUnavailable => page!("store-unavailable"),
             Self::RequestTooLarge => page!("request-too-large"),
+            Self::SignatureInvalid => page!("signature-invalid"),
         }
     }
 
@@ -117,6 +122,7 @@ impl Code {
             Self::CredentialChanged => "This key was used with another credential",
             Self::StoreUnavailable => "What happened under this key cannot be looked up",
             Self::RequestTooLarge => "The request body is too large",
+            Self::SignatureInvalid => "The request is not signed as it should be",
         }
     }
 
@@ -131,6 +137,7 @@ impl Code {
             Self::KeyExpired => StatusCode::GONE,
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::SignatureInvalid => StatusCode::UNAUTHORIZED,
         }
     }
 
@@ -147,7 +154,8 @@ impl Code {
             Self::OutcomeUnknown
             | Self::BodyNotKept
             | Self::KeyExpired
-            | Self::CredentialChanged => "ask",
+            | Self::CredentialChanged
+            | Self::SignatureInvalid => "ask",
         }
     }
 }
@@ -202,9 +210,8 @@ impl Problem {
     }
 
     /// The answer for those who wait for the same one.
-    pub(super) fn outcome(&self, base: &str) -> Outcome {
-        let (head, _) = self.response::<()>(base).into_parts();
-        capture::answer(&head, &self.json(&self.page(base)), None)
+    pub(super) fn outcome(&self, base: &str) -> Option<Outcome> {
+        capture::answer(&self.response::<()>(base))
     }
 
     fn page(&self, base: &str) -> String {

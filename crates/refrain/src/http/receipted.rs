@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, Request, StatusCode, response};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::{
     Code, Decision, Failure, REFRAIN_FENCE, REFRAIN_RECORD,
-    capture::Read,
+    body::Body,
     problem::Problem,
     reply,
     run::{self, Called, Ran, Run, ran_as},
@@ -26,7 +26,9 @@ use crate::{
 /// Tells the operation what to write into its receipt; without `running`, takes off what a client made up.
 pub(super) fn tell<B>(request: &mut Request<B>, running: Option<&Running>) {
     let headers = request.headers_mut();
-    let is_ours = |name: &HeaderName| name == REFRAIN_RECORD || name == REFRAIN_FENCE;
+    static RECORD: HeaderName = REFRAIN_RECORD;
+    static FENCE: HeaderName = REFRAIN_FENCE;
+    let is_ours = |name: &HeaderName| *name == RECORD || *name == FENCE;
     // To look at each name is quicker than to look for two, and hardly anybody sends them.
     if headers.keys().any(is_ours) {
         headers.remove(REFRAIN_RECORD);
@@ -55,7 +57,7 @@ impl Run {
     ) -> Ran<R, E> {
         let is_first = running.grant().attempt == 1;
         if let Called::Response(ending, response) = &called
-            && is_success(response.0.status)
+            && is_success(response.status())
         {
             let is_kept = *ending == Ending::Keep;
             let (engine, id) = (self.shared.engine.clone(), running.id());
@@ -115,9 +117,9 @@ impl Run {
                 let called = Called::Response(Ending::Keep, response);
                 self.settle_as_told(running, called).await
             }
-            Called::Response(Ending::Doubt, response) => self.doubtful(running, *response).await,
+            Called::Response(Ending::Doubt, response) => self.doubtful(running, response).await,
             Called::Response(Ending::Keep, response) if is_receipted && !is_alone => {
-                self.doubtful(running, *response).await
+                self.doubtful(running, response).await
             }
             called => self.settle_as_told(running, called).await,
         }
@@ -127,11 +129,10 @@ impl Run {
     async fn doubtful<R: Carried, E>(
         self,
         mut running: Running,
-        (head, read): (response::Parts, Read<R>),
+        response: Box<Response<Body<R>>>,
     ) -> Ran<R, E> {
         run::doubt(&mut running, Reason::Failed).await;
-        let ran = run::fresh(head, read.into_body());
-        ran_as(Decision::OutcomeUnknown, ran)
+        ran_as(Decision::OutcomeUnknown, Ran::Answered(response))
     }
 
     /// Nothing can commit as long as the old receipt is there: this attempt has not.

@@ -16,6 +16,20 @@ pub(super) fn replay<R>(outcome: &Outcome) -> Response<Body<R>> {
     response
 }
 
+/// Says of something done that it is done, without its body or without any outcome.
+pub(super) fn acknowledge<R>(status: StatusCode, outcome: Option<&Outcome>) -> Response<Body<R>> {
+    let mut response = Response::new(Body::full(Bytes::new()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    // Where it lies is all that can be said without the body.
+    let left = outcome.map(|outcome| fields(outcome.headers()));
+    if let Some(location) = left.and_then(|mut left| left.remove(header::LOCATION)) {
+        headers.insert(header::LOCATION, location);
+    }
+    mark(headers);
+    response
+}
+
 /// The answer of one in flight while it comes, marked as a replay.
 pub(super) fn follow<R>(
     status: StatusCode,

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{HeaderValue, Request, Response, StatusCode, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, response};
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
@@ -93,7 +93,7 @@ impl Run {
     /// Makes the operation ready to run.
     pub(super) fn ready<S, B, R>(
         self,
-        mut inner: S,
+        inner: S,
         mut request: Request<Body<B>>,
         guard: Guard,
     ) -> Task<R, S::Error>
@@ -106,20 +106,44 @@ impl Run {
         let grant = running.grant();
         request.extensions_mut().insert(grant.fence);
         request.extensions_mut().insert(running.id());
-        let is_receipted = self.operation.terms.guarantee == Guarantee::ExactlyOnce;
-        receipted::tell(&mut request, is_receipted.then_some(&running));
+        if self.operation.terms.guarantee == Guarantee::ExactlyOnce {
+            receipted::tell(&mut request, Some(&running));
+        }
         let attempt = match grant.attempt {
             1 => HeaderValue::from_static("1"),
             attempt => attempt.into(),
         };
         request.headers_mut().insert(REFRAIN_ATTEMPT, attempt);
-        // A panic ends here. What it leaves behind is dropped, and never looked at again.
-        let calling = catch_unwind(AssertUnwindSafe(|| Box::pin(inner.call(request)))).ok();
-        let work = Box::pin(call(calling, self.operation.clone()));
+        let work = Box::pin(call(inner, request, self.operation.clone()));
         Box::pin(self.run(work, running))
     }
 
-    async fn run<W, R, E>(self, mut work: Pin<Box<W>>, running: Running) -> Ran<R, E>
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    fn run<W, R, E>(
+        self,
+        mut work: Pin<Box<W>>,
+        running: Running,
+    ) -> impl Future<Output = Ran<R, E>> + Send
+    where
+        W: Future<Output = Called<R, E>> + Send + 'static,
+        R: Carried,
+        E: Send + 'static,
+    {
+        async move {
+            // What ends at once needs no timer.
+            let begun = poll_fn(|context| Poll::Ready(poll_caught(&mut work, context))).await;
+            if let Poll::Ready(called) = begun {
+                return self.settle(running, called).await;
+            }
+            Box::pin(self.wait(work, running)).await
+        }
+    }
+
+    /// Waits for an answer that did not come at once.
+    async fn wait<W, R, E>(self, mut work: Pin<Box<W>>, running: Running) -> Ran<R, E>
     where
         W: Future<Output = Called<R, E>> + Send + 'static,
         R: Carried,
@@ -127,16 +151,10 @@ impl Run {
     {
         let deadline = running.deadline();
         let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-        // What ends at once needs no timer.
-        let begun = poll_fn(|context| Poll::Ready(poll_caught(&mut work, context))).await;
-        let called = match begun {
-            Poll::Ready(called) => Ok(called),
-            Poll::Pending => timeout_at(patience, caught(&mut work)).await,
-        };
-        if let Ok(called) = called {
-            return Box::pin(self.settle(running, called)).await;
+        match timeout_at(patience, caught(&mut work)).await {
+            Ok(called) => self.settle(running, called).await,
+            Err(_) => Box::pin(self.late(work, running, deadline)).await,
         }
-        Box::pin(self.late(work, running, deadline)).await
     }
 
     /// Nothing came in time. The caller is told so; the truth is listened for as long as it can still come.
@@ -192,7 +210,7 @@ impl Run {
         R: Carried,
     {
         match called {
-            Called::Response(ending, response) => match self.plan(&running, ending, *response) {
+            Called::Response(ending, response) => match self.plan(&running, ending, response) {
                 Plan::Keep(outcome, fresh) => match self.keep(running, outcome).await {
                     Ok(()) => ran_as(Decision::FreshKept, fresh),
                     Err(instead) => instead,
@@ -211,7 +229,7 @@ impl Run {
                 let problem = Problem::new(Code::UpstreamUnreachable, detail);
                 let answer = problem.outcome(&self.shared.problems);
                 let ran = failed(problem);
-                Box::pin(self.release(running, Some(answer), ran)).await
+                Box::pin(self.release(running, answer, ran)).await
             }
             Called::Failure(Failure::Lost(reason)) => {
                 Box::pin(doubt(&mut running, reason)).await;
@@ -225,30 +243,18 @@ impl Run {
         &self,
         running: &Running,
         ending: Ending,
-        (head, read): (response::Parts, Read<R>),
+        mut response: Box<Response<Body<R>>>,
     ) -> Plan<R, E> {
-        let operation = &*self.operation;
-        match (ending, read) {
-            (Ending::Keep | Ending::Doubt, Read::Whole(body, trailers)) => {
-                let outcome = capture::outcome(operation, &head, Some(&body), trailers.as_deref());
-                let outcome = outcome.sealed(running.id());
-                // The reply is made of the bytes that are stored.
-                let body = Body::with_trailers(outcome.body(), trailers);
-                Plan::Keep(outcome, fresh(head, body))
-            }
-            (Ending::Keep | Ending::Doubt, Read::Over(front, rest)) => {
-                let outcome = capture::outcome(operation, &head, None, None);
-                Plan::Keep(outcome, fresh(head, Body::begun(front, rest)))
-            }
-            (Ending::Release, Read::Whole(body, trailers)) => {
-                let answer = capture::answer(&head, &body, trailers.as_deref());
-                let body = Body::with_trailers(body, trailers);
-                Plan::Release(Some(answer), fresh(head, body))
-            }
-            (Ending::Release, Read::Over(front, rest)) => {
-                Plan::Release(None, fresh(head, Body::begun(front, rest)))
-            }
+        if ending == Ending::Release {
+            let answer = capture::answer(&response);
+            return Plan::Release(answer, Ran::Answered(response));
         }
+        let outcome = capture::sealed(&self.operation, &response, running.id());
+        // The reply is made of the bytes that are stored.
+        if outcome.is_body_kept() {
+            response.body_mut().refill(outcome.body());
+        }
+        Plan::Keep(outcome, Ran::Answered(response))
     }
 
     /// Stores the outcome; if that cannot be, answers what leaves instead of it.
@@ -257,16 +263,35 @@ impl Run {
         running: Running,
         outcome: Outcome,
     ) -> Result<(), Ran<R, E>> {
-        let mut running = running;
+        let outcome = outcome.sealed(running.id());
+        match running.complete_now(&outcome) {
+            Ok(Ok(Settled::Applied)) => Ok(()),
+            Ok(settled) => Box::pin(self.kept(settled, outcome)).await,
+            Err(running) => {
+                let keeping = async {
+                    let settled = running.complete(outcome.clone()).await;
+                    self.kept(settled, outcome).await
+                };
+                Box::pin(keeping).await
+            }
+        }
+    }
+
+    /// Goes on until an outcome is stored whose first settlement came to this.
+    async fn kept<R, E>(
+        &self,
+        mut settled: crate::Result<Settled>,
+        outcome: Outcome,
+    ) -> Result<(), Ran<R, E>> {
         loop {
-            match running.complete(outcome.clone()).await {
+            match settled {
                 Ok(Settled::Applied) => return Ok(()),
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
                 Err(error) => return Err(failed(not_stored(&error))),
             }
             // Overtaken: what counts is what the other one made of it.
             let is_failure = outcome.status() >= 400 && self.intent.receipts.is_some();
-            running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
+            let running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
                 // The other one may still commit, which a failure of this one does not change. Dropped, the doubt is back.
                 Ok(Verdict::Granted(_)) if is_failure => {
                     return Err(failed(unknown(Reason::Failed)));
@@ -276,6 +301,7 @@ impl Run {
                 Ok(other) => return Err(Ran::Overtaken(Box::new(other))),
                 Err(error) => return Err(failed(not_stored(&error))),
             };
+            settled = running.complete(outcome.clone()).await;
         }
     }
 
@@ -316,22 +342,17 @@ impl Run {
         let Called::Response(ending, response) = called else {
             return;
         };
-        let (head, read) = *response;
         // Doubt is not taken back by an answer that says nothing about effects.
         if ending != Ending::Keep {
             return;
         }
         let witness = self.intent.receipts.as_ref();
         // Nor, where a receipt tells, by one that says that there was none.
-        if witness.is_some() && !receipted::is_success(head.status) {
+        if witness.is_some() && !receipted::is_success(response.status()) {
             return;
         }
-        let (body, trailers) = match &read {
-            Read::Whole(body, trailers) => (Some(&body[..]), trailers.as_deref()),
-            Read::Over(..) => (None, None),
-        };
-        let outcome = capture::outcome(&self.operation, &head, body, trailers);
         let id = running.id();
+        let outcome = capture::sealed(&self.operation, &response, id);
         match (running.complete(outcome).await, witness) {
             (Ok(Settled::Applied), Some(witness)) => self.shared.engine.check_receipt(witness, id),
             (Ok(_), _) => {}
@@ -360,7 +381,7 @@ enum Plan<R, E> {
 /// What calling the operation gave.
 pub(super) enum Called<R, E> {
     /// An answer that was read as far as its cap allows, and what becomes of the key.
-    Response(Ending, Box<(response::Parts, Read<R>)>),
+    Response(Ending, Box<Response<Body<R>>>),
     /// An answer that is passed on as it comes.
     Begun(Box<Begun<R>>),
     /// The service failed.
@@ -372,7 +393,10 @@ pub(super) enum Called<R, E> {
 impl<R, E> Called<R, E> {
     fn read(head: response::Parts, read: Result<Read<R>, BodyError>, ending: Ending) -> Self {
         match read {
-            Ok(read) => Self::Response(ending, Box::new((head, read))),
+            Ok(read) => {
+                let response = Response::from_parts(head, read.into_body());
+                Self::Response(ending, Box::new(response))
+            }
             Err(_) => Self::Failure(Failure::Lost(Reason::Truncated)),
         }
     }
@@ -392,31 +416,47 @@ impl<R: Carried> Begun<R> {
     }
 }
 
-/// Awaits the answer; `None` stands for an operation that panicked before it gave a future.
-async fn call<F, R, E>(calling: Option<Pin<Box<F>>>, operation: Arc<Operation>) -> Called<R, E>
+/// Calls the operation, and takes its answer in.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn holds its arguments twice"
+)]
+fn call<S, B, R>(
+    inner: S,
+    request: Request<Body<B>>,
+    operation: Arc<Operation>,
+) -> impl Future<Output = Called<R, S::Error>> + Send
 where
-    F: Future<Output = Result<Response<R>, E>>,
+    S: Guarded<B, R>,
+    B: Carried,
     R: Carried,
 {
-    let Some(calling) = calling else {
-        return Called::Failure(Failure::Lost(Reason::Panicked));
-    };
-    let response = match calling.await {
-        Ok(response) => response,
-        Err(error) => return Called::Error(error),
-    };
-    if let Some(failure) = response.extensions().get::<Failure>() {
-        return Called::Failure(*failure);
+    async move {
+        let mut response = match called(inner, request).await {
+            Ok(response) => response,
+            Err(error) => return Called::Error(error),
+        };
+        if let Some(failure) = response.extensions().get::<Failure>() {
+            return Called::Failure(*failure);
+        }
+        let ending = ending(&operation, response.status(), response.headers_mut());
+        let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
+        let (head, body) = response.into_parts();
+        // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
+        if is_streamed && !body.is_end_stream() {
+            return Called::Begun(Box::new(Begun { head, body }));
+        }
+        let read = capture::read(body, operation.outcome_bytes_max).await;
+        Called::read(head, read, ending)
     }
-    let (mut head, body) = response.into_parts();
-    let ending = ending(&operation, &mut head);
-    let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
-    // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
-    if is_streamed && !body.is_end_stream() {
-        return Called::Begun(Box::new(Begun { head, body }));
-    }
-    let read = capture::read(body, operation.outcome_bytes_max).await;
-    Called::read(head, read, ending)
+}
+
+/// The service goes as soon as it is called.
+fn called<S, B, R>(mut inner: S, request: Request<Body<B>>) -> S::Future
+where
+    S: Guarded<B, R>,
+{
+    inner.call(request)
 }
 
 /// Runs `work`; a panic in it ends there.
@@ -438,10 +478,6 @@ where
     ))))
 }
 
-pub(super) fn fresh<R, E>(head: response::Parts, body: Body<R>) -> Ran<R, E> {
-    Ran::Answered(Box::new(Response::from_parts(head, body)))
-}
-
 fn failed<R, E>(problem: Problem) -> Ran<R, E> {
     Ran::Failed(Box::new(problem))
 }
@@ -453,16 +489,21 @@ fn not_stored(error: &Error) -> Problem {
 }
 
 /// What becomes of the key: as the operation's answer says itself, or as the policy says.
-pub(super) fn ending(operation: &Operation, head: &mut response::Parts) -> Ending {
-    let said = head.headers.remove(REFRAIN_OUTCOME);
+pub(super) fn ending(operation: &Operation, status: StatusCode, headers: &mut HeaderMap) -> Ending {
+    static OUTCOME: HeaderName = REFRAIN_OUTCOME;
+    // To look at each name is quicker than to look for one, and hardly anybody says it.
+    let said = match headers.keys().any(|name| *name == OUTCOME) {
+        true => headers.remove(REFRAIN_OUTCOME),
+        false => None,
+    };
     match said.as_ref().map(|value| value.as_bytes()) {
         Some(b"keep") => Ending::Keep,
         Some(b"release") => Ending::Release,
         Some(_) => {
             tracing::warn!(operation = %operation.name, "Refrain-Outcome is neither keep nor release: ignored");
-            operation.keeps(head.status.as_u16())
+            operation.keeps(status.as_u16())
         }
-        None => operation.keeps(head.status.as_u16()),
+        None => operation.keeps(status.as_u16()),
     }
 }
 

@@ -26,9 +26,10 @@ use super::{
     streamed::Streamed,
 };
 use crate::{
-    Error, Fingerprint, Intent, Key, Verdict,
+    Error, Fingerprint, Intent, Key, Operation, Verdict,
+    clock::{Clock as _, SystemClock},
     engine::{Count, Guard, Live, Turn},
-    policy::{Match, Mode, OnStoreFailure, ReplayTo},
+    policy::{Duplicates, Match, Mode, OnStoreFailure, ReplayTo, Unverified},
 };
 
 /// The longest that a client is told to wait before it asks again.
@@ -190,6 +191,41 @@ impl Shared {
     }
 }
 
+/// Whether a request is signed as its operation wants it. What need not be signed costs nothing.
+pub(super) fn verified(
+    shared: &Shared,
+    operation: &Operation,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<(), Unverified> {
+    let Some(signature) = &operation.signature else {
+        return Ok(());
+    };
+    let verified = signature.verify(headers, body, SystemClock.wall());
+    if let Err(why) = verified {
+        shared.engine.tally().count(Count::Unverified);
+        // Anybody can cause this as often as they like, so it is no warning.
+        tracing::debug!(operation = %operation.name, %why, "a request is not signed as it should be");
+    }
+    verified
+}
+
+/// Tells a duplicate of what is done just that, where the policy says so and the outcome is not whole any more.
+fn acknowledged<G, R>(operation: &Operation, verdict: &Verdict<G>) -> Option<Response<Body<R>>> {
+    if operation.duplicates != Duplicates::Acknowledge {
+        return None;
+    }
+    let (status, outcome) = match verdict {
+        Verdict::Expired if operation.keeps_successes_alone() => (StatusCode::OK, None),
+        Verdict::Replay(outcome) if !outcome.is_body_kept() && outcome.status() < 400 => {
+            (StatusCode::from_u16(outcome.status()).ok()?, Some(outcome))
+        }
+        _ => return None,
+    };
+    let answer = reply::acknowledge(status, outcome);
+    Some(marked(Decision::Acknowledged, answer))
+}
+
 /// What a request intends: its scope, key, fingerprint and credential, on the operation's terms.
 pub(super) fn intent(
     shared: &Shared,
@@ -242,80 +278,96 @@ pub(super) struct Guarding<S> {
 // What is rare or large is boxed: a future is as large as its largest branch, is moved about as a whole,
 // and what stays below a kilobyte is quickly allocated.
 impl<S> Guarding<S> {
-    async fn answer<B, R>(self, head: Parts, body: B) -> Answer<R, S::Error>
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    fn answer<B, R>(self, head: Parts, body: B) -> impl Future<Output = Answer<R, S::Error>> + Send
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
-        if self.found.operation.mode == Mode::Observe {
-            return Box::pin(self.observe(head, body)).await;
+        async move {
+            if self.found.operation.mode == Mode::Observe {
+                return Box::pin(self.observe(head, body)).await;
+            }
+            let operation = &*self.found.operation;
+            let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
+                // What is signed is verified before its key is looked at, which takes the body.
+                _ if operation.signature.is_some() => None,
+                Ok(HeadKey::Absent) if operation.required => {
+                    return Ok(self.refuse(&self.missing()));
+                }
+                Ok(HeadKey::Absent) => {
+                    let body = Body::through(body);
+                    return Box::pin(self.pass(head, body, Decision::Passed)).await;
+                }
+                Ok(HeadKey::Found(key)) => Some(key),
+                Ok(HeadKey::NeedsBody) => None,
+                Err(error) => return Ok(self.refuse(&invalid(&error))),
+            };
+            let body = match capture::read(body, operation.request_bytes_max).await {
+                Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
+                Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
+                Err(error) => return Ok(unreadable(error.as_ref())),
+            };
+            if let Err(why) = verified(&self.shared, operation, &head.headers, &body.bytes) {
+                return Ok(self.refuse(&Problem::new(Code::SignatureInvalid, format!("{why}."))));
+            }
+            let key = match self.key(in_head, &head, &body.bytes) {
+                Ok(Some(key)) => key,
+                Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
+                Ok(None) => {
+                    let body = body.into_body();
+                    return Box::pin(self.pass(head, body, Decision::Passed)).await;
+                }
+                Err(error) => return Ok(self.refuse(&invalid(&error))),
+            };
+            let intent = match self.intent(key, &head, &body.bytes) {
+                Ok(intent) => intent,
+                Err(error) => return Ok(self.refuse(&invalid(&error))),
+            };
+            let engine = &self.shared.engine;
+            let turn = match engine.attend_now(&intent) {
+                Some(turn) => turn,
+                None => Box::pin(engine.attend_soon(&intent)).await,
+            };
+            let guard = match turn {
+                Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
+                Ok(Turn::Verdict(other)) => {
+                    let done = acknowledged(operation, &other);
+                    return Ok(done.unwrap_or_else(|| self.shared.other(&other)));
+                }
+                Ok(Turn::Refused(answer)) => {
+                    let answer = reply::answer(&answer);
+                    return Ok(marked(Decision::Refused, answer));
+                }
+                Ok(Turn::Live(live)) => return Ok(self.shared.follow(&live)),
+                Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
+            };
+            let shared = self.shared.clone();
+            let request = Request::from_parts(head, body.into_body());
+            let task = self.run(intent, request, guard);
+            Ok(match Detached::new(task).await {
+                Ran::Answered(response) => *response,
+                Ran::Erred(error) => return Err(error),
+                Ran::Failed(problem) => shared.refuse(&problem),
+                Ran::Overtaken(verdict) => shared.other(&verdict),
+            })
         }
-        let operation = &*self.found.operation;
-        let in_head = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
-            Ok(HeadKey::Absent) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(HeadKey::Absent) => {
-                let body = Body::through(body);
-                return Box::pin(self.pass(head, body, Decision::Passed)).await;
-            }
-            Ok(HeadKey::Found(key)) => Some(key),
-            Ok(HeadKey::NeedsBody) => None,
-            Err(error) => return Ok(self.refuse(&invalid(&error))),
-        };
-        let body = match capture::read(body, operation.request_bytes_max).await {
-            Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
-            Ok(Read::Over(..)) => return Ok(self.refuse(&self.too_large())),
-            Err(error) => return Ok(unreadable(error.as_ref())),
-        };
-        let key = match self.key(in_head, &head, &body.bytes) {
-            Ok(Some(key)) => key,
-            Ok(None) if operation.required => return Ok(self.refuse(&self.missing())),
-            Ok(None) => {
-                let body = body.into_body();
-                return Box::pin(self.pass(head, body, Decision::Passed)).await;
-            }
-            Err(error) => return Ok(self.refuse(&invalid(&error))),
-        };
-        let intent = match self.intent(key, &head, &body.bytes) {
-            Ok(intent) => intent,
-            Err(error) => return Ok(self.refuse(&invalid(&error))),
-        };
-        let guard = match self.shared.engine.attend(&intent).await {
-            Ok(Turn::Verdict(Verdict::Granted(guard))) => guard,
-            Ok(Turn::Verdict(other)) => return Ok(self.shared.other(&other)),
-            Ok(Turn::Refused(answer)) => {
-                let answer = reply::answer(&answer);
-                return Ok(marked(Decision::Refused, answer));
-            }
-            Ok(Turn::Live(live)) => return Ok(self.shared.follow(&live)),
-            Err(error) => return Box::pin(self.store_failed(&error, head, body)).await,
-        };
-        let shared = self.shared.clone();
-        let request = Request::from_parts(head, body.into_body());
-        let task = self.run(intent, request, guard);
-        Ok(match Detached::new(task).await {
-            Ran::Answered(response) => *response,
-            Ran::Erred(error) => return Err(error),
-            Ran::Failed(problem) => shared.refuse(&problem),
-            Ran::Overtaken(verdict) => shared.other(&verdict),
-        })
     }
 
-    fn intent(&self, key: Key, head: &Parts, body: &Bytes) -> Result<Box<Intent>, Error> {
+    fn intent(&self, key: Key, head: &Parts, body: &Bytes) -> Result<Intent, Error> {
         let mut intent = intent(&self.shared, &self.found, key, head, body)?;
         if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
             let probe = HttpProbe::new(ask, &self.found, &head.headers);
             intent.probe = Some(Arc::new(probe));
         }
-        Ok(Box::new(intent))
+        Ok(intent)
     }
 
-    fn run<B, R>(
-        self,
-        intent: Box<Intent>,
-        request: Request<Body<B>>,
-        guard: Guard,
-    ) -> Task<R, S::Error>
+    fn run<B, R>(self, intent: Intent, request: Request<Body<B>>, guard: Guard) -> Task<R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
@@ -324,7 +376,7 @@ impl<S> Guarding<S> {
         let run = Run {
             shared: self.shared,
             operation: self.found.operation,
-            intent,
+            intent: Box::new(intent),
         };
         run.ready(self.inner, request, guard)
     }

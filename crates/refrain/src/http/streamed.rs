@@ -72,8 +72,8 @@ impl Run {
             let shown = Streamed::new(&self.operation, &head, live.body());
             running.show(&Live::new(Arc::new(shown)));
         }
-        let fresh = run::fresh(head.clone(), Body::live(first));
-        let fresh = ran_as(Decision::FreshKept, fresh);
+        let fresh = Response::from_parts(head.clone(), Body::live(first));
+        let fresh = ran_as(Decision::FreshKept, Ran::Answered(Box::new(fresh)));
         let recording = Recording {
             run: self,
             running,

@@ -66,15 +66,11 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
-    /// The pointer to a member at the top. The name is plain: without `/` and `~`.
+    /// The member of the body that has this plain name.
     pub(crate) fn member(name: &str) -> Self {
-        Self {
-            text: format!("/{name}"),
-            steps: vec![Step {
-                name: escape::quoted(name),
-                index: index(name),
-            }],
-        }
+        let steps = step(name).into_iter().collect();
+        let text = format!("/{name}");
+        Self { text, steps }
     }
 
     /// The pointer as it was written.

@@ -1,82 +1,108 @@
-//! Where well-known senders put the name of an event.
+//! Senders that are known by name: where their keys lie, and how long they go on sending.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
-use super::Source;
-use crate::{Error, ErrorKind, Result, key::Pointer};
+use super::{Pointer, Source};
+use crate::{Error, ErrorKind, Result};
 
-/// A sender of events whose way of naming them is known.
+/// A sender of webhooks that is known by name, written `preset:NAME` where a policy takes keys from it.
 ///
-/// Each stands for the key sources that name one event over all of its retries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Preset {
-    /// `stripe`: the event's own `id`, a member of the body.
+/// ```
+/// use refrain::key::{Sender, Source};
+/// assert_eq!("preset:github".parse::<Source>()?, Sender::Github.source());
+/// # Ok::<(), refrain::Error>(())
+/// ```
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sender {
+    /// Stripe: the event's id stands in its body.
     Stripe,
-    /// `github`: the header `X-GitHub-Delivery`.
-    GitHub,
-    /// `shopify`: the header `X-Shopify-Webhook-Id`, or `Shopify-Webhook-Id`.
-    ///
-    /// `X-Shopify-Event-Id` is not taken: webhooks of several subscriptions share it, and all but one would be lost.
+    /// GitHub: a delivery and its redeliveries have one id.
+    Github,
+    /// Shopify: the id names an event, of which each topic and shop tells on its own.
     Shopify,
-    /// `standard-webhooks`, or `svix`: the header `webhook-id`, or `svix-id`.
+    /// Svix, with headers of its own.
+    Svix,
+    /// Standard Webhooks, the specification that many senders follow.
     StandardWebhooks,
 }
 
-impl Preset {
+impl Sender {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Stripe,
-        Self::GitHub,
+        Self::Github,
         Self::Shopify,
+        Self::Svix,
         Self::StandardWebhooks,
     ];
 
-    /// What it stands for: the first source that is present names the event.
-    #[must_use]
-    pub fn sources(self) -> Vec<Source> {
-        let headers = |names: &[&str]| {
-            let header = |name: &&str| Source::Header((*name).into());
-            names.iter().map(header).collect()
-        };
-        match self {
-            Self::Stripe => vec![Source::Body(Pointer::member("id"))],
-            Self::GitHub => headers(&["x-github-delivery"]),
-            Self::Shopify => headers(&["x-shopify-webhook-id", "shopify-webhook-id"]),
-            Self::StandardWebhooks => headers(&["webhook-id", "svix-id"]),
-        }
-    }
-
-    /// The name that a policy gives it.
+    /// Its name, as a policy writes it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Stripe => "stripe",
-            Self::GitHub => "github",
+            Self::Github => "github",
             Self::Shopify => "shopify",
+            Self::Svix => "svix",
             Self::StandardWebhooks => "standard-webhooks",
+        }
+    }
+
+    /// Where its key lies: what stays the same when it sends again.
+    #[must_use]
+    pub fn source(self) -> Source {
+        let header = |name: &str| Source::Header(name.into());
+        match self {
+            Self::Stripe => Source::Body(Pointer::member("id")),
+            Self::Github => header("x-github-delivery"),
+            Self::Shopify => header("x-shopify-event-id"),
+            Self::Svix => header("svix-id"),
+            Self::StandardWebhooks => header("webhook-id"),
+        }
+    }
+
+    /// How long after the first try it may send again by itself, or at a person's request where it never does so by itself.
+    #[must_use]
+    pub fn horizon(self) -> Duration {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        match self {
+            // GitHub sends again only when it is asked to, which it can be for three days.
+            Self::Stripe | Self::Github => HOUR * 72,
+            Self::Shopify => HOUR * 4,
+            // The eighth and last try comes 27 hours and 35 minutes after the first.
+            Self::Svix => HOUR * 28,
+            // The schedule that the specification recommends ends after 75 hours and 35 minutes.
+            Self::StandardWebhooks => HOUR * 76,
         }
     }
 }
 
-impl FromStr for Preset {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let is_named = |preset: &Self| preset.name() == text;
-        let named = Self::ALL.into_iter().find(is_named);
-        let alias = (text == "svix").then_some(Self::StandardWebhooks);
-        named.or(alias).ok_or_else(|| {
-            let message = format!(
-                "`{text}` is no sender whose keys are known; write stripe, github, shopify, svix or standard-webhooks"
-            );
-            Error::new(ErrorKind::Invalid, message)
-        })
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+impl FromStr for Sender {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|sender| sender.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            let message = format!("`{text}` is no preset; there are {names}");
+            Error::new(ErrorKind::Invalid, message)
+        })
     }
 }

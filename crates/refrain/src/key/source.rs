@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
-use super::{Key, pointer::Pointer, template::Template};
+use super::{Key, Sender, pointer::Pointer, template::Template};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a request's key comes from.
@@ -60,9 +60,8 @@ impl Syntax {
     /// # Errors
     /// [`ErrorKind::Invalid`] when the value is not written that way, or is no [`Key`].
     pub fn read(self, value: &[u8]) -> Result<Key> {
-        let text = std::str::from_utf8(value)
-            .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?
-            .trim_matches([' ', '\t']);
+        let text = std::str::from_utf8(trimmed(value))
+            .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?;
         match (self, text.strip_prefix('"')) {
             (Self::Raw, _) | (Self::Both, None) => Key::new(text),
             (Self::Both | Self::Strict, Some(rest)) => Key::new(unquoted(rest)?),
@@ -71,6 +70,14 @@ impl Syntax {
             )),
         }
     }
+}
+
+/// Without the white space around it that a header field may have.
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
 }
 
 /// The string whose opening quote was just read.
@@ -119,10 +126,11 @@ impl FromStr for Source {
             Some(("header", name)) => super::header_name(name).map(Self::Header),
             Some(("body", pointer)) => pointer.parse().map(Self::Body),
             Some(("natural", template)) => template.parse().map(Self::Natural),
+            Some(("preset", name)) => name.parse().map(Sender::source),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{text}` is no source of keys; write header:NAME, body:/pointer, derive or natural:{{/member}}-{{/member}}"
+                    "`{text}` is no source of keys; write header:NAME, body:/pointer, derive, natural:{{/member}}-{{/member}} or preset:NAME"
                 ),
             )),
         }

@@ -1,6 +1,6 @@
 //! What kind of operation it is, and the settings that go with the kind.
 
-use super::{Operation, units};
+use super::{Duplicates, Operation, units};
 use crate::Guarantee;
 
 /// What kind of operation it is.
@@ -33,7 +33,8 @@ pub enum Class {
     Replace,
     /// Removes something: at-least-once, because what is gone stays gone.
     Delete,
-    /// Takes in a webhook or message: at-least-once, because its sender sends until it is taken; retention 7d, remember 30d, longer than senders go on trying.
+    /// Takes in a webhook or message: at-least-once, because its sender sends until it is taken; retention 7d, remember 30d, longer than senders go on trying;
+    /// duplicates of what is done are acknowledged even where the outcome is gone.
     Event,
 }
 
@@ -58,6 +59,7 @@ impl Class {
                 terms.guarantee = Guarantee::AtLeastOnce;
                 terms.retention = units::days(7);
                 terms.remember = units::days(30);
+                operation.duplicates = Duplicates::Acknowledge;
             }
         }
     }

@@ -22,6 +22,8 @@ mod schema;
 
 mod server;
 
+mod signed;
+
 mod table;
 
 mod typed;

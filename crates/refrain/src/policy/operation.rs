@@ -4,10 +4,10 @@ use std::fmt::Display;
 
 use serde::{Serialize, Serializer};
 
-use super::{Address, Class, Ending, Pattern, Probe, Statuses, Terms, status};
+use super::{Address, Class, Ending, Pattern, Probe, Signature, Statuses, Terms, status, webhook};
 use crate::{
     Guarantee, Result, fingerprint,
-    key::{CredentialPart, ScopePart, Source, Syntax},
+    key::{CredentialPart, ScopePart, Sender, Source, Syntax},
 };
 
 /// Headers that are replayed without being asked for.
@@ -34,6 +34,10 @@ pub struct Operation {
     pub pattern: Pattern,
     /// What kind of operation it is.
     pub class: Option<Class>,
+    /// Whose webhooks it takes in.
+    pub webhook: Option<Sender>,
+    /// How its requests are signed; what is not signed so is refused before anything else is done about it.
+    pub signature: Option<Signature>,
     /// Whether it is guarded at all; [`Class::Read`] is not.
     pub guarded: bool,
     /// Where the key comes from; the first that is found counts.
@@ -73,6 +77,8 @@ pub struct Operation {
     pub reply: Reply,
     /// Whether the guard acts or only watches.
     pub mode: Mode,
+    /// What is answered to duplicates of what is done, where its outcome cannot be replayed.
+    pub duplicates: Duplicates,
     /// What happens while the store cannot be reached.
     pub on_store_failure: OnStoreFailure,
     /// Whether at-most-once claims may lie in a store that may lose what it acknowledged.
@@ -110,6 +116,19 @@ pub enum Reply {
     Stored,
     /// As it comes; recorded beside.
     Streamed,
+}
+
+/// What is answered to duplicates of what is done, where its outcome cannot be replayed.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Duplicates {
+    /// A problem that says why: 409 where the body was not kept, 410 after the end of retention.
+    #[default]
+    Explain,
+    /// A success without a body: senders of events only ask whether they are done.
+    Acknowledge,
 }
 
 /// Whether the guard acts or only watches.
@@ -151,6 +170,22 @@ impl Operation {
     #[must_use]
     pub fn with_class(mut self, class: Class) -> Self {
         class.apply(&mut self);
+        self
+    }
+
+    /// The same operation with the settings for the webhooks of this sender. Set what differs afterwards.
+    ///
+    /// ```
+    /// use refrain::{key::Sender, policy::{Operation, Policy, Signature}};
+    ///
+    /// let mut hooks = Operation::new("POST /hooks/stripe")?.with_webhook(Sender::Stripe);
+    /// hooks.signature = Some(Signature::new(Sender::Stripe).with_secret("whsec_test")?);
+    /// let policy = Policy::default().with(hooks)?;
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_webhook(mut self, sender: Sender) -> Self {
+        webhook::apply(sender, &mut self);
         self
     }
 
@@ -202,11 +237,18 @@ impl Operation {
         self.guarded && self.terms.guarantee == Guarantee::ExactlyOnce
     }
 
+    /// Whether only successes are kept by its own rules, so that a key past retention stands for one.
+    #[must_use]
+    pub fn keeps_successes_alone(&self) -> bool {
+        (400..=599).all(|status| self.keeps(status) == Ending::Release)
+    }
+
     /// Larger for the operation that lets less through.
     pub(super) fn strictness(&self) -> impl Ord + use<> {
         (
             self.guarded,
             self.mode == Mode::Enforce,
+            self.signature.is_some(),
             self.required,
             self.terms.guarantee != Guarantee::AtLeastOnce,
         )
@@ -223,6 +265,8 @@ impl Default for Operation {
             name: pattern.to_string(),
             pattern,
             class: None,
+            webhook: None,
+            signature: None,
             guarded: true,
             key: vec![Source::Header("idempotency-key".into())],
             syntax: Syntax::default(),
@@ -243,6 +287,7 @@ impl Default for Operation {
             outcome_bytes_max: 8 << 20,
             reply: Reply::default(),
             mode: Mode::default(),
+            duplicates: Duplicates::default(),
             on_store_failure: OnStoreFailure::default(),
             accept_lossy_claims: false,
             probe: None,

@@ -76,7 +76,7 @@ impl Pattern {
     pub(super) fn names_method(&self, method: &str) -> bool {
         self.methods
             .iter()
-            .any(|name| name.eq_ignore_ascii_case(method))
+            .any(|name| name == method || name.eq_ignore_ascii_case(method))
     }
 
     /// Whether a request could be found for both, had they the same path.

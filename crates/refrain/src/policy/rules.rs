@@ -5,6 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use super::{
     OnStoreFailure, Operation, Reply, Statuses, Terms,
     units::{Size, Span, days},
+    webhook,
 };
 use crate::key::{ScopePart, Source};
 
@@ -70,10 +71,11 @@ pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
     probe(operation, &mut faults);
     streamed(operation, &mut faults);
     receipts(operation, &mut faults);
+    webhook::faults(operation, &mut faults);
     faults
 }
 
-fn fault(
+pub(super) fn fault(
     settings: &'static [&'static str],
     message: impl Into<String>,
     help: impl Into<String>,

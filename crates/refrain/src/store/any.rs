@@ -61,6 +61,11 @@ impl AnyStore {
         self
     }
 
+    /// Whether it has every answer at once.
+    pub(crate) fn answers_at_once(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// Asks the store in memory, and tells the meter.
     fn at_once<T>(&self, op: Op, ask: impl FnOnce(&Memory) -> Result<T>) -> Option<Result<T>> {
         let memory = self.memory.as_ref()?;

@@ -108,13 +108,12 @@ impl Memory {
         let shared = &*self.shared;
         shared.table.with(id, |entry| {
             let command = command();
-            let is_claim = matches!(command, Command::Claim(..));
-            if is_claim && entry.get().is_none() {
+            let before = entry.get();
+            if before.is_none() && matches!(command, Command::Claim(..)) {
                 shared.check_room()?;
             }
             // The clock is read under the lock: time never runs backwards for a record.
             let now = shared.clock.now();
-            let before = entry.get();
             let bytes_before = before.map_or(0, |record| size(record));
             let name_before = before.map(|record| record.state.name());
             let stepped = step(before.map(|record| (**record).clone()), command, now);
@@ -123,13 +122,17 @@ impl Memory {
                 return Ok(stepped.reply);
             }
             let bytes_after = stepped.record.as_ref().map_or(0, size);
-            match (stepped.record, entry.get_mut()) {
-                (Some(record), Some(place)) => **place = record,
+            match (stepped.record, name_before) {
                 (Some(record), None) => entry.put(Box::new(record)),
+                (Some(record), Some(_)) => match entry.get_mut() {
+                    Some(place) => **place = record,
+                    None => entry.put(Box::new(record)),
+                },
                 (None, _) => drop(entry.take()),
             }
-            shared.bytes.fetch_add(bytes_after, Ordering::Relaxed);
-            shared.bytes.fetch_sub(bytes_before, Ordering::Relaxed);
+            // Wraps where it shrinks, which adding does as well.
+            let grown = bytes_after.wrapping_sub(bytes_before);
+            shared.bytes.fetch_add(grown, Ordering::Relaxed);
             Ok(stepped.reply)
         })
     }

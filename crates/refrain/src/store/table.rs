@@ -139,12 +139,17 @@ impl Hasher for IdHasher {
         self.0
     }
 
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        self.write_u64(id as u64);
+        self.write_u64((id >> 64) as u64);
+    }
+
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            let mixed = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            self.0 = mixed ^ (mixed >> 32);
-        }
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
 }

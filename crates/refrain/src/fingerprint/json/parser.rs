@@ -33,22 +33,18 @@ struct Member {
 }
 
 impl Member {
+    /// Its name without the quotes.
     fn name<'t>(&self, text: &'t str) -> &'t str {
-        &text[self.start as usize..self.name_end as usize]
+        &text[self.start as usize + 1..self.name_end as usize - 1]
     }
 
     fn cmp(&self, other: &Self, text: &str) -> Ordering {
         let (one, two) = (self.name(text), other.name(text));
         match self.escaped || other.escaped {
-            false => inner(one).cmp(inner(two)),
-            true => decoded(inner(one)).cmp(decoded(inner(two))),
+            false => one.cmp(two),
+            true => decoded(one).cmp(decoded(two)),
         }
     }
-}
-
-/// A name without its quotes.
-fn inner(quoted: &str) -> &str {
-    &quoted[1..quoted.len() - 1]
 }
 
 /// An object whose members were written out of order.
@@ -63,6 +59,8 @@ struct Unsorted {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// From here to `at` the text is canonical as it stands, and not copied yet.
+    from: usize,
     /// Canonical but for the order of members. Never longer than what was read, so that 32 bits count it.
     out: String,
     /// The members so far of the objects that are still open; a stack.
@@ -78,6 +76,7 @@ impl<'a> Parser<'a> {
         Self {
             text,
             at: 0,
+            from: 0,
             out: String::with_capacity(text.len()),
             open: Vec::new(),
             unsorted: Vec::new(),
@@ -90,7 +89,7 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Some(b'{') => self.object(depth),
             Some(b'[') => self.array(depth),
-            Some(b'"') => self.string(),
+            Some(b'"') => self.string().map(drop),
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
@@ -122,12 +121,11 @@ impl<'a> Parser<'a> {
     fn member(&mut self, depth: usize) -> Step {
         self.skip_blank();
         let start = self.out_len();
-        self.string()?;
+        let escaped = self.string()?;
         let name_end = self.out_len();
         self.skip_blank();
         self.copy(b':')?;
         self.value(depth)?;
-        let escaped = self.out[start as usize..name_end as usize].contains('\\');
         self.open.push(Member {
             start,
             name_end,
@@ -161,6 +159,8 @@ impl<'a> Parser<'a> {
 
     /// Ends an object: its members are those from `first` on.
     fn put_in_order(&mut self, start: u32, first: usize) -> Step {
+        // Members are compared by what was written of them.
+        self.flush();
         let text = &self.out;
         let members = &mut self.open[first..];
         // Strictly: two equal names are not in order either, and are found below.
@@ -182,22 +182,24 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn string(&mut self) -> Step {
+    /// Answers whether the string may hold an escape.
+    fn string(&mut self) -> Step<bool> {
         self.copy(b'"')?;
+        let mut escaped = false;
         loop {
             let rest = &self.text.as_bytes()[self.at..];
-            let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..=0x1f);
-            let run = rest.iter().position(is_special).ok_or(NotJson::Malformed)?;
-            self.copy_run(run);
+            self.at += plain_len(rest).ok_or(NotJson::Malformed)?;
             match self.peek() {
-                Some(b'"') => return self.copy(b'"'),
+                Some(b'"') => return self.copy(b'"').map(|()| escaped),
                 Some(b'\\') => self.escape()?,
                 _ => return Err(NotJson::Malformed),
             }
+            escaped = true;
         }
     }
 
     fn escape(&mut self) -> Step {
+        self.flush();
         self.at += 1;
         let byte = self.peek().ok_or(NotJson::Malformed)?;
         self.at += 1;
@@ -206,6 +208,7 @@ impl<'a> Parser<'a> {
             _ => simple_escape(byte.into()).ok_or(NotJson::Malformed)?,
         };
         put_char(&mut self.out, char);
+        self.from = self.at;
         Ok(())
     }
 
@@ -262,7 +265,7 @@ impl<'a> Parser<'a> {
     fn digits(&mut self) -> Step {
         let rest = &self.text.as_bytes()[self.at..];
         let run = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        self.copy_run(run);
+        self.at += run;
         match run {
             0 => Err(NotJson::Malformed),
             _ => Ok(()),
@@ -273,7 +276,7 @@ impl<'a> Parser<'a> {
         if !self.text[self.at..].starts_with(word) {
             return Err(NotJson::Malformed);
         }
-        self.copy_run(word.len());
+        self.at += word.len();
         Ok(())
     }
 
@@ -281,34 +284,43 @@ impl<'a> Parser<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Copies this ASCII byte, which must be next.
+    /// Takes this ASCII byte, which must be next.
     fn copy(&mut self, byte: u8) -> Step {
         if self.peek() != Some(byte) {
             return Err(NotJson::Malformed);
         }
         self.at += 1;
-        self.out.push(byte.into());
         Ok(())
     }
 
-    fn copy_run(&mut self, len: usize) {
-        self.out.push_str(&self.text[self.at..self.at + len]);
-        self.at += len;
+    /// Copies what is canonical as it stands.
+    fn flush(&mut self) {
+        self.out.push_str(&self.text[self.from..self.at]);
+        self.from = self.at;
     }
 
     fn skip_blank(&mut self) {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+        let is_blank = |byte: Option<u8>| matches!(byte, Some(b' ' | b'\t' | b'\n' | b'\r'));
+        if !is_blank(self.peek()) {
+            return;
+        }
+        self.flush();
+        while is_blank(self.peek()) {
             self.at += 1;
         }
+        self.from = self.at;
     }
 
+    /// How long the canonical form is by now.
     fn out_len(&self) -> u32 {
-        debug_assert!(self.out.len() <= self.text.len());
-        self.out.len() as u32
+        let len = self.out.len() + (self.at - self.from);
+        debug_assert!(len <= self.text.len());
+        len as u32
     }
 
     /// What was written, with every object in order.
     fn finish(mut self) -> String {
+        self.flush();
         if self.unsorted.is_empty() {
             return self.out;
         }
@@ -340,4 +352,29 @@ impl<'a> Parser<'a> {
         let next = self.unsorted.partition_point(|object| object.start < at);
         self.unsorted.get(next)
     }
+}
+
+/// How many bytes there are before the end of a string, an escape, or what a string must not hold.
+fn plain_len(bytes: &[u8]) -> Option<usize> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (nth, word) in words.iter().enumerate() {
+        let special = special(u64::from_le_bytes(*word));
+        if special != 0 {
+            return Some(nth * 8 + special.trailing_zeros() as usize / 8);
+        }
+    }
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..=0x1f);
+    let at = rest.iter().position(is_special)?;
+    Some(words.len() * 8 + at)
+}
+
+/// Eight bytes looked at in one go: the lowest bit that is set lies in the first byte that is special.
+///
+/// Above that one a bit may be set for no reason, since a subtraction borrows from the next byte.
+fn special(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    const HIGH: u64 = ONES << 7;
+    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word & HIGH;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    is(b'"') | is(b'\\') | below(word, 0x20)
 }

@@ -11,10 +11,11 @@ use super::{
 };
 use crate::{
     Error, Result,
+    key::Sender,
     policy::{
         Address, Class, Operation,
         rules::{self, Fault},
-        suggest, units,
+        suggest, units, webhook,
     },
 };
 
@@ -27,6 +28,17 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    pub(super) fn apply_webhook(&mut self, head: &Part<Head>, report: &mut Report<'_>) {
+        let Some(text) = &head.values.webhook else {
+            return;
+        };
+        let place = head.places.get("webhook").cloned().unwrap_or_default();
+        let mut sender = Sender::Stripe;
+        if choice(&mut sender, text, "webhook", place, report) {
+            webhook::apply(sender, &mut self.operation);
+        }
+    }
+
     pub(super) fn apply_class(
         &mut self,
         head: &Part<Head>,
@@ -45,8 +57,8 @@ impl Draft {
         if class != Class::Read {
             return;
         }
-        let probe = head.places.get_key_value("probe");
-        for (name, place) in section.places.iter().chain(probe) {
+        let of_head = ["probe", "webhook", "signature"].map(|name| head.places.get_key_value(name));
+        for (name, place) in section.places.iter().chain(of_head.into_iter().flatten()) {
             let message =
                 format!("`{name}` has no meaning here: operations of class `read` are not guarded");
             report.push(place.clone(), message, "remove it, or choose another class");
@@ -80,7 +92,7 @@ impl Draft {
         apply.list(
             "key",
             &values.key,
-            &["header", "body", "derive", "natural"],
+            &["header", "body", "derive", "natural", "preset"],
             &mut operation.key,
         );
         apply.choice("syntax", &values.syntax, &mut operation.syntax);
@@ -163,6 +175,7 @@ impl Draft {
         );
         apply.choice("reply", &values.reply, &mut operation.reply);
         apply.choice("mode", &values.mode, &mut operation.mode);
+        apply.choice("duplicates", &values.duplicates, &mut operation.duplicates);
         apply.choice(
             "on_store_failure",
             &values.on_store_failure,
@@ -211,7 +224,7 @@ pub(super) struct Apply<'a, 'r, 't> {
 }
 
 impl Apply<'_, '_, '_> {
-    fn place(&self, name: &str) -> Range<usize> {
+    pub(super) fn place(&self, name: &str) -> Range<usize> {
         self.places.get(name).cloned().unwrap_or_default()
     }
 

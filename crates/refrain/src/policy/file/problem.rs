@@ -193,7 +193,7 @@ impl<'a> Report<'a> {
 
 /// The part of a line around `column`, fit to be shown, and carets below it.
 fn excerpt(line: &str, column: usize, width: usize) -> (String, String) {
-    let line = redacted(line);
+    let line = hushed(&redacted(line));
     let column = column.min(line.chars().count());
     let start = column.saturating_sub(EXCERPT_LEAD);
     let shown: String = line
@@ -206,4 +206,32 @@ fn excerpt(line: &str, column: usize, width: usize) -> (String, String) {
     let room = shown.chars().count().saturating_sub(lead);
     let carets = "^".repeat(width.clamp(1, room.max(1)));
     (shown, format!("{}{carets}", " ".repeat(lead)))
+}
+
+/// The same line without what may be a secret: the values of settings that are called so, but for names of variables and paths.
+fn hushed(line: &str) -> String {
+    let mut shown = String::new();
+    let mut is_secret = false;
+    for (at, text) in line.split(['"', '\'']).enumerate() {
+        if at > 0 {
+            shown.push('"');
+        }
+        let is_quoted = at % 2 == 1;
+        if !is_quoted && let Some((before, _)) = text.rsplit_once('=') {
+            let setting = before.trim_end().rsplit([' ', '\t', ',', '{']).next();
+            is_secret = setting.is_some_and(|name| name.starts_with("secret"));
+        }
+        let is_hushed = text.starts_with("whsec_") || (is_secret && !is_reference(text));
+        match is_quoted && is_hushed {
+            true => shown.push_str("***"),
+            false => shown.push_str(text),
+        }
+    }
+    shown
+}
+
+/// Whether this names a secret, and is none.
+fn is_reference(text: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    text.chars().all(is_name) || text.contains('/')
 }

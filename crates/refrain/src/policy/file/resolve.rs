@@ -13,7 +13,7 @@ use super::{
     problem::{FOUND_MAX, Report},
     proxy,
     relay::{self, RELAYS_MAX},
-    server,
+    server, signed,
     table::{self, Part, Place, Places},
     typed::{Head, Proxy, Relay, Section, Server, Worker},
     worker::{self, WORKERS_MAX},
@@ -225,18 +225,30 @@ fn operation(
     report: &mut Report<'_>,
 ) -> Option<(Operation, Range<usize>)> {
     table::refuse_unknown(&mut table, Place::Operation, report);
+    let signature = table.remove("signature");
     let mut head_table = DeTable::new();
     for name in table::fields::<Head>() {
         head_table.extend(table.remove_entry(*name));
     }
-    let head = table::read::<Head>(head_table, report);
+    let mut head = table::read::<Head>(head_table, report);
     let section = table::read::<Section>(table, report);
+    let signed_at = signature
+        .as_ref()
+        .map(|value| ("signature".into(), value.span()));
+    head.places.extend(signed_at);
     let pattern = pattern(&head, at, report)?;
     let mut draft = base.clone();
     draft.operation = draft.operation.at(pattern);
+    draft.apply_webhook(&head, report);
     draft.apply_class(&head, &section, report);
     draft.apply(&section, report);
     draft.apply_probe(&head, report);
+    let signature = signature.and_then(|value| table_of(value, signed::HELP, report));
+    if let Some((table, _)) = signature {
+        let place = head.places.get("signature").cloned().unwrap_or_default();
+        let operation = &mut draft.operation;
+        operation.signature = signed::resolve(table, place, operation.webhook, report);
+    }
     let place = head.places.get("match").cloned().unwrap_or_default();
     draft.finish(
         &[&section.places, &head.places, base_places],

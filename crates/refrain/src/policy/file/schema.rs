@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::Value;
 
 use super::relay::RELAYS_MAX;
-use super::typed::{Head, Proxy, Relay, Section, Server, Worker};
+use super::typed::{Head, Proxy, Relay, Section, Server, Signed, Worker};
 use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
 
@@ -42,6 +42,8 @@ struct Entry {
     head: Head,
     #[schemars(flatten)]
     section: Section,
+    /// How its requests are signed; what is not is refused with 401. Default: not at all.
+    signature: Option<Signed>,
 }
 
 pub(super) fn schema() -> Value {
@@ -110,17 +112,19 @@ text! {
     StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
     BrokerUrl: r"^(nats|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
     DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
-    MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|stripe|github|shopify|svix|standard-webhooks)$";
+    MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     FieldText: r"^(header:[^\s:]+|body:/.*)$";
     ReceiptsUrl: r"^postgres(ql)?://.+$";
     ProblemBase: r"^(/|https?://).*/$|^/$";
-    KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*)$";
+    KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
     CredentialText: r"^(header|cookie):[^\s:]+$";
     FingerprintText: r"^(method|path|query|body|body:/.*|header:[^\s:]+)$";
     Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
     HeaderName: r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
     PatternText: r"^(\*|[A-Z_-]+(\|[A-Z_-]+)*)\s+(\*|/\S*)$";
+    VariableName: r"^[A-Z0-9_]+$";
+    PathText: r"^.+$";
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
 }
 

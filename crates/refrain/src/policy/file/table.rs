@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Relay, Section, Server, Worker},
+    typed::{Head, Proxy, Relay, Section, Server, Signed, Worker},
 };
 use crate::policy::suggest;
 
@@ -37,16 +37,18 @@ pub(super) enum Place {
     Proxy,
     Policy,
     Operation,
+    Signature,
     Worker,
     Relay,
 }
 
 impl Place {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Top,
         Self::Proxy,
         Self::Policy,
         Self::Operation,
+        Self::Signature,
         Self::Worker,
         Self::Relay,
     ];
@@ -61,7 +63,8 @@ impl Place {
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
-            Self::Operation => [fields::<Head>(), fields::<Section>()].concat(),
+            Self::Operation => [fields::<Head>(), fields::<Section>(), &["signature"]].concat(),
+            Self::Signature => fields::<Signed>().to_vec(),
             Self::Worker => fields::<Worker>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
         }
@@ -75,6 +78,7 @@ impl fmt::Display for Place {
             Self::Proxy => "in [proxy]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
+            Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",
             Self::Relay => "in [[relay]]",
         })
@@ -103,6 +107,10 @@ fn unknown(
     if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
         let message = format!("`{text}` is not available in this version: {reason}");
         return report.push(name.span(), message, "remove it");
+    }
+    if text == "secret" && place == Place::Signature {
+        let help = "write secret_env with the name of a variable, or secret_file with a path";
+        return report.push(name.span(), "a secret must not stand in this file", help);
     }
     let elsewhere = Place::ALL
         .into_iter()

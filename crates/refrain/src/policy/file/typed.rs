@@ -13,8 +13,8 @@ use super::{Durability, proxy::HostHeader, schema};
 use crate::{
     Guarantee,
     consume::{Gap, OnRefusal},
-    key::Syntax,
-    policy::{Class, Mode, OnStoreFailure, ReplayTo, Reply},
+    key::{Sender, Syntax},
+    policy::{Class, Duplicates, Mode, OnStoreFailure, ReplayTo, Reply},
 };
 
 /// The settings of the process, at the top of the file.
@@ -158,6 +158,9 @@ pub(super) struct Section {
     /// Whether the guard acts or only watches. Default: enforce.
     #[schemars(with = "Option<Mode>")]
     pub(super) mode: Option<String>,
+    /// What is answered to duplicates of what is done, where its outcome cannot be replayed. Default: explain.
+    #[schemars(with = "Option<Duplicates>")]
+    pub(super) duplicates: Option<String>,
     /// What happens while the store cannot be reached. Default: refuse.
     #[schemars(with = "Option<OnStoreFailure>")]
     pub(super) on_store_failure: Option<String>,
@@ -178,6 +181,9 @@ pub(super) struct Head {
     /// What kind of operation it is, and the settings that go with it.
     #[schemars(with = "Option<Class>")]
     pub(super) class: Option<String>,
+    /// Whose webhooks it takes in, and the settings that go with that.
+    #[schemars(with = "Option<Sender>")]
+    pub(super) webhook: Option<String>,
     /// Learns what became of an indeterminate one: 2xx is its outcome, 404 means that it never happened.
     #[schemars(with = "Option<schema::ProbeText>")]
     pub(super) probe: Option<String>,
@@ -216,6 +222,24 @@ pub(super) struct Relay {
     /// How long the relay takes at the longest to end once it is told to. Default: 30s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) drain: Option<Scalar>,
+}
+
+/// How the requests of an operation are signed.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Signed {
+    /// Whose way of signing it is. Default: the operation's `webhook`.
+    #[schemars(with = "Option<Sender>")]
+    pub(super) scheme: Option<String>,
+    /// Variables of the environment that hold the secrets; of each, or of the same name with `_FILE` behind it for a file.
+    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
+    pub(super) secret_env: Option<List>,
+    /// Files that hold one secret each.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) secret_file: Option<List>,
+    /// How old or how far ahead a signature may be, where the sender signs the time: 1s to 1d. Default: 5m.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) tolerance: Option<Scalar>,
 }
 
 /// A queue, and the service that its messages are delivered to.

@@ -163,11 +163,7 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         "header",
         "body",
         "natural",
-        "stripe",
-        "github",
-        "shopify",
-        "svix",
-        "standard-webhooks",
+        "preset",
     ];
     apply.list("key", &values.key, &words, &mut it.key);
     apply.choice("guarantee", &values.guarantee, &mut it.terms.guarantee);
@@ -213,8 +209,8 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         &mut it.redelivery,
     );
     it.terms.settle_after = it.terms.timeout + it.terms.lease;
-    // A message that finds another one in flight is given back, not waited with.
-    it.terms.wait = Duration::ZERO;
+    // What takes longer is given back rather than waited for.
+    it.terms.wait = Duration::from_secs(1);
 }
 
 fn sequence(

@@ -1,0 +1,377 @@
+//! `refrain work` against a real Redis and a real target: what is delivered, how often, and what becomes of the rest.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::Write as _,
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use refrain::consume::{Broker, Message, Source};
+use refrain_testkit::servers::{PrivateRedis, free_port};
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Next, Seen, Upstream, answer, call, get, until};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A Redis, a folder for the store, and a runtime to publish with.
+struct Stage {
+    redis: PrivateRedis,
+    folder: TempDir,
+    runtime: Runtime,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self {
+            redis: PrivateRedis::start().unwrap(),
+            folder: TempDir::new().unwrap(),
+            runtime: Runtime::new().unwrap(),
+        }
+    }
+
+    /// A worker of the queue `orders`, with these settings besides.
+    fn write(&self, target: SocketAddr, settings: &str) {
+        let text = format!(
+            "store = \"file:records\"\n[proxy]\ndrain = \"5s\"\n[[worker]]\nname = \"billing\"\nsource = \"{}\"\nqueue = \"orders\"\n\
+             deliver = \"http://{target}/events?q=1\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nack_wait = \"2s\"\nlease = \"1s\"\n{settings}\n",
+            self.redis.url()
+        );
+        fs::write(self.folder.path().join("refrain.toml"), text).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        command
+            .arg("work")
+            .args(arguments)
+            .current_dir(&self.folder);
+        command
+    }
+
+    fn start(&self) -> Worker {
+        let errors = fs::File::create(self.folder.path().join("stderr")).unwrap();
+        let output = fs::File::create(self.folder.path().join("stdout")).unwrap();
+        let arguments = ["--admin", "127.0.0.1:0"];
+        let child = self
+            .command(&arguments)
+            .stdout(output)
+            .stderr(errors)
+            .spawn();
+        Worker(child.unwrap())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn publish(&self, messages: &[Message]) {
+        let url = self.redis.url();
+        self.runtime.block_on(async {
+            let publisher = refrain_brokers::open_publisher(&url).await.unwrap();
+            for message in messages {
+                publisher.publish("orders", message).await.unwrap();
+            }
+        });
+    }
+
+    /// One message from another queue; it stays there.
+    fn peek(&self, queue: &str) -> Message {
+        let source = Source::new(self.redis.url(), queue, "looking");
+        self.runtime.block_on(async {
+            let broker: Arc<dyn Broker> = refrain_brokers::open(&source).await.unwrap();
+            let pulled = broker.pull(1, support::PATIENCE).await.unwrap();
+            pulled.into_iter().next().unwrap().message
+        })
+    }
+
+    /// How many deliveries have come to this, as the worker's metrics say.
+    fn counted(&self, outcome: &str) -> u64 {
+        let said = self.said();
+        let address = said
+            .lines()
+            .find_map(|line| line.strip_prefix("admin http://"));
+        let Some(address) = address.and_then(|text| text.parse().ok()) else {
+            return 0;
+        };
+        let metrics = call(address, get("/metrics"));
+        let name = format!("refrain_messages_total{{consumer=\"billing\",outcome=\"{outcome}\"}} ");
+        let mut lines = metrics.text().lines();
+        lines
+            .find_map(|line| line.strip_prefix(&name)?.parse().ok())
+            .unwrap()
+    }
+
+    fn said(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.folder.path().join(name));
+        read("stdout").unwrap() + &read("stderr").unwrap()
+    }
+}
+
+/// A worker that ends with its test.
+struct Worker(Child);
+
+impl Worker {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn terminate(&mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn order(number: usize) -> Message {
+    Message::new(format!("{{\"order\":{number}}}"))
+        .with_id(format!("order-{number}"))
+        .with_content_type("application/json")
+        .with_header("traceparent", "00-1-2-01")
+        .with_header("authorization", "not to be passed on")
+}
+
+#[test]
+fn a_message_is_delivered_once_however_often_it_is_published() {
+    let stage = Stage::new();
+    let target = Upstream::start(|_, stream| answer(stream, "202 Accepted", &[], b"ok"));
+    stage.write(target.address, "dead_letter = \"dead\"");
+    let mut worker = stage.start();
+    stage.publish(&[order(1), order(1), order(2), order(1)]);
+    until("all are done with", || {
+        stage.counted("completed") == 2 && stage.counted("duplicate") == 2
+    });
+    assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
+    let said = stage.said();
+    assert!(said.contains("2 completed, 2 duplicate"), "{said}");
+    let seen = target.seen();
+    let first = seen
+        .iter()
+        .find(|seen| seen.header("idempotency-key") == Some("order-1"));
+    let first = first.unwrap();
+    assert_eq!(first.start(), "POST /events?q=1");
+    assert_eq!(first.body, b"{\"order\":1}");
+    for (name, value) in [
+        ("content-type", Some("application/json")),
+        ("traceparent", Some("00-1-2-01")),
+        ("authorization", None),
+        ("refrain-attempt", Some("1")),
+        ("refrain-worker", Some("billing")),
+    ] {
+        assert_eq!(first.header(name), value, "{name}");
+    }
+    assert!(first.header("refrain-fence").is_some() && first.header("refrain-record").is_some());
+    assert_eq!(target.count(), 2);
+}
+
+#[test]
+fn what_the_target_refuses_is_a_dead_letter_at_once_and_is_let_through_again_on_purpose() {
+    let stage = Stage::new();
+    let refuses = Arc::new(Mutex::new(true));
+    let target = {
+        let refuses = refuses.clone();
+        Upstream::start(move |_, stream| match *refuses.lock().unwrap() {
+            true => answer(stream, "422 Unprocessable", &[], b"no such customer"),
+            false => answer(stream, "200 OK", &[], b""),
+        })
+    };
+    stage.write(target.address, "dead_letter = \"dead\"");
+    let mut worker = stage.start();
+    stage.publish(&[order(1)]);
+    let letter = stage.peek("dead");
+    let told = |name: &str| letter.header(name).map(|value| value.to_vec());
+    assert_eq!(letter.payload, "{\"order\":1}");
+    assert_eq!(told("Refrain-Dead-Reason").unwrap(), b"rejected");
+    assert_eq!(told("Refrain-Dead-Attempts").unwrap(), b"1");
+    let failure = String::from_utf8(told("Refrain-Dead-Last-Failure").unwrap()).unwrap();
+    assert!(failure.contains("422: no such customer"), "{failure}");
+    assert_eq!(worker.terminate(), Some(0));
+    assert_eq!(target.count(), 1);
+
+    *refuses.lock().unwrap() = false;
+    let redriven = stage.run(&["--redrive"]);
+    let said = String::from_utf8(redriven.stdout).unwrap();
+    assert!(
+        redriven.status.success() && said.contains("1 let through again"),
+        "{said}"
+    );
+    let mut worker = stage.start();
+    until("it is delivered again", || target.count() == 2);
+    assert_eq!(worker.terminate(), Some(0));
+    assert_eq!(target.seen()[1].header("idempotency-key"), Some("order-1"));
+    // Nothing is left to be let through.
+    let said = String::from_utf8(stage.run(&["--redrive", "--json"]).stdout).unwrap();
+    assert!(said.contains("\"sent\":0"), "{said}");
+}
+
+#[test]
+fn failures_are_tried_again_and_not_before_the_target_says() {
+    let stage = Stage::new();
+    let since = tokio::time::Instant::now();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let target = {
+        let times = times.clone();
+        Upstream::start(move |seen, stream| {
+            times.lock().unwrap().push(since.elapsed());
+            match seen.header("refrain-attempt") {
+                Some("1") => answer(stream, "500 Oh", &[], b""),
+                Some("2") => answer(stream, "429 Slow", &[("retry-after", "1")], b""),
+                _ => answer(stream, "200 OK", &[], b""),
+            }
+        })
+    };
+    stage.write(target.address, "dead_letter = \"dead\"");
+    let mut worker = stage.start();
+    stage.publish(&[order(1)]);
+    until("it succeeds", || target.count() == 3);
+    assert_eq!(worker.terminate(), Some(0));
+    let times = times.lock().unwrap();
+    assert!(times[2] - times[1] >= Duration::from_secs(1), "{times:?}");
+    assert!(stage.said().contains("1 completed"), "{}", stage.said());
+}
+
+/// Runs the order and hangs up on the first attempt.
+fn losing(seen: &Seen, stream: &mut std::net::TcpStream) -> Next {
+    match seen.header("refrain-attempt") {
+        Some("1") => Next::Close,
+        _ => answer(stream, "200 OK", &[], b""),
+    }
+}
+
+#[test]
+fn a_lost_answer_is_tried_again_under_the_same_key_or_left_to_a_person() {
+    for (guarantee, sent) in [("at-least-once", 2), ("at-most-once", 1)] {
+        let stage = Stage::new();
+        let target = Upstream::start(losing);
+        let settings = format!("dead_letter = \"dead\"\nguarantee = \"{guarantee}\"");
+        stage.write(target.address, &settings);
+        let mut worker = stage.start();
+        stage.publish(&[order(1), order(1)]);
+        until("it was sent", || target.count() == sent);
+        if sent == 1 {
+            let letter = stage.peek("dead");
+            let reason = letter.header("Refrain-Dead-Reason").unwrap();
+            assert_eq!(reason, "outcome-unknown");
+        }
+        assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
+        assert_eq!(target.count(), sent);
+        let keys: Vec<_> = target
+            .seen()
+            .iter()
+            .map(|seen| seen.header("idempotency-key").map(str::to_owned))
+            .collect();
+        assert!(
+            keys.iter().all(|key| key.as_deref() == Some("order-1")),
+            "{keys:?}"
+        );
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_again_and_again_loses_nothing() {
+    const ORDERS: usize = 120;
+    let stage = Stage::new();
+    // The target's own ledger: how often each key was run.
+    let ledger: Arc<Mutex<HashMap<String, Vec<String>>>> = Arc::default();
+    let target = {
+        let ledger = ledger.clone();
+        Upstream::start(move |seen, stream| {
+            let header = |name: &str| seen.header(name).unwrap().to_owned();
+            let mut ledger = ledger.lock().unwrap();
+            let runs = ledger.entry(header("idempotency-key")).or_default();
+            runs.push(header("refrain-attempt"));
+            drop(ledger);
+            std::thread::sleep(Duration::from_millis(5));
+            answer(stream, "200 OK", &[], b"")
+        })
+    };
+    stage.write(
+        target.address,
+        "dead_letter = \"dead\"\nconcurrency = 8\nattempts = 50",
+    );
+    let orders: Vec<_> = (0..ORDERS)
+        .flat_map(|number| [order(number), order(number)])
+        .collect();
+    stage.publish(&orders);
+    let handled = || ledger.lock().unwrap().len();
+    let mut kills = 0;
+    while handled() < ORDERS {
+        let mut worker = stage.start();
+        let before = handled();
+        let enough = before + ORDERS / 10;
+        until("the worker gets on", || handled() >= enough.min(ORDERS));
+        if handled() < ORDERS {
+            worker.kill();
+            kills += 1;
+        }
+    }
+    assert!(kills >= 5, "{kills}");
+    let mut worker = stage.start();
+    // What was in the hands of who was killed comes again once the broker's patience ends, and is skipped or run again.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
+    let ledger = ledger.lock().unwrap();
+    assert_eq!(ledger.len(), ORDERS);
+    // Only what a killed worker had in its hands may have been run twice.
+    let twice = ledger.values().filter(|runs| runs.len() > 1).count();
+    assert!(twice <= kills * 8, "{twice} of {kills} kills");
+}
+
+#[test]
+fn what_cannot_work_is_said_before_anything_starts() {
+    let stage = Stage::new();
+    let check = |output: &Output, code: i32, words: &[&str]| {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        for word in words {
+            assert!(text.contains(word), "`{word}` is not in: {text}");
+        }
+    };
+    check(&stage.run(&[]), 64, &["refrain.toml", "cannot be read"]);
+    let file = stage.folder.path().join("refrain.toml");
+    fs::write(&file, "store = \"memory:\"\n").unwrap();
+    check(&stage.run(&[]), 64, &["has no [[worker]]"]);
+    stage.write("127.0.0.1:9".parse().unwrap(), "");
+    check(
+        &stage.run(&["--worker", "biling"]),
+        64,
+        &["no worker `biling`", "billing"],
+    );
+    rewrite(
+        &file,
+        &stage.redis.url(),
+        &format!("redis://127.0.0.1:{}", free_port().unwrap()),
+    );
+    check(&stage.run(&[]), 69, &["127.0.0.1"]);
+    rewrite(&file, "redis://", "kafka://");
+    let refused = stage.run(&[]);
+    assert!(
+        [Some(64), Some(69)].contains(&refused.status.code()),
+        "{refused:?}"
+    );
+    check(&stage.run(&["--nonsense"]), 2, &["--nonsense"]);
+}
+
+fn rewrite(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    let mut file = fs::File::create(file).unwrap();
+    file.write_all(text.replace(from, to).as_bytes()).unwrap();
+}

@@ -1,0 +1,208 @@
+//! Where the body of an answer ends.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::SizeHint;
+
+use super::Broken;
+
+/// The longest line that tells the size of a chunk, extensions included.
+const SIZE_LINE_MAX: usize = 1 << 10;
+const TRAILER_BYTES_MAX: usize = 16 << 10;
+const TRAILER_FIELDS_MAX: usize = 64;
+
+/// How the end of a body is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// So many bytes are left.
+    Length(u64),
+    Chunked(Chunks),
+    UntilClose,
+}
+
+/// Where among its chunks a body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chunks {
+    /// Before the line that tells a size.
+    Size,
+    /// Within a chunk of which so much is left.
+    Within(u64),
+    /// Before the end of the line behind a chunk.
+    Behind,
+    /// Behind the last chunk.
+    Trailers,
+    Over,
+}
+
+/// What comes next of a body.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Step {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    /// More has to be read before anything can be told.
+    More,
+    End,
+}
+
+impl Framing {
+    pub(crate) fn chunked() -> Self {
+        Self::Chunked(Chunks::Size)
+    }
+
+    /// Whether the body has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Length(0) | Self::Chunked(Chunks::Over))
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Length(left) => SizeHint::with_exact(*left),
+            Self::Chunked(Chunks::Over) => SizeHint::with_exact(0),
+            Self::Chunked(_) | Self::UntilClose => SizeHint::default(),
+        }
+    }
+
+    /// Takes what comes next off the front of what was read.
+    ///
+    /// # Errors
+    /// When the chunks are none.
+    pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
+        match self {
+            Self::Length(left) => Ok(data(input, left)),
+            Self::Chunked(chunks) => chunks.next(input),
+            Self::UntilClose if input.is_empty() => Ok(Step::More),
+            Self::UntilClose => Ok(Step::Data(input.split().freeze())),
+        }
+    }
+
+    /// Whether the body has ended if nothing more comes.
+    pub(crate) fn ends_with_connection(&self) -> bool {
+        self.is_over() || *self == Self::UntilClose
+    }
+}
+
+/// As much of `left` as is there.
+fn data(input: &mut BytesMut, left: &mut u64) -> Step {
+    if *left == 0 {
+        return Step::End;
+    }
+    let len = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
+    if len == 0 {
+        return Step::More;
+    }
+    *left -= len as u64;
+    Step::Data(input.split_to(len).freeze())
+}
+
+impl Chunks {
+    fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
+        loop {
+            match self {
+                Self::Size => match take_size(input)? {
+                    None => return Ok(Step::More),
+                    Some(0) => *self = Self::Trailers,
+                    Some(size) => *self = Self::Within(size),
+                },
+                Self::Within(0) => *self = Self::Behind,
+                Self::Within(left) => return Ok(data(input, left)),
+                Self::Behind => match take_line_end(input)? {
+                    false => return Ok(Step::More),
+                    true => *self = Self::Size,
+                },
+                Self::Trailers => {
+                    let Some(trailers) = take_trailers(input)? else {
+                        return Ok(Step::More);
+                    };
+                    *self = Self::Over;
+                    if !trailers.is_empty() {
+                        return Ok(Step::Trailers(trailers));
+                    }
+                }
+                Self::Over => return Ok(Step::End),
+            }
+        }
+    }
+}
+
+/// A line without its end, which is both its characters or none.
+fn line(input: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, Broken> {
+    let within = &input[..input.len().min(bytes_max)];
+    match memchr::memchr(b'\n', within) {
+        None if within.len() < input.len() => Err(Broken("a line of the answer is too long")),
+        None => Ok(None),
+        Some(at) => match within[..at].split_last() {
+            Some((b'\r', line)) => Ok(Some(line)),
+            _ => Err(Broken("a line among the answer's chunks ends without CR")),
+        },
+    }
+}
+
+fn take_size(input: &mut BytesMut) -> Result<Option<u64>, Broken> {
+    let Some(line) = line(input, SIZE_LINE_MAX)? else {
+        return Ok(None);
+    };
+    let (read, size) = (line.len() + 2, size(line)?);
+    input.advance(read);
+    Ok(Some(size))
+}
+
+/// Hexadecimal digits, and extensions, which mean nothing here.
+fn size(line: &[u8]) -> Result<u64, Broken> {
+    let bad = Broken("the size of a chunk is none");
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
+    let digits = digits.trim_ascii_end();
+    if digits.is_empty() || digits.len() > 16 || line.contains(&b'\r') {
+        return Err(bad);
+    }
+    let mut size = 0;
+    for digit in digits {
+        let digit = char::from(*digit).to_digit(16).ok_or(bad)?;
+        size = size << 4 | u64::from(digit);
+    }
+    Ok(size)
+}
+
+fn take_line_end(input: &mut BytesMut) -> Result<bool, Broken> {
+    match &input[..] {
+        [b'\r', b'\n', ..] => {
+            input.advance(2);
+            Ok(true)
+        }
+        [] | [b'\r'] => Ok(false),
+        _ => Err(Broken("a chunk of the answer is longer than it says")),
+    }
+}
+
+fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Broken> {
+    let mut end = 0;
+    loop {
+        let Some(line) = line(&input[end..], TRAILER_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        end += line.len() + 2;
+        if line.is_empty() {
+            break;
+        }
+        if end > TRAILER_BYTES_MAX {
+            return Err(Broken("the answer's trailers are too large"));
+        }
+    }
+    let bytes = input.split_to(end).freeze();
+    trailers(&bytes).map(Some)
+}
+
+fn trailers(bytes: &Bytes) -> Result<HeaderMap, Broken> {
+    let bad = Broken("the answer's trailers are malformed");
+    let mut fields = [httparse::EMPTY_HEADER; TRAILER_FIELDS_MAX];
+    let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(bytes, &mut fields)
+    else {
+        return Err(bad);
+    };
+    let mut trailers = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| bad)?;
+        let value = HeaderValue::from_bytes(field.value).map_err(|_| bad)?;
+        trailers.append(name, value);
+    }
+    Ok(trailers)
+}

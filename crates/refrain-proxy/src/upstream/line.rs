@@ -1,0 +1,132 @@
+//! One connection to the upstream, and what was read from it.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use rustix::net::RecvFlags;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, ReadBuf},
+    net::TcpStream,
+    time::{Instant, Sleep, sleep_until, timeout},
+};
+
+use super::Sending;
+use crate::connect::Io;
+
+/// The least room that is read into.
+const READ_MIN: usize = 1 << 10;
+const READ_USUAL: usize = 8 << 10;
+/// Grown to while more and more comes.
+const READ_MAX: usize = 256 << 10;
+
+/// A connection that carries one request at a time.
+pub(crate) struct Line {
+    pub(super) io: Io,
+    /// What was read and not taken yet.
+    pub(crate) input: BytesMut,
+    /// How much room is made for what comes next.
+    room: usize,
+    /// Set up once, and set anew only when it is over: most answers come long before.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Line {
+    pub(crate) fn new(io: Io) -> Self {
+        Self {
+            io,
+            input: BytesMut::new(),
+            room: READ_USUAL,
+            timer: None,
+        }
+    }
+
+    /// Reads what has come; 0 at the end.
+    pub(crate) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.input.capacity() - self.input.len() < READ_MIN {
+            self.input.reserve(self.room);
+        }
+        let room = self.input.capacity() - self.input.len();
+        let read = ready!(pin!(self.io.read_buf(&mut self.input)).poll(context))?;
+        if read == room {
+            self.room = (self.room * 2).min(READ_MAX);
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// Ready at this moment, or soon behind it.
+    pub(super) fn poll_moment(&mut self, moment: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(moment)));
+        loop {
+            ready!(timer.as_mut().poll(context));
+            if timer.deadline() >= moment {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(moment);
+        }
+    }
+
+    /// Makes it as it was before its last answer. What a long answer needed is not held while idle.
+    pub(crate) fn rest(&mut self) {
+        if self.room > READ_USUAL {
+            self.room = READ_USUAL;
+            self.input = BytesMut::new();
+        }
+    }
+
+    /// Whether it can be used while idle: the other side has neither closed it nor said anything unasked.
+    ///
+    /// The runtime may not have seen yet what has arrived, so the system is asked.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        match &mut self.io {
+            Io::Plain(stream) => is_empty(stream),
+            Io::Tls(stream) => {
+                // What came encrypted may have been read already.
+                let mut byte = [0];
+                let (mut byte, context) = (ReadBuf::new(&mut byte), Waker::noop());
+                let mut context = Context::from_waker(context);
+                is_empty(stream.get_ref().0)
+                    && Pin::new(&mut **stream)
+                        .poll_read(&mut context, &mut byte)
+                        .is_pending()
+            }
+            Io::Read(_) => false,
+        }
+    }
+
+    /// Lets the rest of a request go on by itself while its answer is being read already.
+    ///
+    /// It ends with the client's body, or when neither side has moved for as long as `patience`.
+    pub(super) fn divide(self, mut sending: Sending, patience: Duration) -> Self {
+        let (read, mut write) = tokio::io::split(Box::new(self.io));
+        tokio::spawn(async move {
+            let mut has_moved = true;
+            while has_moved {
+                let sent = poll_fn(|context| sending.poll(&mut write, context));
+                has_moved = timeout(patience, sent).await.is_err() && sending.take_moved();
+            }
+        });
+        Self {
+            io: Io::Read(read),
+            ..self
+        }
+    }
+
+    /// The connection itself, and what was read of it and not taken.
+    pub(crate) fn into_parts(self) -> (Io, BytesMut) {
+        (self.io, self.input)
+    }
+}
+
+fn is_empty(stream: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let peeked = rustix::net::recv(stream, &mut [0_u8; 1], flags);
+    matches!(peeked, Err(rustix::io::Errno::AGAIN))
+}

@@ -1,0 +1,161 @@
+//! A consumer that runs: pulls no more than there is room for, and stops in good order.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, sleep_until, timeout},
+};
+
+use super::{Count, Delivery, attend::Attended, lanes::Lanes, shared::Shared};
+use crate::{Error, Result};
+
+/// How long a pull waits for the first message.
+const PULL_WAIT: Duration = Duration::from_secs(1);
+/// How much longer a pull is given that does not keep to its time when the consumer stops.
+const PULL_GRACE: Duration = Duration::from_secs(1);
+/// Where the broker orders, that many times as many may wait for their turn as may be handled at once,
+/// so that a group that stands still leaves room for others.
+const WAITING_PER_RUNNING: usize = 8;
+
+/// A consumer that runs.
+pub(super) struct Consuming {
+    shared: Arc<Shared>,
+    /// How many deliveries are held at once.
+    held_max: usize,
+    lanes: Lanes,
+    /// One task for each delivery that is held.
+    tasks: JoinSet<()>,
+}
+
+impl Consuming {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            held_max: held_max(&shared),
+            shared,
+            lanes: Lanes::default(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Pulls until it is to stop, and says so to everybody.
+    pub(super) async fn pull_until(
+        &mut self,
+        shutdown: impl Future<Output = ()>,
+        stop: &watch::Sender<bool>,
+    ) -> Result<()> {
+        let stopping = async {
+            shutdown.await;
+            stop.send_replace(true);
+            // Who pulls sees it.
+            std::future::pending::<()>().await;
+        };
+        let pulled = tokio::select! {
+            pulled = self.pull() => pulled,
+            () = stopping => Ok(()),
+        };
+        stop.send_replace(true);
+        pulled
+    }
+
+    async fn pull(&mut self) -> Result<()> {
+        let mut failures = 0;
+        while !self.shared.is_stopping() {
+            self.make_room().await;
+            let Some(pulled) = self.pull_once().await else {
+                return Ok(());
+            };
+            match pulled {
+                Ok(deliveries) => {
+                    failures = 0;
+                    deliveries.into_iter().for_each(|it| self.take(it));
+                }
+                Err(error) if error.is_retryable() => {
+                    failures += 1;
+                    self.wait_for_broker(&error, failures).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is room for one more, and until the store is worth asking again.
+    async fn make_room(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        let stopping = self.shared.clone();
+        if let Some(until) = self.shared.pause.until() {
+            tokio::select! {
+                () = stopping.stopping() => return,
+                () = sleep_until(until) => {}
+            }
+        }
+        while self.tasks.len() >= self.held_max {
+            tokio::select! {
+                () = stopping.stopping() => return,
+                _ = self.tasks.join_next() => {}
+            }
+        }
+    }
+
+    /// One pull; `None` where the consumer stops. A pull that is under way then is waited for,
+    /// since what it has fetched would come again only when the broker's patience ends.
+    async fn pull_once(&self) -> Option<Result<Vec<Delivery>>> {
+        if self.shared.is_stopping() {
+            return None;
+        }
+        let room = match self.shared.pause.is_on() {
+            // One is enough to find out whether the store is back.
+            true => 1,
+            false => self.held_max - self.tasks.len(),
+        };
+        let mut pulling = self.shared.broker.pull(room, PULL_WAIT);
+        tokio::select! {
+            pulled = &mut pulling => Some(pulled),
+            () = self.shared.stopping() => timeout(PULL_WAIT + PULL_GRACE, pulling).await.ok(),
+        }
+    }
+
+    async fn wait_for_broker(&self, error: &Error, failures: u32) {
+        let shared = &self.shared;
+        tracing::warn!(consumer = &*shared.settings.name, %error, "nothing can be pulled");
+        tokio::select! {
+            () = shared.stopping() => {}
+            () = sleep(shared.settings.backoff.pause(failures)) => {}
+        }
+    }
+
+    /// Hands a delivery to a task of its own. Its place in its group is taken here, in the order of delivery.
+    fn take(&mut self, delivery: Delivery) {
+        let group = delivery.message.group.as_deref();
+        let group = group.filter(|_| self.shared.guarantees.is_ordered);
+        let turn = group.map(|group| self.lanes.enter(group));
+        let attended = Attended::new(self.shared.clone(), delivery);
+        self.tasks.spawn(attended.attend(turn));
+    }
+
+    /// Waits for what runs, as long as there is time; then leaves it.
+    pub(super) async fn drain(&mut self) {
+        let draining = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(self.shared.settings.drain, draining).await.is_ok() {
+            return;
+        }
+        let left = self.tasks.len();
+        let shared = &self.shared;
+        tracing::warn!(
+            consumer = &*shared.settings.name,
+            left,
+            "messages are still being handled when the time to drain is over: they are left"
+        );
+        shared.tally.add(Count::Left, left as u64);
+        self.tasks.shutdown().await;
+    }
+}
+
+fn held_max(shared: &Shared) -> usize {
+    match shared.guarantees.is_ordered {
+        true => shared.settings.in_flight_max * WAITING_PER_RUNNING,
+        false => shared.settings.in_flight_max,
+    }
+}

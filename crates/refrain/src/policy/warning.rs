@@ -1,0 +1,89 @@
+//! What is allowed and probably not meant.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Operation, Terms, units::Span};
+use crate::key::{Sender, Source};
+
+/// Something that is allowed and probably not meant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Warning {
+    /// The operation, or whatever else is named in the policy.
+    pub name: String,
+    /// What may come of it.
+    pub message: String,
+    /// What to do about it.
+    pub help: String,
+}
+
+/// A way on which the same thing may come again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redelivery {
+    /// Who delivers again, as a reader knows it.
+    pub who: String,
+    /// How long after the first time it may come again.
+    pub horizon: Duration,
+}
+
+impl Redelivery {
+    /// What to say where outcomes are not kept as long as this can deliver again.
+    #[must_use]
+    pub fn check(&self, name: &str, terms: &Terms) -> Option<Warning> {
+        let Self { who, horizon } = self;
+        let (retention, remember) = (terms.retention, terms.remember);
+        if retention >= *horizon {
+            return None;
+        }
+        let (kept, wanted) = (Span(retention), Span(*horizon));
+        let consequence = match retention.saturating_add(remember) < *horizon {
+            true => "a late one runs again",
+            false => "a late one is refused or acknowledged without its outcome",
+        };
+        Some(Warning {
+            name: name.into(),
+            message: format!(
+                "retention ({kept}) ends before {who} stops delivering again ({wanted}): {consequence}"
+            ),
+            help: format!("write retention = \"{wanted}\" or longer"),
+        })
+    }
+}
+
+/// What is allowed and probably not meant with this operation.
+pub(super) fn warnings(operation: &Operation) -> Vec<Warning> {
+    if !operation.guarded {
+        return Vec::new();
+    }
+    let late = redelivery(operation).and_then(|it| it.check(&operation.name, &operation.terms));
+    late.into_iter().chain(unsigned(operation)).collect()
+}
+
+/// Who sends the deliveries, by name or by the header that only this sender has.
+fn redelivery(operation: &Operation) -> Option<Redelivery> {
+    let is_told = |sender: &Sender| match sender.source() {
+        Source::Header(name) => operation.key.contains(&Source::Header(name)),
+        _ => false,
+    };
+    let sender = operation.webhook.or_else(|| {
+        let mut senders = Sender::ALL.into_iter();
+        senders.find(is_told)
+    })?;
+    Some(Redelivery {
+        who: sender.to_string(),
+        horizon: sender.horizon(),
+    })
+}
+
+fn unsigned(operation: &Operation) -> Option<Warning> {
+    let sender = operation
+        .webhook
+        .filter(|_| operation.signature.is_none())?;
+    Some(Warning {
+        name: operation.name.clone(),
+        message: format!("anybody can send what looks like {sender}'s, and spend its ids"),
+        help: "add signature = { secret_env = \"NAME\" }".into(),
+    })
+}

@@ -1,0 +1,86 @@
+//! `webhook = "stripe"`: the settings that go with a sender of webhooks, and the rules for signatures.
+
+use std::time::Duration;
+
+use super::{
+    Class, Operation, ReplayTo,
+    rules::{Fault, fault},
+    signature::{self, SECRETS_MAX},
+    units::{Span, days},
+};
+use crate::{
+    fingerprint::Part,
+    key::{Pointer, ScopePart, Sender, Syntax},
+};
+
+/// How long a duplicate waits for the one in flight. The least patient sender gives up after five seconds.
+const WAIT: Duration = Duration::from_secs(3);
+
+/// Sets on the operation what goes with deliveries of this sender.
+pub(super) fn apply(sender: Sender, operation: &mut Operation) {
+    Class::Event.apply(operation);
+    operation.webhook = Some(sender);
+    operation.key = vec![sender.source()];
+    operation.syntax = Syntax::Raw;
+    operation.required = true;
+    operation.scope = scope(sender);
+    // Senders present no credential; who may send is for the signature to tell.
+    operation.replay_to = ReplayTo::SameScope;
+    operation.fingerprint = fingerprint(sender);
+    operation.terms.wait = WAIT;
+}
+
+/// The sender is the route's: its ids are unique among its own.
+fn scope(sender: Sender) -> Vec<ScopePart> {
+    let header = |name: &str| ScopePart::Header(name.into());
+    match sender {
+        // One event is told under several topics, each of which is to be handled.
+        Sender::Shopify => vec![
+            ScopePart::Route,
+            header("x-shopify-shop-domain"),
+            header("x-shopify-topic"),
+        ],
+        _ => vec![ScopePart::Route],
+    }
+}
+
+/// What stays the same when a delivery is sent again. Signatures and times do not, and stand in headers.
+fn fingerprint(sender: Sender) -> Vec<Part> {
+    let member = |name| Part::Member(Pointer::member(name));
+    match sender {
+        // An event counts in its body how many endpoints have yet to take it.
+        Sender::Stripe => vec![
+            Part::Method,
+            Part::Path,
+            Part::Query,
+            member("type"),
+            member("created"),
+        ],
+        _ => Part::DEFAULT.to_vec(),
+    }
+}
+
+/// What is wrong with an operation's signature.
+pub(super) fn faults(operation: &Operation, faults: &mut Vec<Fault>) {
+    let Some(signature) = &operation.signature else {
+        return;
+    };
+    if !operation.guarded {
+        let message =
+            "`signature` has no meaning where nothing is guarded: it would not be verified";
+        faults.push(fault(&["signature"], message, "choose another class"));
+    }
+    let secrets = signature.secrets().len();
+    if !(1..=SECRETS_MAX).contains(&secrets) {
+        let message = format!("`signature` has {secrets} secrets");
+        let help = format!("write secret_env or secret_file, with 1 to {SECRETS_MAX} names");
+        faults.push(fault(&["signature"], message, help));
+    }
+    let (least, most) = (Duration::from_secs(1), days(1));
+    let tolerance = signature.tolerance();
+    if signature::is_timed(signature.sender()) && !(least..=most).contains(&tolerance) {
+        let message = format!("`tolerance` is {}, out of range", Span(tolerance));
+        let help = format!("write a duration from {} to {}", Span(least), Span(most));
+        faults.push(fault(&["signature"], message, help));
+    }
+}
