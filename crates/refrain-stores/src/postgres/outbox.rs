@@ -36,6 +36,7 @@ use super::{
 mod reader;
 pub use reader::PostgresOutbox;
 
+mod rows;
 mod statements;
 
 const SCRIPT: &str = include_str!("../../sql/outbox.sql");

@@ -103,7 +103,7 @@ impl Lanes {
 
     /// Sends these on their way; they are ours until then.
     pub(super) fn begin(&mut self, entries: Vec<Entry>, lapses: Instant) {
-        for entries in super::lanes(entries) {
+        for entries in grouped(entries) {
             let hold = Arc::new(Hold {
                 lapses: Mutex::new(lapses),
                 is_lost: AtomicBool::new(false),
@@ -232,4 +232,23 @@ fn silent(waited: Duration) -> Error {
         waited.as_secs_f32()
     );
     Error::new(ErrorKind::Unavailable, message)
+}
+
+/// Which of the entries belong together: each group is a lane, and so is each message without one.
+fn grouped(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
+    let mut lanes: Vec<Vec<Entry>> = Vec::new();
+    let mut groups = HashMap::new();
+    for entry in entries {
+        let Some(group) = &entry.message.group else {
+            lanes.push(vec![entry]);
+            continue;
+        };
+        let name = (entry.destination.clone(), group.clone());
+        let place = *groups.entry(name).or_insert(lanes.len());
+        match lanes.get_mut(place) {
+            Some(lane) => lane.push(entry),
+            None => lanes.push(vec![entry]),
+        }
+    }
+    lanes
 }
