@@ -43,10 +43,16 @@ pub use memory::{Memory, MemoryQueue};
 mod message;
 pub use message::{HEADER_BYTES_MAX, Message, Position};
 
+mod outbox;
+pub use outbox::{Backlog, Entry, Fate, Outbox, Refused, Return, Taken};
+
 mod pull;
 
 mod redrive;
 pub use redrive::{Redrive, Redriven};
+
+mod relay;
+pub use relay::{OnRefusal, Relay, RelayCounters, RelayCounts, RelayOptions};
 
 mod sequence;
 pub use sequence::{Gap, Sequence};
@@ -60,7 +66,7 @@ mod tally;
 pub use tally::{Count, Tally};
 
 mod work;
-pub use work::{Task, Worked, Worker};
+pub use work::{Task, Worked, Worker, caught};
 
 /// What a broker answers with. Boxed, so that one consumer serves any broker: a message costs far more than the box.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

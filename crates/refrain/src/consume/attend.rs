@@ -290,6 +290,12 @@ impl Attended {
                 return Round::Dead(reason, failure);
             }
             Worked::Again {
+                why: Count::Held, ..
+            } => {
+                shared.pause.end();
+                return self.hold(known, id);
+            }
+            Worked::Again {
                 why,
                 delay,
                 failure,
