@@ -35,7 +35,7 @@ pub(super) fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
 
 fn granted(answer: &mut Answer) -> Option<Grant> {
     // The short answer to a first claim.
-    if let Some(fence) = codec::fence(&answer.rest) {
+    if let Some(fence) = codec::fence(answer.rest()) {
         return Some(Grant { fence, attempt: 1 });
     }
     Some(Grant {
