@@ -94,9 +94,16 @@ local function verdict()
   if r.state == 'T' then
     return 'X'
   end
+  if carried >= CARRIED_MAX then
+    return '~'
+  end
   local outcome = call('GET', outcome_key)
   if not outcome then
     return '!outcome'
   end
-  return { 'R', r.fence, outcome }
+  carried = carried + #outcome
+  if sub(outcome, 1, 16) ~= r.fence then
+    return '!foreign'
+  end
+  return 'R' .. outcome
 end

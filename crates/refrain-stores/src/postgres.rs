@@ -51,6 +51,9 @@ mod trouble;
 mod transaction;
 pub use transaction::Claimed;
 
+mod within;
+pub use within::CallersTransaction;
+
 mod natural;
 pub use natural::{Fetched, NaturalKey};
 

@@ -1,6 +1,6 @@
 //! The commands that call the scripts; what they take is told in `lua/*.lua`.
 
-use std::{io::Write as _, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use ::redis::{Cmd, RedisWrite as _};
 use refrain::{Claim, Fence, RecordId, Settlement};
@@ -16,7 +16,7 @@ use super::{
 /// What a record in flight begins with, before its identity.
 const IN_FLIGHT: &[u8] = b"\x01I";
 /// About what a claim takes, keys included.
-const CLAIM_BYTES: usize = 160;
+const CLAIM_BYTES: usize = 192;
 
 /// What every call is made from.
 pub(super) struct Calls {
@@ -67,7 +67,7 @@ impl Calls {
     ) -> Cmd {
         let count = claims.len();
         let keys = 2 * count + usize::from(!self.is_cluster);
-        let mut call = self.call(Name::Claims, keys, count + 2, count * CLAIM_BYTES);
+        let mut call = self.call(Name::Claims, keys, 3, count * CLAIM_BYTES);
         for claim in claims.clone() {
             self.key(&mut call, claim.id, b"");
         }
@@ -81,9 +81,11 @@ impl Calls {
         call.arg(if self.is_cluster { "" } else { "1" });
         // Fences of one moment differ by this.
         let first: u32 = rand::random();
+        let mut argument = call.writer_for_next_arg();
         for (nonce, claim) in (0_u32..).zip(claims) {
-            put_claim(&mut call, claim, first.wrapping_add(nonce));
+            put_claim(&mut argument, claim, first.wrapping_add(nonce));
         }
+        drop(argument);
         call
     }
 
@@ -95,7 +97,7 @@ impl Calls {
         let count = endings.len();
         let bytes: usize = endings.clone().map(Ending::bytes).sum();
         let bytes = bytes + count * CLAIM_BYTES;
-        let mut call = self.call(Name::Settlements, 2 * count, 2 * count + 1, bytes);
+        let mut call = self.call(Name::Settlements, 2 * count, count + 2, bytes);
         for ending in endings.clone() {
             self.key(&mut call, ending.id, b"");
         }
@@ -103,8 +105,14 @@ impl Calls {
             self.key(&mut call, ending.id, b"o");
         }
         self.moment(&mut call);
+        let mut argument = call.writer_for_next_arg();
+        for ending in endings.clone() {
+            put_terms(&mut argument, ending);
+        }
+        drop(argument);
         for ending in endings {
-            put_ending(&mut call, ending);
+            let parts = [&fence_bytes(ending.fence), ending.outcome()];
+            put(&mut call.writer_for_next_arg(), &parts);
         }
         call
     }
@@ -126,21 +134,18 @@ impl Calls {
 
     /// The key of a record as the next argument, with something behind it.
     pub(super) fn key(&self, call: &mut Cmd, id: RecordId, behind: &[u8]) {
-        put(
-            call,
-            &[self.prefix.as_bytes(), b"{", &hex(id), b"}", behind],
-        );
+        let parts = [self.prefix.as_bytes(), b"{", &hex(id), b"}", behind];
+        put(&mut call.writer_for_next_arg(), &parts);
     }
 }
 
-fn put_claim(call: &mut Cmd, claim: &Claim, nonce: u32) {
+fn put_claim(argument: &mut impl io::Write, claim: &Claim, nonce: u32) {
     let (has_credential, credential) = match claim.credential {
         Some(credential) => (1, credential.0),
         None => (0, [0; 8]),
     };
-    let overtakes = claim.overtakes.map(fence_bytes);
     put(
-        call,
+        argument,
         &[
             &claim.id.0,
             &claim.fingerprint.0,
@@ -151,38 +156,41 @@ fn put_claim(call: &mut Cmd, claim: &Claim, nonce: u32) {
             &1_u16.to_be_bytes(),
             &claim.attempts_max.to_be_bytes(),
             &span(claim.settle_after),
-            &nonce.to_be_bytes(),
             &span(claim.lease),
-            overtakes.as_ref().map_or(&[], |fence| &fence[..]),
+            &nonce.to_be_bytes(),
+            &claim.overtakes.map_or([0; 16], fence_bytes),
         ],
     );
 }
 
-fn put_ending(call: &mut Cmd, ending: &Ending) {
-    let id = &ending.id.0;
-    match &ending.end {
+fn put_terms(argument: &mut impl io::Write, ending: &Ending) {
+    let mut how = [0; 17];
+    how[0] = match &ending.end {
         Settlement::Complete {
             retention,
             remember,
             ..
-        } => put(
-            call,
-            &[IN_FLIGHT, id, b"C", &span(*retention), &span(*remember)],
-        ),
-        Settlement::Release => put(call, &[IN_FLIGHT, id, b"R"]),
-        Settlement::Doubt { reason } => put(call, &[IN_FLIGHT, id, b"D", &[*reason as u8]]),
-        Settlement::NeverHappened => put(call, &[IN_FLIGHT, id, b"N"]),
-    }
-    put(call, &[&fence_bytes(ending.fence), ending.outcome()]);
+        } => {
+            how[1..9].copy_from_slice(&span(*retention));
+            how[9..].copy_from_slice(&span(*remember));
+            b'C'
+        }
+        Settlement::Release => b'R',
+        Settlement::Doubt { reason } => {
+            how[1] = *reason as u8;
+            b'D'
+        }
+        Settlement::NeverHappened => b'N',
+    };
+    put(argument, &[IN_FLIGHT, &ending.id.0, &how]);
 }
 
 fn span(span: Duration) -> [u8; 8] {
     millis(span).to_be_bytes()
 }
 
-/// One argument from its parts.
-fn put(call: &mut Cmd, parts: &[&[u8]]) {
-    let mut argument = call.writer_for_next_arg();
+/// Writes the parts of an argument one behind the other.
+fn put(argument: &mut impl io::Write, parts: &[&[u8]]) {
     for part in parts {
         // Into memory, which does not fail.
         let _ = argument.write_all(part);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::redis::Value;
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use refrain::{
     Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
     clock::Timestamp,
@@ -81,12 +81,11 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
 }
 
 /// An outcome behind the fence that it was completed under.
-pub(super) fn outcome(bytes: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {
-    let bytes = Bytes::from(bytes);
-    if bytes.get(..16) != Some(&fence_bytes(fence)[..]) {
+pub(super) fn outcome(kept: Bytes, fence: Fence, id: RecordId) -> Result<Outcome> {
+    if kept.get(..16) != Some(&fence_bytes(fence)[..]) {
         return Err(trouble::found(b"foreign", id, ""));
     }
-    Outcome::decode(bytes.slice(16..), id)
+    Outcome::decode(kept.slice(16..), id)
 }
 
 /// What a script answers: a letter, and what belongs to it.
@@ -120,6 +119,13 @@ impl Answer {
     /// What stands behind the letter, where that is all there is.
     pub(super) fn rest(&self) -> &[u8] {
         self.text.get(1..).unwrap_or_default()
+    }
+
+    /// The same without copying it.
+    pub(super) fn into_rest(self) -> Bytes {
+        let mut text = Bytes::from(self.text);
+        text.advance(1.min(text.len()));
+        text
     }
 
     pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {
