@@ -110,6 +110,7 @@ async fn claim_effect_and_outcome_are_one_commit() {
     let verdict = shop.store.claim_in(&mut transaction, &intent("k")).await;
     let verdict = verdict.unwrap().map(|claimed| panic!("{claimed:?}"));
     assert!(is_replay(&verdict), "{verdict:?}");
+    transaction.rollback().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,6 +167,7 @@ async fn a_claim_cannot_be_ended_in_another_transaction_or_made_in_another_datab
     let ended = claimed.complete_in(&mut second, paid()).await;
     let text = ended.unwrap_err().to_string();
     assert!(text.contains("not held by this transaction"), "{text}");
+    second.rollback().await.unwrap();
     first.rollback().await.unwrap();
     let elsewhere: PgConnectOptions = url().parse().unwrap();
     let mut elsewhere = elsewhere.database("postgres").connect().await.unwrap();
@@ -173,6 +175,7 @@ async fn a_claim_cannot_be_ended_in_another_transaction_or_made_in_another_datab
     let refused = shop.store.claim_in(&mut transaction, &intent("k")).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("has to be on the database"), "{text}");
+    transaction.rollback().await.unwrap();
 }
 
 #[tokio::test]
