@@ -248,6 +248,15 @@ impl Broker for Kafka {
     }
 }
 
+impl Drop for Kafka {
+    fn drop(&mut self) {
+        if let Some(consumer) = locked(&self.seat.consumer).take() {
+            // Leaving the group takes a while, for which nobody else on this thread is to wait.
+            std::thread::spawn(move || drop(consumer));
+        }
+    }
+}
+
 impl Kafka {
     async fn pull_within(&self, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
         let deadline = Instant::now() + wait;
