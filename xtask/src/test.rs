@@ -12,7 +12,7 @@ use refrain_servers::Guard;
 
 use crate::{
     cargo,
-    services::{Services, UNAVAILABLE, tools},
+    services::{Services, UNAVAILABLE, moto, tools},
 };
 
 /// Ends a whole process group: cargo and the tests that it runs.
@@ -20,7 +20,7 @@ const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1"
 
 /// Runs unit, integration and documentation tests; `arguments` go on to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
-    if let Err(problem) = tools::find_or_install() {
+    if let Err(problem) = tools::find_or_install().and_then(|()| moto::find_or_make()) {
         eprintln!("xtask test: {problem}");
         return ExitCode::from(UNAVAILABLE);
     }

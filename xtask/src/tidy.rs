@@ -21,13 +21,12 @@ use tree::Tree;
 /// A rule looks at the whole tree and reports what breaks it.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 9] = [
     text::length,
     text::leftovers,
     text::white_space,
     text::last_newline,
     rust::opening_doc,
-    rust::clock,
     rust::pure_record,
     rust::no_driver,
     problems::pages,

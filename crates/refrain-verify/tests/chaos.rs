@@ -10,10 +10,11 @@ use std::{
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use refrain_verify::chaos::{Chaos, Event};
+use tokio::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BODY: &[u8] = b"{\"paid\":20}";
@@ -49,20 +50,12 @@ impl Upstream {
     }
 
     fn wait_for(&self, count: usize) {
-        let since = now();
+        let since = Instant::now();
         while self.count() < count {
             assert!(since.elapsed() < PATIENCE, "{} of {count}", self.count());
             thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "real time passes on real connections"
-)]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn serve(mut stream: TcpStream, bodies: &Mutex<Vec<Vec<u8>>>) {
@@ -149,7 +142,7 @@ impl Stage {
 
     /// The one thing that was done.
     fn event(&self) -> Event {
-        let since = now();
+        let since = Instant::now();
         loop {
             if let [event] = &self.chaos.journal().after(0)[..] {
                 return event.clone();
@@ -213,7 +206,7 @@ fn a_request_sent_twice_arrives_twice_and_is_answered_once() {
 #[test]
 fn a_request_sent_again_later_arrives_later() {
     let stage = Stage::new(&["POST /pay twice:300ms"]);
-    let since = now();
+    let since = Instant::now();
     assert!(paid(&mut stage.send()));
     assert_eq!(stage.upstream.count(), 1);
     stage.upstream.wait_for(2);
@@ -224,7 +217,7 @@ fn a_request_sent_again_later_arrives_later() {
 fn a_delay_holds_up_the_request_and_one_of_the_answer_does_not() {
     for (fault, arrived) in [("delay:400ms", 0), ("delay-answer:400ms", 1)] {
         let stage = Stage::new(&[&format!("POST /pay {fault}")]);
-        let since = now();
+        let since = Instant::now();
         let mut stream = stage.send();
         if arrived == 1 {
             stage.upstream.wait_for(1);
@@ -287,7 +280,7 @@ fn requests_are_answered_in_another_order_than_they_came() {
 #[test]
 fn a_slow_answer_is_whole_and_takes_its_time() {
     let stage = Stage::new(&["POST /pay slow:20"]);
-    let since = now();
+    let since = Instant::now();
     assert!(paid(&mut stage.send()));
     assert!(since.elapsed() >= Duration::from_millis(400));
 }

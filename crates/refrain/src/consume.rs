@@ -1,7 +1,11 @@
 //! Messages: the same record and the same engine, whether work arrives by request or by queue.
 //!
-//! A [`Broker`] hands out deliveries; each is claimed under the consumer's name and the message's key, handled,
-//! settled, and only then acknowledged.
+//! A [`Broker`] hands out deliveries, and a [`Consumer`] sees each of them through: it is claimed under the consumer's name
+//! and the message's key, handled, settled, and only then acknowledged. What can never be handled becomes a dead letter,
+//! which a [`Redrive`] lets through again on purpose.
+//!
+//! This is no broker of its own: [`Memory`] aside, brokers live in a crate apart, and any that passes the broker suite of
+//! `refrain-testkit` will do.
 
 use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 

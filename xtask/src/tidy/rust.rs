@@ -5,11 +5,6 @@ use super::{
     tree::{Tree, words},
 };
 
-/// What reads a clock, without the type's name in one piece, so that this file passes its own rule.
-const CLOCKS: [&str; 2] = [concat!("Instant", "::now"), concat!("SystemTime", "::now")];
-/// Tokio's clock can be paused by a test, so it may be read where it is named in full.
-const PAUSABLE: &str = concat!("tokio::time::", "Instant", "::now");
-
 /// Words with which the state machine would do I/O or read a clock.
 const IMPURE: [&str; 7] = [
     "Instant",
@@ -59,26 +54,6 @@ fn opens_with_doc(text: &str) -> bool {
         .strip_prefix("//!")
         .and_then(|rest| rest.lines().next());
     said.is_some_and(|line| !line.trim().is_empty()) || text.starts_with("#![doc")
-}
-
-/// Only files named `clock.rs` read the clock.
-pub(super) fn clock(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for file in tree.ending(".rs") {
-        if file.path.ends_with("/clock.rs") {
-            continue;
-        }
-        for (at, code) in file.code() {
-            let code = code.replace(PAUSABLE, "");
-            if let Some(clock) = CLOCKS.iter().find(|clock| code.contains(**clock)) {
-                let message = format!(
-                    "`{clock}` outside clock.rs; take time from refrain::clock, or write {PAUSABLE} for a deadline"
-                );
-                findings.push(Finding::new(&file.path, at, message));
-            }
-        }
-    }
-    findings
 }
 
 /// The state machine is pure.

@@ -91,25 +91,6 @@ fn crates_open_with_what_they_are() {
 }
 
 #[test]
-fn the_clock_is_read_in_one_file() {
-    let instant = concat!("let a = Instant", "::now();\n");
-    let system = concat!("let a = std::time::SystemTime", "::now();\n");
-    let tokio = concat!("let a = tokio::time::Instant", "::now();\n");
-    let comment = concat!("// Not Instant", "::now, which cannot be turned.\n");
-    let path = "crates/refrain/src/engine.rs";
-    check_tree(
-        &[(path, instant)],
-        &["crates/refrain/src/engine.rs:1: `Instant"],
-    );
-    check_tree(
-        &[(path, system)],
-        &["crates/refrain/src/engine.rs:1: `SystemTime"],
-    );
-    check_tree(&[(path, &format!("{tokio}{comment}"))], &[]);
-    check_tree(&[("crates/refrain/src/clock.rs", instant)], &[]);
-}
-
-#[test]
 fn the_state_machine_stays_pure() {
     for bad in [
         "use std::{time::Instant, fmt};\n",

@@ -102,8 +102,8 @@ pub(super) struct Link {
     /// Held while connecting, so that many who come at once make one connection.
     session: Mutex<Option<Arc<Session>>>,
     busy: AtomicUsize,
-    /// Rung when something was published, where this one listens.
-    bell: Option<Arc<Notify>>,
+    /// Rung when something was published to this queue, where this one listens.
+    bell: Option<(String, Arc<Notify>)>,
 }
 
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Drop for Busy<'_> {
 }
 
 impl Link {
-    fn new(dial: Dial, bell: Option<Arc<Notify>>) -> Self {
+    fn new(dial: Dial, bell: Option<(String, Arc<Notify>)>) -> Self {
         Self {
             dial,
             session: Mutex::new(None),
@@ -156,9 +156,10 @@ impl Link {
         }
     }
 
-    /// One that hears of what is published.
-    pub(super) fn listening(pool: &Pool) -> Self {
-        Self::new(pool.dial.clone(), Some(pool.bell.clone()))
+    /// One that hears of what is published to this queue.
+    pub(super) fn listening(pool: &Pool, queue: &str) -> Self {
+        let bell = (queue.to_owned(), pool.bell.clone());
+        Self::new(pool.dial.clone(), Some(bell))
     }
 
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
@@ -208,7 +209,9 @@ impl Link {
     async fn open(&self) -> Result<Session> {
         let bell = self.bell.clone();
         let heard = move |message| {
-            if let (AsyncMessage::Notification(_), Some(bell)) = (message, &bell) {
+            if let (AsyncMessage::Notification(told), Some((queue, bell))) = (message, &bell)
+                && told.payload() == queue
+            {
                 bell.notify_one();
             }
         };

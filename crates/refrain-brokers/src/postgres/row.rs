@@ -1,13 +1,13 @@
 //! A message as a row, and the other way round; and the statements about rows.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::Bytes;
 use refrain::consume::{Message, Position};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_postgres::{Row, types::ToSql};
 
+use crate::headers;
+
 pub(super) const PUBLISH: &str = "INSERT INTO refrain_queue \
-     (queue, message_id, group_key, subject, content_type, headers, payload) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+     (queue, message_id, group_key, content_type, headers, payload) VALUES ($1, $2, $3, $4, $5, $6) \
      ON CONFLICT (queue, message_id) WHERE message_id IS NOT NULL DO NOTHING";
 
 /// Deletes what is held, and answers whether it is gone: by this, or by one before whose answer was lost.
@@ -50,30 +50,27 @@ pub(super) fn take_grouped() -> String {
 const TAKE: &str = "UPDATE refrain_queue q SET attempts = q.attempts + 1, holder = $3, \
          due_at = statement_timestamp() + $4 * interval '1 second' \
      FROM due WHERE q.id = due.id \
-     RETURNING q.id, q.attempts, q.message_id, q.group_key, q.subject, q.content_type, q.headers, q.payload";
+     RETURNING q.id, q.attempts, q.message_id, q.group_key, q.content_type, q.headers, q.payload";
 
 /// A message's values, in the order of the columns.
 pub(super) struct Columns<'a> {
     queue: &'a str,
     message: &'a Message,
-    subject: Option<&'a str>,
     headers: Value,
     payload: &'a [u8],
 }
 
 impl<'a> Columns<'a> {
     pub(super) fn of(queue: &'a str, message: &'a Message) -> Self {
-        let subject = Some(message.subject.as_str());
         Self {
             queue,
             message,
-            subject: subject.filter(|subject| !subject.is_empty() && *subject != queue),
-            headers: written(&message.headers),
+            headers: headers::write(&message.headers),
             payload: &message.payload,
         }
     }
 
-    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 7] {
+    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 6] {
         let Message {
             id,
             group,
@@ -82,12 +79,11 @@ impl<'a> Columns<'a> {
         } = self.message;
         let Self {
             queue,
-            subject,
             headers,
             payload,
             ..
         } = self;
-        [queue, id, group, subject, content_type, headers, payload]
+        [queue, id, group, content_type, headers, payload]
     }
 }
 
@@ -102,14 +98,13 @@ impl Taken {
     pub(super) fn read(queue: &str, row: &Row) -> Result<Self, tokio_postgres::Error> {
         let id: i64 = row.try_get(0)?;
         let attempts: i32 = row.try_get(1)?;
-        let subject: Option<String> = row.try_get(4)?;
-        let payload: Vec<u8> = row.try_get(7)?;
+        let payload: Vec<u8> = row.try_get(6)?;
         let mut message = Message::new(payload);
         message.id = row.try_get(2)?;
         message.group = row.try_get(3)?;
-        message.subject = subject.unwrap_or_else(|| queue.into());
-        message.content_type = row.try_get(5)?;
-        message.headers = read_headers(row.try_get(6)?);
+        message.subject = queue.into();
+        message.content_type = row.try_get(4)?;
+        message.headers = headers::read(row.try_get(5)?);
         message.position = Some(Position {
             log: queue.into(),
             partition: 0,
@@ -120,77 +115,5 @@ impl Taken {
             attempt: u32::try_from(attempts).unwrap_or(1),
             message,
         })
-    }
-}
-
-fn written(headers: &[(String, Bytes)]) -> Value {
-    let pair = |(name, value): &(String, Bytes)| match std::str::from_utf8(value) {
-        // JSON in a database has no room for the zero character.
-        Ok(text) if !text.contains('\0') => json!([name, text]),
-        _ => json!([name, { "base64": STANDARD.encode(value) }]),
-    };
-    headers.iter().map(pair).collect()
-}
-
-/// What we wrote, or what somebody wrote by hand; what is neither text nor bytes is handed over as JSON.
-fn read_headers(written: Value) -> Vec<(String, Bytes)> {
-    let pair = |(name, value): (String, Value)| (name, read_value(value));
-    match written {
-        Value::Object(members) => members.into_iter().map(pair).collect(),
-        Value::Array(pairs) => {
-            let named = pairs.into_iter().filter_map(|pair| match pair {
-                Value::Array(pair) => <[Value; 2]>::try_from(pair).ok(),
-                _ => None,
-            });
-            let named = named.filter_map(|[name, value]| Some((name.as_str()?.to_owned(), value)));
-            named.map(pair).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn read_value(value: Value) -> Bytes {
-    let bytes = value.get("base64").and_then(Value::as_str);
-    if let Some(Ok(bytes)) = bytes.map(|text| STANDARD.decode(text)) {
-        return bytes.into();
-    }
-    match value {
-        Value::String(text) => text.into(),
-        other => other.to_string().into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    //! Headers are bytes, a database keeps text, and people write rows by hand.
-
-    use super::*;
-
-    fn header(name: &str, value: &'static [u8]) -> (String, Bytes) {
-        (name.into(), Bytes::from_static(value))
-    }
-
-    #[test]
-    fn headers_come_back_to_the_byte() {
-        let headers = [
-            header("a", b"text"),
-            header("a", b"again"),
-            header("bytes", b"\xff\x00"),
-            header("zero", b"\0"),
-            header("", b""),
-        ];
-        assert_eq!(read_headers(written(&headers)), headers);
-    }
-
-    #[test]
-    fn headers_by_hand_are_understood() {
-        for (by_hand, expected) in [
-            (json!({ "a": "b" }), vec![header("a", b"b")]),
-            (json!({ "n": 7 }), vec![header("n", b"7")]),
-            (json!([["a", "b"], "odd", ["c"]]), vec![header("a", b"b")]),
-            (json!(null), vec![]),
-        ] {
-            assert_eq!(read_headers(by_hand), expected);
-        }
     }
 }

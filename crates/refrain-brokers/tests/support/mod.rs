@@ -1,28 +1,30 @@
 //! What the tests of all brokers share.
 #![allow(dead_code)]
 
+pub(crate) mod relay;
+
 use std::time::Duration;
 
 use refrain::consume::{Broker, Delivery, Message};
 
-pub const SOON: Duration = Duration::from_secs(5);
-pub const NOW: Duration = Duration::from_millis(1);
+pub(crate) const SOON: Duration = Duration::from_secs(5);
+pub(crate) const NOW: Duration = Duration::from_millis(1);
 
 /// One delivery, which must come.
-pub async fn one(broker: &dyn Broker) -> Delivery {
+pub(crate) async fn one(broker: &dyn Broker) -> Delivery {
     let mut pulled = broker.pull(1, SOON).await.unwrap();
     assert_eq!(pulled.len(), 1, "nothing came");
     pulled.remove(0)
 }
 
 /// That nothing comes within this time.
-pub async fn nothing(broker: &dyn Broker, wait: Duration) {
+pub(crate) async fn nothing(broker: &dyn Broker, wait: Duration) {
     let pulled = broker.pull(8, wait).await.unwrap();
     assert!(pulled.is_empty(), "{pulled:?}");
 }
 
 /// A message with everything that a message can have.
-pub fn full() -> Message {
+pub(crate) fn full() -> Message {
     Message::new(vec![0, 159, 146, 150])
         .with_id("id-1")
         .with_group("g")
@@ -32,6 +34,6 @@ pub fn full() -> Message {
 }
 
 /// What was published, as the payload's text.
-pub fn text(delivery: &Delivery) -> String {
+pub(crate) fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.payload.to_vec()).unwrap()
 }

@@ -105,7 +105,7 @@ impl Shop {
                         let body = std::str::from_utf8(&job.message.payload)?;
                         transaction.execute(&*insert, &[&body]).await?;
                         fails(body)?;
-                        Ok(Outcome::new(0, body.to_owned()))
+                        Ok(Outcome::new(0, body))
                     })
                 },
                 ended,

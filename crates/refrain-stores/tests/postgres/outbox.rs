@@ -100,10 +100,7 @@ impl Office {
         let mut transaction = client.transaction().await.unwrap();
         let mut message = Message::new(payload.to_owned());
         message.group = group.map(Into::into);
-        let id = self
-            .outbox
-            .append(&mut transaction, "there", &message)
-            .await;
+        let id = self.outbox.append(&transaction, "there", &message).await;
         transaction.commit().await.unwrap();
         id.unwrap()
     }

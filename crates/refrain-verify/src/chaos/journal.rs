@@ -61,6 +61,12 @@ impl Journal {
         inner.1.iter().filter(is_later).cloned().collect()
     }
 
+    /// How many events there were in all.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
     pub(super) fn note(
         &self,
         (rule, fault): (u64, Fault),

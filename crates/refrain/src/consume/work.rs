@@ -61,6 +61,11 @@ impl Task {
         }
     }
 
+    /// Whether somebody can tell what became of an attempt in doubt.
+    fn may_be_learnt(&self) -> bool {
+        self.probe.is_some() || self.receipts.is_some()
+    }
+
     /// What a handler gets that was granted this.
     #[must_use]
     pub fn job(&self, record: RecordId, grant: Grant) -> Job {
@@ -160,6 +165,12 @@ where
                 Verdict::Replay(_) => return Worked::Done(Count::Duplicate),
                 Verdict::Expired => return Worked::Done(Count::Expired),
                 Verdict::InFlight { lease_left } => return in_flight(lease_left),
+                // Before that nobody can say what became of it.
+                Verdict::Indeterminate(doubt)
+                    if task.may_be_learnt() && !doubt.settle_left.is_zero() =>
+                {
+                    return in_flight(doubt.settle_left);
+                }
                 Verdict::Indeterminate(doubt) => dead(
                     DeadReason::OutcomeUnknown,
                     format!("it may have taken effect: {:?}", doubt.reason),
@@ -219,8 +230,8 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     if failure.is_rejection {
         return dead(DeadReason::Rejected, failure.reason);
     }
-    // Under exactly-once the receipt tells the next attempt what became of this one.
-    if !may_run_again && guarantee == Guarantee::AtMostOnce {
+    // Where there is a receipt or a probe, it tells the next attempt what became of this one.
+    if !may_run_again && !task.may_be_learnt() {
         return dead(DeadReason::OutcomeUnknown, failure.reason);
     }
     match task.is_last(granted) {
@@ -236,7 +247,7 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         tracing::warn!(%error, "the end of a message whose handler panicked could not be stored");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
-    if guarantee == Guarantee::AtMostOnce {
+    if guarantee != Guarantee::AtLeastOnce && !task.may_be_learnt() {
         return dead(DeadReason::OutcomeUnknown, panic);
     }
     match task.is_last(granted) {

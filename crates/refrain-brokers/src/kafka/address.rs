@@ -1,0 +1,80 @@
+//! Which brokers, and which of librdkafka's settings.
+
+use percent_encoding::percent_decode_str;
+use rdkafka::ClientConfig;
+use refrain::{Error, ErrorKind, Result, policy::redacted};
+
+/// What is decided here, because a consumer stands on it.
+const OURS: [&str; 5] = [
+    "bootstrap.servers",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+];
+
+/// Reads `kafka://host:port,host:port?name=value`.
+pub(super) fn parse(address: &str) -> Result<ClientConfig> {
+    read(address).map_err(|what| {
+        let shown = redacted(address);
+        let message = format!(
+            "`{shown}` is no address of Kafka: {what}; write kafka://host:9092,host:9092, with settings of librdkafka behind a ?"
+        );
+        Error::new(ErrorKind::Invalid, message)
+    })
+}
+
+fn read(address: &str) -> Result<ClientConfig, String> {
+    let rest = address
+        .strip_prefix("kafka://")
+        .ok_or("`kafka://` is missing")?;
+    let (servers, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let servers = servers.trim_end_matches('/');
+    if servers.is_empty() {
+        return Err("it names no broker".into());
+    }
+    if servers.contains(['@', '/']) {
+        return Err("user and password are settings: ?sasl.username=…&sasl.password=…".into());
+    }
+    let mut settings = ClientConfig::new();
+    settings.set("bootstrap.servers", servers);
+    settings.set("client.id", "refrain");
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if OURS.contains(&name) {
+            return Err(format!("`{name}` is decided by Refrain"));
+        }
+        let value = percent_decode_str(value).decode_utf8_lossy();
+        settings.set(name, value);
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    //! An operator mistypes an address: what is wrong is said before anything is connected.
+
+    use super::*;
+
+    #[test]
+    fn servers_and_settings_are_read() {
+        let settings =
+            parse("kafka://a:1,b:2/?security.protocol=ssl&ssl.ca.location=%2Fca").unwrap();
+        assert_eq!(settings.get("bootstrap.servers"), Some("a:1,b:2"));
+        assert_eq!(settings.get("security.protocol"), Some("ssl"));
+        assert_eq!(settings.get("ssl.ca.location"), Some("/ca"));
+    }
+
+    #[test]
+    fn what_cannot_be_an_address_is_told_without_its_password() {
+        for (address, words) in [
+            ("kafka://", "names no broker"),
+            ("kafka://u:secret@h", "are settings"),
+            ("kafka://h?group.id=x", "decided by Refrain"),
+        ] {
+            let text = parse(address).unwrap_err().to_string();
+            assert!(text.contains(words), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What is handed out of each partition, and up to where all is done: only so far is committed.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use refrain::consume::Message;
+use tokio::time::Instant;
+
+/// Which message, and of which turn at its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) partition: i32,
+    pub(super) offset: i64,
+    /// A partition that is taken away and comes back is another one.
+    pub(super) turn: u64,
+}
+
+/// A message on its way to be handed out.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) place: Place,
+    pub(super) message: Message,
+    pub(super) attempt: u32,
+    due: Instant,
+}
+
+/// All partitions that are ours.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    parts: HashMap<i32, Part>,
+    turns: u64,
+    /// Fetched, or given back. Not in order of their time: they are few.
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Part {
+    turn: u64,
+    /// Handed out, or waiting for it.
+    open: BTreeSet<i64>,
+    /// The one behind the last that came.
+    next: i64,
+}
+
+impl Book {
+    /// Notes a message that was fetched.
+    pub(super) fn fetched(&mut self, partition: i32, offset: i64, message: Message) {
+        let Self { parts, turns, .. } = self;
+        let part = parts.entry(partition).or_insert_with(|| {
+            *turns += 1;
+            Part {
+                turn: *turns,
+                open: BTreeSet::new(),
+                next: offset,
+            }
+        });
+        let turn = part.turn;
+        part.next = part.next.max(offset + 1);
+        part.open.insert(offset);
+        let place = Place {
+            partition,
+            offset,
+            turn,
+        };
+        self.waiting.push_back(Waiting {
+            place,
+            message,
+            attempt: 1,
+            due: Instant::now(),
+        });
+    }
+
+    /// Those that are due, in the order in which they came.
+    pub(super) fn take(&mut self, at_most: usize) -> Vec<Waiting> {
+        let now = Instant::now();
+        let mut taken = Vec::new();
+        let mut left = VecDeque::new();
+        for waiting in self.waiting.drain(..) {
+            match waiting.due <= now && taken.len() < at_most {
+                true => taken.push(waiting),
+                false => left.push_back(waiting),
+            }
+        }
+        self.waiting = left;
+        taken
+    }
+
+    /// When the next one is due, if any waits.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.due).min()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// It is done: answers up to where the partition is done now. `None` where it is not ours any more.
+    pub(super) fn done(&mut self, place: Place) -> Option<i64> {
+        let part = self.part(place)?;
+        part.open.remove(&place.offset);
+        Some(part.open.first().copied().unwrap_or(part.next))
+    }
+
+    /// It is to be handed out again, if it is still ours.
+    pub(super) fn again(&mut self, place: Place, message: Message, attempt: u32, delay: Duration) {
+        if self.part(place).is_some() {
+            self.waiting.push_back(Waiting {
+                place,
+                message,
+                attempt: attempt + 1,
+                due: Instant::now() + delay,
+            });
+        }
+    }
+
+    pub(super) fn is_ours(&mut self, place: Place) -> bool {
+        self.part(place).is_some()
+    }
+
+    /// The partition is somebody else's.
+    pub(super) fn forget(&mut self, partition: i32) {
+        self.parts.remove(&partition);
+        self.waiting
+            .retain(|waiting| waiting.place.partition != partition);
+    }
+
+    fn part(&mut self, place: Place) -> Option<&mut Part> {
+        let part = self.parts.get_mut(&place.partition)?;
+        let is_open = part.turn == place.turn && part.open.contains(&place.offset);
+        is_open.then_some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Handlers end in any order, partitions come and go: what is committed is done, with all before it.
+
+    use super::*;
+
+    fn book(offsets: std::ops::Range<i64>) -> (Book, Vec<Place>) {
+        let mut book = Book::default();
+        offsets.for_each(|offset| book.fetched(0, offset, Message::default()));
+        let places = book.take(100).iter().map(|it| it.place).collect();
+        (book, places)
+    }
+
+    #[test]
+    fn only_what_is_done_with_all_before_it_is_committed() {
+        let (mut book, places) = book(5..9);
+        for (done, upto) in [(2, 5), (0, 6), (3, 6), (1, 9)] {
+            assert_eq!(book.done(places[done]), Some(upto));
+        }
+        assert_eq!(book.done(places[0]), None, "it was done before");
+    }
+
+    #[test]
+    fn what_is_given_back_holds_the_commit_and_comes_counted() {
+        let (mut book, places) = book(0..2);
+        book.again(places[0], Message::default(), 1, Duration::ZERO);
+        assert_eq!(book.done(places[1]), Some(0));
+        let again = book.take(8).remove(0);
+        assert_eq!((again.place, again.attempt), (places[0], 2));
+        book.again(places[0], Message::default(), 2, Duration::from_secs(60));
+        assert!(book.take(8).is_empty());
+        assert!(book.next_due().is_some());
+        assert_eq!(book.done(places[0]), Some(2));
+    }
+
+    #[test]
+    fn a_partition_that_came_back_is_another_one() {
+        let (mut book, places) = book(0..2);
+        book.forget(0);
+        assert_eq!(book.done(places[0]), None);
+        book.fetched(0, 0, Message::default());
+        assert!(!book.is_ours(places[0]));
+        book.again(places[0], Message::default(), 1, Duration::ZERO);
+        let again = book.take(8);
+        assert_eq!(again.len(), 1);
+        assert_eq!(book.done(again[0].place), Some(1));
+    }
+}

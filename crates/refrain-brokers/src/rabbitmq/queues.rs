@@ -1,0 +1,89 @@
+//! Queues: found, or made.
+
+use std::time::Duration;
+
+use lapin::{
+    Connection,
+    options::QueueDeclareOptions,
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use refrain::{Error, ErrorKind, Result};
+use tokio::time::{sleep, timeout};
+
+use super::{ANSWER, connect, trouble};
+
+/// A server that is killed just after it made a quorum queue may have forgotten the queue, with all that is in it:
+/// it notes its queues half a second late. So nothing is put into a new one before that.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// Makes the queue, durable and a quorum queue, unless it is there: then it is used as it is.
+pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -> Result<()> {
+    let name = name(queue)?;
+    if is_there(connection, server, &name).await? {
+        return Ok(());
+    }
+    make(connection, server, name, quorum()).await?;
+    tracing::info!(server, queue, "made a durable quorum queue");
+    Ok(())
+}
+
+/// Makes a queue, and waits until it would outlive the server.
+pub(super) async fn make(
+    connection: &Connection,
+    server: &str,
+    queue: ShortString,
+    arguments: FieldTable,
+) -> Result<()> {
+    declare(connection, server, queue, arguments).await?;
+    sleep(SETTLING).await;
+    Ok(())
+}
+
+/// Declares a queue; one that is there with these arguments counts as used.
+pub(super) async fn declare(
+    connection: &Connection,
+    server: &str,
+    queue: ShortString,
+    arguments: FieldTable,
+) -> Result<()> {
+    let channel = connect::channel(connection, server).await?;
+    let declaring = channel.queue_declare(queue, QueueDeclareOptions::durable(), arguments);
+    trouble::answered(server, declaring).await.map(|_| ())
+}
+
+/// On a channel of its own: that there is none closes the channel.
+pub(super) async fn is_there(
+    connection: &Connection,
+    server: &str,
+    queue: &ShortString,
+) -> Result<bool> {
+    let channel = connect::channel(connection, server).await?;
+    let passive = QueueDeclareOptions::durable().passive();
+    let asking = channel.queue_declare(queue.clone(), passive, FieldTable::default());
+    let asked = timeout(ANSWER, asking).await;
+    match asked.map_err(|_| trouble::silent(server))? {
+        Ok(_) => Ok(true),
+        Err(error) if trouble::code(&error) == Some(trouble::NOT_FOUND) => Ok(false),
+        Err(error) => Err(trouble::of(server, &error)),
+    }
+}
+
+fn quorum() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert(
+        "x-queue-type".into(),
+        AMQPValue::LongString("quorum".into()),
+    );
+    arguments
+}
+
+/// AMQP's names are short.
+pub(super) fn name(text: &str) -> Result<ShortString> {
+    let fitting = ShortString::try_new(text).ok();
+    fitting
+        .filter(|name| !name.as_str().is_empty())
+        .ok_or_else(|| {
+            let message = format!("{text:?} is no name for RabbitMQ; take one of 1 to 255 bytes");
+            Error::new(ErrorKind::Invalid, message)
+        })
+}

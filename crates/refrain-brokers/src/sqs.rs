@@ -1,0 +1,388 @@
+//! `sqs://REGION`: Amazon SQS, standard and FIFO queues.
+//!
+//! A delivery is hidden from others for [`ack_wait`](Source::ack_wait), in whole seconds; acknowledged, it is deleted.
+//! A message's [`id`](Message::id) is that which was published with it, the deduplication id of a FIFO queue, or what SQS
+//! calls it. In a FIFO queue (its name ends with `.fifo`) the messages of a [`group`](Message::group) come in order, and SQS
+//! takes an id once in five minutes.
+//!
+//! Credentials are found as the tools of AWS find them, or stand in the address: `sqs://KEY:SECRET@REGION`.
+//! `?endpoint=URL` names another server than Amazon's.
+//!
+//! ```no_run
+//! # async fn run() -> refrain::Result<()> {
+//! use refrain::consume::{Broker, Source};
+//! let source = Source::new("sqs://eu-central-1", "orders.fifo", "billing");
+//! let broker = refrain_brokers::sqs::Sqs::connect(&source).await?;
+//! let deliveries = broker.pull(10, std::time::Duration::from_secs(5)).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use aws_config::{BehaviorVersion, Region, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_sdk_sqs::{
+    Client,
+    config::Credentials,
+    types::{self, QueueAttributeName as Attribute},
+};
+use aws_smithy_http_client::tls;
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::shelf::Shelf;
+
+mod address;
+mod body;
+mod trouble;
+
+use address::Address;
+use trouble::{is_lost, told};
+
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// How long an answer may take beyond what is waited for on purpose.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// The most that SQS hands over at once, and waits.
+const BATCH_MAX: usize = 10;
+const WAIT_MAX: Duration = Duration::from_secs(20);
+/// The longest that a message can be hidden.
+const HIDDEN_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// Between two looks where less than a second is waited.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pauses between two tries while SQS is away.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How many queues' addresses are remembered.
+const QUEUES_MAX: usize = 1_000;
+
+/// Publishes to queues.
+pub struct SqsPublisher {
+    client: Client,
+    /// Each queue's own address.
+    urls: Mutex<HashMap<String, String>>,
+}
+
+/// A queue.
+pub struct Sqs {
+    publisher: SqsPublisher,
+    seat: Arc<Seat>,
+    shelf: Shelf,
+    age_max: Option<Duration>,
+}
+
+/// What all deliveries of a queue have in common.
+struct Seat {
+    client: Client,
+    queue: String,
+    url: String,
+    ack_wait: Duration,
+}
+
+impl SqsPublisher {
+    /// Makes ready to publish; SQS is asked when something is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for an address that is none.
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let client = client(&Address::parse(url)?).await;
+        let urls = Mutex::default();
+        Ok(Self { client, urls })
+    }
+
+    /// The address of a queue, by its name, or as it is.
+    async fn url(&self, queue: &str) -> Result<String> {
+        if queue.starts_with("https://") || queue.starts_with("http://") {
+            return Ok(queue.into());
+        }
+        let urls = || self.urls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(url) = urls().get(queue) {
+            return Ok(url.clone());
+        }
+        let found = self.client.get_queue_url().queue_name(queue).send().await;
+        let found = found.map_err(|error| told(queue, error))?;
+        let url = found.queue_url.unwrap_or_default();
+        let mut urls = urls();
+        if urls.len() >= QUEUES_MAX {
+            urls.clear();
+        }
+        urls.insert(queue.into(), url.clone());
+        Ok(url)
+    }
+}
+
+impl Sqs {
+    /// Looks the source's queue up, which must be there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for an address that is none, a queue that is not there, credentials that are refused, or an
+    /// `ack_wait` that is not within a second and twelve hours; otherwise [`ErrorKind::Unavailable`].
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn connect(source: &Source) -> Result<Self> {
+        let Source {
+            queue, ack_wait, ..
+        } = source;
+        if *ack_wait < Duration::from_secs(1) || *ack_wait > HIDDEN_MAX {
+            let message = format!(
+                "SQS, {queue}: an ack_wait of {ack_wait:?} cannot be; write one within 1s and 12h"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let publisher = SqsPublisher::connect(source.url.as_str()).await?;
+        let url = publisher.url(queue).await?;
+        let age_max = look(&publisher.client, queue, &url).await?;
+        let seat = Arc::new(Seat {
+            client: publisher.client.clone(),
+            queue: queue.clone(),
+            url,
+            ack_wait: Duration::from_secs(whole(*ack_wait)),
+        });
+        Ok(Self {
+            publisher,
+            shelf: Shelf::new(seat.ack_wait / 2),
+            seat,
+            age_max,
+        })
+    }
+}
+
+/// For how long the queue keeps messages; warns where it has a mind of its own about those that fail.
+async fn look(client: &Client, queue: &str, url: &str) -> Result<Option<Duration>> {
+    let ask = client
+        .get_queue_attributes()
+        .queue_url(url)
+        .attribute_names(Attribute::All);
+    let found = ask.send().await.map_err(|error| told(queue, error))?;
+    let attributes = found.attributes.unwrap_or_default();
+    if attributes.contains_key(&Attribute::RedrivePolicy) {
+        tracing::warn!(
+            queue,
+            "the queue has a redrive policy of its own: SQS may take a message away before the consumer's attempts are used up"
+        );
+    }
+    let age_max = attributes.get(&Attribute::MessageRetentionPeriod);
+    let age_max = age_max.and_then(|seconds| seconds.parse().ok());
+    Ok(age_max.map(Duration::from_secs))
+}
+
+async fn client(address: &Address) -> Client {
+    let provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring);
+    let http = aws_smithy_http_client::Builder::new()
+        .tls_provider(provider)
+        .build_https();
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(CONNECT_MAX)
+        .operation_timeout(WAIT_MAX + ANSWER_MAX);
+    let mut loader = aws_config::defaults(BehaviorVersion::latest())
+        .http_client(http)
+        .region(Region::new(address.region.clone()))
+        // What may be sent twice is decided here, and not below.
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(timeouts.build());
+    if let Some((key, secret)) = &address.credentials {
+        loader = loader.credentials_provider(Credentials::new(key, secret, None, None, "address"));
+    }
+    if let Some(endpoint) = &address.endpoint {
+        loader = loader.endpoint_url(endpoint);
+    }
+    Client::new(&loader.load().await)
+}
+
+impl Publisher for SqsPublisher {
+    fn publish<'a>(&'a self, destination: &'a str, message: &'a Message) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let url = self.url(destination).await?;
+            let is_fifo = url.ends_with(".fifo");
+            let send = body::write(self.client.send_message().queue_url(url), message, is_fifo);
+            let send = send.map_err(|error| {
+                let message = format!("SQS, {destination}: the message cannot be sent");
+                Error::new(ErrorKind::Invalid, message).with_source(error)
+            })?;
+            // Once: a second one in a standard queue would be a second message to whoever does not go by ids.
+            let sent = send.send().await;
+            sent.map(drop).map_err(|error| told(destination, error))
+        })
+    }
+}
+
+impl Publisher for Sqs {
+    fn publish<'a>(&'a self, destination: &'a str, message: &'a Message) -> Answer<'a, ()> {
+        self.publisher.publish(destination, message)
+    }
+}
+
+impl Broker for Sqs {
+    fn pull(&self, at_most: usize, wait: Duration) -> Answer<'_, Vec<Delivery>> {
+        let fetch = move || fetch(self.seat.clone(), at_most, wait);
+        Box::pin(self.shelf.pull(at_most, wait, fetch))
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            is_ordered: self.seat.url.ends_with(".fifo"),
+            counts_attempts: true,
+            ack_wait: Some(self.seat.ack_wait),
+            age_max: self.age_max,
+        }
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            for delivery in self.shelf.close().await {
+                delivery.ticket.nack(Duration::ZERO).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The next deliveries; waits for the first, and for SQS where it is away.
+async fn fetch(seat: Arc<Seat>, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
+    let deadline = Instant::now() + wait;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match seat.receive(at_most, left).await {
+            Ok(found) if !found.is_empty() || Instant::now() >= deadline => return Ok(found),
+            Ok(_) => {
+                pause = PAUSE_FIRST;
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left < Duration::from_secs(1) {
+                    sleep(left.min(LOOK_EVERY)).await;
+                }
+            }
+            Err(error) if Instant::now() + pause >= deadline => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, queue = seat.queue, "nothing can be fetched; it is tried again");
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+impl Seat {
+    async fn receive(self: &Arc<Self>, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
+        let receive = self.client.receive_message().queue_url(&self.url);
+        let received = receive
+            .max_number_of_messages(at_most.clamp(1, BATCH_MAX) as i32)
+            .visibility_timeout(seconds(self.ack_wait))
+            // Whole seconds: of what is left, not more.
+            .wait_time_seconds(wait.min(WAIT_MAX).as_secs() as i32)
+            .message_system_attribute_names(types::MessageSystemAttributeName::All)
+            .message_attribute_names("All")
+            .send()
+            .await
+            .map_err(|error| told(&self.queue, error))?;
+        let messages = received.messages.unwrap_or_default().into_iter();
+        Ok(messages.map(|message| self.delivery(message)).collect())
+    }
+
+    fn delivery(self: &Arc<Self>, mut received: types::Message) -> Delivery {
+        let handle = received.receipt_handle.take().unwrap_or_default();
+        let (message, attempt) = body::read(&self.queue, received);
+        let seat = self.clone();
+        Delivery {
+            message,
+            attempt,
+            ticket: Box::new(Held { seat, handle }),
+        }
+    }
+}
+
+/// A message that is hidden from others.
+struct Held {
+    seat: Arc<Seat>,
+    /// What SQS calls this handing out.
+    handle: String,
+}
+
+impl Held {
+    async fn hide(&self, span: Duration) -> Result<()> {
+        let Seat {
+            client, queue, url, ..
+        } = &*self.seat;
+        let change = || {
+            client
+                .change_message_visibility()
+                .queue_url(url)
+                .receipt_handle(&self.handle)
+                .visibility_timeout(seconds(span))
+                .send()
+        };
+        let mut changed = change().await;
+        if changed.as_ref().is_err_and(is_lost) {
+            changed = change().await;
+        }
+        changed.map(drop).map_err(|error| told(queue, error))
+    }
+}
+
+impl Ticket for Held {
+    fn ack(self: Box<Self>) -> Answer<'static, ()> {
+        Box::pin(async move {
+            let Seat {
+                client, queue, url, ..
+            } = &*self.seat;
+            let delete = || {
+                client
+                    .delete_message()
+                    .queue_url(url)
+                    .receipt_handle(&self.handle)
+                    .send()
+            };
+            let mut deleted = delete().await;
+            if deleted.as_ref().is_err_and(is_lost) {
+                deleted = delete().await;
+            }
+            deleted.map(drop).map_err(|error| told(queue, error))
+        })
+    }
+
+    fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
+        Box::pin(async move {
+            match self.hide(delay).await {
+                // Somebody else's: there is nothing to give back.
+                Err(error) if error.kind() == ErrorKind::Held => Ok(()),
+                hidden => hidden,
+            }
+        })
+    }
+
+    fn extend(&self) -> Answer<'_, ()> {
+        Box::pin(self.hide(self.seat.ack_wait))
+    }
+}
+
+/// In whole seconds, and not less than was asked for.
+fn whole(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+}
+
+fn seconds(span: Duration) -> i32 {
+    whole(span.min(HIDDEN_MAX)) as i32
+}
+
+impl fmt::Debug for SqsPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqsPublisher").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Sqs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sqs").field(&self.seat.url).finish()
+    }
+}

@@ -1,0 +1,90 @@
+//! Which region, who we are, and where else than at Amazon.
+
+use percent_encoding::percent_decode_str;
+use refrain::{Error, ErrorKind, Result, policy::redacted};
+
+/// An address, taken apart.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) region: String,
+    /// Key and secret, where the address has them.
+    pub(super) credentials: Option<(String, String)>,
+    pub(super) endpoint: Option<String>,
+}
+
+impl Address {
+    pub(super) fn parse(address: &str) -> Result<Self> {
+        parse(address).map_err(|what| {
+            let shown = redacted(address);
+            let message = format!(
+                "`{shown}` is no address of SQS: {what}; write sqs://REGION, or sqs://KEY:SECRET@REGION?endpoint=http://HOST:PORT"
+            );
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
+}
+
+fn parse(address: &str) -> Result<Address, String> {
+    let rest = address
+        .strip_prefix("sqs://")
+        .ok_or("`sqs://` is missing")?;
+    let (front, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (login, region) = match front.rsplit_once('@') {
+        Some((login, region)) => (Some(login), region),
+        None => (None, front),
+    };
+    let region = region.trim_end_matches('/');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if region.is_empty() || !region.bytes().all(is_plain) {
+        return Err("it names no region, such as eu-central-1".into());
+    }
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let credentials = match login.map(|login| login.split_once(':')) {
+        Some(Some((key, secret))) => Some((decoded(key), decoded(secret))),
+        Some(None) => return Err("the secret behind the key is missing".into()),
+        None => None,
+    };
+    let mut endpoint = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("endpoint", url)) => endpoint = Some(decoded(url)),
+            _ => return Err("there is no other setting of it than endpoint=URL".into()),
+        }
+    }
+    Ok(Address {
+        region: region.into(),
+        credentials,
+        endpoint,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    //! An operator mistypes an address: what is wrong is said before anything is sent, and never with the secret.
+
+    use super::*;
+
+    #[test]
+    fn addresses_say_where_and_who() {
+        let plain = Address::parse("sqs://eu-central-1").unwrap();
+        assert_eq!((&*plain.region, plain.credentials), ("eu-central-1", None));
+        let full = Address::parse("sqs://k:s%2Fx@eu-1/?endpoint=http://127.0.0.1:5000").unwrap();
+        assert_eq!(full.credentials, Some(("k".into(), "s/x".into())));
+        assert_eq!(full.endpoint.as_deref(), Some("http://127.0.0.1:5000"));
+    }
+
+    #[test]
+    fn what_cannot_be_an_address_is_told_without_its_secret() {
+        for (address, words) in [
+            ("sqs://", "names no region"),
+            ("sqs://k:secret@", "names no region"),
+            ("sqs://key@eu-1", "the secret behind the key"),
+            ("sqs://k:secret@eu-1?tls=1", "no other setting"),
+        ] {
+            let error = Address::parse(address).err().map(|it| it.to_string());
+            let text = error.unwrap();
+            assert!(text.contains(words), "{text}");
+            assert!(!text.contains("secret@"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What SQS or the way to it can have against us, in words that say what to do.
+
+use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use refrain::{Error, ErrorKind};
+
+/// An error for the person who meets it.
+pub(super) fn told<E, R>(what: &str, error: SdkError<E, R>) -> Error
+where
+    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+    R: std::fmt::Debug + Send + Sync + 'static,
+{
+    let code = error.code().unwrap_or_default();
+    let (kind, fix) = match &error {
+        SdkError::ConstructionFailure(_) => (
+            ErrorKind::Invalid,
+            "check the address and the credentials of AWS",
+        ),
+        SdkError::ServiceError(_) => service(code),
+        _ => (
+            ErrorKind::Unavailable,
+            "check region, endpoint, and that there is a way to it",
+        ),
+    };
+    let message = format!("SQS, {what}: {}; {fix}", DisplayErrorContext(&error));
+    Error::new(kind, message)
+}
+
+fn service(code: &str) -> (ErrorKind, &'static str) {
+    let is = |word: &str| code.contains(word);
+    if is("NonExistentQueue") || is("QueueDoesNotExist") {
+        let fix = "create the queue, or check its name, region and account";
+        return (ErrorKind::Invalid, fix);
+    }
+    if is("AccessDenied") || is("InvalidClientTokenId") || is("SignatureDoesNotMatch") {
+        let fix = "check the credentials, and allow sqs:GetQueueUrl, GetQueueAttributes, SendMessage, ReceiveMessage, DeleteMessage and ChangeMessageVisibility";
+        return (ErrorKind::Invalid, fix);
+    }
+    if is("MessageNotInflight") || is("ReceiptHandleIsInvalid") || is("InvalidParameterValue") {
+        let fix = "it was held for longer than ack_wait, or is done with";
+        return (ErrorKind::Held, fix);
+    }
+    (ErrorKind::Unavailable, "see what SQS says")
+}
+
+/// Whether it may help to ask again at once.
+pub(super) fn is_lost<E, R>(error: &SdkError<E, R>) -> bool {
+    matches!(
+        error,
+        SdkError::DispatchFailure(_) | SdkError::TimeoutError(_) | SdkError::ResponseError(_)
+    )
+}

@@ -1,0 +1,204 @@
+//! Kafka behind a consumer: handlers end in any order, members come and go, brokers go down,
+//! and whoever takes a partition over must begin with what was not done.
+
+#![cfg(feature = "kafka")]
+
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use rdkafka::mocking::MockCluster;
+use refrain::{
+    ErrorKind, Result,
+    consume::{Broker, Delivery, Message, Publisher as _, Source},
+};
+use refrain_brokers::kafka::{Kafka, KafkaPublisher};
+use refrain_testkit::broker_suite::{self, Fixture};
+
+use tokio::time::Instant;
+
+mod support;
+use support::{full, nothing, text};
+
+/// A member that is gone is missed after that: the least that a cluster takes.
+const SETTINGS: &str = "session.timeout.ms=6000&heartbeat.interval.ms=500";
+/// Until a group has agreed on who reads what.
+const JOINING: Duration = Duration::from_secs(30);
+
+/// A cluster in this process that speaks Kafka on real sockets. It lives on a thread of its own, which it cannot leave.
+struct Cluster {
+    servers: String,
+    /// What is to be done with it, and who waits for that.
+    asks: mpsc::Sender<(Ask, mpsc::Sender<()>)>,
+}
+
+enum Ask {
+    Make(String, i32),
+    Down,
+    Up,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let (asks, asked) = mpsc::channel::<(Ask, mpsc::Sender<()>)>();
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let cluster = MockCluster::new(1).unwrap();
+            tell.send(cluster.bootstrap_servers()).unwrap();
+            for (ask, done) in asked {
+                match ask {
+                    // One that is there already is an error here.
+                    Ask::Make(topic, partitions) => {
+                        let _ = cluster.create_topic(&topic, partitions, 1);
+                    }
+                    Ask::Down => cluster.broker_down(1).unwrap(),
+                    Ask::Up => cluster.broker_up(1).unwrap(),
+                }
+                let _ = done.send(());
+            }
+        });
+        let servers = told.recv().unwrap();
+        Self { servers, asks }
+    }
+
+    fn ask(&self, ask: Ask) {
+        let (done, is_done) = mpsc::channel();
+        self.asks.send((ask, done)).unwrap();
+        is_done.recv().unwrap();
+    }
+
+    fn source(&self, topic: &str, consumer: &str) -> Source {
+        let url = format!("kafka://{}?{SETTINGS}", self.servers);
+        Source::new(url, topic, consumer)
+    }
+
+    async fn join(&self, topic: &str, consumer: &str) -> Kafka {
+        Kafka::connect(&self.source(topic, consumer)).await.unwrap()
+    }
+
+    fn make(&self, topic: &str, partitions: i32) {
+        self.ask(Ask::Make(topic.into(), partitions));
+    }
+}
+
+/// The next deliveries, which must come once the group has formed.
+async fn pull(broker: &Kafka, count: usize) -> Vec<Delivery> {
+    let mut pulled = Vec::new();
+    let until = Instant::now() + JOINING;
+    while pulled.len() < count {
+        assert!(Instant::now() < until, "{pulled:?}");
+        let room = count - pulled.len();
+        let more = broker.pull(room, Duration::from_secs(1)).await;
+        pulled.extend(more.unwrap_or_default());
+    }
+    pulled
+}
+
+struct Suite(Cluster);
+
+impl Fixture for Suite {
+    async fn connect(&self, queue: &str, consumer: &str, _: Duration) -> Result<Arc<dyn Broker>> {
+        self.0.make(queue, 2);
+        Ok(Arc::new(
+            Kafka::connect(&self.0.source(queue, consumer)).await?,
+        ))
+    }
+
+    fn patience(&self) -> Duration {
+        JOINING
+    }
+
+    fn fans_out(&self) -> bool {
+        true
+    }
+
+    async fn disconnect(&self) -> Result<bool> {
+        self.0.ask(Ask::Down);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        self.0.ask(Ask::Up);
+        Ok(true)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_passes_the_suite() {
+    broker_suite::run(Suite(Cluster::start())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_arrives_as_it_was_published() {
+    let cluster = Cluster::start();
+    cluster.make("orders", 1);
+    let broker = cluster.join("orders", "c").await;
+    let url = format!("kafka://{}", cluster.servers);
+    let publisher = KafkaPublisher::connect(&url).await.unwrap();
+    let mut message = full();
+    publisher.publish("orders", &message).await.unwrap();
+    let delivery = pull(&broker, 1).await.remove(0);
+    message.subject = "orders".into();
+    message.position = delivery.message.position.clone();
+    assert_eq!(message.position.as_ref().unwrap().to_string(), "orders/0/0");
+    assert_eq!(delivery.message, message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_next_begins_with_the_first_that_is_not_done() {
+    let cluster = Cluster::start();
+    cluster.make("orders", 1);
+    let first = cluster.join("orders", "c").await;
+    for number in 0..6 {
+        let message = Message::new(number.to_string()).with_group("g");
+        first.publish("orders", &message).await.unwrap();
+    }
+    let mut held = pull(&first, 6).await;
+    assert_eq!(held.iter().map(text).collect::<String>(), "012345");
+    // 0, 1 and 4 are done; 2 is in hand, and so nothing behind it is committed.
+    for place in [4, 1, 0] {
+        held.remove(place).ticket.ack().await.unwrap();
+    }
+    first.close().await.unwrap();
+    let stale = held.remove(0).ticket;
+    stale.ack().await.unwrap_err();
+    let second = cluster.join("orders", "c").await;
+    let again = pull(&second, 4).await;
+    assert_eq!(again.iter().map(text).collect::<String>(), "2345");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_or_dropped_comes_again_counted() {
+    let cluster = Cluster::start();
+    cluster.make("orders", 1);
+    let broker = cluster.join("orders", "c").await;
+    broker.publish("orders", &Message::new("a")).await.unwrap();
+    let delivery = pull(&broker, 1).await.remove(0);
+    delivery.ticket.extend().await.unwrap();
+    let began = Instant::now();
+    delivery
+        .ticket
+        .nack(Duration::from_millis(400))
+        .await
+        .unwrap();
+    let again = pull(&broker, 1).await.remove(0);
+    assert!(began.elapsed() >= Duration::from_millis(400));
+    assert_eq!(again.attempt, 2);
+    drop(again);
+    let last = pull(&broker, 1).await.remove(0);
+    assert_eq!(last.attempt, 3);
+    last.ticket.ack().await.unwrap();
+    nothing(&broker, Duration::from_secs(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_work_is_told_with_the_fix() {
+    let nowhere = Source::new("kafka://127.0.0.1:1?socket.timeout.ms=1000", "orders", "c");
+    let error = Kafka::connect(&nowhere).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let odd = Source::new("kafka://127.0.0.1:1?no.such.setting=1", "orders", "c");
+    let error = Kafka::connect(&odd).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(
+        error.to_string().contains("settings behind the address"),
+        "{error}"
+    );
+}
