@@ -323,6 +323,22 @@ async fn several_relays_publish_each_message_once_and_each_group_in_order() {
 }
 
 #[tokio::test]
+async fn a_group_longer_than_what_is_held_at_once_is_drained_to_its_end() {
+    let (office, book) = (Office::open().await, Arc::new(Book::default()));
+    let mut client = connect(&url()).await;
+    for number in 0..21 {
+        let payload = format!("g-{number}");
+        office.append(&mut client, Some("g"), &payload).await;
+    }
+    let mut narrow = options();
+    narrow.in_flight_max = 4;
+    let relay = office.relay(&book).await.with_options(narrow);
+    let left = relay.drain().await.unwrap();
+    assert_eq!((left.waiting, book.seen().len()), (0, 21));
+    check_order(&book, 1, 21);
+}
+
+#[tokio::test]
 async fn while_the_broker_is_down_messages_wait_and_then_go_in_order() {
     let (office, book) = (Office::open().await, Arc::new(Book::default()));
     let mut client = connect(&url()).await;
