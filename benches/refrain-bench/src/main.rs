@@ -35,6 +35,10 @@ mod store_sweep;
 mod waiting;
 mod work;
 
+/// As in the `refrain` command, for all that is measured in this process: the guarded and the plain alike.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use machine::Machine;
 use report::Report;
 

@@ -72,7 +72,7 @@ struct Checked<'s> {
 
 impl<'s> Checked<'s> {
     fn of(settings: &'s Settings) -> Self {
-        let warnings = settings.policy.warnings().collect();
+        let warnings = settings.warnings().collect();
         Self { settings, warnings }
     }
 }
@@ -84,16 +84,34 @@ fn summary(name: &str, settings: &Settings) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}\n\n{}\n\n{}{}{}",
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
         settings.listen,
         settings.admin,
         store.join(", "),
+        workers(settings),
         relays(settings),
         aligned(&rows),
         legend(operations()),
         caveat(settings),
         warnings(settings)
     )
+}
+
+/// What `refrain work` would do.
+fn workers(settings: &Settings) -> String {
+    let told = settings.workers.iter().map(|worker| {
+        format!(
+            "\nworker   {}: {} at {} to {}, {}, key from {}, known for {}",
+            worker.name,
+            worker.queue,
+            worker.source,
+            worker.deliver,
+            word(&worker.terms.guarantee),
+            list(&worker.key, " or "),
+            Span(worker.terms.retention + worker.terms.remember)
+        )
+    });
+    told.collect()
 }
 
 /// What `refrain relay` would do.
@@ -109,7 +127,7 @@ fn relays(settings: &Settings) -> String {
 
 /// What is allowed and probably not meant.
 fn warnings(settings: &Settings) -> String {
-    let told = settings.policy.warnings().map(|warning| {
+    let told = settings.warnings().map(|warning| {
         let Warning {
             name,
             message,

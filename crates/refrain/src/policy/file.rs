@@ -4,7 +4,7 @@ use std::{fmt, fs, io::Read as _, net::SocketAddr, path::Path};
 
 use serde::{Serialize, Serializer};
 
-use super::Policy;
+use super::{Policy, Warning, warning};
 use crate::store::embedded::Durability;
 
 mod draft;
@@ -130,6 +130,14 @@ impl File {
     #[must_use]
     pub fn schema() -> serde_json::Value {
         schema::schema()
+    }
+}
+
+impl Settings {
+    /// What is allowed and probably not meant, in operations and workers.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
+        let workers = self.workers.iter().flat_map(warning::of_worker);
+        self.policy.warnings().chain(workers)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Operation, Terms, units::Span};
+use super::{Operation, Terms, WorkerSettings, units::Span};
 use crate::key::{Sender, Source};
 
 /// Something that is allowed and probably not meant.
@@ -75,6 +75,32 @@ fn redelivery(operation: &Operation) -> Option<Redelivery> {
         who: sender.to_string(),
         horizon: sender.horizon(),
     })
+}
+
+/// What is allowed and probably not meant with this worker.
+pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
+    let warning = |message: &str, help: &str| Warning {
+        name: worker.name.clone(),
+        message: message.into(),
+        help: help.into(),
+    };
+    let mut warnings = Vec::new();
+    if worker.dead_letter.is_none() {
+        let message = "it has no `dead_letter`: what can never be handled stays in the queue and is tried again and again";
+        warnings.push(warning(message, "name a queue for what cannot be handled"));
+    }
+    // These two do not tell how late they may deliver again; others are asked when the worker starts.
+    let is_silent = ["amqp", "redis"]
+        .iter()
+        .any(|it| worker.source.as_str().starts_with(it));
+    if is_silent && worker.redelivery.is_none() {
+        let message = "its broker does not tell how late it may deliver again: what comes later than its key is known runs again";
+        warnings.push(warning(
+            message,
+            "say it with `redelivery`, such as redelivery = \"7d\"",
+        ));
+    }
+    warnings
 }
 
 fn unsigned(operation: &Operation) -> Option<Warning> {
