@@ -3,7 +3,6 @@
 use refrain::{
     ErrorKind,
     consume::{KeySource, Message, Position, find_key},
-    key::Preset,
 };
 
 /// Parses the sources, and answers the key as text.
@@ -56,33 +55,33 @@ fn the_first_source_that_is_present_decides() {
         ("natural:{/order/no}-{/cart}", message(), Some("7-c%201")),
         ("natural:{/missing}", message(), None),
         ("body:/id", Message::new("no json"), None),
-        ("stripe", message(), Some("evt_1")),
+        ("preset:stripe", message(), Some("evt_1")),
         (
-            "github",
+            "preset:github",
             message().with_header("X-GitHub-Delivery", "d"),
             Some("d"),
         ),
         (
-            "shopify",
+            "preset:shopify",
             message().with_header("X-Shopify-Webhook-Id", "w"),
             Some("w"),
         ),
         (
-            "shopify",
+            "preset:shopify",
             message().with_header("X-Shopify-Event-Id", "e"),
             None,
         ),
         (
-            "svix",
+            "preset:svix",
             message().with_header("svix-id", "msg_1"),
             Some("msg_1"),
         ),
         (
-            "standard-webhooks",
+            "preset:standard-webhooks",
             message().with_header("webhook-id", "msg_2"),
             Some("msg_2"),
         ),
-        ("github", message(), None),
+        ("preset:github", message(), None),
     ] {
         assert_eq!(found(sources, &message).as_deref(), key, "{sources}");
     }
@@ -213,17 +212,19 @@ fn sources_are_written_as_they_are_read() {
         "header:x-key",
         "body:/a/0",
         "natural:{/a}-{/b}",
-        "stripe",
-        "github",
-        "shopify",
-        "standard-webhooks",
+        "preset:stripe",
+        "preset:github",
+        "preset:shopify",
+        "preset:standard-webhooks",
     ] {
         assert_eq!(text.parse::<KeySource>().unwrap().to_string(), text);
     }
-    assert_eq!("svix".parse::<Preset>().unwrap(), Preset::StandardWebhooks);
     for text in [
         "",
         "ids",
+        "stripe",
+        "preset:",
+        "preset:acme",
         "derive",
         "header:",
         "header:a b",
