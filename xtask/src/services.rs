@@ -16,8 +16,10 @@ use std::{
 mod address;
 mod container;
 pub(crate) mod moto;
+mod nats;
 mod package;
 mod postgres;
+mod rabbitmq;
 mod redis;
 pub(crate) mod tools;
 
@@ -27,7 +29,14 @@ use container::Container;
 pub(crate) const UNAVAILABLE: u8 = 69;
 
 /// All that tests may need.
-const SERVICES: [&Service; 2] = [&postgres::SERVICE, &redis::SERVICE];
+///
+/// RabbitMQ stands first: it takes the longest, and all are started at once.
+const SERVICES: [&Service; 4] = [
+    &rabbitmq::SERVICE,
+    &postgres::SERVICE,
+    &redis::SERVICE,
+    &nats::SERVICE,
+];
 
 /// A kind of server, and all the ways to come by one.
 struct Service {

@@ -14,7 +14,7 @@ use refrain::store::embedded::Options as StoreOptions;
 use crate::{
     Options,
     clock::now,
-    harness, peers,
+    endless, harness, peers,
     store::Subject,
     work::{self, Plan},
 };
@@ -28,6 +28,8 @@ pub(crate) enum Errand {
     Write,
     /// Serves as the upstream of proxies.
     Upstream,
+    /// Consumes messages of `--records` keys, each twice, and tells what memory that takes.
+    Consume,
 }
 
 /// How many tasks write until the process is killed.
@@ -40,6 +42,7 @@ pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
         Errand::Open => tell_opening(folder()?),
         Errand::Write => write_until_killed(folder()?, options),
         Errand::Upstream => peers::serve_upstream(),
+        Errand::Consume => endless::consume(folder()?, options.records),
     }
 }
 
@@ -81,7 +84,7 @@ fn write_until_killed(folder: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn resident_bytes() -> Result<f64> {
+pub(crate) fn resident_bytes() -> Result<f64> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split(' ').nth(1).context("no resident size")?;
     Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
@@ -100,6 +103,21 @@ pub(crate) fn open(folder: &Path) -> Result<Opening> {
         resident_bytes: next()??,
         records: next()??,
     })
+}
+
+/// Consumes messages of so many keys, each twice, in a process of its own: how many were seen, and the memory then.
+pub(crate) fn consume(folder: &Path, keys: u64) -> Result<Vec<(f64, f64)>> {
+    let output = command(Errand::Consume, folder)?
+        .args(["--records", &keys.to_string()])
+        .stderr(Stdio::inherit())
+        .output()?;
+    anyhow::ensure!(output.status.success(), "the child failed");
+    let text = String::from_utf8(output.stdout)?;
+    let step = |line: &str| -> Result<(f64, f64)> {
+        let (seen, bytes) = line.split_once(' ').context("the child said too little")?;
+        Ok((seen.parse()?, bytes.parse()?))
+    };
+    text.lines().map(step).collect()
 }
 
 /// Writes to the store for a while in a process of its own, and kills that in the middle.
@@ -132,6 +150,7 @@ fn command(errand: Errand, folder: &Path) -> Result<Command> {
         Errand::Open => "open",
         Errand::Write => "write",
         Errand::Upstream => "upstream",
+        Errand::Consume => "consume",
     };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--child", name, "--folder"]).arg(folder);

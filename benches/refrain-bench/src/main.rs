@@ -12,12 +12,14 @@ use clap::Parser;
 
 mod child;
 mod clock;
+mod endless;
 mod folder;
 mod harness;
 mod http;
 mod layer;
 mod load;
 mod machine;
+mod messages;
 mod peers;
 mod postgres;
 mod postgres_sweep;
@@ -39,9 +41,10 @@ use report::Report;
 /// The name, and how it is run.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 9] = [
+const BENCHMARKS: [Benchmark; 10] = [
     ("http", http::run),
     ("layer", layer::run),
+    ("messages", messages::run),
     ("postgres", postgres::run),
     ("postgres-sweep", postgres_sweep::run),
     ("redis", redis::run),
@@ -55,6 +58,7 @@ const BENCHMARKS: [Benchmark; 9] = [
 ///
 /// http: the proxy against nginx and against no proxy at all.
 /// layer: an axum service behind the tower layer against the same service without it.
+/// messages: a consumer of NATS and of Redis with deduplication against the same without it; the memory of its keys.
 /// postgres: the store on PostgreSQL against raw batches of statements.
 /// postgres-sweep: its slowest operations while a million records are swept.
 /// redis: the store on Redis against raw scripts, synced every second and always.
@@ -79,7 +83,7 @@ pub(crate) struct Options {
     /// How many tasks work at once, for the benchmark `store`.
     #[arg(long, value_delimiter = ',', default_values_t = [16, 64, 256])]
     tasks: Vec<usize>,
-    /// How many records `store-million` and `postgres-sweep` load.
+    /// How many records `store-million` and `postgres-sweep` load, and how many keys `messages` deduplicates.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// Where to make the folders that are measured; beside the binary's build by default. A real disk, no tmpfs.

@@ -102,7 +102,9 @@ fn extra(name: &str, options: &crate::Options) -> String {
     let tasks: Vec<_> = options.tasks.iter().map(usize::to_string).collect();
     match name {
         "store" => format!(" --tasks {}", tasks.join(",")),
-        "store-million" | "postgres-sweep" => format!(" --records {}", options.records),
+        "messages" | "postgres-sweep" | "store-million" => {
+            format!(" --records {}", options.records)
+        }
         _ => String::new(),
     }
 }

@@ -11,9 +11,14 @@ use refrain::{
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(feature = "nats")]
+pub mod nats;
 
 #[cfg(feature = "postgres")]
 pub mod postgres;
+
+#[cfg(feature = "amqp")]
+pub mod rabbitmq;
 
 #[cfg(feature = "redis")]
 pub mod redis_streams;
@@ -27,6 +32,14 @@ mod headers;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqs"))]
 mod shelf;
 
+#[cfg(feature = "nats")]
+mod tls;
+
+/// The example of the page about brokers, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/brokers.md")]
+struct BrokersPage;
+
 /// Connects to the broker that the source's address names.
 ///
 /// # Errors
@@ -36,6 +49,10 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
     match scheme(url) {
         #[cfg(feature = "kafka")]
         "kafka" => Ok(Arc::new(kafka::Kafka::connect(source).await?)),
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?)),
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => Ok(Arc::new(Box::pin(rabbitmq::Rabbit::connect(source)).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresQueue::connect(source).await?)),
         #[cfg(feature = "redis")]
@@ -56,6 +73,12 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
     match scheme(url) {
         #[cfg(feature = "kafka")]
         "kafka" => Ok(Arc::new(kafka::KafkaPublisher::connect(url).await?)),
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?)),
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => Ok(Arc::new(
+            Box::pin(rabbitmq::RabbitPublisher::connect(url)).await?,
+        )),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresPublisher::connect(url).await?)),
         #[cfg(feature = "redis")]
@@ -73,7 +96,7 @@ fn scheme(url: &str) -> &str {
 }
 
 fn unknown(url: &str) -> Error {
-    let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
+    let scheme = scheme(url);
     let message = format!(
         "`{scheme}` is no broker that this build knows; write nats://, amqp://, redis://, postgres://, kafka:// or sqs://, and see which features it was built with"
     );

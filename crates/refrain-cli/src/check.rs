@@ -5,8 +5,8 @@ use std::{path::PathBuf, process::ExitCode};
 use refrain::{
     Guarantee,
     policy::{
-        File, Mode, OnStoreFailure, Operation, ReplayTo, Reply, Settings, Signature, Warning,
-        redacted, units::Span,
+        File, Mode, OnStoreFailure, Operation, RelaySettings, ReplayTo, Reply, Settings, Signature,
+        Warning, redacted, units::Span,
     },
 };
 use serde_json::json;
@@ -84,15 +84,27 @@ fn summary(name: &str, settings: &Settings) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}\n\n{}\n\n{}{}{}",
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}\n\n{}\n\n{}{}{}",
         settings.listen,
         settings.admin,
         store.join(", "),
+        relays(settings),
         aligned(&rows),
         legend(operations()),
         caveat(settings),
         warnings(settings)
     )
+}
+
+/// What `refrain relay` would do.
+fn relays(settings: &Settings) -> String {
+    let told = settings.relays.iter().map(|relay| {
+        let RelaySettings {
+            name, outbox, to, ..
+        } = relay;
+        format!("\nrelay    {name}: from the outbox at {outbox} to {to}")
+    });
+    told.collect()
 }
 
 /// What is allowed and probably not meant.

@@ -17,6 +17,7 @@ mod migrate;
 mod output;
 mod proxy;
 mod records;
+mod relay;
 mod store;
 mod work;
 
@@ -37,6 +38,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain work --config refrain.toml    deliver messages from brokers to services, each once
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose answers on purpose, and see what your clients do
+  refrain relay --outbox postgres://app@db/app --to nats://127.0.0.1:4222
+                                        publish what services have put into their outbox
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -60,6 +63,7 @@ enum Command {
     Demo(demo::Args),
     Proxy(proxy::Args),
     Work(work::Args),
+    Relay(relay::Args),
     Chaos(chaos::Args),
     Check(check::Args),
     Key(key::Args),
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Work(args) => work::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),

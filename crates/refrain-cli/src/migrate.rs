@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::output::{say, show};
 
+mod outbox;
 mod queue;
 mod receipts;
 
@@ -22,6 +23,9 @@ const UNREACHABLE: u8 = 69;
                                                          in a schema of that name, not `refrain`
   refrain migrate --receipts --print                     the table of receipts, for a DBA or for your own migrations
   refrain migrate --receipts --store postgres://app@db/app
+                                                         make it in the database of the service itself
+  refrain migrate --outbox --print                       the outbox, which `refrain relay` publishes from
+  refrain migrate --outbox --store postgres://app@db/app
                                                          make it in the database of the service itself
   refrain migrate --queue --print                        the table of the queues that workers read
   refrain migrate --queue --store postgres://app@db/app  make it
@@ -39,11 +43,14 @@ pub(crate) struct Args {
     /// The table of message queues instead
     #[arg(long, conflicts_with = "receipts")]
     queue: bool,
+    /// The outbox instead, which services append messages to
+    #[arg(long, conflicts_with_all = ["receipts", "queue"])]
+    outbox: bool,
     /// Print the statements, and connect to nothing
     #[arg(long)]
     print: bool,
     /// Print JSON
-    #[arg(long, conflicts_with_all = ["print", "receipts", "queue"])]
+    #[arg(long, conflicts_with_all = ["print", "receipts", "queue", "outbox"])]
     json: bool,
 }
 
@@ -53,6 +60,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if args.queue {
         return queue::run(args.store.as_deref(), args.print);
+    }
+    if args.outbox {
+        return outbox::run(args.store.as_deref(), args.print);
     }
     let address = match address(args.store.as_deref()) {
         Ok(address) => address,

@@ -24,7 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::output::say;
 
 mod greeting;
-mod overlay;
+pub(crate) mod overlay;
 mod receipts;
 
 /// Settings that cannot be used.

@@ -182,6 +182,22 @@ fn a_long_upload_that_moves_is_not_cut_off() {
 }
 
 #[test]
+fn an_upstream_has_all_its_time_behind_a_long_upload() {
+    let upstream = Upstream::start(|seen, stream| {
+        thread::sleep(Duration::from_millis(800));
+        answer(stream, "200 OK", &[], &seen.body)
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"1s\"");
+    let mut client = Client::connect(proxy.address);
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n");
+    for _ in 0..14 {
+        thread::sleep(Duration::from_millis(100));
+        client.send("x");
+    }
+    assert_eq!(client.answer().text(), "xxxxxxxxxxxxxx");
+}
+
+#[test]
 fn thousands_of_idle_connections_are_in_nobodys_way() {
     const IDLE: usize = 5_000;
     let maximum = getrlimit(Resource::Nofile).maximum;

@@ -83,8 +83,14 @@ fn an_answer_that_is_none_is_doubt() {
     for noise in [
         &b"SSH-2.0-OpenSSH_9\r\n\r\n"[..],
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: +0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: y\r\n folded\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\ncontent-length: 0\n\n",
         b"HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nfive.\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\nfive.\r\n0\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
     ] {
         check_doubt("", 502, move |_, stream| {

@@ -229,6 +229,30 @@ fn a_huge_body_passes_both_ways_in_little_memory() {
     assert!(high < 100 << 10, "{high} KiB");
 }
 
+/// Who answers while it is still being asked must not wait for a client that reads only when it has said everything.
+#[test]
+fn an_answer_that_nobody_reads_yet_does_not_hold_up_the_request() {
+    const LEN: u64 = 32 << 20;
+    let upstream = Upstream::raw(|mut stream| {
+        head(&mut stream);
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
+        stream.write_all(answer.as_bytes()).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let pouring = thread::spawn(move || pour(&mut writer, LEN));
+        swallow(&mut stream, LEN);
+        pouring.join().unwrap();
+    });
+    let proxy = Proxy::start(upstream, "");
+    let mut client = Client::connect(proxy.address);
+    client.send(format!(
+        "PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: {LEN}\r\n\r\n"
+    ));
+    pour(&mut client.stream, LEN);
+    let head = head(&mut client.stream);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    swallow(&mut client.stream, LEN);
+}
+
 #[test]
 fn what_belongs_to_one_connection_stays_there_and_who_asked_is_told() {
     let upstream = Upstream::start(|_, stream| {

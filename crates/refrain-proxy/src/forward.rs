@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use crate::{
     connect::Connector,
-    headers::{self, Visible},
+    headers::{self, Caller, Visible},
     outgoing::Outgoing,
     pool::{Lost, Pool},
     server::StartError,
@@ -84,8 +84,7 @@ pub struct Forward(Arc<Way>);
 struct Way {
     target: Arc<Target>,
     pool: Arc<Pool>,
-    /// The address of the client.
-    client: Option<HeaderValue>,
+    client: Option<Caller>,
 }
 
 /// A request as it goes to the upstream.
@@ -111,7 +110,7 @@ impl Forward {
         Self(Arc::new(Way {
             target: self.0.target.clone(),
             pool: self.0.pool.clone(),
-            client: HeaderValue::from_str(&client.to_string()).ok(),
+            client: Some(Caller::new(client)),
         }))
     }
 

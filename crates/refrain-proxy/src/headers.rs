@@ -1,6 +1,6 @@
 //! Headers on their way through: what belongs to one connection stays there, and who asked is told.
 
-use std::io::Write as _;
+use std::{io::Write as _, net::IpAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request, uri::PathAndQuery};
 use refrain::policy::HostHeader;
@@ -40,11 +40,30 @@ pub(crate) struct Visible {
     pub(crate) upstream: HeaderValue,
 }
 
+/// What the upstream is told about a client.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// The client's address.
+    address: String,
+    /// All that is told if nobody else said anything: it is the same for most requests of a connection.
+    usual: Vec<u8>,
+}
+
+impl Caller {
+    pub(crate) fn new(address: IpAddr) -> Self {
+        let address = address.to_string();
+        let mut usual = Vec::new();
+        write_field(&mut usual, &X_FORWARDED_FOR, address.as_bytes());
+        write_field(&mut usual, &X_FORWARDED_PROTO, b"http");
+        write_field(&mut usual, &header::VIA, via(Version::HTTP_11));
+        Self { address, usual }
+    }
+}
+
 /// From one client to the upstream.
 pub(crate) struct Way<'w> {
     pub(crate) visible: &'w Visible,
-    /// The client's address.
-    pub(crate) client: Option<&'w HeaderValue>,
+    pub(crate) client: Option<&'w Caller>,
     /// What is asked to be switched to.
     pub(crate) upgrade: Option<HeaderValue>,
 }
@@ -153,12 +172,12 @@ impl Way<'_> {
             write_field(out, &X_FORWARDED_HOST, host.as_bytes());
         }
         if let Some(client) = self.client {
-            write_list(
-                out,
-                &X_FORWARDED_FOR,
-                &seen.forwarded_for,
-                client.as_bytes(),
-            );
+            if version == Version::HTTP_11 && seen.is_first_hop() {
+                out.extend_from_slice(&client.usual);
+                return;
+            }
+            let address = client.address.as_bytes();
+            write_list(out, &X_FORWARDED_FOR, &seen.forwarded_for, address);
             if !seen.forwarded_proto {
                 write_field(out, &X_FORWARDED_PROTO, b"http");
             }
@@ -176,6 +195,13 @@ struct Seen {
     forwarded_for: Vec<u8>,
     forwarded_host: bool,
     forwarded_proto: bool,
+}
+
+impl Seen {
+    /// Whether nobody before us has told where the request comes from.
+    fn is_first_hop(&self) -> bool {
+        self.via.is_empty() && self.forwarded_for.is_empty() && !self.forwarded_proto
+    }
 }
 
 /// The target goes in its shortest form: who is asked is told in `Host`.
@@ -310,3 +336,6 @@ fn via(version: Version) -> &'static [u8] {
         _ => b"1.1 refrain",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,11 +53,16 @@ impl Pool {
     /// Sends a request, once. The line comes with the answer, to be given back when the answer's body has ended.
     pub(crate) async fn send(&self, mut ask: Ask) -> Result<Answer, Lost> {
         for _ in 0..TRIES_MAX {
-            let line = match self.take() {
+            let mut now = tokio::time::Instant::now();
+            let line = match self.take(now) {
                 Some(line) => line,
-                None => self.connect().await.map_err(Lost::not_sent)?,
+                None => {
+                    let line = self.connect().await.map_err(Lost::not_sent)?;
+                    now = tokio::time::Instant::now();
+                    line
+                }
             };
-            match exchange(line, &mut ask, &self.terms).await {
+            match exchange(line, &mut ask, &self.terms, now).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Unsent) => {}
                 Err(failed) => return Err(failed.into()),
@@ -89,8 +94,7 @@ impl Pool {
     }
 
     /// The line that was used last, if it can still be used.
-    fn take(&self) -> Option<Box<Line>> {
-        let now = tokio::time::Instant::now();
+    fn take(&self, now: Instant) -> Option<Box<Line>> {
         loop {
             let Idle { mut line, since } = self.idle().pop()?;
             if now - since < self.idle_for && line.is_quiet() {

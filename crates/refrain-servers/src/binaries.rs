@@ -15,6 +15,11 @@ pub const REDIS_BIN: &str = "REFRAIN_TEST_REDIS_BIN";
 /// Names the variable with the folder of `moto_server`.
 pub const SQS_BIN: &str = "REFRAIN_TEST_SQS_BIN";
 
+/// Names the variable with the folder of NATS' program.
+pub const NATS_BIN: &str = "REFRAIN_TEST_NATS_BIN";
+/// Names the variable with the folder of RabbitMQ's programs.
+pub const AMQP_BIN: &str = "REFRAIN_TEST_AMQP_BIN";
+
 /// The folder of `postgres` and `initdb`, if there is one on this machine.
 ///
 /// The first of: [`POSTGRES_BIN`], the newest below `/usr/lib/postgresql`, the `PATH`, [`cache_folder`].
@@ -51,6 +56,44 @@ pub fn sqs_binaries() -> Option<PathBuf> {
         .or_else(|| on_path(&all))
 }
 
+/// The folder of `nats-server`, if there is one on this machine.
+///
+/// The first of: [`NATS_BIN`], the `PATH`, `/usr/sbin`, [`cache_folder`].
+#[must_use]
+pub fn nats_binaries() -> Option<PathBuf> {
+    let all = ["nats-server"];
+    let cached = cache_folder().join("nats-server/usr/sbin");
+    let places = [PathBuf::from("/usr/sbin"), cached];
+    named(NATS_BIN, &all)
+        .or_else(|| on_path(&all))
+        .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
+}
+
+/// The folder of RabbitMQ's own `rabbitmq-server`, if there is one on this machine.
+///
+/// The first of: [`AMQP_BIN`], the newest below `/usr/lib/rabbitmq`, [`cache_folder`].
+/// What Debian has on the `PATH` is another program, which runs the server as a user of its own.
+#[must_use]
+pub fn rabbitmq_binaries() -> Option<PathBuf> {
+    let all = ["rabbitmq-server", "rabbitmq-env"];
+    named(AMQP_BIN, &all)
+        .or_else(|| rabbitmq_below(Path::new("/"), &all))
+        .or_else(|| rabbitmq_below(&cache_folder().join("rabbitmq-server"), &all))
+}
+
+/// As in `usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin`.
+fn rabbitmq_below(root: &Path, programs: &[&str]) -> Option<PathBuf> {
+    let versions = folders_in(&root.join("usr/lib/rabbitmq/lib")).map(|folder| folder.join("sbin"));
+    versions.filter(|folder| has(folder, programs)).max()
+}
+
+/// The folder into which the package of these programs was unpacked, if it was.
+pub(crate) fn unpacked_root(binaries: &Path) -> Option<PathBuf> {
+    let cache = cache_folder();
+    let package = binaries.strip_prefix(&cache).ok()?.components().next()?;
+    Some(cache.join(package))
+}
+
 /// Where `cargo xtask` unpacks a package that it does not install: a folder for each package.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
@@ -67,12 +110,9 @@ pub fn cache_folder() -> PathBuf {
 
 /// Lets a program that was unpacked below [`cache_folder`] find the libraries that were unpacked with it.
 pub(crate) fn with_libraries(mut command: Command, binaries: &Path) -> Command {
-    let cache = cache_folder();
-    let package = binaries.strip_prefix(&cache).ok();
-    let Some(package) = package.and_then(|path| path.components().next()) else {
+    let Some(root) = unpacked_root(binaries) else {
         return command;
     };
-    let root = cache.join(package);
     let mut libraries = Vec::new();
     for folder in [root.join("usr/lib"), root.join("lib")] {
         libraries.extend(folders_in(&folder).filter(|folder| is_of_libraries(folder)));

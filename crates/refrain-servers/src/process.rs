@@ -147,6 +147,21 @@ impl Process {
         self.wait(|server| server.signal("KILL"))
     }
 
+    /// Asks the server to end, waits until it has, and then ends what it left beside it.
+    pub(crate) fn stop_all(&mut self, signal: &str) -> io::Result<()> {
+        self.signal("CONT")?;
+        if let Some(child) = &self.child {
+            send(signal, &[child.id()])?;
+        }
+        for _ in 0..PAUSES_MAX {
+            if !self.is_running() {
+                return self.kill();
+            }
+            thread::sleep(PAUSE);
+        }
+        Err(self.still_there())
+    }
+
     fn wait(&mut self, insist: impl Fn(&Self) -> io::Result<()>) -> io::Result<()> {
         for _ in 0..PAUSES_MAX {
             insist(self)?;
@@ -156,8 +171,11 @@ impl Process {
             }
             thread::sleep(PAUSE);
         }
-        let message = format!("{} did not end within a minute", self.name);
-        Err(io::Error::other(message))
+        Err(self.still_there())
+    }
+
+    fn still_there(&self) -> io::Error {
+        io::Error::other(format!("{} did not end within a minute", self.name))
     }
 
     /// Whether it was started and has not ended since.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use refrain_servers::{PrivatePostgres, PrivateRedis};
+use refrain_servers::{PrivateNats, PrivatePostgres, PrivateRabbit, PrivateRedis};
 
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -30,6 +30,34 @@ fn redis(port: u16, command: &str) -> String {
     let mut answer = [0; 256];
     let len = stream.read(&mut answer).unwrap_or(0);
     String::from_utf8_lossy(&answer[..len]).into_owned()
+}
+
+/// What NATS says to some lines within a moment, its greeting included.
+fn nats(port: u16, lines: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(lines.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    // Ends when nothing came for a moment.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Asks JetStream something, and listens for the answer.
+fn jetstream(port: u16, subject: &str, body: &str) -> String {
+    let len = body.len();
+    let lines = format!("CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len}\r\n{body}\r\n");
+    nats(port, &lines)
+}
+
+/// Whether RabbitMQ answers a client's first bytes.
+fn rabbit_answers(port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+        return false;
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"AMQP\x00\x00\x09\x01").unwrap();
+    stream.read_exact(&mut [0]).is_ok()
 }
 
 /// What PostgreSQL says to a first message that asks for TLS: a yes or a no, if it answers at all.
@@ -100,6 +128,56 @@ fn a_postgres_is_killed_restarted_and_paused_with_all_its_processes() {
 }
 
 #[test]
+fn a_nats_that_is_killed_comes_back_with_its_streams() {
+    let mut server = PrivateNats::start().unwrap();
+    let stream = r#"{"name":"S","subjects":["s"],"retention":"limits","storage":"file"}"#;
+    let made = jetstream(server.port(), "$JS.API.STREAM.CREATE.S", stream);
+    assert!(made.contains("stream_create_response"), "{made}");
+    let stored = jetstream(server.port(), "s", "hello");
+    assert!(stored.contains(r#""seq":1"#), "{stored}");
+    server.kill().unwrap();
+    assert!(TcpStream::connect(("127.0.0.1", server.port())).is_err());
+    server.restart().unwrap();
+    let stored = jetstream(server.port(), "s", "hello");
+    assert!(stored.contains(r#""seq":2"#), "{stored}");
+}
+
+#[test]
+fn a_nats_takes_the_settings_of_the_test() {
+    let mut server = PrivateNats::start_with(&[("jetstream", "disabled")]).unwrap();
+    assert!(!nats(server.port(), "").contains(r#""jetstream":true"#));
+    let users = "{ user: app, password: secret }";
+    server.restart_with(&[("authorization", users)]).unwrap();
+    let greeting = nats(server.port(), "");
+    assert!(greeting.contains(r#""jetstream":true"#), "{greeting}");
+    assert!(greeting.contains(r#""auth_required":true"#), "{greeting}");
+}
+
+#[test]
+fn a_rabbitmq_is_killed_restarted_paused_and_dropped_with_all_its_processes() {
+    let mut server = PrivateRabbit::start_with(&[("heartbeat", "7")]).unwrap();
+    let folder = server.data_folder();
+    assert!(rabbit_answers(server.port()));
+    // The server, Erlang's directory of names, and the helpers of both.
+    assert!(processes_in(&folder) > 2);
+    server.kill().unwrap();
+    assert_eq!(processes_in(&folder), 0);
+    assert!(!rabbit_answers(server.port()));
+    server.restart().unwrap();
+    server.pause().unwrap();
+    assert!(!rabbit_answers(server.port()));
+    server.resume().unwrap();
+    assert!(rabbit_answers(server.port()));
+    server.stop().unwrap();
+    assert_eq!(processes_in(&folder), 0);
+    assert!(server.log().contains("SIGTERM received"));
+    server.restart().unwrap();
+    drop(server);
+    assert_eq!(processes_in(&folder), 0);
+    assert!(!folder.exists());
+}
+
+#[test]
 fn a_server_that_is_dropped_leaves_nothing_even_if_it_is_paused() {
     let server = PrivatePostgres::start().unwrap();
     let (folder, file) = (server.data_folder(), file_of(&server));
@@ -116,6 +194,11 @@ fn settings_that_no_server_takes_are_named_with_the_log() {
     assert!(error.to_string().contains("no_such_setting"), "{error}");
     let error = PrivateRedis::start_with(&[("no-such-setting", "1")]).unwrap_err();
     assert!(error.to_string().contains("no-such-setting"), "{error}");
+    let error = PrivateNats::start_with(&[("no_such_setting", "1")]).unwrap_err();
+    assert!(error.to_string().contains("no_such_setting"), "{error}");
+    let error = PrivateRabbit::start_with(&[("no.such.setting", "1")]).unwrap_err();
+    // The name of it is far up in Erlang's report.
+    assert!(error.to_string().contains("configuration"), "{error}");
 }
 
 /// Runs only in the process that the test below starts: tells where its server is, and waits to be killed.

@@ -34,6 +34,16 @@ pub mod redis;
 #[doc = include_str!("../../../docs/postgres.md")]
 struct PostgresPage;
 
+/// The example of the page about it, compiled.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/outbox.md")]
+struct OutboxPage;
+
+/// The example of the page about it, compiled.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/inbox.md")]
+struct InboxPage;
+
 /// Schemes that stand for a server, and what it is called.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),

@@ -54,6 +54,12 @@ pub use dial::{Dial, Wire};
 mod transaction;
 pub use transaction::Claimed;
 
+pub mod inbox;
+pub use inbox::{Connections, InTransaction, Inbox};
+
+pub mod outbox;
+pub use outbox::{Outbox, PostgresOutbox};
+
 mod natural;
 pub use natural::{Fetched, NaturalKey};
 

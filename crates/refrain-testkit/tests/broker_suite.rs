@@ -1,10 +1,13 @@
-//! The broker that comes with the library, through the suite that every broker runs.
+//! The broker that comes with the library, through the suite that every broker runs,
+//! and the same broker with a flaw, which the suite has to find.
 
 use std::{sync::Arc, time::Duration};
 
 use refrain::{
     Result,
-    consume::{Broker, Memory},
+    consume::{
+        Answer, Broker, Delivery, Guarantees, Memory, MemoryQueue, Message, Publisher, Ticket,
+    },
 };
 use refrain_testkit::broker_suite::{self, Fixture};
 
@@ -38,4 +41,185 @@ async fn memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_in_order() {
     broker_suite::run(InProcess(Memory::new().with_order())).await;
+}
+
+/// What is wrong with a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    LosesHeaders,
+    LosesIds,
+    IgnoresDelays,
+    IgnoresAcknowledgements,
+    IgnoresExtensions,
+    AcknowledgesWhenDropped,
+    CountsFromOne,
+    MixesGroups,
+}
+
+#[derive(Debug, Clone)]
+struct Flawed {
+    memory: Memory,
+    flaw: Flaw,
+}
+
+impl Fixture for Flawed {
+    async fn connect(
+        &self,
+        queue: &str,
+        consumer: &str,
+        ack_wait: Duration,
+    ) -> Result<Arc<dyn Broker>> {
+        let memory = self.memory.clone().with_ack_wait(ack_wait);
+        Ok(Arc::new(FlawedQueue {
+            queue: memory.subscribe(queue, consumer),
+            flaw: self.flaw,
+        }))
+    }
+
+    fn ack_wait(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+}
+
+#[derive(Debug)]
+struct FlawedQueue {
+    queue: MemoryQueue,
+    flaw: Flaw,
+}
+
+impl Publisher for FlawedQueue {
+    fn publish<'a>(&'a self, destination: &'a str, message: &'a Message) -> Answer<'a, ()> {
+        self.queue.publish(destination, message)
+    }
+}
+
+impl Broker for FlawedQueue {
+    fn pull(&self, at_most: usize, wait: Duration) -> Answer<'_, Vec<Delivery>> {
+        Box::pin(async move {
+            let mut pulled = self.queue.pull(at_most, wait).await?;
+            if self.flaw == Flaw::MixesGroups {
+                pulled.reverse();
+            }
+            Ok(pulled.into_iter().map(|it| self.spoil(it)).collect())
+        })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            is_ordered: self.flaw == Flaw::MixesGroups,
+            ..self.queue.guarantees()
+        }
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        self.queue.close()
+    }
+}
+
+impl FlawedQueue {
+    fn spoil(&self, mut delivery: Delivery) -> Delivery {
+        match self.flaw {
+            Flaw::LosesHeaders => delivery.message.headers.clear(),
+            Flaw::LosesIds => delivery.message.id = None,
+            Flaw::CountsFromOne => delivery.attempt = 1,
+            _ => {}
+        }
+        delivery.ticket = Box::new(FlawedTicket {
+            ticket: Some(delivery.ticket),
+            flaw: self.flaw,
+        });
+        delivery
+    }
+}
+
+struct FlawedTicket {
+    ticket: Option<Box<dyn Ticket>>,
+    flaw: Flaw,
+}
+
+impl Ticket for FlawedTicket {
+    fn ack(mut self: Box<Self>) -> Answer<'static, ()> {
+        let ticket = self.ticket.take().unwrap();
+        match self.flaw {
+            Flaw::IgnoresAcknowledgements => Box::pin(async { Ok(()) }),
+            _ => ticket.ack(),
+        }
+    }
+
+    fn nack(mut self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
+        let ticket = self.ticket.take().unwrap();
+        match self.flaw {
+            Flaw::IgnoresDelays => ticket.nack(Duration::ZERO),
+            _ => ticket.nack(delay),
+        }
+    }
+
+    fn extend(&self) -> Answer<'_, ()> {
+        match self.flaw {
+            Flaw::IgnoresExtensions => Box::pin(async { Ok(()) }),
+            _ => self.ticket.as_ref().unwrap().extend(),
+        }
+    }
+}
+
+impl Drop for FlawedTicket {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take()
+            && self.flaw == Flaw::AcknowledgesWhenDropped
+        {
+            // Done when it is called: the queue is in memory.
+            drop(ticket.ack());
+        }
+    }
+}
+
+#[test]
+fn flaws_are_found() {
+    let found_by = [
+        (Flaw::LosesHeaders, "a_message_comes_as_it_was_published"),
+        (Flaw::LosesIds, "duplicate_producers_have_one_effect"),
+        (
+            Flaw::IgnoresDelays,
+            "a_message_given_back_waits_for_its_delay",
+        ),
+        (
+            Flaw::IgnoresAcknowledgements,
+            "an_acknowledged_message_does_not_come_again",
+        ),
+        (
+            Flaw::IgnoresExtensions,
+            "a_message_that_is_held_longer_does_not_come_again",
+        ),
+        (
+            Flaw::AcknowledgesWhenDropped,
+            "a_crash_before_the_acknowledgement_delivers_again",
+        ),
+        (
+            Flaw::AcknowledgesWhenDropped,
+            "a_worker_that_dies_loses_nothing",
+        ),
+        (Flaw::CountsFromOne, "attempts_are_counted"),
+        (Flaw::MixesGroups, "groups_stay_in_order"),
+    ];
+    // Side by side, since most of the suite waits.
+    std::thread::scope(|scope| {
+        for (flaw, case) in found_by {
+            scope.spawn(move || check(flaw, case));
+        }
+    });
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+async fn check(flaw: Flaw, case: &str) {
+    let memory = match flaw {
+        Flaw::MixesGroups => Memory::new().with_order(),
+        _ => Memory::new(),
+    };
+    let report = broker_suite::check(&Flawed { memory, flaw }).await;
+    let is_found = report.failures.iter().any(|failure| failure.case == case);
+    assert!(is_found, "{flaw:?} is not found by {case}: {report}");
 }

@@ -1,7 +1,11 @@
 //! Messages: the same record and the same engine, whether work arrives by request or by queue.
 //!
-//! A [`Broker`] hands out deliveries; each is claimed under the consumer's name and the message's key, handled,
-//! settled, and only then acknowledged.
+//! A [`Broker`] hands out deliveries, and a [`Consumer`] sees each of them through: it is claimed under the consumer's name
+//! and the message's key, handled, settled, and only then acknowledged. What can never be handled becomes a dead letter,
+//! which a [`Redrive`] lets through again on purpose.
+//!
+//! This is no broker of its own: [`Memory`] aside, brokers live in a crate apart, and any that passes the broker suite of
+//! `refrain-testkit` will do.
 
 use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 
@@ -39,10 +43,16 @@ pub use memory::{Memory, MemoryQueue};
 mod message;
 pub use message::{HEADER_BYTES_MAX, Message, Position};
 
+mod outbox;
+pub use outbox::{Backlog, Entry, Fate, Outbox, Refused, Return, Taken};
+
 mod pull;
 
 mod redrive;
 pub use redrive::{Redrive, Redriven};
+
+mod relay;
+pub use relay::{OnRefusal, Relay, RelayCounters, RelayCounts, RelayOptions};
 
 mod sequence;
 pub use sequence::{Gap, Sequence};
@@ -56,7 +66,7 @@ mod tally;
 pub use tally::{Count, Tally};
 
 mod work;
-pub use work::{Task, Worked, Worker};
+pub use work::{Task, Worked, Worker, caught};
 
 /// What a broker answers with. Boxed, so that one consumer serves any broker: a message costs far more than the box.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

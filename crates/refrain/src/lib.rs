@@ -37,6 +37,7 @@ pub use engine::{Engine, Intent};
 pub mod http;
 
 pub mod consume;
+pub use consume::Consumer;
 
 mod varint;
 
@@ -49,3 +50,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/webhooks.md")]
 struct Webhooks;
+
+/// The examples of the page about consumers, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/consumers.md")]
+struct Consumers;

@@ -32,7 +32,8 @@ pub use class::Class;
 
 mod file;
 pub use file::{
-    ConfigError, File, HostHeader, Problem, ProxySettings, Settings, WorkerSettings, redacted,
+    ConfigError, File, HostHeader, Problem, ProxySettings, RelaySettings, Settings, WorkerSettings,
+    redacted,
 };
 
 mod matcher;

@@ -3,7 +3,7 @@
 //! Durations, never moments, cross this trait: the store's own clock decides.
 //! Claims, settlements and renewals are each one atomic step, decided as [`record::step`](crate::record::step) decides.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::{
     ErrorKind, Result,
@@ -93,6 +93,53 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// The key of this store's keyed digests.
     fn secret(&self) -> &Secret;
+}
+
+/// One store, shared: by an engine, and by those who ask it directly.
+impl<S: Store> Store for Arc<S> {
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+        S::claim(self, claims).await
+    }
+
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        S::settle(self, id, fence, end).await
+    }
+
+    async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
+        S::renew(self, id, fence, lease).await
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        S::read(self, id).await
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        S::list(self, query).await
+    }
+
+    async fn erase(&self, id: RecordId) -> Result<Erased> {
+        S::erase(self, id).await
+    }
+
+    async fn census(&self) -> Result<Census> {
+        S::census(self).await
+    }
+
+    async fn sweep(&self, at_most: u32) -> Result<u32> {
+        S::sweep(self, at_most).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        S::guarantees(self)
+    }
+
+    fn watch(&self, id: RecordId) -> Option<Watch> {
+        S::watch(self, id)
+    }
+
+    fn secret(&self) -> &Secret {
+        S::secret(self)
+    }
 }
 
 /// A record as it was when the store looked.

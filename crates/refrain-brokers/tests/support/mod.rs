@@ -1,6 +1,8 @@
 //! What the tests of all brokers share.
 #![allow(dead_code)]
 
+pub(crate) mod relay;
+
 use std::time::Duration;
 
 use refrain::consume::{Broker, Delivery, Message};

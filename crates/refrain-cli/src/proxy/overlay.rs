@@ -45,7 +45,7 @@ pub(super) fn settings(args: &Args) -> Result<(Settings, String), Failure> {
 }
 
 /// A setting from its flag, from `REFRAIN_NAME`, or from the file that `REFRAIN_NAME_FILE` names.
-pub(super) fn value(name: &str, flag: Option<&str>) -> Result<Option<String>, Failure> {
+pub(crate) fn value(name: &str, flag: Option<&str>) -> Result<Option<String>, Failure> {
     if let Some(flag) = flag {
         return Ok(Some(flag.into()));
     }
@@ -71,6 +71,6 @@ pub(super) fn value(name: &str, flag: Option<&str>) -> Result<Option<String>, Fa
 }
 
 /// As a basic string of TOML, which JSON's strings are.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -61,12 +61,14 @@ pub(crate) async fn exchange(
     line: Box<Line>,
     ask: &mut Ask,
     terms: &Terms,
+    since: Instant,
 ) -> Result<Answer, Failed> {
     let mut exchange = Exchange {
-        since: tokio::time::Instant::now(),
         line,
         ask,
         refused: None,
+        since,
+        is_slow: false,
     };
     let mut head = poll_fn(|context| exchange.poll(terms.limits, context)).await?;
     let Exchange { mut line, .. } = exchange;
@@ -88,6 +90,8 @@ struct Exchange<'a> {
     refused: Option<io::Error>,
     /// When it was last seen to move.
     since: Instant,
+    /// Whether the request did not leave at once.
+    is_slow: bool,
 }
 
 impl Exchange<'_> {
@@ -154,7 +158,13 @@ impl Exchange<'_> {
             // A part may have left encrypted even where the whole could not.
             sending.begin();
         }
-        match ready!(sending.poll(&mut self.line.io, context)) {
+        let Poll::Ready(sent) = sending.poll(&mut self.line.io, context) else {
+            self.is_slow = true;
+            return Poll::Pending;
+        };
+        match sent {
+            // Only now the upstream has all that it needs to answer.
+            Ok(()) if self.is_slow => self.since = tokio::time::Instant::now(),
             Ok(()) => {}
             Err(Stuck::Client(error)) => return Poll::Ready(Err(Failed::Client(error))),
             Err(Stuck::Upstream(_)) if !sending.has_begun() => {

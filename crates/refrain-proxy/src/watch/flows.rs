@@ -168,8 +168,9 @@ impl AsyncWrite for WatchedStream {
         polled
     }
 
+    /// Most answers are short: to copy one behind its head costs less than to write it in two parts.
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        false
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -113,13 +113,18 @@ impl Facts {
         self.replicas > 0 && self.synchronous_standbys.is_empty()
     }
 
+    /// How a commit waits that is answered only when it stands.
+    pub(super) fn waits(&self) -> &str {
+        match &*self.synchronous_commit {
+            "off" | "local" => "on",
+            other => other,
+        }
+    }
+
     /// Index plans, because a plan made for a small table would go on scanning it when it is large;
     /// commits that wait for the disk, because a claim that is answered must stand.
     fn settings(&self) -> String {
-        let waits = match &*self.synchronous_commit {
-            "off" | "local" => "on",
-            other => other,
-        };
+        let waits = self.waits();
         format!(
             "SET synchronous_commit = {waits};
              SET statement_timeout = {}; SET lock_timeout = {};

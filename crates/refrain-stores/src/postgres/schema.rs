@@ -6,7 +6,10 @@ use tokio_postgres::{Client, Transaction, error::SqlState};
 use super::{address::Address, trouble};
 
 /// What each version adds to the one before.
-const STEPS: [&str; 1] = [include_str!("../../sql/postgres-1.sql")];
+const STEPS: [&str; 2] = [
+    include_str!("../../sql/postgres-1.sql"),
+    include_str!("../../sql/postgres-2.sql"),
+];
 /// The version that this build reads and writes.
 pub(super) const VERSION: i32 = STEPS.len() as i32;
 
@@ -160,6 +163,8 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
         "SELECT has_table_privilege('{schema}.meta', 'SELECT') AND has_table_privilege('{schema}.meta', 'UPDATE') \
          AND has_table_privilege('{schema}.records', 'SELECT') AND has_table_privilege('{schema}.records', 'INSERT') \
          AND has_table_privilege('{schema}.records', 'UPDATE') AND has_table_privilege('{schema}.records', 'DELETE') \
+         AND has_table_privilege('{schema}.sequences', 'SELECT') AND has_table_privilege('{schema}.sequences', 'INSERT') \
+         AND has_table_privilege('{schema}.sequences', 'UPDATE') \
          AND has_sequence_privilege('{schema}.fences', 'USAGE')"
     );
     let has: bool = client

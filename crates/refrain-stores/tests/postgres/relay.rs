@@ -24,6 +24,8 @@ pub(crate) enum Mood {
     Stuck = 3,
     /// Takes no connections and cuts those that there are when they are used.
     Gone = 4,
+    /// Passes the next commit on and cuts the connection when its answer comes.
+    LosesAnswerToCommit = 5,
 }
 
 /// The relay. Clones are the same one.
@@ -66,8 +68,15 @@ impl Relay {
     }
 
     fn mood(&self) -> Mood {
-        use Mood::{Faithful, Gone, LosesNextAnswer, LosesNextRequest, Stuck};
-        let moods = [Faithful, LosesNextAnswer, LosesNextRequest, Stuck, Gone];
+        use Mood::{Faithful, Gone, LosesAnswerToCommit, LosesNextAnswer, LosesNextRequest, Stuck};
+        let moods = [
+            Faithful,
+            LosesNextAnswer,
+            LosesNextRequest,
+            Stuck,
+            Gone,
+            LosesAnswerToCommit,
+        ];
         moods[usize::from(self.mood.load(Ordering::SeqCst))]
     }
 
@@ -89,6 +98,9 @@ impl Relay {
                     match self.mood() {
                         Mood::Stuck => std::future::pending().await,
                         Mood::LosesNextRequest | Mood::Gone => return self.cut(),
+                        Mood::LosesAnswerToCommit if has_commit(&asked[..len]) => {
+                            self.set(Mood::LosesNextAnswer);
+                        }
                         _ => {}
                     }
                     if to_server.write_all(&asked[..len]).await.is_err() { return }
@@ -105,4 +117,8 @@ impl Relay {
             }
         }
     }
+}
+
+fn has_commit(asked: &[u8]) -> bool {
+    asked.windows(6).any(|bytes| bytes == b"COMMIT")
 }

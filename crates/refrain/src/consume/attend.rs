@@ -129,10 +129,13 @@ impl Attended {
             Some(place) => (place.scope.clone(), place.key.clone()),
             None => (self.shared.scope.clone(), self.key()?),
         };
+        // On its way through the dead letters it may have changed in what does not matter, such as its media type.
+        let told = text_of(message, dead::DEAD_FINGERPRINT).filter(|_| redrive > 0);
+        let told = told.and_then(|text| text.parse::<RecordId>().ok());
         Ok(Named {
             scope,
             key,
-            fingerprint: self.fingerprint(),
+            fingerprint: told.map_or_else(|| self.fingerprint(), |RecordId(it)| Fingerprint(it)),
             redrive,
             place,
         })
@@ -287,6 +290,12 @@ impl Attended {
                 return Round::Dead(reason, failure);
             }
             Worked::Again {
+                why: Count::Held, ..
+            } => {
+                shared.pause.end();
+                return self.hold(known, id);
+            }
+            Worked::Again {
                 why,
                 delay,
                 failure,
@@ -344,7 +353,7 @@ impl Attended {
             known: &known,
             key: named.map(|named| &named.key),
             records: &records,
-            fingerprint: self.fingerprint(),
+            fingerprint: named.map_or_else(|| self.fingerprint(), |named| named.fingerprint),
         };
         let record = records.last().map(RecordId::to_string).unwrap_or_default();
         let Some((publisher, destination)) = &settings.dead_letter else {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// No pause is shorter, whatever is set: nobody asks again without one.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
 /// Pauses that double from the first to the longest, each cut short by chance by up to a half:
 /// what failed together does not come back together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,6 @@ impl Backoff {
     pub fn pause(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let full = self.first.saturating_mul(1 << doublings).min(self.max);
-        full.mul_f64(rand::random_range(0.5..=1.0)).min(self.max)
+        full.mul_f64(rand::random_range(0.5..=1.0)).max(PAUSE_MIN)
     }
 }

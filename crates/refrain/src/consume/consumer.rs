@@ -192,6 +192,12 @@ impl Consumer {
         self.tally.clone()
     }
 
+    /// The consumer's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
     /// The namespace of the keys of a consumer of this name.
     #[must_use]
     pub fn scope(name: &str) -> Scope {

@@ -82,6 +82,12 @@ impl Failure {
         self.is_rejection
     }
 
+    /// Before which it is not to be tried again, where the handler said so.
+    #[must_use]
+    pub fn delay(&self) -> Option<Duration> {
+        self.delay
+    }
+
     /// What went wrong.
     #[must_use]
     pub fn reason(&self) -> &str {

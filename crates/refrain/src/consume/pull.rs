@@ -70,6 +70,7 @@ impl Consuming {
                 Ok(deliveries) => {
                     failures = 0;
                     deliveries.into_iter().for_each(|it| self.take(it));
+                    self.wait_for_store().await;
                 }
                 Err(error) if error.is_retryable() => {
                     failures += 1;
@@ -114,6 +115,18 @@ impl Consuming {
         tokio::select! {
             pulled = &mut pulling => Some(pulled),
             () = self.shared.stopping() => timeout(PULL_WAIT + PULL_GRACE, pulling).await.ok(),
+        }
+    }
+
+    /// Where the store did not answer, what was pulled last is given time to find out whether it does by now.
+    async fn wait_for_store(&mut self) {
+        let shared = self.shared.clone();
+        if shared.pause.is_on() && !self.tasks.is_empty() {
+            tokio::select! {
+                () = shared.stopping() => {}
+                () = sleep(shared.settings.backoff.first) => {}
+                _ = self.tasks.join_next() => {}
+            }
         }
     }
 

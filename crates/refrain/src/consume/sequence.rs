@@ -141,15 +141,23 @@ impl Sequence {
         Self { gap, ..self }
     }
 
-    pub(super) fn gap(&self) -> Gap {
+    /// What becomes of an event whose predecessor has not been handled.
+    #[must_use]
+    pub fn gap(&self) -> Gap {
         self.gap
     }
 
-    /// The place of an event.
+    /// The number that every aggregate starts with.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The aggregate of an event, and its number in it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it has none.
-    pub(super) fn place(&self, scope: &Scope, message: &Message) -> Result<Place> {
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it has none, or a number before the first.
+    pub fn read(&self, message: &Message) -> Result<(String, u64)> {
         let aggregate = self.aggregate.read(message)?;
         let aggregate =
             aggregate.ok_or_else(|| invalid("the event does not name its aggregate".into()))?;
@@ -163,6 +171,15 @@ impl Sequence {
                 "the event has the number {number}, and the first is {first}"
             )));
         }
+        Ok((aggregate, number))
+    }
+
+    /// The place of an event.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it has none.
+    pub(super) fn place(&self, scope: &Scope, message: &Message) -> Result<Place> {
+        let (aggregate, number) = self.read(message)?;
         let key = |number: u64| text_key(&number.to_string());
         let key_here = key(number).ok_or_else(|| invalid("the event has no number".into()))?;
         let is_first = number == self.first;

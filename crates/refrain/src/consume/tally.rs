@@ -12,7 +12,7 @@ pub enum Count {
     Duplicate,
     /// Skipped: it was handled before, so long ago that only its key is remembered.
     Expired,
-    /// Given back: it is being handled elsewhere.
+    /// Given back: it is being handled elsewhere, or what became of it cannot be learnt yet.
     InFlight,
     /// The handler failed, and it is tried again.
     Retried,

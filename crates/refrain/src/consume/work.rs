@@ -12,11 +12,11 @@ use std::{
 
 use super::{Count, DeadReason, Failure, Job, Message};
 use crate::{
-    Engine, Error, ErrorKind, Fingerprint, Guarantee, Intent, Key, Outcome, Scope, Settled, Terms,
-    Verdict,
+    Engine, Error, ErrorKind, Fingerprint, Guarantee, Intent, Key, Outcome, RecordId, Scope,
+    Settled, Terms, Verdict,
     engine::{Guard, Probe, Running},
     receipts::Witness,
-    record::Reason,
+    record::{Grant, Reason},
 };
 
 /// One message, and on which terms it is worked on.
@@ -61,6 +61,23 @@ impl Task {
         }
     }
 
+    /// Whether somebody can tell what became of an attempt in doubt.
+    fn may_be_learnt(&self) -> bool {
+        self.probe.is_some() || self.receipts.is_some()
+    }
+
+    /// What a handler gets that was granted this.
+    #[must_use]
+    pub fn job(&self, record: RecordId, grant: Grant) -> Job {
+        Job {
+            message: self.message.clone(),
+            key: self.key.clone(),
+            record,
+            fence: grant.fence,
+            attempt: self.attempt.max(u32::from(grant.attempt)),
+        }
+    }
+
     /// Whether a failure of this attempt is the last one.
     #[must_use]
     pub fn is_last(&self, granted: u16) -> bool {
@@ -85,6 +102,7 @@ pub enum Worked {
     /// Not yet: deliver it again.
     Again {
         /// What it is counted as. [`Count::Retried`] and [`Count::Panicked`] use up an attempt.
+        /// [`Count::Held`] waits for one that may be behind it, as often as there are attempts.
         why: Count,
         /// Not before this has passed; the consumer's back-off where there is nothing special to wait for.
         delay: Option<Duration>,
@@ -147,6 +165,12 @@ where
                 Verdict::Replay(_) => return Worked::Done(Count::Duplicate),
                 Verdict::Expired => return Worked::Done(Count::Expired),
                 Verdict::InFlight { lease_left } => return in_flight(lease_left),
+                // Before that nobody can say what became of it.
+                Verdict::Indeterminate(doubt)
+                    if task.may_be_learnt() && !doubt.settle_left.is_zero() =>
+                {
+                    return in_flight(doubt.settle_left);
+                }
                 Verdict::Indeterminate(doubt) => dead(
                     DeadReason::OutcomeUnknown,
                     format!("it may have taken effect: {:?}", doubt.reason),
@@ -165,14 +189,7 @@ where
 
     async fn run(&self, task: &Task, guard: Guard) -> Worked {
         let running = guard.start();
-        let grant = running.grant();
-        let job = Job {
-            message: task.message.clone(),
-            key: task.key.clone(),
-            record: running.id(),
-            fence: grant.fence,
-            attempt: task.attempt.max(u32::from(grant.attempt)),
-        };
+        let job = task.job(running.id(), running.grant());
         match caught(async { (self.handler)(job).await }).await {
             Ok(Ok(outcome)) => self.complete(task, running, outcome).await,
             Ok(Err(failure)) => fail(task, running, failure).await,
@@ -213,8 +230,8 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     if failure.is_rejection {
         return dead(DeadReason::Rejected, failure.reason);
     }
-    // Under exactly-once the receipt tells the next attempt what became of this one.
-    if !may_run_again && guarantee == Guarantee::AtMostOnce {
+    // Where there is a receipt or a probe, it tells the next attempt what became of this one.
+    if !may_run_again && !task.may_be_learnt() {
         return dead(DeadReason::OutcomeUnknown, failure.reason);
     }
     match task.is_last(granted) {
@@ -230,7 +247,7 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         tracing::warn!(%error, "the end of a message whose handler panicked could not be stored");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
-    if guarantee == Guarantee::AtMostOnce {
+    if guarantee != Guarantee::AtLeastOnce && !task.may_be_learnt() {
         return dead(DeadReason::OutcomeUnknown, panic);
     }
     match task.is_last(granted) {
@@ -264,8 +281,14 @@ pub(super) fn dead(reason: DeadReason, failure: impl Into<String>) -> Worked {
     Worked::Dead { reason, failure }
 }
 
-/// Runs a handler, and ends a panic in it here.
-async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
+/// Runs a handler, and ends a panic in it here. For workers.
+///
+/// # Errors
+/// What the handler said when it panicked.
+///
+/// # Cancellation
+/// As the handler itself.
+pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
     poll_fn(|context| {
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));

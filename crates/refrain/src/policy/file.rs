@@ -28,6 +28,9 @@ mod table;
 
 mod typed;
 
+mod relay;
+pub use relay::RelaySettings;
+
 mod worker;
 pub use worker::WorkerSettings;
 
@@ -68,6 +71,8 @@ pub struct Settings {
     pub proxy: ProxySettings,
     /// Which queues are consumed, and where their messages go.
     pub workers: Vec<WorkerSettings>,
+    /// Outboxes, and the brokers that their messages are published to.
+    pub relays: Vec<RelaySettings>,
     /// Which operations are guarded, and how.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
@@ -168,6 +173,7 @@ impl fmt::Debug for Settings {
             .field("durability", &self.durability)
             .field("problems", &self.problems)
             .field("workers", &self.workers)
+            .field("relays", &self.relays)
             .field("policy", &self.policy)
             .finish()
     }

@@ -106,6 +106,25 @@ impl<F: Front, S: Store> Tiered<F, S> {
         }
     }
 
+    /// The answer to a claim, if the front has it for certain; the store is not asked.
+    ///
+    /// For those who claim in a transaction of their own, which is then not needed.
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn replay(&self, claim: &Claim) -> Option<Verdict> {
+        let now = self.store_time().filter(|_| self.is_open())?;
+        self.answer(claim, now).await
+    }
+
+    /// Puts what the store has replayed in front, as far as it is completed.
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn replayed(&self, id: RecordId) {
+        self.put(id).await;
+    }
+
     /// The answer to a claim, if the front has it for certain.
     async fn answer(&self, claim: &Claim, now: Timestamp) -> Option<Verdict> {
         let found = self.ask_front(self.front.find(claim.id)).await?;
@@ -218,10 +237,7 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
         let mut verdicts = Vec::with_capacity(claims.len());
         let mut left = Vec::new();
         for claim in claims {
-            let answer = match self.store_time().filter(|_| self.is_open()) {
-                Some(now) => self.answer(claim, now).await,
-                None => None,
-            };
+            let answer = self.replay(claim).await;
             if answer.is_none() {
                 left.push(claim.clone());
             }

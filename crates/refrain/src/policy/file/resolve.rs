@@ -8,12 +8,14 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, ProxySettings, Settings, WorkerSettings,
+    FILE_BYTES_MAX, ProxySettings, RelaySettings, Settings, WorkerSettings,
     draft::Draft,
     problem::{FOUND_MAX, Report},
-    proxy, server, signed,
+    proxy,
+    relay::{self, RELAYS_MAX},
+    server, signed,
     table::{self, Part, Place, Places},
-    typed::{Head, Proxy, Section, Server, Worker},
+    typed::{Head, Proxy, Relay, Section, Server, Worker},
     worker::{self, WORKERS_MAX},
 };
 use crate::policy::{OPERATIONS_MAX, Operation, Pattern, Policy, default_operations, units};
@@ -45,6 +47,7 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
     let proxy = self::proxy(root.remove("proxy"), report);
     let operations = root.remove("operation");
     let workers = self::workers(root.remove("worker"), report);
+    let relays = self::relays(root.remove("relay"), report);
     let server = server::resolve(&table::read::<Server>(root, report), report);
     let policy = self::policy(policy, operations, report);
     Some(Settings {
@@ -56,6 +59,7 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
         problems: server.problems,
         proxy,
         workers,
+        relays,
         policy,
     })
 }
@@ -110,6 +114,26 @@ fn workers(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<WorkerSetti
             report.push(place, message, help);
         }
         resolved.push(worker);
+    }
+    resolved
+}
+
+fn relays(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<RelaySettings> {
+    let several = "split the file, and start one process for each";
+    let mut resolved: Vec<RelaySettings> = Vec::new();
+    for (mut table, at) in tables(value, "relay", RELAYS_MAX, several, report) {
+        table::refuse_unknown(&mut table, Place::Relay, report);
+        let part = table::read::<Relay>(table, report);
+        let Some(relay) = relay::resolve(&part, at.clone(), report) else {
+            continue;
+        };
+        if resolved.iter().any(|other| other.name == relay.name) {
+            let message = format!("there are two relays of the name `{}`", relay.name);
+            let help = "give one another `name`: reports go by it";
+            let place = part.places.get("name").cloned().unwrap_or(at);
+            report.push(place, message, help);
+        }
+        resolved.push(relay);
     }
     resolved
 }

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::Value;
 
-use super::typed::{Head, Proxy, Section, Server, Signed, Worker};
+use super::relay::RELAYS_MAX;
+use super::typed::{Head, Proxy, Relay, Section, Server, Signed, Worker};
 use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
 
@@ -27,6 +28,9 @@ struct Whole {
     /// Queues, and the services that their messages are delivered to.
     #[schemars(length(max = WORKERS_MAX))]
     worker: Option<Vec<Worker>>,
+    /// Outboxes, and the brokers that their messages are published to.
+    #[schemars(length(max = RELAYS_MAX))]
+    relay: Option<Vec<Relay>>,
 }
 
 /// One operation: what it matches, and how it is guarded.

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Section, Server, Signed, Worker},
+    typed::{Head, Proxy, Relay, Section, Server, Signed, Worker},
 };
 use crate::policy::suggest;
 
@@ -39,16 +39,18 @@ pub(super) enum Place {
     Operation,
     Signature,
     Worker,
+    Relay,
 }
 
 impl Place {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Top,
         Self::Proxy,
         Self::Policy,
         Self::Operation,
         Self::Signature,
         Self::Worker,
+        Self::Relay,
     ];
 
     /// The settings that belong here.
@@ -56,7 +58,7 @@ impl Place {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "policy", "operation", "worker"],
+                &["proxy", "policy", "operation", "worker", "relay"],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
@@ -64,6 +66,7 @@ impl Place {
             Self::Operation => [fields::<Head>(), fields::<Section>(), &["signature"]].concat(),
             Self::Signature => fields::<Signed>().to_vec(),
             Self::Worker => fields::<Worker>().to_vec(),
+            Self::Relay => fields::<Relay>().to_vec(),
         }
     }
 }
@@ -77,6 +80,7 @@ impl fmt::Display for Place {
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",
+            Self::Relay => "in [[relay]]",
         })
     }
 }

@@ -12,7 +12,7 @@ use toml::Spanned;
 use super::{Durability, proxy::HostHeader, schema};
 use crate::{
     Guarantee,
-    consume::Gap,
+    consume::{Gap, OnRefusal},
     key::{Sender, Syntax},
     policy::{Class, Duplicates, Mode, OnStoreFailure, ReplayTo, Reply},
 };
@@ -187,6 +187,41 @@ pub(super) struct Head {
     /// Learns what became of an indeterminate one: 2xx is its outcome, 404 means that it never happened.
     #[schemars(with = "Option<schema::ProbeText>")]
     pub(super) probe: Option<String>,
+}
+
+/// An outbox, and the broker that its messages are published to.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Relay {
+    /// What reports call it. Default: relay.
+    pub(super) name: Option<String>,
+    /// The database with the table `refrain_outbox`, such as `postgres://app@db/app`.
+    #[schemars(with = "Option<schema::ReceiptsUrl>")]
+    pub(super) outbox: Option<String>,
+    /// The broker, such as `nats://127.0.0.1:4222`.
+    #[schemars(with = "Option<schema::BrokerUrl>")]
+    pub(super) to: Option<String>,
+    /// How many messages are held at once: 1 to 10000. Default: 256.
+    #[schemars(with = "Option<usize>")]
+    pub(super) in_flight_max: Option<Scalar>,
+    /// How long what a dead relay held is left to it: at least 1s. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) lease: Option<Scalar>,
+    /// How often the outbox is looked into while nothing wakes the relay. Default: 1s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) poll: Option<Scalar>,
+    /// How long the broker may take to confirm one message. Default: 10s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) timeout: Option<Scalar>,
+    /// After how many refusals a message is not tried any more: 1 to 1000. Default: 5.
+    #[schemars(with = "Option<schema::Attempts>")]
+    pub(super) attempts: Option<Scalar>,
+    /// What happens to its group then. Default: hold.
+    #[schemars(with = "Option<OnRefusal>")]
+    pub(super) on_refusal: Option<String>,
+    /// How long the relay takes at the longest to end once it is told to. Default: 30s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) drain: Option<Scalar>,
 }
 
 /// How the requests of an operation are signed.

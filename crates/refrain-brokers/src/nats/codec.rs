@@ -1,0 +1,162 @@
+//! A message in NATS' own form, and back.
+
+use std::str::from_utf8;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue, jetstream};
+use bytes::Bytes;
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{HEADER_BYTES_MAX, Message, Position},
+};
+
+/// What JetStream's own deduplication goes by.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+const CONTENT_TYPE: &str = "Content-Type";
+/// NATS has no groups, so that this only travels with the message.
+const GROUP: &str = "Refrain-Group";
+/// Headers with this in front are orders to the server, and not about the message.
+const OWN_PREFIX: &str = "nats-";
+
+/// The headers that carry all of a message but its payload.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a header that NATS cannot carry.
+pub(super) fn headers_of(message: &Message) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    let mut bytes = 0;
+    for (name, value) in &message.headers {
+        bytes += name.len() + value.len();
+        put(&mut headers, name, value)?;
+    }
+    for (name, value) in [
+        (MESSAGE_ID, &message.id),
+        (CONTENT_TYPE, &message.content_type),
+        (GROUP, &message.group),
+    ] {
+        if let Some(value) = value {
+            bytes += name.len() + value.len();
+            put(&mut headers, name, value.as_bytes())?;
+        }
+    }
+    if bytes > HEADER_BYTES_MAX {
+        let message = format!("the headers take {bytes} bytes; {HEADER_BYTES_MAX} are the most");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(headers)
+}
+
+fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<()> {
+    let invalid = |why: &str| {
+        let message = format!("NATS cannot carry the header {name:?}: {why}");
+        Error::new(ErrorKind::Invalid, message)
+    };
+    let value = from_utf8(value).map_err(|_| invalid("its value is no UTF-8"))?;
+    if value.trim() != value {
+        return Err(invalid("its value has white space at an end"));
+    }
+    let parsed = name.parse::<HeaderName>();
+    let name = parsed.map_err(|_| invalid("its name is not visible ASCII, or has a colon"))?;
+    let value = value.parse::<HeaderValue>();
+    headers.append(
+        name,
+        value.map_err(|_| invalid("its value has a line end"))?,
+    );
+    Ok(())
+}
+
+/// The message that was delivered, and how often it was until now.
+///
+/// `None` for what did not come from a stream.
+pub(super) fn message_of(delivered: &jetstream::Message) -> Option<(Message, u32)> {
+    let info = delivered.info().ok()?;
+    let mut message = Message::new(delivered.payload.clone());
+    message.subject = delivered.subject.to_string();
+    message.position = Some(Position {
+        log: info.stream.to_owned(),
+        partition: 0,
+        offset: info.stream_sequence.to_string(),
+    });
+    if let Some(headers) = &delivered.headers {
+        take_headers(&mut message, headers);
+    }
+    let attempt = u32::try_from(info.delivered).unwrap_or(u32::MAX).max(1);
+    Some((message, attempt))
+}
+
+fn take_headers(message: &mut Message, headers: &HeaderMap) {
+    let fields = headers.iter();
+    let mut fields: Vec<(&str, _)> = fields.map(|(name, all)| (name.as_ref(), all)).collect();
+    // The client keeps no order between names; a stable one is better than none.
+    fields.sort_by_key(|(name, _)| *name);
+    for (name, values) in fields {
+        let first = || values.first().map(|value| value.as_str().to_owned());
+        if name.eq_ignore_ascii_case(MESSAGE_ID) {
+            message.id = first();
+        } else if name.eq_ignore_ascii_case(CONTENT_TYPE) {
+            message.content_type = first();
+        } else if name.eq_ignore_ascii_case(GROUP) {
+            message.group = first();
+        } else if !has_own_prefix(name) {
+            for value in values {
+                let value = Bytes::copy_from_slice(value.as_str().as_bytes());
+                message.headers.push((name.to_owned(), value));
+            }
+        }
+    }
+}
+
+/// What the server was ordered when the message was published must not be ordered again when it goes on elsewhere.
+fn has_own_prefix(name: &str) -> bool {
+    let front = name.get(..OWN_PREFIX.len());
+    front.is_some_and(|front| front.eq_ignore_ascii_case(OWN_PREFIX))
+}
+
+#[cfg(test)]
+mod tests {
+    //! A header with a line end in it would let a message write headers of its own.
+
+    use super::*;
+
+    fn check(name: &str, value: &'static [u8], words: &str) {
+        let message = Message::new("").with_header(name, value);
+        let error = headers_of(&message).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+
+    #[test]
+    fn a_header_that_nats_cannot_carry_is_refused() {
+        check("a", b"x\r\nNats-Rollup: all", "line end");
+        check("a", b"\xff", "UTF-8");
+        check("a", b" x", "white space");
+        check("a: b", b"x", "colon");
+        check("\u{e4}", b"x", "ASCII");
+        let long = Message::new("").with_header("a", vec![b'x'; HEADER_BYTES_MAX]);
+        assert!(headers_of(&long).is_err());
+    }
+
+    #[test]
+    fn what_is_about_the_message_comes_back_as_it_was() {
+        let sent = Message::new("x")
+            .with_id("7")
+            .with_group("g")
+            .with_content_type("text/plain")
+            .with_header("a", "1")
+            .with_header("a", "2")
+            .with_header("B", "3");
+        let mut back = Message::new("x");
+        take_headers(&mut back, &headers_of(&sent).unwrap());
+        back.headers.sort();
+        let mut expected = sent.clone();
+        expected.headers.sort();
+        assert_eq!(back, expected);
+    }
+
+    #[test]
+    fn orders_to_the_server_are_not_passed_on() {
+        let sent = Message::new("").with_header("Nats-Rollup", "all");
+        let mut back = Message::new("");
+        take_headers(&mut back, &headers_of(&sent).unwrap());
+        assert_eq!(back.headers, []);
+    }
+}

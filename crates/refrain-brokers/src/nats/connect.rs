@@ -1,0 +1,110 @@
+//! The connection: made once, and made again by itself whenever it is lost.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::{Client, ConnectOptions, Event};
+use refrain::{Error, ErrorKind, Result};
+use tokio::sync::watch;
+
+use super::{
+    ANSWER,
+    address::{Address, User},
+    trouble,
+};
+use crate::tls;
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// A server that stands still is noticed after two of these.
+const PING: Duration = Duration::from_secs(10);
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Whether the connection stands, and with whom.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) server: String,
+    is_up: watch::Receiver<bool>,
+}
+
+impl Link {
+    pub(super) fn is_up(&self) -> bool {
+        *self.is_up.borrow()
+    }
+
+    /// Waits until the connection stands.
+    pub(super) async fn up(&self) {
+        let mut is_up = self.is_up.clone();
+        // The sender lives as long as the client, and whoever waits here holds that.
+        let _ = is_up.wait_for(|is_up| *is_up).await;
+    }
+}
+
+pub(super) async fn connect(address: &Address) -> Result<(Client, Arc<Link>)> {
+    let server = address.shown();
+    let (sender, is_up) = watch::channel(true);
+    let sender = Arc::new(sender);
+    let events = {
+        let server = server.clone();
+        move |event| {
+            note(&sender, &server, &event);
+            async {}
+        }
+    };
+    let options = options(address).await?.event_callback(events);
+    let client = options.connect(address.servers.clone()).await;
+    let client = client.map_err(|error| trouble::not_connected(&server, &error))?;
+    let link = Link { server, is_up };
+    Ok((client, Arc::new(link)))
+}
+
+fn note(is_up: &watch::Sender<bool>, server: &str, event: &Event) {
+    match event {
+        Event::Connected => {
+            is_up.send_replace(true);
+            tracing::debug!(server, "connected to NATS");
+        }
+        Event::Disconnected | Event::Closed => {
+            is_up.send_replace(false);
+            tracing::warn!(server, "NATS: {event}");
+        }
+        other => tracing::info!(server, "NATS: {other}"),
+    }
+}
+
+async fn options(address: &Address) -> Result<ConnectOptions> {
+    let tls = tls::client(
+        address.ca.as_deref(),
+        address.cert.as_deref().zip(address.key.as_deref()),
+    )?;
+    let options = ConnectOptions::new()
+        .name("refrain")
+        .connection_timeout(CONNECT)
+        .request_timeout(Some(ANSWER))
+        .ping_interval(PING)
+        .require_tls(address.is_tls)
+        .tls_client_config(tls)
+        .reconnect_delay_callback(pause);
+    let options = match &address.user {
+        Some(User::Password(name, password)) => {
+            options.user_and_password(name.clone(), password.clone())
+        }
+        Some(User::Token(token)) => options.token(token.clone()),
+        None => options,
+    };
+    match &address.credentials {
+        None => Ok(options),
+        Some(file) => options.credentials_file(file).await.map_err(|error| {
+            let message = format!(
+                "credentials={} cannot be read: {error}; name a .creds file of NATS",
+                file.display()
+            );
+            Error::new(ErrorKind::Invalid, message)
+        }),
+    }
+}
+
+/// Soon at first, and then ever less often.
+fn pause(attempt: usize) -> Duration {
+    let doublings = attempt.saturating_sub(1).min(16) as u32;
+    (PAUSE_FIRST * 2_u32.pow(doublings)).min(PAUSE_MAX)
+}

@@ -1,0 +1,253 @@
+//! Streams and consumers: found, or made.
+
+use std::{cmp::min, time::Duration};
+
+use async_nats::jetstream::{
+    ErrorCode,
+    consumer::{self, AckPolicy, PullConsumer, pull},
+    context::{CreateStreamErrorKind, GetStreamByNameErrorKind, GetStreamErrorKind},
+    stream::{self, ConsumerErrorKind, DiscardPolicy, RetentionPolicy, StorageType},
+};
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{Guarantees, Source},
+};
+
+use super::{NatsPublisher, trouble};
+
+/// Deliveries that are neither acknowledged nor lapsed, those given back with a delay included:
+/// JetStream hands out no more until there are fewer.
+const HELD_MAX: i64 = 10_000;
+const UNLIMITED: i64 = -1;
+
+/// A consumer, and what it can promise.
+pub(super) struct Found {
+    pub(super) consumer: PullConsumer,
+    pub(super) guarantees: Guarantees,
+}
+
+/// Finds or makes the stream and the consumer of a source.
+pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<Found> {
+    let (stream, filter) = match locate(nats, &source.queue).await? {
+        Some(found) => found,
+        None => (make(nats, &source.queue).await?, None),
+    };
+    let consumer = consumer(nats, source, &stream.name, filter).await?;
+    let settings = &consumer.cached_info().config;
+    usable(nats, source, settings)?;
+    let guarantees = guarantees(&stream, settings);
+    Ok(Found {
+        consumer,
+        guarantees,
+    })
+}
+
+/// The stream of this name, or the one that takes this subject, with the subject to look for in it.
+pub(super) async fn locate(
+    nats: &NatsPublisher,
+    queue: &str,
+) -> Result<Option<(stream::Config, Option<String>)>> {
+    if is_name(queue)
+        && let Some(stream) = by_name(nats, queue).await?
+    {
+        return Ok(Some((stream, None)));
+    }
+    let what = || format!("looking for the stream of {queue:?}");
+    let name = match nats.context.stream_by_subject(queue).await {
+        Ok(name) => name,
+        Err(error) => {
+            return match error.kind() {
+                GetStreamByNameErrorKind::NotFound => Ok(None),
+                GetStreamByNameErrorKind::InvalidSubject => Err(no_subject(queue)),
+                GetStreamByNameErrorKind::JetStream(refusal) => {
+                    Err(trouble::refused(nats.server(), &what(), &refusal))
+                }
+                GetStreamByNameErrorKind::Request => {
+                    Err(trouble::failed(nats.server(), &what(), None, &error))
+                }
+            };
+        }
+    };
+    let stream = by_name(nats, &name).await?;
+    Ok(stream.map(|stream| (stream, Some(queue.to_owned()))))
+}
+
+async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Config>> {
+    let error = match nats.context.get_stream(name).await {
+        Ok(stream) => return Ok(Some(stream.cached_info().config.clone())),
+        Err(error) => error,
+    };
+    let what = format!("looking for the stream {name:?}");
+    match error.kind() {
+        GetStreamErrorKind::JetStream(refusal)
+            if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+        {
+            Ok(None)
+        }
+        GetStreamErrorKind::JetStream(refusal) => {
+            Err(trouble::refused(nats.server(), &what, &refusal))
+        }
+        _ => Err(trouble::failed(nats.server(), &what, None, &error)),
+    }
+}
+
+/// Makes a stream for one subject. Nothing is thrown away: where there is no room, publishing fails.
+pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::Config> {
+    if subject.contains(['*', '>']) {
+        let message = format!(
+            "no stream at NATS {} takes {subject:?}; make one, or name one subject, for which a stream can be made",
+            nats.server()
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let settings = stream::Config {
+        name: name_for(subject),
+        subjects: vec![subject.to_owned()],
+        storage: StorageType::File,
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::New,
+        num_replicas: 1,
+        description: Some("made by refrain".into()),
+        ..stream::Config::default()
+    };
+    let error = match nats.context.create_stream(&settings).await {
+        Ok(stream) => {
+            tracing::info!(
+                server = nats.server(),
+                stream = settings.name,
+                subject,
+                "made a stream"
+            );
+            return Ok(stream.cached_info().config.clone());
+        }
+        Err(error) => error,
+    };
+    let what = format!("making the stream {:?}", settings.name);
+    match error.kind() {
+        CreateStreamErrorKind::JetStream(refusal) => {
+            Err(trouble::refused(nats.server(), &what, &refusal))
+        }
+        CreateStreamErrorKind::JetStreamUnavailable => Err(trouble::no_jetstream(nats.server())),
+        _ => Err(trouble::failed(nats.server(), &what, None, &error)),
+    }
+}
+
+async fn consumer(
+    nats: &NatsPublisher,
+    source: &Source,
+    stream: &str,
+    filter: Option<String>,
+) -> Result<PullConsumer> {
+    let name = &source.consumer;
+    if !is_name(name) {
+        let message = format!(
+            "the consumer's name {name:?} cannot be a durable consumer's at NATS; \
+             leave out dots, wildcards, slashes and white space"
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let found = nats.context.get_consumer_from_stream(name, stream).await;
+    let is_missing = |kind| {
+        matches!(kind, ConsumerErrorKind::JetStream(refusal)
+            if refusal.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
+    };
+    let asked = match found {
+        Err(error) if is_missing(error.kind()) => {
+            let settings = settings(source, filter);
+            nats.context
+                .create_consumer_on_stream(settings, stream)
+                .await
+        }
+        found => found,
+    };
+    asked.map_err(|error| {
+        let what = format!("the consumer {name:?} of the stream {stream:?}");
+        match error.kind() {
+            ConsumerErrorKind::JetStream(refusal) => {
+                trouble::refused(nats.server(), &what, &refusal)
+            }
+            ConsumerErrorKind::InvalidConsumerType => {
+                not_ours(nats, &what, "it is a push consumer")
+            }
+            _ => trouble::failed(nats.server(), &what, None, &error),
+        }
+    })
+}
+
+fn settings(source: &Source, filter: Option<String>) -> pull::Config {
+    pull::Config {
+        durable_name: Some(source.consumer.clone()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: source.ack_wait,
+        // The consumer counts, and knows where to put what failed too often.
+        max_deliver: UNLIMITED,
+        max_ack_pending: HELD_MAX,
+        filter_subject: filter.unwrap_or_default(),
+        ..pull::Config::default()
+    }
+}
+
+/// A consumer that was there may do what loses messages.
+fn usable(nats: &NatsPublisher, source: &Source, settings: &consumer::Config) -> Result<()> {
+    let what = format!("the consumer {:?}", source.consumer);
+    if settings.ack_policy != AckPolicy::Explicit {
+        let why = "a message that was not handled would count as acknowledged";
+        return Err(not_ours(nats, &what, why));
+    }
+    if settings.max_deliver > 0 {
+        tracing::warn!(
+            server = nats.server(),
+            consumer = source.consumer,
+            max_deliver = settings.max_deliver,
+            "NATS stops delivering a message after this many attempts, whether it was handled or not; set max_deliver to -1"
+        );
+    }
+    Ok(())
+}
+
+fn not_ours(nats: &NatsPublisher, what: &str, why: &str) -> Error {
+    let message = format!(
+        "{what} at NATS {} cannot be used: {why}; make it a pull consumer with explicit acknowledgements, or name another",
+        nats.server()
+    );
+    Error::new(ErrorKind::Invalid, message)
+}
+
+fn guarantees(stream: &stream::Config, settings: &consumer::Config) -> Guarantees {
+    let ack_wait = settings.backoff.iter().copied().min();
+    Guarantees {
+        // Then the next message comes when the one before is acknowledged, and not when it is given back.
+        is_ordered: settings.max_ack_pending == 1,
+        counts_attempts: true,
+        ack_wait: Some(min(
+            ack_wait.unwrap_or(settings.ack_wait),
+            settings.ack_wait,
+        )),
+        age_max: Some(stream.max_age).filter(|age| *age > Duration::ZERO),
+    }
+}
+
+/// What a stream or a consumer may be called.
+fn is_name(text: &str) -> bool {
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
+    !text.is_empty() && !text.contains(is_bad)
+}
+
+/// As in `orders_dead` for `orders.dead`.
+fn name_for(subject: &str) -> String {
+    let fit = |c: char| {
+        if is_name(c.encode_utf8(&mut [0; 4])) {
+            c
+        } else {
+            '_'
+        }
+    };
+    subject.chars().map(fit).collect()
+}
+
+fn no_subject(queue: &str) -> Error {
+    let message = format!(
+        "{queue:?} is neither a stream's name nor a subject; write words with dots between them"
+    );
+    Error::new(ErrorKind::Invalid, message)
+}

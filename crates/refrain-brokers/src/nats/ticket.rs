@@ -1,0 +1,61 @@
+//! What becomes of a delivery, told to JetStream, which confirms each.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::{Client, Request, RequestErrorKind, Subject, jetstream::AckKind};
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{Answer, Ticket},
+};
+
+use super::{NatsPublisher, connect::Link, trouble};
+
+/// One delivery.
+pub(super) struct JetTicket {
+    client: Client,
+    link: Arc<Link>,
+    /// Where JetStream listens for what becomes of it.
+    reply: Subject,
+}
+
+impl JetTicket {
+    pub(super) fn new(nats: &NatsPublisher, reply: Subject) -> Self {
+        Self {
+            client: nats.context.client(),
+            link: nats.link.clone(),
+            reply,
+        }
+    }
+
+    /// As a request: without an answer nobody knows whether it arrived.
+    async fn tell(&self, kind: AckKind) -> Result<()> {
+        let request = Request::new().payload(kind.into());
+        let told = self.client.send_request(self.reply.clone(), request).await;
+        told.map(|_| ()).map_err(|error| match error.kind() {
+            RequestErrorKind::NoResponders => {
+                let message = format!(
+                    "NATS at {} knows the consumer of this delivery no more, or is not up yet",
+                    self.link.server
+                );
+                Error::new(ErrorKind::Unavailable, message)
+            }
+            _ if !self.link.is_up() => trouble::down(&self.link.server),
+            _ => trouble::unavailable(&self.link.server, error),
+        })
+    }
+}
+
+impl Ticket for JetTicket {
+    fn ack(self: Box<Self>) -> Answer<'static, ()> {
+        Box::pin(async move { self.tell(AckKind::Ack).await })
+    }
+
+    fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
+        let delay = Some(delay).filter(|delay| *delay > Duration::ZERO);
+        Box::pin(async move { self.tell(AckKind::Nak(delay)).await })
+    }
+
+    fn extend(&self) -> Answer<'_, ()> {
+        Box::pin(self.tell(AckKind::Progress))
+    }
+}

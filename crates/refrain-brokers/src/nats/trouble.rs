@@ -1,0 +1,119 @@
+//! What went wrong, where, and what to do about it.
+
+use std::{error::Error as StdError, fmt};
+
+use async_nats::{
+    ConnectError, ConnectErrorKind,
+    jetstream::{Error as Refusal, ErrorCode, context::RequestErrorKind},
+};
+use refrain::{Error, ErrorKind};
+
+/// The connection could not be made.
+pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
+    use ConnectErrorKind::{Authentication, AuthorizationViolation, ServerParse, Tls};
+    let (kind, fix) = match error.kind() {
+        Authentication | AuthorizationViolation => (
+            ErrorKind::Invalid,
+            "give the right USER:PASSWORD@, TOKEN@ or ?credentials=FILE in the address",
+        ),
+        Tls => (
+            ErrorKind::Invalid,
+            "name who signs its certificate with ?ca=FILE",
+        ),
+        ServerParse => (ErrorKind::Invalid, "write nats://HOST:PORT"),
+        _ => (
+            ErrorKind::Unavailable,
+            "is it running, and is the address right?",
+        ),
+    };
+    let message = format!(
+        "NATS at {server} cannot be connected to: {}; {fix}",
+        told(error)
+    );
+    Error::new(kind, message)
+}
+
+/// The server did not do what was asked, and may later.
+pub(super) fn unavailable(server: &str, error: impl fmt::Display) -> Error {
+    let message = format!("NATS at {server} did not answer: {error}");
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// The connection is lost, and it is being made again.
+pub(super) fn down(server: &str) -> Error {
+    let message = format!(
+        "the connection to NATS at {server} is lost; it is made again as soon as the server is there"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// Nobody listens to JetStream's requests.
+pub(super) fn no_jetstream(server: &str) -> Error {
+    let message = format!(
+        "NATS at {server} has no JetStream, or it is not up yet; \
+         start nats-server with -js, or enable it for this account"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// JetStream answered with a refusal.
+pub(super) fn refused(server: &str, what: &str, refusal: &Refusal) -> Error {
+    let code = refusal.error_code();
+    if [
+        ErrorCode::JETSTREAM_NOT_ENABLED,
+        ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT,
+    ]
+    .contains(&code)
+    {
+        return no_jetstream(server);
+    }
+    let full = [
+        ErrorCode::STREAM_STORE_FAILED,
+        ErrorCode::INSUFFICIENT_RESOURCES,
+        ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+        ErrorCode::MEMORY_RESOURCES_EXCEEDED,
+        ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
+    ];
+    // 4xx is about what was asked, 5xx about the server.
+    let kind = match refusal.code() {
+        _ if full.contains(&code) => ErrorKind::Full,
+        400..500 => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
+    };
+    let message = format!("{what} at NATS {server}: {refusal}");
+    Error::new(kind, message)
+}
+
+/// A request of JetStream failed in one of the many ways that the client tells apart.
+///
+/// Where `refusal` is `None`, the reason is somewhere beneath `error`.
+pub(super) fn failed(
+    server: &str,
+    what: &str,
+    refusal: Option<&Refusal>,
+    error: &(dyn StdError + 'static),
+) -> Error {
+    if let Some(refusal) = refusal {
+        return refused(server, what, refusal);
+    }
+    let text = told(error);
+    if text.contains(&RequestErrorKind::NoResponders.to_string()) {
+        return no_jetstream(server);
+    }
+    let message = format!("{what} at NATS {server}: {text}");
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// An error with all that lies beneath it, each thing once.
+pub(super) fn told(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut beneath = error.source();
+    while let Some(error) = beneath {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        beneath = error.source();
+    }
+    text
+}

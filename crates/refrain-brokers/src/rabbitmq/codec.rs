@@ -1,0 +1,252 @@
+//! A message in AMQP's own form, and back.
+
+use bytes::Bytes;
+use lapin::{
+    BasicProperties,
+    message::Delivery,
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{HEADER_BYTES_MAX, Message},
+};
+
+/// Written to disk before it is confirmed.
+const PERSISTENT: u8 = 2;
+/// How often the message was handed out before it waited in a delay queue.
+pub(super) const ATTEMPTS: &str = "x-refrain-attempts";
+/// Where the message was published to, before it waited in a delay queue.
+pub(super) const SUBJECT: &str = "x-refrain-subject";
+/// What a destination that is no queue begins with.
+pub(super) const EXCHANGE: &str = "exchange:";
+/// RabbitMQ has no groups, so that this only travels with the message.
+const GROUP: &str = "Refrain-Group";
+/// How often a quorum queue had the message back.
+const RETURNS: &str = "x-delivery-count";
+/// What the server writes about dead letters, and what would send a message to yet other queues.
+const SERVERS_OWN: [&str; 12] = [
+    RETURNS,
+    ATTEMPTS,
+    SUBJECT,
+    "x-death",
+    "x-first-death-exchange",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    "x-last-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
+    "CC",
+    "BCC",
+];
+
+/// The properties that carry all of a message but its payload.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for what AMQP cannot carry.
+pub(super) fn properties_of(message: &Message) -> Result<BasicProperties> {
+    let mut headers = FieldTable::default();
+    let mut bytes = 0;
+    for (name, value) in &message.headers {
+        bytes += name.len() + value.len();
+        put(&mut headers, name, value)?;
+    }
+    if let Some(group) = &message.group {
+        bytes += GROUP.len() + group.len();
+        put(&mut headers, GROUP, group.as_bytes())?;
+    }
+    if bytes > HEADER_BYTES_MAX {
+        return Err(invalid(&format!(
+            "the headers take {bytes} bytes; {HEADER_BYTES_MAX} are the most"
+        )));
+    }
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_headers(headers);
+    if let Some(id) = &message.id {
+        properties = properties.with_message_id(short("the message's id", id)?);
+    }
+    if let Some(content_type) = &message.content_type {
+        properties = properties.with_content_type(short("the media type", content_type)?);
+    }
+    Ok(properties)
+}
+
+fn put(headers: &mut FieldTable, name: &str, value: &[u8]) -> Result<()> {
+    let key = short("a header's name", name)?;
+    if headers.contains_key(name) {
+        return Err(invalid(&format!("the header {name:?} is there twice")));
+    }
+    headers.insert(key, AMQPValue::LongString(value.into()));
+    Ok(())
+}
+
+fn short(what: &str, text: &str) -> Result<ShortString> {
+    ShortString::try_new(text).map_err(|_| invalid(&format!("{what} is longer than 255 bytes")))
+}
+
+fn invalid(why: &str) -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!("RabbitMQ cannot carry the message: {why}"),
+    )
+}
+
+/// The properties of a message that waits and comes back: as it was published, with the count that it had.
+///
+/// Without its time to live, which would end the waiting too soon, and its user, who need not be ours.
+pub(super) fn waiting(old: &BasicProperties, attempt: u32, subject: &str) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    for (name, value) in old.headers().iter().flatten() {
+        if !SERVERS_OWN.contains(&name.as_str()) {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+    headers.insert(ATTEMPTS.into(), AMQPValue::LongLongInt(attempt.into()));
+    headers.insert(SUBJECT.into(), AMQPValue::LongString(subject.into()));
+    let mut new = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_headers(headers);
+    macro_rules! keep {
+        ($($get:ident $set:ident),*) => {
+            $(if let Some(value) = old.$get() {
+                new = new.$set(value.clone());
+            })*
+        };
+    }
+    keep!(
+        content_type with_content_type, content_encoding with_content_encoding,
+        priority with_priority, correlation_id with_correlation_id, reply_to with_reply_to,
+        message_id with_message_id, timestamp with_timestamp, kind with_type, app_id with_app_id
+    );
+    new
+}
+
+/// The message that was delivered, and how often it was until now.
+pub(super) fn message_of(delivered: &Delivery, payload: Bytes) -> (Message, u32) {
+    let properties = &delivered.properties;
+    let mut message = Message::new(payload);
+    message.subject = subject(delivered);
+    message.id = properties.message_id().as_ref().map(ShortString::to_string);
+    let content_type = properties.content_type().as_ref();
+    message.content_type = content_type.map(ShortString::to_string);
+    let none = FieldTable::default();
+    let headers = properties.headers().as_ref().unwrap_or(&none);
+    for (name, value) in headers {
+        let Some(value) = bytes_of(value) else {
+            continue;
+        };
+        if name.as_str() == GROUP {
+            message.group = text(&value);
+        } else if name.as_str() == SUBJECT {
+            message.subject = text(&value).unwrap_or_default();
+        } else if !SERVERS_OWN.contains(&name.as_str()) {
+            message.headers.push((name.to_string(), value));
+        }
+    }
+    (message, attempt(headers, delivered.redelivered))
+}
+
+/// The destination that a message was published to, in the words that publishing takes.
+fn subject(delivered: &Delivery) -> String {
+    let key = delivered.routing_key.as_str();
+    match delivered.exchange.as_str() {
+        "" => key.to_owned(),
+        exchange => format!("{EXCHANGE}{exchange}/{key}"),
+    }
+}
+
+/// A quorum queue counts what came back; a classic one only tells that something did.
+fn attempt(headers: &FieldTable, is_redelivered: bool) -> u32 {
+    let count = |name: &str| {
+        let value = headers.inner().get(name).and_then(bytes_of);
+        value.and_then(|value| text(&value)?.parse::<u32>().ok())
+    };
+    let returns = count(RETURNS).unwrap_or(u32::from(is_redelivered));
+    let before = count(ATTEMPTS).unwrap_or(0);
+    before.saturating_add(returns).saturating_add(1)
+}
+
+fn text(value: &Bytes) -> Option<String> {
+    String::from_utf8(value.to_vec()).ok()
+}
+
+/// What a header says, as bytes; tables and lists have no such form.
+fn bytes_of(value: &AMQPValue) -> Option<Bytes> {
+    let text = match value {
+        AMQPValue::LongString(value) => return Some(Bytes::copy_from_slice(value.as_bytes())),
+        AMQPValue::ByteArray(value) => return Some(Bytes::copy_from_slice(value.as_slice())),
+        AMQPValue::ShortString(value) => value.to_string(),
+        AMQPValue::Boolean(value) => value.to_string(),
+        AMQPValue::ShortShortInt(value) => value.to_string(),
+        AMQPValue::ShortShortUInt(value) => value.to_string(),
+        AMQPValue::ShortInt(value) => value.to_string(),
+        AMQPValue::ShortUInt(value) => value.to_string(),
+        AMQPValue::LongInt(value) => value.to_string(),
+        AMQPValue::LongUInt(value) => value.to_string(),
+        AMQPValue::LongLongInt(value) => value.to_string(),
+        AMQPValue::Float(value) => value.to_string(),
+        AMQPValue::Double(value) => value.to_string(),
+        AMQPValue::Timestamp(value) => value.to_string(),
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    //! A message that waited in a delay queue comes back under another routing key and with the server's notes on it;
+    //! whoever handles it must see the message that was published.
+
+    use super::*;
+
+    fn delivered(properties: BasicProperties, key: &str) -> Delivery {
+        let mut delivery = Delivery::mock(1, "".into(), key.into(), false, Vec::new());
+        delivery.properties = properties;
+        delivery
+    }
+
+    #[test]
+    fn a_message_that_waited_is_the_message_that_was_published() {
+        let sent = Message::new("x")
+            .with_id("7")
+            .with_group("g")
+            .with_content_type("text/plain")
+            .with_header("a", vec![0xff]);
+        let first = delivered(properties_of(&sent).unwrap(), "orders.eu");
+        let (before, attempt) = message_of(&first, "x".into());
+        assert_eq!(attempt, 1);
+        let again = waiting(&first.properties, 3, &before.subject);
+        let (after, attempt) = message_of(&delivered(again, "orders"), "x".into());
+        assert_eq!(after, before);
+        assert_eq!(attempt, 4);
+    }
+
+    #[test]
+    fn what_comes_back_is_counted() {
+        for (returns, is_redelivered, expected) in [
+            (None, false, 1),
+            (None, true, 2),
+            (Some(3), true, 4),
+            (Some(-1), false, 1),
+        ] {
+            let mut headers = FieldTable::default();
+            if let Some(returns) = returns {
+                headers.insert(RETURNS.into(), AMQPValue::LongLongInt(returns));
+            }
+            assert_eq!(attempt(&headers, is_redelivered), expected);
+        }
+    }
+
+    #[test]
+    fn what_amqp_cannot_carry_is_refused() {
+        for message in [
+            Message::new("").with_header("a", "1").with_header("a", "2"),
+            Message::new("").with_header("a".repeat(256), "1"),
+            Message::new("").with_id("a".repeat(256)),
+            Message::new("").with_header("a", vec![0; HEADER_BYTES_MAX]),
+        ] {
+            let error = properties_of(&message).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+    }
+}

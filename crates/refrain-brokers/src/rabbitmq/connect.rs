@@ -1,0 +1,79 @@
+//! Connections: one at a time, and a new one when the old one is lost.
+
+use std::{sync::Arc, time::Duration};
+
+use lapin::{Channel, Connection, ConnectionBuilder, ConnectionProperties};
+use refrain::Result;
+use tokio::{sync::Mutex, time::timeout};
+use tokio_rustls::rustls::crypto::ring;
+
+use super::{ANSWER, address::Address, trouble};
+
+/// For all of the handshake.
+const CONNECT: Duration = Duration::from_secs(10);
+const GOODBYE: u16 = 200;
+
+/// Whoever needs a connection gets it here.
+pub(super) struct Desk {
+    address: Address,
+    connection: Mutex<Option<Arc<Connection>>>,
+}
+
+impl Desk {
+    pub(super) fn new(address: Address) -> Self {
+        Self {
+            address,
+            connection: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn server(&self) -> &str {
+        &self.address.shown
+    }
+
+    /// The connection that stands, or a new one.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>> {
+        let mut place = self.connection.lock().await;
+        if let Some(connection) = place.as_ref().filter(|held| held.status().connected()) {
+            return Ok(connection.clone());
+        }
+        *place = None;
+        let made = timeout(CONNECT, connect(&self.address)).await;
+        let made = made.map_err(|_| trouble::silent(self.server()))??;
+        let connection = Arc::new(made);
+        *place = Some(connection.clone());
+        Ok(connection)
+    }
+
+    /// A channel of its own on the connection.
+    pub(super) async fn channel(&self) -> Result<Channel> {
+        let connection = self.connection().await?;
+        channel(&connection, self.server()).await
+    }
+
+    pub(super) async fn close(&self) {
+        if let Some(connection) = self.connection.lock().await.take() {
+            // A server that does not answer has lost the connection, too.
+            let _ = timeout(ANSWER, connection.close(GOODBYE, "closed".into())).await;
+        }
+    }
+}
+
+pub(super) async fn channel(connection: &Connection, server: &str) -> Result<Channel> {
+    trouble::answered(server, connection.create_channel()).await
+}
+
+async fn connect(address: &Address) -> Result<Connection> {
+    if address.is_tls() {
+        // What rustls does itself where there is one provider; with several it would not know which.
+        let _ = ring::default_provider().install_default();
+    }
+    let properties = ConnectionProperties::default().with_connection_name("refrain".into());
+    let builder = ConnectionBuilder::new().map_err(|error| trouble::of(&address.shown, &error))?;
+    let connecting = builder
+        .with_uri(address.uri.clone())
+        .with_properties(properties)
+        .with_tls_config(address.tls()?);
+    let connected = connecting.connect().await;
+    connected.map_err(|error| trouble::of(&address.shown, &error))
+}

@@ -1,0 +1,113 @@
+//! Waiting without a plugin: a queue whose messages end after a time, and then go back to where they came from.
+//!
+//! The message is put there, confirmed, before the delivery is acknowledged:
+//! a crash between the two makes a duplicate and loses nothing.
+//! The way back is the quorum queue's own dead-lettering with confirmations.
+
+use std::time::Duration;
+
+use lapin::{
+    BasicProperties,
+    options::QueueDeclareOptions,
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use refrain::{Error, ErrorKind, Result};
+
+use super::{
+    RabbitPublisher,
+    publish::{self, Sent},
+    queues, trouble,
+};
+
+const SHORTEST_MS: u64 = 32;
+/// A little more than twelve days: the server counts milliseconds in 32 bits, and the queue outlives its messages.
+const LONGEST_MS: u64 = 1 << 30;
+/// A queue goes when it was not used for its messages' time and this much more.
+const UNUSED_MS: u64 = 60 * 60 * 1_000;
+/// Leaves room for `refrain.delay.MILLISECONDS.` in front.
+const QUEUE_BYTES_MAX: usize = 220;
+
+/// Whether messages of this queue can wait.
+pub(super) fn fits(queue: &str) -> Result<()> {
+    if (1..=QUEUE_BYTES_MAX).contains(&queue.len()) {
+        return Ok(());
+    }
+    let message = format!(
+        "the queue's name {queue:?} is no name of 1 to {QUEUE_BYTES_MAX} bytes; take another"
+    );
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// Lets a message wait, and then go to the queue.
+pub(super) async fn put(
+    rabbit: &RabbitPublisher,
+    queue: &str,
+    delay: Duration,
+    payload: &[u8],
+    properties: BasicProperties,
+) -> Result<()> {
+    let milliseconds = rounded(delay);
+    let name = queues::name(&format!("refrain.delay.{milliseconds}.{queue}"))?;
+    // Each time: that also tells the server that the queue is in use.
+    let channel = rabbit.desk.channel().await?;
+    let options = QueueDeclareOptions::durable();
+    let declaring = channel.queue_declare(name.clone(), options, arguments(milliseconds, queue));
+    trouble::answered(rabbit.server(), declaring).await?;
+    let exchange = ShortString::default();
+    match publish::send(rabbit, exchange, name, payload, properties).await? {
+        Sent::Held => Ok(()),
+        Sent::Returned => {
+            let message = format!("RabbitMQ at {} lost a delay queue", rabbit.server());
+            Err(Error::new(ErrorKind::Unavailable, message))
+        }
+    }
+}
+
+fn arguments(milliseconds: u64, queue: &str) -> FieldTable {
+    let number = |number: u64| AMQPValue::LongLongInt(number as i64);
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let mut arguments = FieldTable::default();
+    for (name, value) in [
+        ("x-queue-type", text("quorum")),
+        ("x-message-ttl", number(milliseconds)),
+        ("x-expires", number(milliseconds + UNUSED_MS)),
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text(queue)),
+        // With the default strategy a message is lost if the server ends on its way back.
+        ("x-dead-letter-strategy", text("at-least-once")),
+        ("x-overflow", text("reject-publish")),
+    ] {
+        arguments.insert(name.into(), value);
+    }
+    arguments
+}
+
+/// Rounded up to one of four steps for each doubling, so that there are few queues: a quarter longer at the most.
+fn rounded(delay: Duration) -> u64 {
+    let exact = delay.as_nanos().div_ceil(1_000_000);
+    let exact = u64::try_from(exact).unwrap_or(u64::MAX);
+    let exact = exact.clamp(SHORTEST_MS, LONGEST_MS);
+    let step = 1 << (exact.ilog2() - 2);
+    exact.div_ceil(step) * step
+}
+
+#[cfg(test)]
+mod tests {
+    //! A delay that ends too early is a promise broken; one queue for each millisecond would fill the server.
+
+    use super::*;
+
+    #[test]
+    fn a_delay_is_never_shorter_and_at_most_a_quarter_longer() {
+        let mut steps = std::collections::HashSet::new();
+        for exact in (0..100_000).chain([1 << 29, (1 << 29) + 1]) {
+            let rounded = rounded(Duration::from_millis(exact));
+            assert!(rounded >= exact, "{exact} became {rounded}");
+            assert!(rounded <= (exact + exact / 4).max(SHORTEST_MS));
+            steps.insert(rounded);
+        }
+        assert!(steps.len() < 60, "{} queues", steps.len());
+        assert_eq!(rounded(Duration::from_nanos(1)), SHORTEST_MS);
+        assert_eq!(rounded(Duration::MAX), LONGEST_MS);
+    }
+}

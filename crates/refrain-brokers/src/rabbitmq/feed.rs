@@ -1,0 +1,190 @@
+//! Pulling: the server sends as many as may be held, and here they wait to be asked for.
+
+use std::{
+    cmp::{max, min},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, StreamExt as _, stream::SelectAll};
+use lapin::{
+    Connection, Consumer,
+    message::Delivery as Delivered,
+    options::{BasicConsumeOptions, BasicQosOptions},
+    types::{FieldTable, ShortString},
+};
+use refrain::{Error, ErrorKind, Result, consume::Delivery};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{
+    Rabbit, codec, connect, queues,
+    ticket::{Held, RabbitTicket},
+    trouble,
+};
+
+/// How many may be held at once; the server takes it as a 16-bit number.
+const PREFETCH_MAX: usize = 10_000;
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What comes in on one connection.
+///
+/// How much the server sends cannot be raised for a consumer that runs,
+/// so another one joins it when more is asked for than ever before.
+pub(super) struct Feed {
+    connection: Arc<Connection>,
+    arriving: SelectAll<Consumer>,
+    prefetch: usize,
+    held: Held,
+}
+
+pub(super) async fn pull(rabbit: &Rabbit, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
+    if at_most == 0 {
+        return Ok(Vec::new());
+    }
+    let deadline = Instant::now() + wait;
+    let Ok(mut feed) = timeout_at(deadline, rabbit.feed.lock()).await else {
+        return Ok(Vec::new());
+    };
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let trouble = match next(rabbit, &mut feed, at_most, deadline).await {
+            Err(error) if error.is_retryable() => error,
+            done => return done,
+        };
+        *feed = None;
+        if Instant::now() + pause >= deadline {
+            return Err(trouble);
+        }
+        tracing::warn!(server = rabbit.desk.server(), "{trouble}");
+        sleep(pause).await;
+        pause = min(pause * 2, PAUSE_MAX);
+    }
+}
+
+/// Waits for the first, and takes what came with it.
+async fn next(
+    rabbit: &Rabbit,
+    place: &mut Option<Feed>,
+    at_most: usize,
+    deadline: Instant,
+) -> Result<Vec<Delivery>> {
+    let feed = match place {
+        Some(feed) => feed,
+        None => place.insert(Feed::open(rabbit).await?),
+    };
+    feed.allow(rabbit, at_most).await?;
+    let mut got = Vec::new();
+    let Ok(first) = timeout_at(deadline, feed.arriving.next()).await else {
+        return match feed.connection.status().connected() {
+            true => Ok(got),
+            false => Err(gone(rabbit)),
+        };
+    };
+    got.push(feed.delivery(rabbit, first)?);
+    while got.len() < at_most {
+        match feed.arriving.next().now_or_never() {
+            // Trouble shows again at the next pull, and these are good.
+            Some(Some(Ok(next))) => got.push(feed.delivery(rabbit, Some(Ok(next)))?),
+            _ => break,
+        }
+    }
+    Ok(got)
+}
+
+impl Feed {
+    async fn open(rabbit: &Rabbit) -> Result<Self> {
+        let connection = rabbit.desk.connection().await?;
+        queues::ensure(&connection, rabbit.desk.server(), &rabbit.queue).await?;
+        Ok(Self {
+            connection,
+            arriving: SelectAll::new(),
+            prefetch: 0,
+            held: Held::default(),
+        })
+    }
+
+    /// Lets the server send as much as is asked for now, beside what is held.
+    async fn allow(&mut self, rabbit: &Rabbit, at_most: usize) -> Result<()> {
+        let held = self.held.load(Ordering::Relaxed);
+        let needed = min(held.saturating_add(at_most), PREFETCH_MAX);
+        if needed <= self.prefetch {
+            return Ok(());
+        }
+        // At least twice as much as before, so that few consumers are enough.
+        let more = max(needed - self.prefetch, self.prefetch);
+        let consumer = self.consumer(rabbit, more as u16).await?;
+        self.arriving.push(consumer);
+        self.prefetch += more;
+        Ok(())
+    }
+
+    async fn consumer(&self, rabbit: &Rabbit, prefetch: u16) -> Result<Consumer> {
+        let server = rabbit.desk.server();
+        let channel = connect::channel(&self.connection, server).await?;
+        let limiting = channel.basic_qos(prefetch, BasicQosOptions::default());
+        trouble::answered(server, limiting).await?;
+        let consuming = channel.basic_consume(
+            queues::name(&rabbit.queue)?,
+            tag(&rabbit.consumer, self.arriving.len()),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        );
+        trouble::answered(server, consuming).await
+    }
+
+    fn delivery(
+        &self,
+        rabbit: &Rabbit,
+        next: Option<lapin::Result<Delivered>>,
+    ) -> Result<Delivery> {
+        let mut delivered = match next {
+            Some(Ok(delivered)) => delivered,
+            Some(Err(error)) => return Err(lost(rabbit, &error)),
+            None => return Err(gone(rabbit)),
+        };
+        let payload = bytes::Bytes::from(std::mem::take(&mut delivered.data));
+        let (message, attempt) = codec::message_of(&delivered, payload.clone());
+        self.held.fetch_add(1, Ordering::Relaxed);
+        let ticket = RabbitTicket {
+            acker: delivered.acker,
+            held: self.held.clone(),
+            publisher: rabbit.publisher.clone(),
+            queue: rabbit.queue.as_str().into(),
+            payload,
+            properties: delivered.properties,
+            subject: message.subject.clone(),
+            attempt,
+        };
+        Ok(Delivery {
+            message,
+            attempt,
+            ticket: Box::new(ticket),
+        })
+    }
+}
+
+/// Operators see the consumer's name; where it is too long for a tag, the server makes one up.
+fn tag(consumer: &str, number: usize) -> ShortString {
+    // Two processes, and two connections of one, may have the same tag: it counts within a channel.
+    ShortString::try_new(format!("{consumer}.{number}")).unwrap_or_default()
+}
+
+/// Whatever ended the stream of messages, it can be begun anew.
+fn lost(rabbit: &Rabbit, error: &lapin::Error) -> Error {
+    let message = format!(
+        "the messages of {:?} at RabbitMQ {} stopped: {error}",
+        rabbit.queue,
+        rabbit.desk.server()
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+fn gone(rabbit: &Rabbit) -> Error {
+    let message = format!(
+        "the queue {:?} at RabbitMQ {} was deleted, or the connection is lost",
+        rabbit.queue,
+        rabbit.desk.server()
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}

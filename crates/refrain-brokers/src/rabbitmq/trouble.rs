@@ -1,0 +1,69 @@
+//! What went wrong, where, and what to do about it.
+
+use lapin::ErrorKind as Kind;
+use refrain::{Error, ErrorKind, Result};
+use tokio::time::timeout;
+
+use super::ANSWER;
+
+/// AMQP's own numbers.
+pub(super) const REFUSED: u16 = 403;
+pub(super) const NOT_FOUND: u16 = 404;
+const LOCKED: u16 = 405;
+pub(super) const PRECONDITION: u16 = 406;
+const NOT_ALLOWED: u16 = 530;
+
+/// The number that the server gave its refusal, if it was one.
+pub(super) fn code(error: &lapin::Error) -> Option<u16> {
+    match error.kind() {
+        Kind::ProtocolError(refusal) => Some(refusal.get_id()),
+        _ => None,
+    }
+}
+
+/// What an error of the client means here.
+pub(super) fn of(server: &str, error: &lapin::Error) -> Error {
+    let fix = match code(error) {
+        Some(REFUSED) => "check the user, the password and the permissions",
+        Some(NOT_ALLOWED) => {
+            "check the virtual host in the address, and that the user may enter it"
+        }
+        Some(NOT_FOUND) => "check the name",
+        Some(LOCKED) => "somebody else holds it alone",
+        Some(PRECONDITION) => "it is there, and not as it was asked for",
+        _ => {
+            let message = format!(
+                "RabbitMQ at {server} cannot be reached: {error}; \
+                 is it running, and is the address right? The connection is made again by itself"
+            );
+            return Error::new(ErrorKind::Unavailable, message);
+        }
+    };
+    let message = format!("RabbitMQ at {server} refuses: {error}; {fix}");
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// Nothing came back in time.
+pub(super) fn silent(server: &str) -> Error {
+    let message = format!("RabbitMQ at {server} does not answer in time");
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// The channel of a delivery is gone, and the server has taken the message back.
+pub(super) fn taken_back(server: &str) -> Error {
+    let message = format!(
+        "the connection to RabbitMQ at {server} was lost while a message was handled; it is delivered again"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// Waits for an answer, but not for ever.
+pub(super) async fn answered<T>(
+    server: &str,
+    asked: impl Future<Output = lapin::Result<T>>,
+) -> Result<T> {
+    match timeout(ANSWER, asked).await {
+        Ok(answer) => answer.map_err(|error| of(server, &error)),
+        Err(_) => Err(silent(server)),
+    }
+}

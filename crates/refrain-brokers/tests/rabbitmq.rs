@@ -1,0 +1,547 @@
+//! A consumer trusts its broker in a few plain things: what was published is there, what was acknowledged is gone,
+//! what was given back returns in its time, and a server that was killed is found again.
+//! Here RabbitMQ, by way of the adapter, is held to them, with quorum queues and with classic ones.
+#![cfg(feature = "amqp")]
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lapin::{
+    Channel, Connection, ConnectionProperties, ExchangeKind,
+    options::{
+        ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+        QueueDeleteOptions,
+    },
+    types::{AMQPValue, FieldTable},
+};
+use refrain::{
+    ErrorKind,
+    consume::{Broker, Delivery, Message, Publisher, Source},
+};
+use refrain_brokers::rabbitmq::{Rabbit, RabbitPublisher};
+use refrain_testkit::{
+    broker_suite::{self, Fixture},
+    servers::{PrivateRabbit, amqp_url, free_port},
+};
+
+mod support;
+use support::relay::Relay;
+
+const SOON: Duration = Duration::from_secs(5);
+const MOMENT: Duration = Duration::from_millis(400);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Quorum,
+    Classic,
+}
+
+const KINDS: [Kind; 2] = [Kind::Quorum, Kind::Classic];
+
+/// A raw channel, for what an operator does.
+struct Operator {
+    _connection: Connection,
+    channel: Channel,
+}
+
+async fn operator(url: &str) -> Operator {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await;
+    let connection = connection.unwrap();
+    Operator {
+        channel: connection.create_channel().await.unwrap(),
+        _connection: connection,
+    }
+}
+
+impl Operator {
+    async fn declare(&self, queue: &str, kind: Kind) {
+        let mut arguments = FieldTable::default();
+        if kind == Kind::Quorum {
+            let quorum = AMQPValue::LongString("quorum".into());
+            arguments.insert("x-queue-type".into(), quorum);
+        }
+        let durable = QueueDeclareOptions::durable();
+        let declared = self.channel.queue_declare(queue.into(), durable, arguments);
+        declared.await.unwrap();
+    }
+
+    async fn delete(&self, queue: &str) {
+        let deleted = self
+            .channel
+            .queue_delete(queue.into(), QueueDeleteOptions::default());
+        deleted.await.unwrap();
+    }
+}
+
+/// A name that no other test has, nor an earlier run.
+fn name(what: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{what}-{}-{count}", std::process::id())
+}
+
+fn source(queue: &str) -> Source {
+    Source::new(amqp_url(), queue, "worker")
+}
+
+/// A queue of this kind, and its consumer.
+async fn open(what: &str, kind: Kind) -> (String, Rabbit) {
+    let queue = name(what);
+    operator(&amqp_url()).await.declare(&queue, kind).await;
+    let broker = Rabbit::connect(&source(&queue)).await.unwrap();
+    assert_eq!(broker.guarantees().counts_attempts, kind == Kind::Quorum);
+    (queue, broker)
+}
+
+async fn drop_queue(queue: &str) {
+    operator(&amqp_url()).await.delete(queue).await;
+}
+
+async fn one(broker: &impl Broker) -> Delivery {
+    let mut all = broker.pull(1, SOON).await.unwrap();
+    assert_eq!(all.len(), 1, "one message within {SOON:?}");
+    all.remove(0)
+}
+
+/// A server that comes up takes its time, and a quorum queue's leader still more.
+async fn eventually(broker: &impl Broker) -> Delivery {
+    for _ in 0..8 {
+        if let Ok(mut all) = broker.pull(1, SOON).await
+            && let Some(first) = all.pop()
+        {
+            return first;
+        }
+    }
+    panic!("nothing came");
+}
+
+async fn nothing(broker: &impl Broker) {
+    let all = broker.pull(10, MOMENT).await.unwrap();
+    assert!(all.is_empty(), "{all:?}");
+}
+
+fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.message.payload.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn all_of_a_message_arrives() {
+    for kind in KINDS {
+        let (queue, broker) = open("whole", kind).await;
+        let sent = Message::new(vec![0, 255, 7])
+            .with_id("m-1")
+            .with_group("cart-1")
+            .with_content_type("application/octet-stream")
+            .with_header("Trace", "a")
+            .with_header("bytes", vec![0, 255]);
+        broker.publish(&queue, &sent).await.unwrap();
+        let delivery = one(&broker).await;
+        let mut got = delivery.message.clone();
+        assert_eq!((&got.subject, delivery.attempt), (&queue, 1));
+        got.subject.clear();
+        got.headers.sort();
+        let mut sent = sent;
+        sent.headers.sort();
+        assert_eq!(got, sent);
+        delivery.ticket.ack().await.unwrap();
+        drop_queue(&queue).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_is_gone_and_what_is_given_back_returns_in_its_time() {
+    for kind in KINDS {
+        let (queue, broker) = open("acks", kind).await;
+        let sent = Message::new("a").with_id("7").with_header("h", "1");
+        broker.publish(&queue, &sent).await.unwrap();
+        let first = one(&broker).await;
+        let message = first.message.clone();
+        first.ticket.nack(Duration::ZERO).await.unwrap();
+        let second = one(&broker).await;
+        assert_eq!(second.attempt, 2, "{kind:?}");
+        second.ticket.nack(Duration::from_secs(1)).await.unwrap();
+        nothing(&broker).await;
+        let third = one(&broker).await;
+        assert_eq!(third.attempt, 3, "{kind:?}");
+        assert_eq!(third.message, message, "as it was published");
+        third.ticket.nack(Duration::from_millis(50)).await.unwrap();
+        let fourth = one(&broker).await;
+        assert_eq!(fourth.attempt, 4, "{kind:?}");
+        assert_eq!(fourth.message, message, "as it was published");
+        fourth.ticket.ack().await.unwrap();
+        nothing(&broker).await;
+        drop_queue(&queue).await;
+    }
+}
+
+#[tokio::test]
+async fn a_short_delay_does_not_wait_for_a_long_one() {
+    let (queue, broker) = open("delays", Kind::Quorum).await;
+    for (text, delay) in [("long", 4_000), ("short", 100)] {
+        broker.publish(&queue, &Message::new(text)).await.unwrap();
+        let delivery = one(&broker).await;
+        let delay = Duration::from_millis(delay);
+        delivery.ticket.nack(delay).await.unwrap();
+    }
+    let next = broker.pull(1, Duration::from_secs(2)).await.unwrap();
+    assert_eq!(next.iter().map(text).collect::<Vec<_>>(), ["short"]);
+    drop_queue(&queue).await;
+}
+
+#[tokio::test]
+async fn a_delivery_that_is_dropped_returns_at_once() {
+    for kind in KINDS {
+        let (queue, broker) = open("dropped", kind).await;
+        broker.publish(&queue, &Message::new("a")).await.unwrap();
+        drop(one(&broker).await);
+        let again = one(&broker).await;
+        assert_eq!(again.attempt, 2);
+        again.ticket.ack().await.unwrap();
+        drop_queue(&queue).await;
+    }
+}
+
+#[tokio::test]
+async fn a_closed_connection_gives_everything_back() {
+    for kind in KINDS {
+        let (queue, broker) = open("closed", kind).await;
+        broker.publish(&queue, &Message::new("a")).await.unwrap();
+        let held = one(&broker).await;
+        broker.close().await.unwrap();
+        assert!(held.ticket.extend().await.is_err(), "it is not ours");
+        let late = held.ticket.ack().await.unwrap_err();
+        assert!(late.to_string().contains("delivered again"), "{late}");
+        let again = Rabbit::connect(&source(&queue)).await.unwrap();
+        let delivery = one(&again).await;
+        assert_eq!(delivery.attempt, 2);
+        delivery.ticket.ack().await.unwrap();
+        drop_queue(&queue).await;
+    }
+}
+
+#[tokio::test]
+async fn as_many_are_handed_out_as_are_asked_for_whatever_is_held() {
+    for kind in KINDS {
+        let (queue, broker) = open("many", kind).await;
+        for number in 0..25 {
+            let message = Message::new(number.to_string());
+            broker.publish(&queue, &message).await.unwrap();
+        }
+        let mut held = Vec::new();
+        for at_most in [1, 1, 3, 10, 10] {
+            let before = held.len();
+            while held.len() < before + at_most && held.len() < 25 {
+                let left = before + at_most - held.len();
+                let more = broker.pull(left, SOON).await.unwrap();
+                assert!((1..=left).contains(&more.len()));
+                held.extend(more);
+            }
+        }
+        let seen: HashSet<_> = held.iter().map(text).collect();
+        assert_eq!(seen.len(), 25, "{kind:?}");
+        for delivery in held {
+            assert_eq!(delivery.attempt, 1);
+            delivery.ticket.ack().await.unwrap();
+        }
+        nothing(&broker).await;
+        assert!(broker.pull(0, MOMENT).await.unwrap().is_empty());
+        drop_queue(&queue).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_waits_or_is_dropped_loses_nothing() {
+    let (queue, broker) = open("waits", Kind::Quorum).await;
+    for _ in 0..5 {
+        let dropped = tokio::time::timeout(Duration::from_millis(50), broker.pull(1, SOON)).await;
+        assert!(dropped.is_err());
+    }
+    let publisher = RabbitPublisher::connect(&amqp_url()).await.unwrap();
+    let (delivery, ()) = tokio::join!(one(&broker), async {
+        tokio::time::sleep(MOMENT).await;
+        publisher.publish(&queue, &Message::new("a")).await.unwrap();
+    });
+    delivery.ticket.ack().await.unwrap();
+    drop_queue(&queue).await;
+}
+
+#[tokio::test]
+async fn a_queue_is_made_for_what_has_none_yet() {
+    let queue = name("made");
+    let publisher = RabbitPublisher::connect(&amqp_url()).await.unwrap();
+    publisher.publish(&queue, &Message::new("a")).await.unwrap();
+    let broker = Rabbit::connect(&source(&queue)).await.unwrap();
+    assert!(broker.guarantees().counts_attempts, "a quorum queue");
+    let delivery = one(&broker).await;
+    assert_eq!(text(&delivery), "a");
+    delivery.ticket.ack().await.unwrap();
+    drop_queue(&queue).await;
+    // Deleted behind our back: made again, and nothing is sent into the void.
+    publisher.publish(&queue, &Message::new("b")).await.unwrap();
+    let again = Rabbit::connect(&source(&queue)).await.unwrap();
+    assert_eq!(text(&one(&again).await), "b");
+    drop_queue(&queue).await;
+}
+
+#[tokio::test]
+async fn an_exchange_that_no_queue_is_bound_to_is_an_error() {
+    let (queue, broker) = open("bound", Kind::Classic).await;
+    let exchange = name("exchange");
+    let operator = operator(&amqp_url()).await;
+    let declared = operator.channel.exchange_declare(
+        exchange.as_str().into(),
+        ExchangeKind::Topic,
+        ExchangeDeclareOptions::default(),
+        FieldTable::default(),
+    );
+    declared.await.unwrap();
+    let bound = operator.channel.queue_bind(
+        queue.as_str().into(),
+        exchange.as_str().into(),
+        "orders.*".into(),
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    bound.await.unwrap();
+    let orders = format!("exchange:{exchange}/orders.eu");
+    broker.publish(&orders, &Message::new("a")).await.unwrap();
+    let delivery = one(&broker).await;
+    assert_eq!(delivery.message.subject, orders);
+    delivery
+        .ticket
+        .nack(Duration::from_millis(50))
+        .await
+        .unwrap();
+    let again = one(&broker).await;
+    assert_eq!(again.message.subject, orders, "also after waiting");
+    again.ticket.ack().await.unwrap();
+
+    for destination in [
+        format!("exchange:{exchange}/carts.eu"),
+        "exchange:none/x".into(),
+    ] {
+        let error = broker.publish(&destination, &Message::new("b")).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    broker.publish(&orders, &Message::new("c")).await.unwrap();
+    let deleted = operator
+        .channel
+        .exchange_delete(exchange.as_str().into(), ExchangeDeleteOptions::default());
+    deleted.await.unwrap();
+    drop_queue(&queue).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_said_with_the_fix() {
+    let good = amqp_url();
+    let host = good.split_once('@').unwrap().1.split('/').next().unwrap();
+    let nobody = free_port().unwrap();
+    for (url, queue, kind, words) in [
+        (
+            format!("amqp://guest:wr0ng@{host}/%2f"),
+            "q",
+            ErrorKind::Invalid,
+            "the password",
+        ),
+        (
+            format!("amqp://guest:guest@{host}/none"),
+            "q",
+            ErrorKind::Invalid,
+            "virtual host",
+        ),
+        (
+            format!("amqp://guest:guest@127.0.0.1:{nobody}/%2f"),
+            "q",
+            ErrorKind::Unavailable,
+            "is it running",
+        ),
+        (good.clone(), "", ErrorKind::Invalid, "no name"),
+        (
+            good.clone(),
+            "amq.reserved",
+            ErrorKind::Invalid,
+            "amq.reserved",
+        ),
+    ] {
+        let error = Rabbit::connect(&Source::new(url, queue, "c"))
+            .await
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(words), "{text}");
+        assert!(!text.contains("wr0ng"), "{text}");
+        assert_eq!(error.kind(), kind, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_queue_with_other_arguments_is_used_as_it_is() {
+    let queue = name("other");
+    let operator = operator(&amqp_url()).await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(5));
+    let durable = QueueDeclareOptions::durable();
+    let declared = operator
+        .channel
+        .queue_declare(queue.as_str().into(), durable, arguments);
+    declared.await.unwrap();
+    let broker = Rabbit::connect(&source(&queue)).await.unwrap();
+    broker.publish(&queue, &Message::new("a")).await.unwrap();
+    let delivery = one(&broker).await;
+    delivery.ticket.ack().await.unwrap();
+    operator.delete(&queue).await;
+}
+
+#[tokio::test]
+async fn a_full_queue_says_so() {
+    let queue = name("full");
+    let operator = operator(&amqp_url()).await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(1));
+    arguments.insert(
+        "x-overflow".into(),
+        AMQPValue::LongString("reject-publish".into()),
+    );
+    let durable = QueueDeclareOptions::durable();
+    let declared = operator
+        .channel
+        .queue_declare(queue.as_str().into(), durable, arguments);
+    declared.await.unwrap();
+    let publisher = RabbitPublisher::connect(&amqp_url()).await.unwrap();
+    publisher.publish(&queue, &Message::new("a")).await.unwrap();
+    let error = publisher.publish(&queue, &Message::new("b")).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    operator.delete(&queue).await;
+}
+
+/// One server for both, since it takes long to start: it is away for a while, and then killed again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_is_found_again_and_nothing_confirmed_is_lost() {
+    let mut server = PrivateRabbit::start().unwrap();
+    for kind in KINDS {
+        let queue = name("load");
+        operator(&server.url()).await.declare(&queue, kind).await;
+        let source = Source::new(server.url(), &queue, "c");
+        let broker = Arc::new(Rabbit::connect(&source).await.unwrap());
+        broker
+            .publish(&queue, &Message::new("first"))
+            .await
+            .unwrap();
+        let held = one(&*broker).await;
+        server.kill().unwrap();
+        let error = broker.pull(1, MOMENT).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("RabbitMQ"), "{error}");
+        assert!(held.ticket.ack().await.is_err(), "the server takes it back");
+        server.restart().unwrap();
+        let again = eventually(&*broker).await;
+        assert_eq!(text(&again), "first");
+        again.ticket.ack().await.unwrap();
+        mid_load(&mut server, &queue, broker).await;
+    }
+}
+
+async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) {
+    const MESSAGES: usize = 400;
+    let (url, target) = (server.url(), queue.to_owned());
+    let publishing = tokio::spawn(async move {
+        let publisher = RabbitPublisher::connect(&url).await.unwrap();
+        for number in 0..MESSAGES {
+            let message = Message::new(number.to_string()).with_id(number.to_string());
+            // The same message again, until the server says that it holds it.
+            while publisher.publish(&target, &message).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    });
+    let consuming = tokio::spawn(async move {
+        let mut seen = HashSet::new();
+        while seen.len() < MESSAGES {
+            for delivery in broker.pull(20, SOON).await.unwrap_or_default() {
+                let text = text(&delivery);
+                // Every third one fails at first.
+                let is_done = delivery.attempt > 1 || !text.ends_with(['3', '6', '9']);
+                let told = match is_done {
+                    true => delivery.ticket.ack().await,
+                    false => delivery.ticket.nack(Duration::from_millis(100)).await,
+                };
+                // What could not be told comes again.
+                if told.is_ok() && is_done {
+                    seen.insert(text);
+                }
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.kill().unwrap();
+    server.restart().unwrap();
+    let both = async { (publishing.await.unwrap(), consuming.await.unwrap()) };
+    let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
+    ended.expect("everything arrives");
+}
+
+/// A server of the suite's own, with a way to it that can be cut.
+struct Suite {
+    kind: Kind,
+    server: tokio::sync::Mutex<PrivateRabbit>,
+    relay: Relay,
+    url: String,
+}
+
+impl Fixture for Suite {
+    async fn connect(
+        &self,
+        queue: &str,
+        consumer: &str,
+        _ack_wait: Duration,
+    ) -> refrain::Result<Arc<dyn Broker>> {
+        operator(&self.url).await.declare(queue, self.kind).await;
+        let source = Source::new(&self.url, queue, consumer);
+        refrain_brokers::open(&source).await
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    async fn disconnect(&self) -> refrain::Result<bool> {
+        self.relay.cut();
+        Ok(true)
+    }
+
+    async fn restart(&self) -> refrain::Result<bool> {
+        let mut server = self.server.lock().await;
+        tokio::task::block_in_place(|| server.kill().and_then(|()| server.restart())).unwrap();
+        Ok(true)
+    }
+}
+
+async fn check_suite(kind: Kind) {
+    let server = PrivateRabbit::start().unwrap();
+    let relay = Relay::to(server.port()).await;
+    let suite = Suite {
+        kind,
+        url: relay.url(&server.url()),
+        server: tokio::sync::Mutex::new(server),
+        relay,
+    };
+    let report = broker_suite::check(&suite).await;
+    assert!(report.failures.is_empty(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_queue_passes_the_suite() {
+    check_suite(Kind::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_classic_queue_passes_the_suite() {
+    check_suite(Kind::Classic).await;
+}

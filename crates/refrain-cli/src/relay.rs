@@ -1,0 +1,351 @@
+//! `refrain relay`: publishes what services have put into their outbox, at least once and in order.
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use refrain::{
+    consume::{Backlog, Outbox, Refused, Relay, RelayCounts},
+    policy::{File, RelaySettings},
+};
+use refrain_stores::postgres::PostgresOutbox;
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::{
+    output::say,
+    proxy::{
+        Failure, Signals, log_to_stderr,
+        overlay::{quoted, value},
+    },
+};
+
+/// Something waits for a person.
+const REFUSED: u8 = 1;
+/// How many refused messages are shown.
+const SHOWN_MAX: usize = 1_000;
+
+/// Publish what services have put into their outbox
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain relay --outbox postgres://app@db/app --to nats://127.0.0.1:4222
+                                        publish until it is told to stop
+  refrain relay --config refrain.toml   every [[relay]] of the file
+  refrain relay --config refrain.toml --once --json
+                                        publish what is there, end, and report
+  refrain relay --config refrain.toml --refused
+                                        what the broker did not take
+  refrain relay --config refrain.toml --redrive
+                                        let that be tried again, on purpose
+
+A relay in refrain.toml:
+  [[relay]]
+  outbox     = \"postgres://app@127.0.0.1/app\"
+  to         = \"nats://127.0.0.1:4222\"
+  on_refusal = \"hold\"                   # or \"park\": the group goes on without a message that is refused
+
+`refrain migrate --outbox` makes the table. Several relays may work on one outbox: what one of them holds, the others leave.
+Each message is published at least once, under the same id every time, and in order within its group.
+SIGTERM and Ctrl-C let what is under way come to its end; a second one does not wait.
+Without --outbox and --to, and without --config, they are taken from REFRAIN_OUTBOX and REFRAIN_TO,
+or from the files that REFRAIN_OUTBOX_FILE and REFRAIN_TO_FILE name.
+
+Exit codes: 0 stopped as told, or all is published, 1 something was refused and waits for a person, 2 wrong usage,
+64 bad configuration, 69 the outbox or the broker cannot be reached.")]
+pub(crate) struct Args {
+    /// The database with the outbox: postgres://…
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    outbox: Option<String>,
+    /// The broker
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    to: Option<String>,
+    /// A refrain.toml with at least one [[relay]]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only the relay of this name; may be given several times
+    #[arg(long = "relay", value_name = "NAME")]
+    relays: Vec<String>,
+    /// Publish what is there, and end
+    #[arg(long)]
+    once: bool,
+    /// Show what the broker has refused, and end
+    #[arg(long, conflicts_with = "once")]
+    refused: bool,
+    /// Let what was refused be tried again, and end
+    #[arg(long, conflicts_with_all = ["once", "refused"])]
+    redrive: bool,
+    /// Print what became of the messages as JSON at the end
+    #[arg(long)]
+    json: bool,
+    /// What is logged to standard error: error, warn, info, debug or trace [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(async {
+        let relays = chosen(args)?;
+        log_to_stderr(&value("log", args.log.as_deref())?)?;
+        match (args.refused, args.redrive) {
+            (true, _) => show_refused(args, &relays).await,
+            (_, true) => redrive(args, &relays).await,
+            _ if args.once => once(args, &relays).await,
+            _ => relay(args, &relays).await,
+        }
+    });
+    // What still runs was told to stop, and had its time.
+    runtime.shutdown_background();
+    Ok(done.unwrap_or_else(|failure: Failure| {
+        eprintln!("{failure}");
+        failure.code()
+    }))
+}
+
+/// The relays that are meant: of the file, or the one that flags and environment name.
+fn chosen(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
+    let (relays, place) = match &args.config {
+        Some(file) => (File::read(file)?.relays, file.display().to_string()),
+        None => (named(args)?, "the command line".into()),
+    };
+    let bad = |message: String| Err(Failure::Configuration(format!("refrain: {message}")));
+    if relays.is_empty() {
+        return bad(format!(
+            "{place} has no [[relay]]; `refrain relay --help` shows one"
+        ));
+    }
+    let names: Vec<_> = relays.iter().map(|relay| relay.name.clone()).collect();
+    if let Some(unknown) = args.relays.iter().find(|name| !names.contains(name)) {
+        let names = names.join(", ");
+        return bad(format!("{place} has no relay `{unknown}`; it has {names}"));
+    }
+    let is_meant =
+        |relay: &RelaySettings| args.relays.is_empty() || args.relays.contains(&relay.name);
+    Ok(relays.into_iter().filter(is_meant).collect())
+}
+
+fn named(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
+    let outbox = value("outbox", args.outbox.as_deref())?;
+    let to = value("to", args.to.as_deref())?;
+    let (Some(outbox), Some(to)) = (outbox, to) else {
+        let message = "refrain: from where to where? pass --outbox postgres://… and --to nats://…, \
+                       or --config FILE with a [[relay]] in it";
+        return Err(Failure::Configuration(message.into()));
+    };
+    let text = format!(
+        "[[relay]]\noutbox = {}\nto = {}\n",
+        quoted(&outbox),
+        quoted(&to)
+    );
+    Ok(File::parse(&text, "flags and environment")?.relays)
+}
+
+/// A relay that is ready to run.
+struct Ready {
+    name: String,
+    outbox: Arc<PostgresOutbox>,
+    relay: Relay,
+}
+
+async fn open(settings: &RelaySettings) -> Result<Ready, Failure> {
+    let outbox = open_outbox(settings).await?;
+    let publisher = refrain_brokers::open_publisher(settings.to.as_str()).await?;
+    let relay = Relay::new(outbox.clone(), publisher).with_options(settings.options());
+    Ok(Ready {
+        name: settings.name.clone(),
+        outbox,
+        relay,
+    })
+}
+
+async fn open_outbox(settings: &RelaySettings) -> Result<Arc<PostgresOutbox>, Failure> {
+    Ok(Arc::new(
+        PostgresOutbox::open(settings.outbox.as_str()).await?,
+    ))
+}
+
+/// Publishes until a signal says stop.
+async fn relay(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
+    let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
+    let (stop, stopping) = watch::channel(false);
+    let mut running = JoinSet::new();
+    let mut ready = Vec::new();
+    for settings in relays {
+        let it = open(settings).await?;
+        let (relay, mut stopping) = (it.relay.clone(), stopping.clone());
+        running.spawn(async move {
+            let stop = async move {
+                // An error means that nobody can say stop any more.
+                let _ = stopping.wait_for(|stop| *stop).await;
+            };
+            relay.run(stop).await;
+        });
+        ready.push(it);
+        if !args.json {
+            let RelaySettings {
+                name, outbox, to, ..
+            } = settings;
+            say(format!("relay {name}: from the outbox at {outbox} to {to}"));
+        }
+    }
+    signals.next().await;
+    stop.send_replace(true);
+    if !args.json {
+        say("stopping: no new messages; what is under way comes to its end");
+    }
+    let insisted = async {
+        told.next().await;
+        told.next().await;
+    };
+    tokio::select! {
+        () = async { while running.join_next().await.is_some() {} } => {}
+        () = insisted => say("stopped at once; what was under way is published again"),
+    }
+    let mut reports = Vec::new();
+    for it in &ready {
+        // The outbox may be what stopped working: that is no reason to end in disorder.
+        let backlog = it.outbox.backlog().await.ok();
+        reports.push((it.name.clone(), it.relay.counters().read(), backlog));
+    }
+    report(args, &reports);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Publishes what is there.
+async fn once(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
+    let mut signals = Signals::new()?;
+    let mut reports = Vec::new();
+    let mut failed = None;
+    for settings in relays {
+        let it = open(settings).await?;
+        let drained = it.relay.drain_until(signals.next()).await;
+        let counts = it.relay.counters().read();
+        let backlog = match drained {
+            Ok(backlog) => Some(backlog),
+            Err(error) => {
+                failed.get_or_insert(Failure::Unavailable(format!("relay {}: {error}", it.name)));
+                it.outbox.backlog().await.ok()
+            }
+        };
+        reports.push((it.name, counts, backlog));
+    }
+    report(args, &reports);
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(code(
+            reports
+                .iter()
+                .filter_map(|(_, _, backlog)| *backlog)
+                .any(|it| it.refused > 0),
+        )),
+    }
+}
+
+fn code(is_refused: bool) -> ExitCode {
+    match is_refused {
+        true => REFUSED.into(),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn report(args: &Args, reports: &[(String, RelayCounts, Option<Backlog>)]) {
+    if args.json {
+        let relays = reports.iter().map(|(name, counts, backlog)| {
+            let told = json!({
+                "published": counts.published,
+                "failed": counts.failed,
+                "refused": counts.refused,
+                "given_up": counts.given_up,
+                "waiting": backlog.map(|it| it.waiting),
+                "waiting_for_a_person": backlog.map(|it| it.refused),
+                "oldest_seconds": backlog.and_then(|it| it.oldest).map(|age| age.as_secs()),
+            });
+            (name.clone(), told)
+        });
+        return say(json!({ "relays": Value::Object(relays.collect()) }));
+    }
+    for (name, counts, backlog) in reports {
+        let RelayCounts {
+            published,
+            failed,
+            refused,
+            ..
+        } = counts;
+        let left = backlog.map_or("what waits is not known".into(), |it| {
+            format!(
+                "{} wait, {} of them for a person",
+                it.waiting + it.refused,
+                it.refused
+            )
+        });
+        say(format!(
+            "relay {name}: {published} published, {failed} attempts failed, {refused} were refused; {left}"
+        ));
+    }
+}
+
+/// What waits for a person.
+async fn show_refused(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
+    let mut all = Vec::new();
+    for settings in relays {
+        let outbox = open_outbox(settings).await?;
+        all.push((settings.name.clone(), outbox.refused(SHOWN_MAX).await?));
+    }
+    let is_refused = all.iter().any(|(_, refused)| !refused.is_empty());
+    if args.json {
+        let relays = all.iter().map(|(name, refused)| {
+            let refused: Vec<_> = refused.iter().map(told).collect();
+            (name.clone(), Value::from(refused))
+        });
+        say(json!({ "relays": Value::Object(relays.collect()) }));
+        return Ok(code(is_refused));
+    }
+    for (name, refused) in &all {
+        say(format!("relay {name}: {} refused", refused.len()));
+        for it in refused {
+            let group = it.group.as_deref().map_or(String::new(), |group| {
+                let waits = if it.is_held { ", which waits" } else { "" };
+                format!(", group {group}{waits}")
+            });
+            let seconds = it.age.as_secs();
+            say(format!(
+                "  {} to {}{group}, {seconds}s old, message {}: {}",
+                it.id, it.destination, it.message_id, it.error
+            ));
+        }
+    }
+    if is_refused {
+        say(
+            "\nMend the cause and run this with --redrive; or give one up with DELETE FROM refrain_outbox WHERE id = …",
+        );
+    }
+    Ok(code(is_refused))
+}
+
+fn told(refused: &Refused) -> Value {
+    json!({
+        "id": refused.id,
+        "message_id": refused.message_id,
+        "destination": refused.destination,
+        "group": refused.group,
+        "group_waits": refused.is_held,
+        "error": refused.error,
+        "age_seconds": refused.age.as_secs(),
+    })
+}
+
+async fn redrive(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
+    let mut counts = serde_json::Map::new();
+    for settings in relays {
+        let redriven = open_outbox(settings).await?.redrive().await?;
+        counts.insert(settings.name.clone(), redriven.into());
+        if !args.json {
+            let name = &settings.name;
+            say(format!("relay {name}: {redriven} are tried again"));
+        }
+    }
+    if args.json {
+        say(json!({ "relays": counts }));
+    }
+    Ok(ExitCode::SUCCESS)
+}

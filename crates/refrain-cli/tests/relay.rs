@@ -1,0 +1,350 @@
+//! A relay dies between publishing and marking, again and again: what it published once more must do nothing once more,
+//! and what comes behind must not come before.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read as _,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use refrain::{
+    Engine, Outcome,
+    consume::{Backlog, Consumer, Count, Message, Outbox as _, Source},
+    store,
+};
+use refrain_stores::postgres::{Outbox, PostgresOutbox, outbox};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio_postgres::{Client, NoTls};
+
+/// A schema of the test's own on the shared server, with an outbox, and a queue as the broker.
+struct Stage {
+    folder: tempfile::TempDir,
+    schema: String,
+    url: String,
+    client: Client,
+}
+
+impl Stage {
+    async fn open() -> Self {
+        let server = refrain_testkit::servers::postgres_url();
+        let schema = format!("refrain_relay_{}_{}", std::process::id(), next());
+        let mark = if server.contains('?') { '&' } else { '?' };
+        let url = format!("{server}{mark}schema={schema}");
+        let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let make = format!("CREATE SCHEMA {schema}");
+        client.batch_execute(&make).await.unwrap();
+        outbox::migrate(&url).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let stage = Self {
+            folder,
+            schema,
+            url,
+            client,
+        };
+        stage.write(&stage.url);
+        stage
+    }
+
+    /// A refrain.toml with this broker.
+    fn write(&self, to: &str) {
+        let text = format!(
+            "[[relay]]\nname = \"shop\"\noutbox = \"{}\"\nto = \"{to}\"\nlease = \"1s\"\npoll = \"100ms\"\nin_flight_max = 16\n",
+            self.url
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("refrain.toml")
+    }
+
+    fn relay(&self, args: &[&str]) -> Child {
+        let mut command = refrain(&["relay", "--config"]);
+        command.arg(self.config()).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    async fn append(&mut self, group: &str, number: usize) {
+        let transaction = self.client.transaction().await.unwrap();
+        let message = Message::new(format!("{group}-{number}")).with_group(group);
+        let outbox = Outbox::in_schema(&self.schema);
+        let appended = outbox.append(&transaction, "orders", &message).await;
+        appended.unwrap();
+        transaction.commit().await.unwrap();
+    }
+
+    async fn backlog(&self) -> Backlog {
+        let outbox = PostgresOutbox::open(&self.url).await.unwrap();
+        outbox.backlog().await.unwrap()
+    }
+
+    async fn close(self) {
+        let drop_schema = format!("DROP SCHEMA {} CASCADE", self.schema);
+        self.client.batch_execute(&drop_schema).await.unwrap();
+    }
+}
+
+fn next() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Relaxed)
+}
+
+fn refrain(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    for variable in ["REFRAIN_OUTBOX", "REFRAIN_TO"] {
+        command
+            .env_remove(variable)
+            .env_remove(format!("{variable}_FILE"));
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Exit code, stdout and stderr.
+fn ended(mut child: Child) -> (i32, String, String) {
+    let status = child.wait().unwrap();
+    let (mut told, mut said) = (String::new(), String::new());
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut told)
+        .unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    (status.code().unwrap_or(-1), told, said)
+}
+
+fn tell(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+#[tokio::test]
+async fn what_is_there_is_published_once_and_reported() {
+    let mut stage = Stage::open().await;
+    for number in 0..20 {
+        stage.append("g", number).await;
+    }
+    let (code, told, said) = ended(stage.relay(&["--once", "--json"]));
+    assert_eq!((code, said.as_str()), (0, ""), "{told}");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let shop = &told["relays"]["shop"];
+    assert_eq!(
+        (shop["published"].as_u64(), shop["waiting"].as_u64()),
+        (Some(20), Some(0)),
+        "{told}"
+    );
+    let (code, told, _) = ended(stage.relay(&["--once"]));
+    assert!(code == 0 && told.contains("shop: 0 published"), "{told}");
+    let (code, told, _) = ended(stage.relay(&["--refused"]));
+    assert!(code == 0 && told.contains("0 refused"), "{told}");
+    let (code, told, _) = ended(stage.relay(&["--redrive", "--json"]));
+    assert!(code == 0 && told.contains("\"shop\":0"), "{told}");
+    let queued = format!("SELECT count(*) FROM {}.refrain_queue", stage.schema);
+    let queued: i64 = stage.client.query_one(&queued, &[]).await.unwrap().get(0);
+    assert_eq!(queued, 20);
+    stage.close().await;
+}
+
+#[tokio::test]
+async fn what_was_refused_is_shown_and_lets_the_command_fail() {
+    let mut stage = Stage::open().await;
+    stage.append("g", 0).await;
+    stage.append("h", 0).await;
+    let refuse = format!(
+        "UPDATE {}.refrain_outbox SET state = 1, error = 'too large' WHERE group_key = 'g'",
+        stage.schema
+    );
+    stage.client.batch_execute(&refuse).await.unwrap();
+    let (code, told, _) = ended(stage.relay(&["--once", "--json"]));
+    assert!(
+        code == 1 && told.contains("\"waiting_for_a_person\":1"),
+        "{told}"
+    );
+    let (code, told, _) = ended(stage.relay(&["--refused"]));
+    assert!(
+        code == 1 && told.contains("group g, which waits") && told.contains("too large"),
+        "{told}"
+    );
+    let (code, told, _) = ended(stage.relay(&["--redrive"]));
+    assert!(code == 0 && told.contains("1 are tried again"), "{told}");
+    let (code, told, _) = ended(stage.relay(&["--once"]));
+    assert!(code == 0 && told.contains("1 published"), "{told}");
+    stage.close().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_relayed_is_explained() {
+    let stage = Stage::open().await;
+    let config = stage.config();
+    let config = config.to_str().unwrap();
+    for (args, want, words) in [
+        (&["relay"][..], 64, "--outbox postgres://"),
+        (
+            &["relay", "--outbox", "postgres://app:hunter2@db/app"],
+            64,
+            "--to nats://",
+        ),
+        (
+            &[
+                "relay",
+                "--outbox",
+                "mysql://app:hunter2@db/app",
+                "--to",
+                "nats://n",
+            ],
+            64,
+            "write postgres://USER@HOST/DATABASE",
+        ),
+        (
+            &[
+                "relay",
+                "--outbox",
+                "postgres://app:hunter2@db/app",
+                "--to",
+                "nat://n",
+            ],
+            64,
+            "did you mean `nats://`?",
+        ),
+        (
+            &[
+                "relay",
+                "--outbox",
+                "postgres://app:hunter2@127.0.0.1:1/app",
+                "--to",
+                "redis://127.0.0.1",
+            ],
+            69,
+            "check host and port",
+        ),
+        (
+            &["relay", "--config", config, "--relay", "shopp"],
+            64,
+            "it has shop",
+        ),
+        (
+            &["relay", "--config", config, "--to", "nats://n"],
+            2,
+            "cannot be used with",
+        ),
+        (&["relay", "--config", "nowhere.toml"], 64, "nowhere.toml"),
+    ] {
+        let output = refrain(args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(want), "{args:?}: {said}");
+        assert!(
+            said.contains(words) && !said.contains("hunter2"),
+            "{args:?}: {said}"
+        );
+    }
+    stage.write("redis://127.0.0.1:1");
+    let (code, _, said) = ended(stage.relay(&["--once"]));
+    assert_eq!(code, 69, "{said}");
+    let bare = refrain(&["migrate", "--outbox", "--print"])
+        .output()
+        .unwrap();
+    let script = String::from_utf8(bare.stdout).unwrap();
+    assert!(
+        script.contains("EXISTS refrain_outbox (") && !script.contains("__"),
+        "{script}"
+    );
+    stage.close().await;
+}
+
+/// What consumers did: which messages took effect, in which order.
+type Ledger = Arc<Mutex<Vec<String>>>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
+    const GROUPS: usize = 8;
+    const EACH: usize = 40;
+    const KILLS: usize = 12;
+    let mut stage = Stage::open().await;
+    let ledger = Ledger::default();
+    let mut source = Source::new(stage.url.as_str(), "orders", "billing");
+    source.ack_wait = Duration::from_secs(5);
+    let queue = refrain_brokers::open(&source).await.unwrap();
+    let consumer = Consumer::new(queue, Engine::new(store::Memory::new()), "billing");
+    let (written, tally) = (ledger.clone(), consumer.tally());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let consuming = tokio::spawn(consumer.run(
+        move |job| {
+            let body = String::from_utf8(job.message.payload.to_vec()).unwrap();
+            written.lock().unwrap().push(body);
+            async { Ok(Outcome::new(0, "")) }
+        },
+        async { drop(stopped.await) },
+    ));
+    let mut relays = vec![stage.relay(&[]), stage.relay(&[])];
+    let mut in_the_middle = 0;
+    for kill in 0..KILLS {
+        for number in 0..EACH * GROUPS / KILLS + 1 {
+            let place = kill * (EACH * GROUPS / KILLS + 1) + number;
+            if place < EACH * GROUPS {
+                stage
+                    .append(&format!("g{}", place % GROUPS), place / GROUPS)
+                    .await;
+            }
+        }
+        in_the_middle += u64::from(stage.backlog().await.waiting > 0);
+        let mut dead = relays.remove(0);
+        dead.kill().unwrap();
+        dead.wait().unwrap();
+        relays.push(stage.relay(&[]));
+    }
+    for _ in 0..400 {
+        if ledger.lock().unwrap().len() >= GROUPS * EACH && stage.backlog().await.waiting == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for relay in relays {
+        tell(&relay, Signal::TERM);
+        let (code, told, said) = ended(relay);
+        assert_eq!(code, 0, "{said}");
+        assert!(
+            told.contains("relay shop:") && told.contains("stopping"),
+            "{told}"
+        );
+    }
+    drop(stop);
+    consuming.await.unwrap().unwrap();
+    let ledger = ledger.lock().unwrap().clone();
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for body in &ledger {
+        let (group, number) = body.rsplit_once('-').unwrap();
+        groups
+            .entry(group.into())
+            .or_default()
+            .push(number.parse().unwrap());
+    }
+    let wanted: Vec<usize> = (0..EACH).collect();
+    assert_eq!(groups.len(), GROUPS);
+    for (group, numbers) in groups {
+        assert_eq!(numbers, wanted, "{group}: each once, and in order");
+    }
+    assert!(
+        in_the_middle >= 3,
+        "{in_the_middle} of {KILLS} kills hit a relay at work: too few to tell"
+    );
+    println!(
+        "{} duplicates came and did nothing",
+        tally.get(Count::Duplicate)
+    );
+    stage.close().await;
+}

@@ -1,0 +1,291 @@
+//! A RabbitMQ of one's own.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::{self, Permissions},
+    io::{self, Read, Write},
+    net::{Ipv4Addr, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use crate::{
+    binaries::{rabbitmq_binaries, unpacked_root, with_libraries},
+    process::{Process, on_free_port},
+};
+
+/// Lets the server hand its queues over and close its files.
+const GENTLY: &str = "TERM";
+/// Erlang takes seconds to end by itself, and nobody needs the folder any more.
+const AT_ONCE: &str = "KILL";
+const PATIENCE: Duration = Duration::from_millis(500);
+/// AMQP 0-9-1, as a client says it.
+const HELLO: &[u8] = b"AMQP\x00\x00\x09\x01";
+/// The first byte of a server's answer that accepts the version.
+const METHOD_FRAME: u8 = 1;
+
+/// Erlang's directory of names runs beside the server, and is the server's own: no other is asked or started.
+const START: &str = r#"epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0""#;
+/// One scheduler is enough for tests; the nodes' own port is on the loopback address, too.
+const ERLANG: &str = "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1";
+
+/// A RabbitMQ in a folder and on a port of its own.
+///
+/// The user `guest` with the password `guest` may do everything in the virtual host `/`.
+/// Ends, and its folder goes, when it is dropped or this process ends.
+/// The calls here block; a start takes about five seconds.
+#[derive(Debug)]
+pub struct PrivateRabbit {
+    process: Process,
+    binaries: PathBuf,
+    port: u16,
+    /// Where Erlang's directory of names listens.
+    names_port: u16,
+    /// Where other nodes would connect.
+    nodes_port: u16,
+    settings: Vec<(String, String)>,
+}
+
+impl PrivateRabbit {
+    /// Starts a new, empty server.
+    ///
+    /// # Errors
+    /// When there is no RabbitMQ on this machine, or it does not start; the end of its log is in the message.
+    pub fn start() -> io::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a new server with these settings of `rabbitmq.conf`, as in `("heartbeat", "2")`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(settings: &[(&str, &str)]) -> io::Result<Self> {
+        on_free_port(|port| Self::start_at(port, None, settings))
+    }
+
+    /// Starts a new server with its folder beneath `base`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_beneath(base: &Path, settings: &[(&str, &str)]) -> io::Result<Self> {
+        on_free_port(|port| Self::start_at(port, Some(base), settings))
+    }
+
+    fn start_at(port: u16, base: Option<&Path>, settings: &[(&str, &str)]) -> io::Result<Self> {
+        let binaries = rabbitmq_binaries().ok_or_else(|| {
+            io::Error::other(
+                "there is no RabbitMQ on this machine; `cargo xtask test` brings one, \
+                 or install the package `rabbitmq-server`",
+            )
+        })?;
+        let mut server = Self {
+            process: Process::new("rabbitmq", AT_ONCE, base)?,
+            binaries,
+            port,
+            names_port: crate::free_port()?,
+            nodes_port: crate::free_port()?,
+            settings: Vec::new(),
+        };
+        server.set(settings);
+        server.run()?;
+        Ok(server)
+    }
+
+    /// Its address: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+    }
+
+    /// The port that it listens on, also after a restart.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder of its data.
+    #[must_use]
+    pub fn data_folder(&self) -> PathBuf {
+        self.process.folder().to_owned()
+    }
+
+    /// What it has written to its log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Whether it was started and has not ended since.
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
+    }
+
+    /// Kills all its processes with SIGKILL; what it was doing is lost, what it confirmed is not.
+    ///
+    /// # Errors
+    /// When they do not end.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.process.kill()
+    }
+
+    /// Shuts it down in good order.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.process.stop_all(GENTLY)
+    }
+
+    /// Stops all its processes with SIGSTOP: connections stay, nobody answers.
+    ///
+    /// # Errors
+    /// When no signal can be sent.
+    pub fn pause(&self) -> io::Result<()> {
+        self.process.signal("STOP")
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    /// When no signal can be sent.
+    pub fn resume(&self) -> io::Result<()> {
+        self.process.signal("CONT")
+    }
+
+    /// Starts it again on the same folder and port; if it still runs, it is shut down first.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.stop()?;
+        self.run()
+    }
+
+    /// As [`restart`](Self::restart), with these settings instead of those before.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart_with(&mut self, settings: &[(&str, &str)]) -> io::Result<()> {
+        self.set(settings);
+        self.restart()
+    }
+
+    fn set(&mut self, settings: &[(&str, &str)]) {
+        let owned = settings
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        self.settings = owned.collect();
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        self.write_files()?;
+        let port = self.port;
+        let command = self.command()?;
+        self.process.start(command, |_| answers(port))
+    }
+
+    fn write_files(&self) -> io::Result<()> {
+        let folder = self.process.folder();
+        let lines = self.settings.iter();
+        let lines = lines.map(|(name, value)| format!("{name} = {value}\n"));
+        fs::write(folder.join("rabbitmq.conf"), lines.collect::<String>())?;
+        fs::write(folder.join("plugins"), "[].\n")?;
+        fs::write(folder.join("environment"), "")
+    }
+
+    fn command(&self) -> io::Result<Command> {
+        let mut command = Command::new("sh");
+        command.args(["-c", START]);
+        command.arg(self.binaries.join("rabbitmq-server"));
+        command.env("PATH", self.path()?);
+        for (name, port) in [
+            ("ERL_EPMD_PORT", self.names_port),
+            ("RABBITMQ_NODE_PORT", self.port),
+            ("RABBITMQ_DIST_PORT", self.nodes_port),
+        ] {
+            command.env(name, port.to_string());
+        }
+        let folder = self.process.folder();
+        for (name, file) in [
+            ("HOME", "."),
+            ("RABBITMQ_CONF_ENV_FILE", "environment"),
+            ("RABBITMQ_CONFIG_FILE", "rabbitmq.conf"),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", "plugins"),
+            ("RABBITMQ_MNESIA_BASE", "mnesia"),
+            ("RABBITMQ_LOG_BASE", "."),
+            ("RABBITMQ_PID_FILE", "pid"),
+        ] {
+            command.env(name, folder.join(file));
+        }
+        command.envs([
+            ("ERL_EPMD_ADDRESS", "127.0.0.1"),
+            ("RABBITMQ_NODENAME", "refrain@localhost"),
+            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1"),
+            ("RABBITMQ_LOGS", "-"),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG),
+            // So that the script becomes the server, and no shell stays between.
+            ("RUNNING_UNDER_SYSTEMD", "true"),
+        ]);
+        command.env_remove("NOTIFY_SOCKET");
+        Ok(with_libraries(command, &self.binaries))
+    }
+
+    /// Where `erl` and `epmd` are.
+    ///
+    /// Debian's `erl` knows only the place where it is installed, so an Erlang that was unpacked gets one of ours.
+    fn path(&self) -> io::Result<OsString> {
+        let mut places = Vec::new();
+        let unpacked = unpacked_root(&self.binaries).map(|root| root.join("usr/lib/erlang"));
+        if let Some(erlang) = unpacked.filter(|erlang| erlang.is_dir()) {
+            places.push(self.own_erl(&erlang)?);
+        }
+        let others = env::var_os("PATH").unwrap_or_default();
+        places.extend(env::split_paths(&others));
+        places.extend(["/usr/bin", "/bin"].map(PathBuf::from));
+        env::join_paths(places).map_err(io::Error::other)
+    }
+
+    fn own_erl(&self, erlang: &Path) -> io::Result<PathBuf> {
+        let runtime = runtime_of(erlang)?;
+        let folder = self.process.folder().join("bin");
+        fs::create_dir_all(&folder)?;
+        let (root, runtime) = (erlang.display(), runtime.display());
+        let exports = format!(
+            "#!/bin/sh\nexport ROOTDIR='{root}' BINDIR='{runtime}' EMU=beam PROGNAME=erl\n"
+        );
+        for (name, program) in [("erl", "erlexec"), ("epmd", "epmd")] {
+            let file = folder.join(name);
+            fs::write(
+                &file,
+                format!("{exports}exec '{runtime}/{program}' \"$@\"\n"),
+            )?;
+            fs::set_permissions(&file, Permissions::from_mode(0o755))?;
+        }
+        Ok(folder)
+    }
+}
+
+/// As in `erts-13.1.5/bin`.
+fn runtime_of(erlang: &Path) -> io::Result<PathBuf> {
+    let entries = fs::read_dir(erlang)?.flatten().map(|entry| entry.path());
+    let found = entries
+        .map(|folder| folder.join("bin"))
+        .find(|folder| folder.join("erlexec").is_file());
+    found.ok_or_else(|| io::Error::other(format!("there is no Erlang in {}", erlang.display())))
+}
+
+/// Whether it takes a client's hello.
+fn answers(port: u16) -> bool {
+    let ask = || -> io::Result<u8> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(HELLO)?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer)?;
+        Ok(answer[0])
+    };
+    ask().is_ok_and(|first| first == METHOD_FRAME)
+}

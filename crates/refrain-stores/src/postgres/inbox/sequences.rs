@@ -1,0 +1,154 @@
+//! How far each consumer has come with each aggregate: a row that moves on in the handler's own transaction.
+
+use refrain::{
+    Result,
+    consume::{Gap, Sequence},
+};
+use tokio_postgres::{
+    Transaction,
+    types::{ToSql, Type},
+};
+
+use super::super::{connect::Place, trouble::Trouble};
+
+/// How many events of an aggregate may be passed over and still be waited for.
+const MISSING_MAX: usize = 1_000;
+
+/// Whether it is an event's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Its predecessor has been handled, or it was passed over and comes late.
+    Next,
+    /// Its predecessor has not been handled, and gaps are passed.
+    Passed,
+    /// It was handled before.
+    Seen,
+    /// Its predecessor has not been handled.
+    Gap,
+}
+
+/// How far an aggregate has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Progress {
+    last: i64,
+    missing: Vec<i64>,
+}
+
+type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Takes an event's turn, which counts when the transaction commits. Others with an event of the same aggregate wait for that.
+pub(super) async fn advance(
+    transaction: &Transaction<'_>,
+    place: &Place,
+    sequence: &Sequence,
+    (consumer, aggregate, number): (&str, &str, u64),
+) -> Result<Turn> {
+    let failed = |error| Trouble::from(error).into_error();
+    let schema = place.address.quoted_schema();
+    let named: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&aggregate, Type::TEXT)];
+    let before_first = signed(sequence.first()) - 1;
+    let insert = format!(
+        "INSERT INTO {schema}.sequences (consumer, aggregate, last) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+    );
+    let mut new = named.to_vec();
+    new.push((&before_first, Type::INT8));
+    transaction
+        .execute_typed(&insert, &new)
+        .await
+        .map_err(failed)?;
+    let hold = format!(
+        "SELECT last, missing FROM {schema}.sequences WHERE consumer = $1 AND aggregate = $2 FOR UPDATE"
+    );
+    let row = transaction
+        .query_typed_one(&hold, &named)
+        .await
+        .map_err(failed)?;
+    let progress = Progress {
+        last: row.try_get(0).map_err(failed)?,
+        missing: row.try_get(1).map_err(failed)?,
+    };
+    let (turn, progress) = decide(progress, signed(number), sequence.gap());
+    if matches!(turn, Turn::Next | Turn::Passed) {
+        let update = format!(
+            "UPDATE {schema}.sequences SET last = $3, missing = $4 WHERE consumer = $1 AND aggregate = $2"
+        );
+        let mut moved = named.to_vec();
+        moved.extend([
+            (&progress.last as &(dyn ToSql + Sync), Type::INT8),
+            (&progress.missing, Type::INT8_ARRAY),
+        ]);
+        transaction
+            .execute_typed(&update, &moved)
+            .await
+            .map_err(failed)?;
+    }
+    Ok(turn)
+}
+
+/// Nothing counts that far.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn decide(mut progress: Progress, number: i64, gap: Gap) -> (Turn, Progress) {
+    let next = progress.last.saturating_add(1);
+    if number < next {
+        let late = progress
+            .missing
+            .iter()
+            .position(|missing| *missing == number);
+        let turn = late.map_or(Turn::Seen, |at| {
+            progress.missing.swap_remove(at);
+            Turn::Next
+        });
+        return (turn, progress);
+    }
+    if number == next {
+        progress.last = number;
+        return (Turn::Next, progress);
+    }
+    let passed_over = usize::try_from(number - next).unwrap_or(usize::MAX);
+    let fits = progress.missing.len().saturating_add(passed_over) <= MISSING_MAX;
+    if gap == Gap::Hold || !fits {
+        return (Turn::Gap, progress);
+    }
+    progress.missing.extend(next..number);
+    progress.last = number;
+    (Turn::Passed, progress)
+}
+
+#[cfg(test)]
+mod tests {
+    //! A late event that was never handled must not be taken for a duplicate, nor a duplicate for a late event.
+
+    use super::*;
+
+    fn check(gap: Gap, numbers: &[i64], turns: &[Turn]) {
+        let mut progress = Progress {
+            last: 0,
+            missing: Vec::new(),
+        };
+        let mut found = Vec::new();
+        for number in numbers {
+            let (turn, moved) = decide(progress, *number, gap);
+            found.push(turn);
+            progress = moved;
+        }
+        assert_eq!(found, turns, "{gap:?} {numbers:?}");
+    }
+
+    #[test]
+    fn each_event_is_taken_once_and_in_its_turn() {
+        use Turn::{Gap as Held, Next, Passed, Seen};
+        check(Gap::Hold, &[1, 2, 2, 1, 3], &[Next, Next, Seen, Seen, Next]);
+        check(Gap::Hold, &[2, 1, 2, 3], &[Held, Next, Next, Next]);
+        check(
+            Gap::Pass,
+            &[1, 4, 2, 2, 4, 3, 5],
+            &[Next, Passed, Next, Seen, Seen, Next, Next],
+        );
+        // More than anybody keeps in mind is waited for.
+        check(Gap::Pass, &[5_000, 1], &[Held, Next]);
+        check(Gap::Hold, &[i64::MAX], &[Held]);
+    }
+}

@@ -1,0 +1,300 @@
+//! The outbox in PostgreSQL: messages are appended in the transaction that they tell of, and published by a relay.
+//!
+//! The table `refrain_outbox` is in the service's own database; `refrain migrate --outbox` makes or prints it.
+//!
+//! ```no_run
+//! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use refrain::consume::Message;
+//! use refrain_stores::postgres::Outbox;
+//!
+//! let outbox = Outbox::new();
+//! let transaction = client.transaction().await?;
+//! transaction.execute("UPDATE orders SET paid = true WHERE id = 7", &[]).await?;
+//! let paid = Message::new(r#"{"order":7}"#).with_group("order-7").with_content_type("application/json");
+//! outbox.append(&transaction, "orders.paid", &paid).await?;
+//! transaction.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{HEADER_BYTES_MAX, Message},
+};
+use tokio_postgres::{
+    Transaction,
+    types::{ToSql, Type},
+};
+
+use super::{
+    address::Address,
+    connect::Place,
+    dial::Dial,
+    trouble::{self, Trouble},
+};
+
+mod reader;
+pub use reader::PostgresOutbox;
+
+mod rows;
+mod statements;
+
+const SCRIPT: &str = include_str!("../../sql/outbox.sql");
+/// The largest payload that is taken in.
+pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
+/// The longest destination, group, id, content type or header name.
+pub const NAME_BYTES_MAX: usize = 1_024;
+
+/// Takes messages into the outbox, in the caller's own transaction.
+///
+/// It has no connection: clone it, or make it anew, as you like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outbox {
+    table: String,
+    insert: String,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Outbox {
+    /// The outbox where the transaction's own search path finds it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::at("refrain_outbox".into())
+    }
+
+    /// The outbox in this schema.
+    #[must_use]
+    pub fn in_schema(schema: &str) -> Self {
+        Self::at(format!("{}.refrain_outbox", super::natural::quoted(schema)))
+    }
+
+    fn at(table: String) -> Self {
+        let insert = format!(
+            "INSERT INTO {table} (destination, message_id, group_key, content_type, header_names, header_values, payload) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)"
+        );
+        Self { table, insert }
+    }
+
+    /// Appends a message, which counts when the transaction commits; answers its id.
+    ///
+    /// The id is the message's own, or made here, and goes along with every publishing of it.
+    /// Messages of one destination and group are published in the order in which their transactions commit: a transaction
+    /// that appends to a group has the group until its end, and others that want to append to it wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the message is too large, or cannot be stored as it is: nothing was asked of the server.
+    /// Otherwise what the server says; then the transaction has to be rolled back.
+    ///
+    /// # Cancellation
+    /// Dropped, the transaction must be rolled back.
+    pub async fn append(
+        &self,
+        transaction: &Transaction<'_>,
+        destination: &str,
+        message: &Message,
+    ) -> Result<String> {
+        check(destination, message)?;
+        let id = message.id.clone().unwrap_or_else(random_id);
+        let (names, values): (Vec<_>, Vec<_>) = message
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), &value[..]))
+            .unzip();
+        let payload = &message.payload[..];
+        let parameters: [(&(dyn ToSql + Sync), Type); 7] = [
+            (&destination, Type::TEXT),
+            (&id, Type::TEXT),
+            (&message.group, Type::TEXT),
+            (&message.content_type, Type::TEXT),
+            (&names, Type::TEXT_ARRAY),
+            (&values, Type::BYTEA_ARRAY),
+            (&payload, Type::BYTEA),
+        ];
+        let appended = transaction.execute_typed(&self.insert, &parameters).await;
+        appended.map_err(|error| self.failed(error))?;
+        Ok(id)
+    }
+
+    fn failed(&self, error: tokio_postgres::Error) -> Error {
+        use tokio_postgres::error::SqlState;
+        if error.code() == Some(&SqlState::UNDEFINED_TABLE) {
+            let message = format!("there is no table {} here; {CREATE}", self.table);
+            return Error::new(ErrorKind::Invalid, message);
+        }
+        Trouble::from(error).into_error()
+    }
+}
+
+const CREATE: &str = "`refrain migrate --outbox --print` shows how to create it";
+
+/// The statements that make the outbox, for a DBA to run, or for migrations of one's own. Connects to nothing.
+///
+/// With `?schema=NAME` in the address they say so; else the table is made where the search path leads first.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] when the address cannot be read.
+pub fn script(address: Option<&str>) -> Result<String> {
+    let prefix = match address {
+        Some(address) => prefix(&Address::parse(address)?),
+        None => String::new(),
+    };
+    Ok(SCRIPT.replace("__schema__", &prefix))
+}
+
+/// Makes the outbox in the database at this address, where there is none.
+///
+/// # Errors
+/// When the server cannot be reached or refuses.
+///
+/// # Cancellation
+/// May be dropped; the table is then there or not.
+pub async fn migrate(address: &str) -> Result<()> {
+    let dial = Dial::new(address)?;
+    let (wire, _) = dial.reach(|_| ()).await?;
+    // As one statement: all of it, or nothing.
+    let limits = "SET lock_timeout = '60s'; SET statement_timeout = '120s'";
+    let script = format!("{limits};\n{}", script(Some(address))?);
+    let made = wire.client.batch_execute(&script).await;
+    made.map_err(|error| dial.told(&error))
+}
+
+/// What stands before the table's name.
+fn prefix(address: &Address) -> String {
+    match address.is_schema_named {
+        true => format!("{}.", address.quoted_schema()),
+        false => String::new(),
+    }
+}
+
+/// Before anything is asked of the server: an error there would cost the caller its transaction.
+fn check(destination: &str, message: &Message) -> Result<()> {
+    let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+    let named = |text: &Option<String>| text.clone().unwrap_or_default();
+    let names = [
+        ("destination", destination.to_owned()),
+        ("id", named(&message.id)),
+        ("group", named(&message.group)),
+        ("content type", named(&message.content_type)),
+    ];
+    let headers = message
+        .headers
+        .iter()
+        .map(|(name, _)| ("header", name.clone()));
+    for (what, name) in names.into_iter().chain(headers) {
+        if name.len() > NAME_BYTES_MAX || name.contains('\0') {
+            return bad(format!(
+                "the {what} of a message for the outbox has {} bytes, or a NUL; write {NAME_BYTES_MAX} at most, without",
+                name.len()
+            ));
+        }
+    }
+    if destination.is_empty() || message.id.as_deref() == Some("") {
+        return bad("a message for the outbox has an empty destination or id; name the queue, and leave the id out".into());
+    }
+    let sizes = message
+        .headers
+        .iter()
+        .map(|(name, value)| name.len() + value.len());
+    let header_bytes: usize = sizes.sum();
+    if message.payload.len() > PAYLOAD_BYTES_MAX || header_bytes > HEADER_BYTES_MAX {
+        return bad(format!(
+            "a message for the outbox has {} bytes and {header_bytes} of headers; {PAYLOAD_BYTES_MAX} and {HEADER_BYTES_MAX} are taken: \
+             keep the rest elsewhere, and send where it is",
+            message.payload.len()
+        ));
+    }
+    Ok(())
+}
+
+/// A random UUID.
+fn random_id() -> String {
+    let bits: u128 = rand::random();
+    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// What went wrong while the outbox was opened.
+fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
+    use tokio_postgres::error::SqlState;
+    let (kind, what) = match error.code() {
+        Some(&SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN) => (
+            ErrorKind::Invalid,
+            format!("there is no table refrain_outbox of this version; {CREATE}"),
+        ),
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => (
+            ErrorKind::Invalid,
+            "GRANT SELECT, UPDATE, DELETE ON refrain_outbox to this role".into(),
+        ),
+        _ => return trouble::at_start(error, address),
+    };
+    Error::new(
+        kind,
+        format!("{address}: {}: {what}", trouble::words(error)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    //! Ids go to brokers that want a UUID, and what cannot be stored must not cost a transaction.
+
+    use super::*;
+
+    #[test]
+    fn ids_are_random_uuids() {
+        let (one, two) = (random_id(), random_id());
+        assert_ne!(one, two);
+        assert_eq!((one.len(), &one[14..15]), (36, "4"), "{one}");
+        assert!("89ab".contains(&one[19..20]), "{one}");
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_refused_before_the_server_is_asked() {
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        let large = Message::new(vec![0; PAYLOAD_BYTES_MAX + 1]);
+        for (destination, message, words) in [
+            ("", Message::new(""), "empty destination"),
+            ("a\0b", Message::new(""), "NUL"),
+            ("a", Message::new("").with_id(""), "empty destination or id"),
+            ("a", Message::new("").with_id(&long), "the id of"),
+            ("a", Message::new("").with_group(&long), "the group of"),
+            (
+                "a",
+                Message::new("").with_header("n\0", "v"),
+                "the header of",
+            ),
+            (
+                "a",
+                Message::new("").with_header("n", vec![0; HEADER_BYTES_MAX]),
+                "of headers",
+            ),
+            ("a", large, "send where it is"),
+        ] {
+            let error = check(destination, &message).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
+        assert!(check("a", &Message::new("").with_group("g").with_id("1")).is_ok());
+    }
+
+    #[test]
+    fn the_script_names_the_schema_where_the_address_does() {
+        let plain = script(Some("postgres://app@db/app")).unwrap();
+        assert!(plain.contains("EXISTS refrain_outbox (") && !plain.contains("__"));
+        let named = script(Some("postgres://app@db/app?schema=shop")).unwrap();
+        assert!(named.contains("EXISTS \"shop\".refrain_outbox ("));
+    }
+}

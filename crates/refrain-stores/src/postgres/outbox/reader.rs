@@ -1,0 +1,261 @@
+//! A relay's side of the outbox: one connection, made anew when it breaks, that hears when something was appended.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex as Latch, PoisonError},
+    time::Duration,
+};
+
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{Answer, Backlog, Refused, Return, Taken},
+};
+use tokio::{
+    sync::{Mutex, Notify},
+    time::timeout,
+};
+use tokio_postgres::types::ToSql;
+
+use super::{
+    Address, Place, Trouble, at_start, prefix,
+    rows::{Columns, refused, seconds, taken},
+    statements::Statements,
+};
+use crate::postgres::{connect::ANSWER_TIMEOUT, dial::Wire};
+
+/// A large batch may take a while to be sent.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The outbox in one database, for a [`Relay`](refrain::consume::Relay).
+pub struct PostgresOutbox {
+    place: Place,
+    table: String,
+    /// Which relay this is.
+    number: i64,
+    /// Held while connecting, so that there is one connection.
+    session: Mutex<Option<Arc<Session>>>,
+    /// Told when something was appended.
+    appended: Arc<Notify>,
+    /// The group where the last take left off: those behind it have their turn first.
+    passed: Latch<(String, String)>,
+}
+
+/// A connection with its statements.
+#[derive(Debug)]
+struct Session {
+    wire: Wire,
+    statements: Statements,
+}
+
+impl fmt::Debug for PostgresOutbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgresOutbox({}, {})", self.place.address, self.table)
+    }
+}
+
+impl PostgresOutbox {
+    /// Connects to the outbox in the database at an address as the store's, and checks that it is there.
+    ///
+    /// With `?schema=NAME` the table is looked for there, else where the search path leads.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes, [`ErrorKind::Invalid`] when
+    /// address, password, rights or table are not in order; the message says which, and what to do.
+    ///
+    /// # Cancellation
+    /// May be dropped; the connection is then closed again.
+    pub async fn open(address: &str) -> Result<Self> {
+        let address = Address::parse(address)?;
+        let table = format!("{}refrain_outbox", prefix(&address));
+        let outbox = Self {
+            place: Place::new(address)?,
+            table,
+            number: rand::random(),
+            session: Mutex::default(),
+            appended: Arc::default(),
+            passed: Latch::default(),
+        };
+        outbox.session().await?;
+        Ok(outbox)
+    }
+
+    async fn session(&self) -> Result<Arc<Session>> {
+        let mut session = self.session.lock().await;
+        if let Some(session) = session.as_ref().filter(|it| !it.wire.client.is_closed()) {
+            return Ok(session.clone());
+        }
+        *session = None;
+        let appended = self.appended.clone();
+        let (wire, _) = self.place.connect(move |_| appended.notify_one()).await?;
+        let prepared = timeout(ANSWER_TIMEOUT, self.prepare(&wire)).await;
+        let statements = prepared.map_err(|_| silent())??;
+        let made = Arc::new(Session { wire, statements });
+        // What was appended while there was no connection, nobody has told.
+        self.appended.notify_one();
+        Ok(session.insert(made).clone())
+    }
+
+    async fn prepare(&self, wire: &Wire) -> Result<Statements> {
+        let failed = |error| at_start(&error, &self.place.address);
+        // The store wants none; here it leads to the table.
+        let set_up = "RESET search_path; LISTEN refrain_outbox";
+        wire.client.batch_execute(set_up).await.map_err(failed)?;
+        let statements = Statements::prepare(&wire.client, &self.table).await;
+        let statements = statements.map_err(failed)?;
+        // Whether it may be read shows only when it is.
+        let read = wire.client.query(&statements.backlog, &[]).await;
+        read.map_err(failed)?;
+        Ok(statements)
+    }
+
+    /// Asks, within a limit of time. A connection that is of no use any more is not asked again.
+    async fn ask<T>(
+        &self,
+        limit: Duration,
+        ask: impl AsyncFnOnce(&Session) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T> {
+        let session = self.session().await?;
+        let trouble = match timeout(limit, ask(&session)).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => Trouble::from(error),
+            Err(_) => Trouble::Lost(silent()),
+        };
+        if matches!(trouble, Trouble::Lost(_)) {
+            let mut held = self.session.lock().await;
+            if held.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
+                *held = None;
+            }
+        }
+        let error = trouble.into_error();
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("the outbox at {}: {error}", self.place.address),
+        ))
+    }
+
+    async fn take_now(&self, at_most: usize, lease: Duration) -> Result<Taken> {
+        let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+        let passed = self.passed().clone();
+        let taken = self.take_behind(&passed, at_most, lease).await?;
+        if !taken.entries.is_empty() || taken.is_more || passed == Default::default() {
+            return Ok(taken);
+        }
+        // Nothing behind it: from the start again.
+        self.take_behind(&Default::default(), at_most, lease).await
+    }
+
+    async fn take_behind(
+        &self,
+        (destination, group): &(String, String),
+        at_most: i64,
+        lease: Duration,
+    ) -> Result<Taken> {
+        let lease = lease.as_secs_f64();
+        let parameters: [&(dyn ToSql + Sync); 5] =
+            [destination, group, &at_most, &self.number, &lease];
+        let (picked, passed, entries) = self
+            .ask(TAKE_TIMEOUT, async |session| {
+                let statement = &session.statements.take;
+                taken(session.wire.client.query(statement, &parameters).await?)
+            })
+            .await?;
+        let is_more = passed.is_some() || picked > 0;
+        *self.passed() = passed.unwrap_or_default();
+        Ok(Taken { entries, is_more })
+    }
+
+    fn passed(&self) -> std::sync::MutexGuard<'_, (String, String)> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn give_back_now(&self, returns: &[Return]) -> Result<()> {
+        let columns = Columns::new(returns);
+        let parameters = columns.parameters(&self.number);
+        self.ask(ANSWER_TIMEOUT, async |session| {
+            let statement = &session.statements.give_back;
+            session.wire.client.execute(statement, &parameters).await
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn backlog_now(&self) -> Result<Backlog> {
+        self.ask(TAKE_TIMEOUT, async |session| {
+            let statement = &session.statements.backlog;
+            let row = session.wire.client.query_one(statement, &[]).await?;
+            let count = |place| row.try_get::<_, i64>(place);
+            let oldest: Option<f64> = row.try_get(2)?;
+            Ok(Backlog {
+                waiting: count(0)?.unsigned_abs(),
+                refused: count(1)?.unsigned_abs(),
+                oldest: oldest.map(seconds),
+            })
+        })
+        .await
+    }
+
+    async fn refused_now(&self, at_most: usize) -> Result<Vec<Refused>> {
+        let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+        self.ask(ANSWER_TIMEOUT, async |session| {
+            let statement = &session.statements.refused;
+            let rows = session.wire.client.query(statement, &[&at_most]).await?;
+            rows.iter().map(refused).collect()
+        })
+        .await
+    }
+}
+
+impl refrain::consume::Outbox for PostgresOutbox {
+    fn take(&self, at_most: usize, lease: Duration) -> Answer<'_, Taken> {
+        Box::pin(self.take_now(at_most, lease))
+    }
+
+    fn renew<'a>(&'a self, ids: &'a [i64], lease: Duration) -> Answer<'a, Vec<i64>> {
+        Box::pin(self.ask(ANSWER_TIMEOUT, async move |session: &Session| {
+            let lease = lease.as_secs_f64();
+            let statement = &session.statements.renew;
+            let parameters: [&(dyn ToSql + Sync); 3] = [&ids, &lease, &self.number];
+            let rows = session.wire.client.query(statement, &parameters).await?;
+            rows.iter().map(|row| row.try_get(0)).collect()
+        }))
+    }
+
+    fn mark<'a>(&'a self, ids: &'a [i64]) -> Answer<'a, ()> {
+        Box::pin(self.ask(ANSWER_TIMEOUT, async move |session: &Session| {
+            let statement = &session.statements.mark;
+            session.wire.client.execute(statement, &[&ids]).await?;
+            Ok(())
+        }))
+    }
+
+    fn give_back<'a>(&'a self, returns: &'a [Return]) -> Answer<'a, ()> {
+        Box::pin(self.give_back_now(returns))
+    }
+
+    fn wait(&self, at_most: Duration) -> Answer<'_, ()> {
+        Box::pin(async move {
+            // Late is as good as told: whoever waited looks.
+            let _ = timeout(at_most, self.appended.notified()).await;
+            Ok(())
+        })
+    }
+
+    fn backlog(&self) -> Answer<'_, Backlog> {
+        Box::pin(self.backlog_now())
+    }
+
+    fn refused(&self, at_most: usize) -> Answer<'_, Vec<Refused>> {
+        Box::pin(self.refused_now(at_most))
+    }
+
+    fn redrive(&self) -> Answer<'_, u64> {
+        Box::pin(self.ask(TAKE_TIMEOUT, async |session| {
+            let statement = &session.statements.redrive;
+            session.wire.client.execute(statement, &[]).await
+        }))
+    }
+}
+
+fn silent() -> Error {
+    Error::new(ErrorKind::Unavailable, "PostgreSQL gave no answer in time")
+}

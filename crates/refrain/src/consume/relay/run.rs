@@ -1,0 +1,304 @@
+//! One run of a relay: takes, renews, marks and gives back while lanes publish.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    OnRefusal, Relay,
+    lane::{End, Lanes},
+    pause::{self, Pause},
+};
+use crate::{
+    Error, Result,
+    consume::{Entry, Fate, Return},
+};
+
+/// How often a message is taken at once again while the broker cannot be reached; from then on it rests.
+const FREE_ATTEMPTS: u32 = 3;
+
+/// One run of a relay.
+pub(super) struct Run<'a> {
+    relay: &'a Relay,
+    /// Whether to end when nothing is left to take.
+    is_once: bool,
+    lanes: Lanes,
+    /// Confirmed by the broker, and not marked yet.
+    unmarked: Vec<i64>,
+    /// No marks before: the outbox could not be reached.
+    mark_at: Instant,
+    /// When leases are renewed next.
+    renew_at: Instant,
+    /// No takes before: broker or outbox could not be reached.
+    take_at: Instant,
+    /// Whether there may be something to take.
+    is_hungry: bool,
+    broker: Pause,
+    store: Pause,
+    /// Why a run that ends by itself has to end early.
+    trouble: Option<Error>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(relay: &'a Relay, is_once: bool) -> Self {
+        let now = Instant::now();
+        Self {
+            relay,
+            is_once,
+            lanes: Lanes::new(relay.publisher.clone(), relay.options.timeout),
+            unmarked: Vec::new(),
+            mark_at: now,
+            renew_at: now,
+            take_at: now,
+            is_hungry: true,
+            broker: Pause::default(),
+            store: Pause::default(),
+            trouble: None,
+        }
+    }
+
+    pub(super) async fn go(mut self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+        tokio::pin!(shutdown);
+        while !self.is_over() {
+            if self.do_what_is_due().await {
+                continue;
+            }
+            let wakes_at = self.wakes_at();
+            let may_wait = self.has_room() && !self.is_hungry && !self.is_once;
+            let outbox = self.relay.outbox.clone();
+            // Only here: what was begun with the outbox is brought to its end.
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                end = self.lanes.next() => self.settle(end).await,
+                _ = outbox.wait(self.relay.options.poll), if may_wait => self.is_hungry = true,
+                () = sleep_until(wakes_at) => {}
+            }
+        }
+        self.wind_up().await;
+        self.trouble.map_or(Ok(()), Err)
+    }
+
+    fn is_over(&self) -> bool {
+        let is_idle = !self.is_hungry && self.lanes.is_empty() && self.unmarked.is_empty();
+        self.trouble.is_some() || (self.is_once && is_idle)
+    }
+
+    /// Whether there was something.
+    async fn do_what_is_due(&mut self) -> bool {
+        let now = Instant::now();
+        if !self.unmarked.is_empty() && now >= self.mark_at {
+            self.mark().await;
+        } else if self.lanes.held() > 0 && now >= self.renew_at {
+            self.renew().await;
+        } else if self.has_room() && self.is_hungry && now >= self.take_at {
+            self.take().await;
+            // Taken or not, whoever wants the relay to end gets a hearing.
+            return false;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn has_room(&self) -> bool {
+        self.lanes.held() + self.unmarked.len() <= self.relay.options.in_flight_max / 2
+    }
+
+    /// When there is something to do though nothing happens.
+    fn wakes_at(&self) -> Instant {
+        let mut at = Instant::now() + self.relay.options.poll;
+        if self.lanes.held() > 0 {
+            at = at.min(self.renew_at);
+        }
+        if self.has_room() && self.is_hungry {
+            at = at.min(self.take_at);
+        }
+        if !self.unmarked.is_empty() {
+            at = at.min(self.mark_at);
+        }
+        at
+    }
+
+    async fn take(&mut self) {
+        let options = self.relay.options;
+        let room = options.in_flight_max - self.lanes.held() - self.unmarked.len();
+        // Counted from before it was asked for: here a lease lapses no later than there.
+        let lapses = Instant::now() + options.lease;
+        match self.relay.outbox.take(room.max(1), options.lease).await {
+            Ok(taken) => {
+                self.store.end();
+                self.is_hungry = taken.is_more;
+                if taken.is_more && taken.entries.is_empty() {
+                    // Somebody else is faster.
+                    self.take_at = Instant::now() + pause::A_MOMENT;
+                }
+                if self.lanes.held() == 0 {
+                    self.renew_at = Instant::now() + options.lease / 3;
+                }
+                self.lanes.begin(taken.entries, lapses);
+            }
+            Err(error) => self.take_at = self.unreachable(error),
+        }
+    }
+
+    async fn mark(&mut self) {
+        let ids = std::mem::take(&mut self.unmarked);
+        let marked = self.relay.outbox.mark(&ids).await;
+        if let Err(error) = marked {
+            // Kept: it is true until it is heard.
+            self.unmarked.extend(ids);
+            self.mark_at = self.unreachable(error);
+        }
+    }
+
+    async fn renew(&mut self) {
+        let lease = self.relay.options.lease;
+        let (ids, lapses) = (self.lanes.ids(), Instant::now() + lease);
+        match self.relay.outbox.renew(&ids, lease).await {
+            Ok(kept) => {
+                self.lanes.renewed(&kept, lapses);
+                self.renew_at = Instant::now() + lease / 3;
+            }
+            Err(error) => self.renew_at = self.unreachable(error),
+        }
+    }
+
+    /// The outbox cannot be reached; answers when to try again.
+    fn unreachable(&mut self, error: Error) -> Instant {
+        tracing::warn!(%error, "the outbox cannot be reached; the relay tries again");
+        if self.is_once {
+            self.trouble.get_or_insert(error);
+        }
+        self.store.next()
+    }
+
+    /// A lane tells: a message is confirmed, or the lane is at its end.
+    async fn settle(&mut self, end: End) {
+        match end {
+            End::Confirmed(id) => self.confirmed(id),
+            End::Done => {}
+            End::Stopped(ids) => self.give_back(ids.into_iter().map(free).collect()).await,
+            End::Failed {
+                entry,
+                error,
+                behind,
+                since,
+            } => {
+                let fate = match error.is_retryable() {
+                    true => self.failed(&entry, &error, since),
+                    false => self.refused(&entry, &error),
+                };
+                let id = entry.id;
+                let returns = std::iter::once(Return { id, fate });
+                let behind = behind.into_iter().map(free);
+                self.give_back(returns.chain(behind).collect()).await;
+                if self.is_once && error.is_retryable() {
+                    self.trouble.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    fn confirmed(&mut self, id: i64) {
+        self.relay.counters.0.published.fetch_add(1, Relaxed);
+        self.broker.end();
+        self.unmarked.push(id);
+        // What else was confirmed meanwhile goes along.
+        while let Some(id) = self.lanes.confirmed() {
+            self.relay.counters.0.published.fetch_add(1, Relaxed);
+            self.unmarked.push(id);
+        }
+    }
+
+    /// Nobody knows whether the broker has it. Where nothing gets through, the relay rests, and not the message.
+    fn failed(&mut self, entry: &Entry, error: &Error, since: Instant) -> Fate {
+        self.relay.counters.0.failed.fetch_add(1, Relaxed);
+        let destination = &entry.destination;
+        tracing::warn!(%error, destination, id = entry.id, "a message could not be published; it is tried again");
+        if !self.broker.has_ended_since(since) {
+            self.take_at = self.broker.next();
+            // Those that come first are not tried for ever before the others: it may be them, and not the broker.
+            if entry.attempt < FREE_ATTEMPTS {
+                return Fate::Free;
+            }
+        }
+        let delay = pause::after(entry.attempt);
+        let error = error.to_string();
+        Fate::Rests { delay, error }
+    }
+
+    fn refused(&mut self, entry: &Entry, error: &Error) -> Fate {
+        let counts = &self.relay.counters.0;
+        counts.refused.fetch_add(1, Relaxed);
+        // It answers.
+        self.broker.end();
+        let (destination, id, error) = (&entry.destination, entry.id, error.to_string());
+        let refusals = entry.refusals + 1;
+        if refusals < self.relay.options.attempts {
+            tracing::warn!(
+                error,
+                destination,
+                id,
+                refusals,
+                "the broker refused a message; it is tried again"
+            );
+            let delay = pause::after(refusals);
+            return Fate::Refused { delay, error };
+        }
+        counts.given_up.fetch_add(1, Relaxed);
+        tracing::error!(
+            error,
+            destination,
+            id,
+            refusals,
+            "the broker refuses a message, which waits for a person; see `refrain relay --refused`"
+        );
+        match (self.relay.options.on_refusal, &entry.message.group) {
+            (OnRefusal::Hold, Some(_)) => Fate::Held { error },
+            _ => Fate::Parked { error },
+        }
+    }
+
+    async fn give_back(&mut self, returns: Vec<Return>) {
+        if returns.is_empty() {
+            return;
+        }
+        self.is_hungry = true;
+        if let Err(error) = self.relay.outbox.give_back(&returns).await {
+            tracing::warn!(%error, "messages could not be given back; they are free when their lease has lapsed");
+        }
+    }
+
+    /// Lets what is under way come to its end, and tells the outbox of it as far as it can be told in time.
+    async fn wind_up(&mut self) {
+        self.lanes.stop();
+        let ends = Instant::now() + self.relay.options.drain;
+        let winding = async {
+            while !self.lanes.is_empty() {
+                let end = self.lanes.next().await;
+                self.settle(end).await;
+                if Instant::now() >= self.renew_at {
+                    self.renew().await;
+                }
+            }
+            while let Some(id) = self.lanes.confirmed() {
+                self.confirmed(id);
+            }
+            while !self.unmarked.is_empty() {
+                sleep_until(self.mark_at).await;
+                self.mark().await;
+            }
+        };
+        if timeout(ends - Instant::now(), winding).await.is_err() {
+            tracing::warn!(
+                "the relay ended before everything was told; some messages will be published again"
+            );
+        }
+    }
+}
+
+fn free(id: i64) -> Return {
+    let fate = Fate::Free;
+    Return { id, fate }
+}

@@ -1,0 +1,167 @@
+//! Resolves `[[relay]]`: an outbox, and the broker that its messages are published to.
+
+use std::{ops::Range, time::Duration};
+
+use serde::{Serialize, Serializer};
+
+use super::{
+    draft::Apply,
+    problem::Report,
+    proxy::{count, time},
+    table::Part,
+    typed,
+    worker::check_broker,
+};
+use crate::{
+    consume::{OnRefusal, RelayOptions},
+    policy::{Address, units::Span},
+};
+
+/// The most relays in one file.
+pub(super) const RELAYS_MAX: usize = 256;
+
+/// An outbox, and the broker that its messages are published to; from `[[relay]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RelaySettings {
+    /// What reports call it.
+    pub name: String,
+    /// The database with the table `refrain_outbox`.
+    pub outbox: Address,
+    /// The broker.
+    pub to: Address,
+    /// How many messages are held at once, at most.
+    pub in_flight_max: usize,
+    /// How long what a dead relay held is left to it.
+    #[serde(serialize_with = "as_span")]
+    pub lease: Duration,
+    /// How often the outbox is looked into while nothing wakes the relay.
+    #[serde(serialize_with = "as_span")]
+    pub poll: Duration,
+    /// How long the broker may take to confirm one message.
+    #[serde(serialize_with = "as_span")]
+    pub timeout: Duration,
+    /// After how many refusals a message is not tried any more.
+    pub attempts: u32,
+    /// What happens to its group then.
+    pub on_refusal: OnRefusal,
+    /// How long the relay takes at the longest to end once it is told to.
+    #[serde(serialize_with = "as_span")]
+    pub drain: Duration,
+}
+
+impl RelaySettings {
+    /// What the relay itself needs to know.
+    #[must_use]
+    pub fn options(&self) -> RelayOptions {
+        RelayOptions {
+            in_flight_max: self.in_flight_max,
+            lease: self.lease,
+            poll: self.poll,
+            timeout: self.timeout,
+            attempts: self.attempts,
+            on_refusal: self.on_refusal,
+            drain: self.drain,
+        }
+    }
+}
+
+pub(super) fn resolve(
+    part: &Part<typed::Relay>,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> Option<RelaySettings> {
+    let values = &part.values;
+    let place = |name: &str| part.places.get(name).cloned().unwrap_or(at.clone());
+    let mut needed = |name: &str, text: &Option<String>, example: &str| {
+        let text = text.clone().filter(|text| !text.trim().is_empty());
+        if text.is_none() && !report.has(&place(name)) {
+            let message = format!("this relay has no `{name}`");
+            report.push(place(name), message, format!("add {name} = \"{example}\""));
+        }
+        text
+    };
+    let outbox = needed("outbox", &values.outbox, "postgres://app@127.0.0.1/app");
+    let to = needed("to", &values.to, "nats://127.0.0.1:4222");
+    let (outbox, to) = (outbox?, to?);
+    check_outbox(&outbox, place("outbox"), report);
+    check_broker("to", &to, place("to"), report);
+    let name = values.name.clone().unwrap_or_else(|| "relay".into());
+    if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
+        let help = "write 1 to 64 characters";
+        report.push(place("name"), "that is no name of a relay", help);
+    }
+    let RelayOptions {
+        in_flight_max,
+        lease,
+        poll,
+        timeout,
+        attempts,
+        on_refusal,
+        drain,
+    } = RelayOptions::default();
+    let mut it = RelaySettings {
+        name,
+        outbox: Address::new(outbox),
+        to: Address::new(to),
+        in_flight_max,
+        lease,
+        poll,
+        timeout,
+        attempts,
+        on_refusal,
+        drain,
+    };
+    apply(&mut it, part, report);
+    if it.lease < Duration::from_secs(1) {
+        let message = "a relay that is slow for a moment would lose what it holds";
+        report.push(place("lease"), message, "write at least 1s");
+    }
+    Some(it)
+}
+
+fn apply(it: &mut RelaySettings, part: &Part<typed::Relay>, report: &mut Report<'_>) {
+    let values = &part.values;
+    let mut apply = Apply {
+        places: &part.places,
+        report,
+    };
+    let times = [
+        ("lease", &values.lease, &mut it.lease),
+        ("poll", &values.poll, &mut it.poll),
+        ("timeout", &values.timeout, &mut it.timeout),
+        ("drain", &values.drain, &mut it.drain),
+    ];
+    for (name, text, field) in times {
+        apply.scalar(name, text, time, field);
+    }
+    let mut attempts = it.attempts as usize;
+    let counts = [
+        (
+            "in_flight_max",
+            &values.in_flight_max,
+            10_000,
+            &mut it.in_flight_max,
+        ),
+        ("attempts", &values.attempts, 1_000, &mut attempts),
+    ];
+    for (name, text, last, field) in counts {
+        apply.scalar(name, text, |text| count(text, 1, last), field);
+    }
+    // The range above fits.
+    it.attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+    apply.choice("on_refusal", &values.on_refusal, &mut it.on_refusal);
+}
+
+/// The rest of the address may hold a password: it is not repeated.
+fn check_outbox(url: &str, at: Range<usize>, report: &mut Report<'_>) {
+    let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+    if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {
+        let message = "`outbox` is no address of a database that has an outbox";
+        report.push(at, message, "write postgres://USER@HOST/DATABASE");
+    }
+}
+
+fn as_span<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&Span(*time))
+}

@@ -1,0 +1,118 @@
+//! The consumer is killed with -9 again and again, before, while and after it pays; producers send twice.
+//! The ledger has every order once.
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use refrain::consume::{Message, Publisher as _};
+use refrain_brokers::postgres::PostgresPublisher;
+use tokio_postgres::{Client, NoTls};
+
+const ORDERS: usize = 400;
+const KILLS: usize = 12;
+
+/// A schema of the test's own on the shared server, and a consumer that works in it.
+struct Stage {
+    schema: String,
+    url: String,
+    client: Client,
+}
+
+impl Stage {
+    async fn open() -> Self {
+        let server = refrain_testkit::servers::postgres_url();
+        let schema = format!("refrain_inbox_{:016x}", rand::random::<u64>());
+        let mark = if server.contains('?') { '&' } else { '?' };
+        let url = format!("{server}{mark}schema={schema}&options=-csearch_path%3D{schema}");
+        let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let make = format!(
+            "CREATE SCHEMA {schema}; SET search_path = {schema};
+             CREATE TABLE payments (order_id text, amount bigint)"
+        );
+        client.batch_execute(&make).await.unwrap();
+        Self {
+            schema,
+            url,
+            client,
+        }
+    }
+
+    fn consumer(&self) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_inbox-postgres"))
+            .env("DATABASE_URL", &self.url)
+            .env_remove("BROKER_URL")
+            .env("ACK_WAIT_MILLIS", "600")
+            .env("HANDLING_MILLIS", "40")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    async fn publish(&self, publisher: &PostgresPublisher) {
+        for number in 0..ORDERS {
+            let body = format!(r#"{{"id":"order-{number}","amount":{number}}}"#);
+            let message = Message::new(body).with_id(format!("order-{number}"));
+            publisher.publish("orders", &message).await.unwrap();
+        }
+    }
+
+    async fn count(&self, sql: &str) -> i64 {
+        self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    async fn paid(&self) -> i64 {
+        self.count("SELECT count(DISTINCT order_id) FROM payments")
+            .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_order_is_paid_once_whoever_is_killed() {
+    let stage = Stage::open().await;
+    let publisher = PostgresPublisher::connect(&stage.url).await.unwrap();
+    stage.publish(&publisher).await;
+    let mut kills = 0;
+    let mut consumer = stage.consumer();
+    let (mut paid, mut in_the_middle) = (0, 0);
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_millis(rand::random_range(150..500))).await;
+        if kills == KILLS {
+            paid = stage.paid().await;
+            if paid == ORDERS as i64 && stage.count("SELECT count(*) FROM refrain_queue").await == 0
+            {
+                break;
+            }
+            continue;
+        }
+        consumer.kill().unwrap();
+        consumer.wait().unwrap();
+        kills += 1;
+        in_the_middle += u32::from((1..ORDERS as i64).contains(&stage.paid().await));
+        // The producer does not know what it has sent, either.
+        if kills % 4 == 0 {
+            stage.publish(&publisher).await;
+        }
+        consumer = stage.consumer();
+    }
+    consumer.kill().unwrap();
+    consumer.wait().unwrap();
+    assert_eq!(
+        paid, ORDERS as i64,
+        "every order is paid, after {kills} kills"
+    );
+    assert_eq!(
+        stage.count("SELECT count(*) FROM payments").await,
+        ORDERS as i64,
+        "each once"
+    );
+    assert!(
+        in_the_middle >= 3,
+        "{in_the_middle} kills hit it at work: too few to tell"
+    );
+    let drop_schema = format!("DROP SCHEMA {} CASCADE", stage.schema);
+    stage.client.batch_execute(&drop_schema).await.unwrap();
+}
