@@ -2,12 +2,17 @@
 //!
 //! The records' time is over before the first round; they go in the rounds that sweep, as fast as the store sweeps.
 //! A quiet round stands before each of those, on the same server.
+//!
+//! They are completed records of the store's own schema with outcomes of as many bytes as the load's, in the order in which
+//! they ended, written by a few statements: how they came there is not what is measured. What PostgreSQL would do about new
+//! rows by and by (vacuum, statistics, a checkpoint) is done before the first round, so that no quiet round is slower for it.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use refrain::{Store, store::AnyStore};
 use refrain_testkit::servers::PrivatePostgres;
+use tokio_postgres::NoTls;
 
 use crate::{
     Setup, folder,
@@ -20,10 +25,11 @@ use crate::{
 };
 
 const TASKS: usize = 64;
-const LOADING_TASKS: u64 = 256;
 const SLOWER_MAX: f64 = 2.0;
-/// Over as soon as the last record is loaded.
-const RETENTION_SHORT: Duration = Duration::from_millis(100);
+/// How many records one statement loads.
+const LOADED_AT_ONCE: u64 = 50_000;
+/// An outcome of [`work::BODY_LEN`] with what is stored around it.
+const OUTCOME_LEN: usize = work::BODY_LEN + 40;
 /// As many as the engine has swept at once.
 const SWEEP_AT_MOST: u32 = 100_000;
 /// The sweep begins when the round counts.
@@ -47,17 +53,35 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 }
 
 async fn load(setup: &Setup, report: &mut Report, server: &PrivatePostgres) -> Result<()> {
-    let subject = Subject {
-        retention: |_| RETENTION_SHORT,
-        remember: Duration::ZERO,
-        ..servers::open(&server.url()).await?
-    };
+    // Makes the schema.
+    drop(servers::open(&server.url()).await?);
+    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await?;
+    let connection = tokio::spawn(connection);
     let start = crate::clock::now();
-    work::load(Arc::new(subject), LOADING_TASKS, setup.options.records).await?;
-    let rate = setup.options.records as f64 / start.elapsed().as_secs_f64();
+    let records = setup.options.records;
+    for first in (1..=records).step_by(LOADED_AT_ONCE as usize) {
+        let last = records.min(first + LOADED_AT_ONCE - 1);
+        client.batch_execute(&completed(first, last)).await?;
+    }
+    let rate = records as f64 / start.elapsed().as_secs_f64();
     report.figure("loading", "records/s", &[rate]);
-    tokio::time::sleep(2 * RETENTION_SHORT).await;
+    for care in ["VACUUM (ANALYZE) refrain.records", "CHECKPOINT"] {
+        client.batch_execute(care).await?;
+    }
+    drop(client);
+    connection.await??;
     Ok(())
+}
+
+/// Writes these records, which ended one after the other, an hour ago and more.
+fn completed(first: u64, last: u64) -> String {
+    format!(
+        "INSERT INTO refrain.records (id, fingerprint, state, fence_epoch, fence_counter, fence_nonce, \
+             retention_ends, remember_ends, outcome) \
+         SELECT gen_random_uuid(), gen_random_uuid(), 2, 1, n, 1, m, m, decode(repeat('ab', {OUTCOME_LEN}), 'hex') \
+         FROM (SELECT n, floor(extract(epoch FROM now()) * 1000)::int8 - 3600000 - (10000000 - n) AS m \
+             FROM generate_series({first}, {last}) n) past"
+    )
 }
 
 #[derive(Default)]

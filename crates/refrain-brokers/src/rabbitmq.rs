@@ -43,7 +43,6 @@ pub struct Rabbit {
     queue: String,
     /// For the tag that operators see in the list of consumers.
     consumer: String,
-    is_quorum: bool,
     /// A connection apart from the publisher's: a server that is short of room stops reading from those who publish.
     desk: Desk,
     /// What comes in; `None` while there is no connection.
@@ -71,12 +70,11 @@ impl Rabbit {
         delay::fits(&source.queue)?;
         let desk = Desk::new(address.clone());
         let connection = desk.connection().await?;
-        let is_quorum = queues::find_or_make(&connection, desk.server(), &source.queue).await?;
+        queues::ensure(&connection, desk.server(), &source.queue).await?;
         Ok(Self {
             publisher: RabbitPublisher::new(address),
             queue: source.queue.clone(),
             consumer: source.consumer.clone(),
-            is_quorum,
             desk,
             feed: Mutex::new(None),
         })
@@ -129,7 +127,8 @@ impl Broker for Rabbit {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             is_ordered: false,
-            counts_attempts: self.is_quorum,
+            // A quorum queue counts also what it sent ahead and nobody looked at.
+            counts_attempts: false,
             ack_wait: None,
             age_max: None,
         }

@@ -55,7 +55,7 @@ impl Stage {
     /// A refrain.toml with this broker.
     fn write(&self, to: &str) {
         let text = format!(
-            "[[relay]]\nname = \"shop\"\noutbox = \"{}\"\nto = \"{to}\"\nlease = \"1s\"\npoll = \"100ms\"\nin_flight_max = 16\n",
+            "[[relay]]\nname = \"shop\"\noutbox = \"{}\"\nto = \"{to}\"\nlease = \"1s\"\npoll = \"100ms\"\nin_flight_max = 4\n",
             self.url
         );
         fs::write(self.config(), text).unwrap();
@@ -72,12 +72,15 @@ impl Stage {
         command.spawn().unwrap()
     }
 
-    async fn append(&mut self, group: &str, number: usize) {
+    /// In one transaction.
+    async fn append(&mut self, messages: &[(String, usize)]) {
         let transaction = self.client.transaction().await.unwrap();
-        let message = Message::new(format!("{group}-{number}")).with_group(group);
         let outbox = Outbox::in_schema(&self.schema);
-        let appended = outbox.append(&transaction, "orders", &message).await;
-        appended.unwrap();
+        for (group, number) in messages {
+            let message = Message::new(format!("{group}-{number}")).with_group(group);
+            let appended = outbox.append(&transaction, "orders", &message).await;
+            appended.unwrap();
+        }
         transaction.commit().await.unwrap();
     }
 
@@ -136,9 +139,8 @@ fn tell(child: &Child, signal: Signal) {
 #[tokio::test]
 async fn what_is_there_is_published_once_and_reported() {
     let mut stage = Stage::open().await;
-    for number in 0..20 {
-        stage.append("g", number).await;
-    }
+    let messages: Vec<_> = (0..20).map(|number| ("g".into(), number)).collect();
+    stage.append(&messages).await;
     let (code, told, said) = ended(stage.relay(&["--once", "--json"]));
     assert_eq!((code, said.as_str()), (0, ""), "{told}");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
@@ -163,8 +165,7 @@ async fn what_is_there_is_published_once_and_reported() {
 #[tokio::test]
 async fn what_was_refused_is_shown_and_lets_the_command_fail() {
     let mut stage = Stage::open().await;
-    stage.append("g", 0).await;
-    stage.append("h", 0).await;
+    stage.append(&[("g".into(), 0), ("h".into(), 0)]).await;
     let refuse = format!(
         "UPDATE {}.refrain_outbox SET state = 1, error = 'too large' WHERE group_key = 'g'",
         stage.schema
@@ -272,7 +273,7 @@ type Ledger = Arc<Mutex<Vec<String>>>;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
     const GROUPS: usize = 8;
-    const EACH: usize = 40;
+    const EACH: usize = 60;
     const KILLS: usize = 12;
     let mut stage = Stage::open().await;
     let ledger = Ledger::default();
@@ -292,20 +293,20 @@ async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
     ));
     let mut relays = vec![stage.relay(&[]), stage.relay(&[])];
     let mut in_the_middle = 0;
-    for kill in 0..KILLS {
-        for number in 0..EACH * GROUPS / KILLS + 1 {
-            let place = kill * (EACH * GROUPS / KILLS + 1) + number;
-            if place < EACH * GROUPS {
-                stage
-                    .append(&format!("g{}", place % GROUPS), place / GROUPS)
-                    .await;
-            }
-        }
-        in_the_middle += u64::from(stage.backlog().await.waiting > 0);
+    let all: Vec<_> = (0..GROUPS * EACH)
+        .map(|place| (format!("g{}", place % GROUPS), place / GROUPS))
+        .collect();
+    for some in all.chunks(GROUPS * EACH / KILLS) {
+        stage.append(some).await;
+        let pause = u64::from(rand::random::<u8>() % 16);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
         let mut dead = relays.remove(0);
         dead.kill().unwrap();
         dead.wait().unwrap();
+        in_the_middle += u64::from(stage.backlog().await.waiting > 0);
         relays.push(stage.relay(&[]));
+        // Until the new one is at work.
+        tokio::time::sleep(Duration::from_millis(300)).await;
     }
     for _ in 0..400 {
         if ledger.lock().unwrap().len() >= GROUPS * EACH && stage.backlog().await.waiting == 0 {

@@ -1,8 +1,6 @@
--- What every script begins with: its record, and the moment.
+-- What every script begins with: the moment, and names for the record at hand.
 --
--- KEYS: 1 the record, 2 its outcome, in the same slot.
--- ARGV: 1 the moment in milliseconds where a test says it, else empty: then the server's own clock counts;
--- 2 the record's identity, and in a claim what else it is about.
+-- ARGV: 1 the moment in milliseconds where a test says it, else empty: then the server's own clock counts.
 --
 -- A record is 112 bytes, numbers big-endian, moments and spans in milliseconds:
 --     1  version
@@ -15,14 +13,13 @@
 --   105  the sum of these two and of the state
 -- A completed record past its retention is a tombstone, and nothing has to be written for that:
 -- its outcome, which has a key of its own, is forgotten by the server.
---
--- What happens to nearly every record, a first claim and its completion, is decided before anything else is even defined:
--- a script is run from its first line each time, and to define functions costs more than to call them.
 
-local sub, key = string.sub, KEYS[1]
-local raw = redis.call('GET', key)
+local sub, pack, unpacked, sha1hex = string.sub, struct.pack, struct.unpack, redis.sha1hex
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
-local now = ARGV[1] == '' and math.floor(micros / 1000) or tonumber(ARGV[1])
+local is_tested = ARGV[1] ~= ''
+local now = is_tested and tonumber(ARGV[1]) or math.floor(micros / 1000)
 -- An outcome outlives its retention by this, so that it is there for as long as the record says so.
 local GRACE = 60000
+-- The record at hand: its key, that of its outcome in the same slot, its identity, and its bytes or nothing.
+local key, outcome_key, id, raw

@@ -1,7 +1,8 @@
--- Asks for the right to run; what is left when the key is not new.
+-- Asks for the right to run; for whatever is not the first claim of a new key.
 
-local about, claimant = ARGV[2], sub(ARGV[3], 1, 8)
-local guarantee, lease = string.byte(ARGV[3], 9), tonumber(ARGV[5])
+local is_told = ARGV[2] == '1'
+-- The claim at hand.
+local about, claimant, guarantee, attempts_max, settle_after, nonce, lease, overtakes
 
 local function has_credential(subject)
   return string.byte(subject, 33) == 1
@@ -9,8 +10,7 @@ end
 
 local function grant(subject, attempt, last)
   local counter = math.max(micros, last + 1)
-  local attempts_max, settle_after = struct.unpack('>I2I8', ARGV[3], 12)
-  local fence = struct.pack('>I4I8c4', 1, counter, ARGV[4])
+  local fence = pack('>I4I8c4', 1, counter, nonce)
   save({
     state = 'I', about = subject, fence = fence, claimant = claimant, guarantee = guarantee,
     attempts = attempt, attempts_max = attempts_max, settle_after = settle_after,
@@ -36,7 +36,7 @@ local function next_grant(r)
   if not has_credential(subject) then
     subject = sub(subject, 1, 32) .. sub(about, 33)
   end
-  local last = struct.unpack('>I8', r.fence, 5)
+  local last = unpacked('>I8', r.fence, 5)
   return grant(subject, r.attempts + 1, last)
 end
 
@@ -52,49 +52,58 @@ end
 -- Under exactly-once an attempt in doubt may be stood in for once its receipt is known not to be there;
 -- who writes no receipt waits until it can no longer act.
 local function may_be_overtaken(r)
-  return r.guarantee == EXACTLY_ONCE and ARGV[7] == r.fence and r.attempts < r.attempts_max
+  return r.guarantee == EXACTLY_ONCE and overtakes == r.fence and r.attempts < r.attempts_max
     and (guarantee == EXACTLY_ONCE or r.settles <= now)
 end
 
-local r, trouble = load()
-if trouble then
-  return trouble
-end
-r = aged(r)
-if not r then
-  return grant(about, 1, 0)
-end
-if has_credential(about) and has_credential(r.about) and sub(about, 34) ~= sub(r.about, 34) then
-  return 'O'
-end
-if sub(about, 17, 32) ~= sub(r.about, 17, 32) then
-  return 'M'
-end
-if r.state == 'I' then
-  if r.claimant == claimant then
-    return regrant(r)
+local function verdict()
+  local r, trouble = load()
+  if trouble then
+    return trouble
   end
-  if r.lease_ends <= now then
-    return takeover(r)
+  r = aged(r)
+  if not r then
+    return grant(about, 1, 0)
   end
-  -- Only where somebody waits is the settlement told to anybody.
-  if ARGV[8] == '1' and not r.is_waited_for then
-    r.is_waited_for = true
-    save(r)
+  if has_credential(about) and has_credential(r.about) and sub(about, 34) ~= sub(r.about, 34) then
+    return 'O'
   end
-  return { 'I', left(r.lease_ends) }
-end
-if r.state == 'D' then
-  if may_be_overtaken(r) then
-    return next_grant(r)
+  if sub(about, 17, 32) ~= sub(r.about, 17, 32) then
+    return 'M'
   end
-  return doubt(r)
+  if r.state == 'I' then
+    if r.claimant == claimant then
+      return regrant(r)
+    end
+    if r.lease_ends <= now then
+      return takeover(r)
+    end
+    -- Only where somebody waits is the settlement told to anybody.
+    if is_told and not r.is_waited_for then
+      r.is_waited_for = true
+      save(r)
+    end
+    return { 'I', left(r.lease_ends) }
+  end
+  if r.state == 'D' then
+    if may_be_overtaken(r) then
+      return next_grant(r)
+    end
+    return doubt(r)
+  end
+  if r.state == 'T' then
+    return 'X'
+  end
+  if carried >= CARRIED_MAX then
+    return '~'
+  end
+  local outcome = call('GET', outcome_key)
+  if not outcome then
+    return '!outcome'
+  end
+  carried = carried + #outcome
+  if sub(outcome, 1, 16) ~= r.fence then
+    return '!foreign'
+  end
+  return 'R' .. outcome
 end
-if r.state == 'T' then
-  return 'X'
-end
-local outcome = redis.call('GET', KEYS[2])
-if not outcome then
-  return '!outcome'
-end
-return { 'R', r.fence, outcome }

@@ -9,7 +9,7 @@ if not r then
   return 'N'
 end
 if r.state == 'C' or r.state == 'T' then
-  redis.call('DEL', key, KEYS[2])
+  redis.call('DEL', key, outcome_key)
   return 'A'
 end
 return r.state

@@ -3,10 +3,18 @@
 
 local AT_LEAST_ONCE, EXACTLY_ONCE = 1, 2
 local LAPSED, FAILED = 1, 7
-local id = sub(ARGV[2], 1, 16)
 
 local function digest(body)
-  return sub(redis.sha1hex(body), 1, 8)
+  return sub(sha1hex(body), 1, 8)
+end
+
+-- What the server refuses is the trouble of this record alone, and of none that travels with it.
+local function call(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then
+    error(answer)
+  end
+  return answer
 end
 
 -- What is wrong with the bytes of the record, if anything is.
@@ -20,7 +28,7 @@ local function trouble_of()
   if string.byte(raw, 1) > 1 then
     return 'version'
   end
-  local one, two, sum = struct.unpack('>I8I8I8', raw, 89)
+  local one, two, sum = unpacked('>I8I8I8', raw, 89)
   local state = string.byte(raw, 2)
   if string.byte(raw, 1) ~= 1 or one + two + state ~= sum or not string.find('IiDC', string.char(state), 1, true) then
     return 'damaged'
@@ -38,8 +46,8 @@ local function load()
   end
   local r = { state = sub(raw, 2, 2), about = sub(raw, 3, 43) }
   r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.fence =
-    struct.unpack('>c8BI2I2I8c16', raw, 44)
-  local one, two = struct.unpack('>I8I8', raw, 89)
+    unpacked('>c8BI2I2I8c16', raw, 44)
+  local one, two = unpacked('>I8I8', raw, 89)
   if r.state == 'C' then
     r.retention_ends, r.remember_ends = one, two
   elseif r.state == 'D' then
@@ -54,10 +62,10 @@ end
 
 -- Only what has ended may be forgotten by the server itself, and only when the record says so.
 local function put(name, value, ends)
-  if ends and ARGV[1] == '' then
-    redis.call('SET', name, value, 'PXAT', ends)
+  if ends and not is_tested then
+    call('SET', name, value, 'PXAT', ends)
   else
-    redis.call('SET', name, value)
+    call('SET', name, value)
   end
 end
 
@@ -70,9 +78,9 @@ local function save(r)
   elseif r.is_waited_for then
     state = 'i'
   end
-  local body = r.about .. struct.pack('>c8BI2I2I8c16', r.claimant, r.guarantee, r.attempts, r.attempts_max,
+  local body = r.about .. pack('>c8BI2I2I8c16', r.claimant, r.guarantee, r.attempts, r.attempts_max,
     r.settle_after, r.fence)
-  local moments = struct.pack('>I8I8I8', one, two, one + two + string.byte(state))
+  local moments = pack('>I8I8I8', one, two, one + two + string.byte(state))
   put(key, '\1' .. state .. body .. digest(body) .. moments, r.remember_ends)
 end
 
@@ -108,4 +116,16 @@ end
 
 local function left(moment)
   return math.max(moment - now, 0)
+end
+
+-- Decides about the record at hand: its bytes as they were found, or as they are now. An error is the answer, too.
+local function answer_of(decide, found)
+  local is_done, answer = pcall(function()
+    raw = found or call('GET', key)
+    return decide()
+  end)
+  if is_done or type(answer) == 'table' then
+    return answer
+  end
+  return { err = answer }
 end

@@ -1,9 +1,7 @@
--- Ends a claim; what is left when it is no completion of one in flight for which nobody waits.
+-- Ends a claim; for whatever is not the completion of one in flight for which nobody waits.
 
-local r, trouble = load()
-if trouble then
-  return trouble
-end
+-- The settlement at hand: the record, the fence, how, and the fence with the outcome.
+local r, fence, how, kept
 
 -- A user without rights to the channel settles all the same: who waits looks again now and then.
 local function applied()
@@ -16,16 +14,18 @@ end
 local function complete()
   -- A completed outcome never changes.
   if r.state ~= 'C' then
-    local retention_ends = now + ARGV[5]
-    r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + ARGV[6]
+    local retention, remember = unpacked('>I8I8', how, 2)
+    local retention_ends = now + retention
+    r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + remember
+    -- The outcome first: a record that is completed has one.
+    put(outcome_key, kept, retention_ends + GRACE)
     save(r)
-    put(KEYS[2], ARGV[7], retention_ends + GRACE)
   end
   return applied()
 end
 
 local function drop()
-  redis.call('DEL', key, KEYS[2])
+  call('DEL', key, outcome_key)
   return applied()
 end
 
@@ -44,7 +44,7 @@ local function doubt()
     return 'F'
   end
   if r.state == 'I' and not may_be_taken_over(r) then
-    r.state, r.reason = 'D', tonumber(ARGV[5])
+    r.state, r.reason = 'D', string.byte(how, 2)
     save(r)
   end
   return applied()
@@ -60,17 +60,25 @@ local function never_happened()
   return drop()
 end
 
-r = aged(r)
-if not r or r.fence ~= fence then
+local function settled()
+  local trouble
+  r, trouble = load()
+  if trouble then
+    return trouble
+  end
+  r = aged(r)
+  if not r or r.fence ~= fence then
+    return 'F'
+  end
+  local letter = sub(how, 1, 1)
+  if letter == 'C' then
+    return complete()
+  elseif letter == 'D' then
+    return doubt()
+  elseif letter == 'N' then
+    return never_happened()
+  elseif stands_under(r, fence) then
+    return release()
+  end
   return 'F'
 end
-if how == 'C' then
-  return complete()
-elseif how == 'D' then
-  return doubt()
-elseif how == 'N' then
-  return never_happened()
-elseif stands_under(r, fence) then
-  return release()
-end
-return 'F'

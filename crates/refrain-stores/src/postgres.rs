@@ -60,6 +60,9 @@ pub use inbox::{Connections, InTransaction, Inbox};
 pub mod outbox;
 pub use outbox::{Outbox, PostgresOutbox};
 
+mod within;
+pub use within::CallersTransaction;
+
 mod natural;
 pub use natural::{Fetched, NaturalKey};
 

@@ -22,6 +22,7 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use ::redis::{Cmd, Value};
+use futures_util::future::join_all;
 use refrain::{
     Claim, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::Timestamp,
@@ -32,9 +33,11 @@ use tokio::runtime::Handle;
 
 mod address;
 mod answers;
+mod calls;
 mod cluster;
 mod codec;
 mod front;
+mod lane;
 mod line;
 mod listen;
 mod mark;
@@ -46,13 +49,15 @@ mod trouble;
 
 use address::Address;
 use answers::{reading, settled, verdict};
+use calls::{Calls, Ending};
 use cluster::Cluster;
 use codec::Answer;
 pub use front::RedisFront;
+use lane::Lane;
 use line::{Line, Patience, Trouble};
 use listen::Ear;
-use opening::{choose_crypto, connect, dial};
-use reception::{Known, Node};
+use opening::{Met, choose_crypto, connect, dial};
+use reception::Node;
 use scripts::Name;
 
 /// How many commands travel in one go.
@@ -120,27 +125,32 @@ impl fmt::Debug for Options {
 
 struct Shared {
     link: Link,
-    known: Arc<Known>,
-    prefix: String,
+    calls: Arc<Calls>,
     /// The address without its password.
     shown: String,
-    clock: Option<TestClock>,
     /// `None` in a cluster, where every node would have to be told of every settlement.
     ear: Option<Ear>,
 }
 
 /// How the server is reached.
 enum Link {
-    Line(Line),
+    Line(Lanes),
     Cluster(Cluster),
+}
+
+/// One connection: for what is asked alone, and for what travels together.
+struct Lanes {
+    line: Line,
+    claims: Lane<Claim>,
+    settlements: Lane<Ending>,
 }
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { shown, prefix, .. } = &*self.shared;
+        let Shared { shown, calls, .. } = &*self.shared;
         f.debug_struct("Redis")
             .field("address", shown)
-            .field("prefix", prefix)
+            .field("prefix", &calls.prefix)
             .finish_non_exhaustive()
     }
 }
@@ -178,18 +188,25 @@ impl Redis {
         // Without its type, which is nested too deeply for the compiler of whoever calls this.
         let connecting: Pin<Box<dyn Future<Output = _> + Send>> =
             Box::pin(connect(&address, patience, &runtime));
-        let (link, known) = connecting.await?;
-        let ear = match &link {
-            Link::Line(line) => Some(Ear::new(line.clone(), &address.prefix, runtime)),
-            Link::Cluster(_) => None,
+        let (place, known) = connecting.await?;
+        let calls = Arc::new(Calls {
+            prefix: address.prefix,
+            clock: options.clock,
+            known,
+            is_cluster: matches!(place, Met::Cluster(_)),
+        });
+        let (link, ear) = match place {
+            Met::Cluster(cluster) => (Link::Cluster(cluster), None),
+            Met::One(line) => {
+                let ear = Ear::new(line.clone(), &calls.prefix, runtime.clone());
+                (Link::Line(Lanes::new(line, &calls, &runtime)), Some(ear))
+            }
         };
         Ok(Self {
             shared: Arc::new(Shared {
                 link,
-                known,
-                prefix: address.prefix,
+                calls,
                 shown: address.shown,
-                clock: options.clock,
                 ear,
             }),
         })
@@ -198,50 +215,35 @@ impl Redis {
     /// Why acknowledged writes may get lost, as the server was set up when it was met; empty where they may not.
     #[must_use]
     pub fn losses(&self) -> &[String] {
-        &self.shared.known.losses
+        &self.shared.calls.known.losses
+    }
+}
+
+impl Lanes {
+    fn new(line: Line, calls: &Arc<Calls>, runtime: &Handle) -> Self {
+        Self {
+            claims: Lane::new(line.clone(), calls.clone(), runtime),
+            settlements: Lane::new(line.clone(), calls.clone(), runtime),
+            line,
+        }
     }
 }
 
 impl Shared {
-    fn key(&self, id: RecordId) -> String {
-        format!("{}{{{id}}}", self.prefix)
-    }
-
-    /// The beginning of a call of a script; its own arguments follow.
-    fn call(&self, name: Name, id: RecordId) -> Cmd {
-        let key = self.key(id);
-        let outcome = format!("{key}o");
-        let now = self.clock.as_ref().map(|now| now().0.to_string());
-        let now = now.as_deref().unwrap_or_default();
-        let (scripts, mark) = (&self.known.scripts, &self.known.mark.key);
-        match &self.link {
-            // The mark lies in another slot of a cluster, and cannot be asked for.
-            Link::Line(_) if name == Name::Claim => {
-                scripts.call(name, &[&key, &outcome, mark], now)
-            }
-            _ => scripts.call(name, &[&key, &outcome], now),
-        }
-    }
-
-    /// As [`call`](Self::call), with the identity behind it.
-    fn call_of(&self, name: Name, id: RecordId) -> Cmd {
-        let mut call = self.call(name, id);
-        call.arg(&id.0[..]);
-        call
-    }
-
     /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
+    async fn ask_script(&self, call: &Cmd) -> Result<Value, Trouble> {
+        let answer = self.ask(call).await;
+        if !answer.as_ref().is_err_and(Trouble::is_no_script) {
+            return answer;
+        }
+        for script in self.calls.known.scripts.load() {
+            self.ask(&script).await?;
+        }
+        self.ask(call).await
+    }
+
     async fn run(&self, call: &Cmd, id: RecordId) -> Result<Answer> {
-        let mut answer = self.ask(call).await;
-        if answer.as_ref().is_err_and(Trouble::is_no_script) {
-            self.load().await?;
-            answer = self.ask(call).await;
-        }
-        if answer.as_ref().is_ok_and(is_lost) && self.known.is_lossy() {
-            self.mark_again().await?;
-            answer = self.ask(call).await;
-        }
-        self.answer(answer, id)
+        self.answer(self.ask_script(call).await, id)
     }
 
     /// Calls many scripts in one go; the answers come in the same order.
@@ -250,18 +252,13 @@ impl Shared {
         for batch in calls.chunks(BATCH_MAX) {
             let commands: Vec<_> = batch.iter().map(|(_, call)| call.clone()).collect();
             let asked = match &self.link {
-                Link::Line(line) => line.ask_all(&commands).await,
-                Link::Cluster(_) => Ok(futures_util::future::join_all(
-                    commands.iter().map(|call| self.ask(call)),
-                )
-                .await),
+                Link::Line(lanes) => lanes.line.ask_all(&commands).await,
+                Link::Cluster(_) => Ok(join_all(commands.iter().map(|call| self.ask(call))).await),
             };
             let asked = asked.map_err(|trouble| trouble.error(&self.shown))?;
             for ((id, call), answer) in batch.iter().zip(asked) {
                 answers.push(match answer {
-                    // Nothing ran in either case.
                     Err(trouble) if trouble.is_no_script() => self.run(call, *id).await,
-                    Ok(value) if is_lost(&value) => self.run(call, *id).await,
                     answer => self.answer(answer, *id),
                 });
             }
@@ -273,30 +270,22 @@ impl Shared {
         let value = answer.map_err(|trouble| trouble.error(&self.shown))?;
         let answer = Answer::read(value).ok_or_else(|| trouble::unheard_of(id))?;
         match answer.letter {
-            b'!' => Err(trouble::found(&answer.rest, id, &self.shown)),
+            b'!' => Err(trouble::found(answer.rest(), id, &self.shown)),
             _ => Ok(answer),
         }
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Trouble> {
         match &self.link {
-            Link::Line(line) => line.ask(command).await,
+            Link::Line(lanes) => lanes.line.ask(command).await,
             Link::Cluster(cluster) => Ok(cluster.ask(command).await?),
         }
-    }
-
-    async fn load(&self) -> Result<()> {
-        for script in self.known.scripts.load() {
-            let loaded = self.ask(&script).await;
-            loaded.map_err(|trouble| trouble.error(&self.shown))?;
-        }
-        Ok(())
     }
 
     /// The servers that hold records.
     async fn nodes(&self) -> Result<Vec<Node>> {
         match &self.link {
-            Link::Line(line) => Ok(vec![Node::One(line.current().await?)]),
+            Link::Line(lanes) => Ok(vec![Node::One(lanes.line.current().await?)]),
             Link::Cluster(cluster) => {
                 let nodes = cluster.primaries().await;
                 nodes.map_err(|error| trouble::told(error, &self.shown))
@@ -305,56 +294,11 @@ impl Shared {
     }
 
     async fn read_all(&self, ids: &[RecordId]) -> Result<Vec<Result<Option<Reading>>>> {
-        let call = |id: &RecordId| (*id, self.call_of(Name::Read, *id));
+        let call = |id: &RecordId| (*id, self.calls.one(Name::Read, *id));
         let calls: Vec<_> = ids.iter().map(call).collect();
         let answers = self.run_all(&calls).await?;
         let read = |(id, answer): (&RecordId, Result<Answer>)| reading(answer?, *id);
         Ok(ids.iter().zip(answers).map(read).collect())
-    }
-
-    fn claim_call(&self, claim: &Claim) -> Cmd {
-        let mut call = self.call(Name::Claim, claim.id);
-        let settle_after = millis(claim.settle_after);
-        call.arg(&codec::about(claim)[..])
-            .arg(&codec::terms(claim, settle_after)[..])
-            .arg(&rand::random::<u32>().to_be_bytes()[..])
-            .arg(millis(claim.lease))
-            .arg(settle_after);
-        match claim.overtakes {
-            Some(fence) => call.arg(&codec::fence_bytes(fence)[..]),
-            None => call.arg(""),
-        };
-        call.arg(if self.ear.is_some() { "1" } else { "" });
-        call
-    }
-
-    fn settle_call(&self, id: RecordId, fence: Fence, end: Settlement) -> Cmd {
-        let mut call = self.call_of(Name::Settle, id);
-        let bytes = codec::fence_bytes(fence);
-        call.arg(&bytes[..]);
-        match end.sealed(id) {
-            Settlement::Complete {
-                outcome,
-                retention,
-                remember,
-            } => {
-                let kept = [&bytes[..], outcome.encoded()].concat();
-                call.arg("C")
-                    .arg(millis(retention))
-                    .arg(millis(remember))
-                    .arg(kept);
-            }
-            Settlement::Release => {
-                call.arg("R");
-            }
-            Settlement::Doubt { reason } => {
-                call.arg("D").arg(reason as u8);
-            }
-            Settlement::NeverHappened => {
-                call.arg("N");
-            }
-        }
-        call
     }
 
     /// Begins anew on a server that was known to forget, and has.
@@ -363,27 +307,73 @@ impl Shared {
             "the Redis server at {} has lost its records; the store goes on without them",
             self.shown
         );
-        let marked = self.ask(&self.known.mark.left()).await;
+        let marked = self.ask(&self.calls.known.mark.left()).await;
         marked
             .map(drop)
             .map_err(|trouble| trouble.error(&self.shown))
     }
 
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let call = |claim: &Claim| (claim.id, self.claim_call(claim));
-        let calls: Vec<_> = claims.iter().map(call).collect();
-        let answers = match &calls[..] {
-            [(id, call)] => vec![self.run(call, *id).await],
-            _ => self.run_all(&calls).await?,
+    /// As many as there are travel together, in as few calls as that takes.
+    async fn claim(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        match claims {
+            [claim] => vec![self.verdict(claim).await],
+            _ => join_all(claims.iter().map(|claim| self.verdict(claim))).await,
+        }
+    }
+
+    async fn verdict(&self, claim: &Claim) -> Result<Verdict> {
+        let id = claim.id;
+        let mut answer = self.ask_claim(claim).await;
+        if answer.as_ref().is_ok_and(is_lost) && self.calls.known.is_lossy() {
+            self.mark_again().await?;
+            answer = self.ask_claim(claim).await;
+        }
+        // Every call answers somebody, so this comes to an end.
+        while answer.as_ref().is_ok_and(is_later) {
+            answer = self.ask_claim(claim).await;
+        }
+        verdict(self.answer(answer, id)?, id)
+    }
+
+    async fn ask_claim(&self, claim: &Claim) -> Result<Value, Trouble> {
+        match &self.link {
+            Link::Line(lanes) => lanes.claims.ask(claim.clone()).await,
+            Link::Cluster(_) => {
+                self.ask_alone(&self.calls.claims([claim].into_iter()))
+                    .await
+            }
+        }
+    }
+
+    async fn settle(&self, ending: Ending) -> Result<Settled> {
+        let id = ending.id;
+        let answer = match &self.link {
+            Link::Line(lanes) => lanes.settlements.ask(ending).await,
+            Link::Cluster(_) => {
+                let call = self.calls.settlements([&ending].into_iter());
+                self.ask_alone(&call).await
+            }
         };
-        let read = |((id, _), answer): (&(RecordId, Cmd), Result<Answer>)| verdict(answer?, *id);
-        Ok(calls.iter().zip(answers).map(read).collect())
+        settled(self.answer(answer, id)?, id)
+    }
+
+    /// What a script answers that could take many, and takes one.
+    async fn ask_alone(&self, call: &Cmd) -> Result<Value, Trouble> {
+        match self.ask_script(call).await? {
+            Value::Array(mut answers) if answers.len() == 1 => Ok(answers.remove(0)),
+            _ => Err(Trouble::Told(trouble::miscounted())),
+        }
     }
 }
 
 /// Whether a script has found that the server forgot the store.
 fn is_lost(value: &Value) -> bool {
     matches!(value, Value::BulkString(text) if text == b"!lost")
+}
+
+/// Whether so many outcomes were asked for at once that this one is to be asked for again.
+fn is_later(value: &Value) -> bool {
+    matches!(value, Value::BulkString(text) if text == b"~")
 }
 
 /// Rounded up: nothing is ever shorter than was asked for.
@@ -393,22 +383,22 @@ fn millis(span: Duration) -> u64 {
 
 impl Store for Redis {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        self.shared.claim(claims).await
+        Ok(self.shared.claim(claims).await)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        let call = self.shared.settle_call(id, fence, end);
-        settled(self.shared.run(&call, id).await?, id)
+        let end = end.sealed(id);
+        self.shared.settle(Ending { id, fence, end }).await
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        let mut call = self.shared.call_of(Name::Renew, id);
+        let mut call = self.shared.calls.one(Name::Renew, id);
         call.arg(&codec::fence_bytes(fence)[..]).arg(millis(lease));
         settled(self.shared.run(&call, id).await?, id)
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
-        let call = self.shared.call_of(Name::Read, id);
+        let call = self.shared.calls.one(Name::Read, id);
         reading(self.shared.run(&call, id).await?, id)
     }
 
@@ -417,7 +407,7 @@ impl Store for Redis {
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
-        let call = self.shared.call_of(Name::Erase, id);
+        let call = self.shared.calls.one(Name::Erase, id);
         match self.shared.run(&call, id).await?.letter {
             b'A' => Ok(Erased::Gone),
             b'N' => Ok(Erased::Absent),
@@ -437,7 +427,7 @@ impl Store for Redis {
     }
 
     fn guarantees(&self) -> Guarantees {
-        let is_lossy = self.shared.known.is_lossy();
+        let is_lossy = self.shared.calls.known.is_lossy();
         Guarantees {
             survives_process: true,
             survives_power: !is_lossy,
@@ -451,6 +441,6 @@ impl Store for Redis {
     }
 
     fn secret(&self) -> &Secret {
-        self.shared.known.secret()
+        self.shared.calls.known.secret()
     }
 }

@@ -304,3 +304,28 @@ fn a_worker_says_what_its_messages_are_promised() {
         serde_json::json!(["header:x-event", "preset:stripe", "position"])
     );
 }
+
+#[test]
+fn a_relay_says_from_where_to_where_and_what_a_refusal_does() {
+    let text = r#"
+        [[relay]]
+        outbox = "postgres://app:secret@db/app"
+        to = "nats://127.0.0.1:4222"
+        on_refusal = "park"
+        attempts = 3
+        lease = "10s"
+    "#;
+    let settings = File::parse(text, "refrain.toml").unwrap();
+    let [relay] = &settings.relays[..] else {
+        panic!("one relay");
+    };
+    let options = relay.options();
+    assert_eq!(options.on_refusal, refrain::consume::OnRefusal::Park);
+    assert_eq!((options.attempts, options.lease.as_secs()), (3, 10));
+    assert_eq!((&*relay.name, options.in_flight_max), ("relay", 256));
+    let shown = serde_json::to_string(&settings).unwrap();
+    assert!(
+        shown.contains("\"on_refusal\":\"park\"") && !shown.contains("secret"),
+        "{shown}"
+    );
+}

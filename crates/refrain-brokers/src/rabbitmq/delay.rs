@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use lapin::{
     BasicProperties,
-    options::QueueDeclareOptions,
     types::{AMQPValue, FieldTable, ShortString},
 };
 use refrain::{Error, ErrorKind, Result};
@@ -16,7 +15,7 @@ use refrain::{Error, ErrorKind, Result};
 use super::{
     RabbitPublisher,
     publish::{self, Sent},
-    queues, trouble,
+    queues,
 };
 
 const SHORTEST_MS: u64 = 32;
@@ -48,11 +47,13 @@ pub(super) async fn put(
 ) -> Result<()> {
     let milliseconds = rounded(delay);
     let name = queues::name(&format!("refrain.delay.{milliseconds}.{queue}"))?;
-    // Each time: that also tells the server that the queue is in use.
-    let channel = rabbit.desk.channel().await?;
-    let options = QueueDeclareOptions::durable();
-    let declaring = channel.queue_declare(name.clone(), options, arguments(milliseconds, queue));
-    trouble::answered(rabbit.server(), declaring).await?;
+    let connection = rabbit.desk.connection().await?;
+    let (server, arguments) = (rabbit.server(), arguments(milliseconds, queue));
+    match queues::is_there(&connection, server, &name).await? {
+        // Each time: that tells the server that the queue is in use.
+        true => queues::declare(&connection, server, name.clone(), arguments).await?,
+        false => queues::make(&connection, server, name.clone(), arguments).await?,
+    }
     let exchange = ShortString::default();
     match publish::send(rabbit, exchange, name, payload, properties).await? {
         Sent::Held => Ok(()),

@@ -1,74 +1,70 @@
 //! Queues: found, or made.
 
+use std::time::Duration;
+
 use lapin::{
     Connection,
     options::QueueDeclareOptions,
     types::{AMQPValue, FieldTable, ShortString},
 };
 use refrain::{Error, ErrorKind, Result};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{ANSWER, connect, trouble};
 
-/// Finds the queue, or makes it. Whether it is a quorum queue, which counts deliveries, as far as that can be learnt.
-pub(super) async fn find_or_make(
+/// A server that is killed just after it made a quorum queue may have forgotten the queue, with all that is in it:
+/// it notes its queues half a second late. So nothing is put into a new one before that.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// Makes the queue, durable and a quorum queue, unless it is there: then it is used as it is.
+pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -> Result<()> {
+    let name = name(queue)?;
+    if is_there(connection, server, &name).await? {
+        return Ok(());
+    }
+    make(connection, server, name, quorum()).await?;
+    tracing::info!(server, queue, "made a durable quorum queue");
+    Ok(())
+}
+
+/// Makes a queue, and waits until it would outlive the server.
+pub(super) async fn make(
     connection: &Connection,
     server: &str,
-    queue: &str,
-) -> Result<bool> {
-    let name = name(queue)?;
-    let passive = QueueDeclareOptions::durable().passive();
-    let is_there = declare(connection, server, &name, passive).await? != Declared::IsMissing;
-    // Of a queue that is there as we would make it, the same declaration tells the kind, and changes nothing.
-    let made = declare(connection, server, &name, QueueDeclareOptions::durable()).await?;
-    match (is_there, made) {
-        (true, made) => Ok(made == Declared::Is),
-        (false, Declared::Is) => {
-            tracing::info!(server, queue, "made a durable quorum queue");
-            Ok(true)
-        }
-        (false, _) => {
-            let message = format!(
-                "there is no queue {queue:?} at RabbitMQ {server}, and this user may not declare it; \
-                 declare it, or allow that"
-            );
-            Err(Error::new(ErrorKind::Invalid, message))
-        }
-    }
+    queue: ShortString,
+    arguments: FieldTable,
+) -> Result<()> {
+    declare(connection, server, queue, arguments).await?;
+    sleep(SETTLING).await;
+    Ok(())
 }
 
-/// Makes the queue if it is missing.
-pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -> Result<()> {
-    find_or_make(connection, server, queue).await.map(|_| ())
+/// Declares a queue; one that is there with these arguments counts as used.
+pub(super) async fn declare(
+    connection: &Connection,
+    server: &str,
+    queue: ShortString,
+    arguments: FieldTable,
+) -> Result<()> {
+    let channel = connect::channel(connection, server).await?;
+    let declaring = channel.queue_declare(queue, QueueDeclareOptions::durable(), arguments);
+    trouble::answered(server, declaring).await.map(|_| ())
 }
 
-#[derive(PartialEq, Eq)]
-enum Declared {
-    Is,
-    IsOther,
-    IsMissing,
-}
-
-/// On a channel of its own: a refusal closes the channel.
-async fn declare(
+/// On a channel of its own: that there is none closes the channel.
+pub(super) async fn is_there(
     connection: &Connection,
     server: &str,
     queue: &ShortString,
-    options: QueueDeclareOptions,
-) -> Result<Declared> {
+) -> Result<bool> {
     let channel = connect::channel(connection, server).await?;
-    let declaring = channel.queue_declare(queue.clone(), options, quorum());
-    let declared = timeout(ANSWER, declaring).await;
-    let error = match declared.map_err(|_| trouble::silent(server))? {
-        Ok(_) => return Ok(Declared::Is),
-        Err(error) => error,
-    };
-    match trouble::code(&error) {
-        Some(trouble::NOT_FOUND) => Ok(Declared::IsMissing),
-        Some(trouble::PRECONDITION) => Ok(Declared::IsOther),
-        // Whoever may read and write a queue need not be allowed to declare it.
-        Some(trouble::REFUSED) if !options.passive => Ok(Declared::IsOther),
-        _ => Err(trouble::of(server, &error)),
+    let passive = QueueDeclareOptions::durable().passive();
+    let asking = channel.queue_declare(queue.clone(), passive, FieldTable::default());
+    let asked = timeout(ANSWER, asking).await;
+    match asked.map_err(|_| trouble::silent(server))? {
+        Ok(_) => Ok(true),
+        Err(error) if trouble::code(&error) == Some(trouble::NOT_FOUND) => Ok(false),
+        Err(error) => Err(trouble::of(server, &error)),
     }
 }
 

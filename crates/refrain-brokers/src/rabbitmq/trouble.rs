@@ -7,10 +7,10 @@ use tokio::time::timeout;
 use super::ANSWER;
 
 /// AMQP's own numbers.
-pub(super) const REFUSED: u16 = 403;
+const REFUSED: u16 = 403;
 pub(super) const NOT_FOUND: u16 = 404;
 const LOCKED: u16 = 405;
-pub(super) const PRECONDITION: u16 = 406;
+const PRECONDITION: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
 /// The number that the server gave its refusal, if it was one.

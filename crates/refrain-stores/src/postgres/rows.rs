@@ -8,10 +8,9 @@ use refrain::{
     clock::Timestamp,
     record::{Claimant, Hold, Reason, Record, State},
 };
-use tokio_postgres::{
-    Row,
-    types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked},
-};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+
+use super::within::Cells;
 
 pub(super) const IN_FLIGHT: i16 = 1;
 pub(super) const COMPLETED: i16 = 2;
@@ -55,8 +54,8 @@ pub(super) struct Held {
 }
 
 /// The identity of a row; what else it holds is read by [`read`].
-pub(super) fn id(row: &Row) -> Result<RecordId> {
-    let id = row.try_get::<_, Id>(0).map_err(unreadable)?;
+pub(super) fn id(row: &impl Cells) -> Result<RecordId> {
+    let id = row.cell::<Id>(0).map_err(unreadable)?;
     Ok(RecordId(id.0))
 }
 
@@ -64,7 +63,7 @@ pub(super) fn id(row: &Row) -> Result<RecordId> {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] where they do not make a record, or its outcome is damaged or another record's.
-pub(super) fn read(row: &Row) -> Result<Held> {
+pub(super) fn read(row: &impl Cells) -> Result<Held> {
     let id = id(row)?;
     let columns = Columns { row, id };
     let state = match columns.must::<i16>(3)? {
@@ -99,14 +98,14 @@ pub(super) fn read(row: &Row) -> Result<Held> {
     })
 }
 
-struct Columns<'a> {
-    row: &'a Row,
+struct Columns<'a, R> {
+    row: &'a R,
     id: RecordId,
 }
 
-impl<'a> Columns<'a> {
+impl<'a, R: Cells> Columns<'a, R> {
     fn may<T: FromSql<'a>>(&self, place: usize) -> Result<Option<T>> {
-        self.row.try_get(place).map_err(unreadable)
+        self.row.cell(place).map_err(unreadable)
     }
 
     fn must<T: FromSql<'a>>(&self, place: usize) -> Result<T> {
@@ -162,11 +161,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn unreadable(error: tokio_postgres::Error) -> Error {
-    let message = format!(
-        "a row of the records table cannot be read: {}",
-        super::trouble::words(&error)
-    );
+pub(super) fn unreadable(words: String) -> Error {
+    let message = format!("a row of the records table cannot be read: {words}");
     Error::new(ErrorKind::Corrupt, message)
 }
 

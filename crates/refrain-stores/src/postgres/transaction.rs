@@ -7,7 +7,6 @@ use refrain::{
     record::{Change, Claimant, Command, Grant, Reply},
 };
 use tokio_postgres::{
-    Row, Transaction,
     error::SqlState,
     types::{ToSql, Type},
 };
@@ -19,7 +18,8 @@ use super::{
     decide::next_fence,
     pace::Now,
     rows::{self, Held, Id},
-    trouble::{self, Trouble},
+    trouble::Trouble,
+    within::{CallersTransaction, Cells, Said, Within},
 };
 
 /// How often a record is looked for that comes and goes meanwhile.
@@ -64,19 +64,24 @@ impl Postgres {
     /// Dropped, the transaction must be rolled back.
     pub async fn claim_in(
         &self,
-        transaction: &mut Transaction<'_>,
+        mut transaction: impl CallersTransaction,
         intent: &Intent,
     ) -> Result<Verdict<Claimed>> {
         let claim = self.claim_of(intent);
-        let inner = transaction.savepoint("refrain_claim").await;
-        let inner = inner.map_err(|error| self.failed(error))?;
-        match self.claim_within(&inner, &claim, intent.terms.wait).await {
+        let transaction = &mut transaction;
+        self.do_in(transaction, "SAVEPOINT refrain_claim").await?;
+        let verdict = self.claim_within(transaction, &claim, intent.terms.wait);
+        match verdict.await {
             Ok(verdict) => {
-                inner.commit().await.map_err(|error| self.failed(error))?;
+                self.do_in(transaction, "RELEASE SAVEPOINT refrain_claim")
+                    .await?;
                 Ok(verdict.map(|grant| self.claimed(claim.id, grant, intent)))
             }
             Err(error) => {
-                inner.rollback().await.map_err(|error| self.failed(error))?;
+                self.do_in(transaction, "ROLLBACK TO SAVEPOINT refrain_claim")
+                    .await?;
+                self.do_in(transaction, "RELEASE SAVEPOINT refrain_claim")
+                    .await?;
                 match error {
                     // Somebody's transaction has it, and nobody can look into that.
                     Refused::Busy => Ok(Verdict::InFlight {
@@ -86,6 +91,11 @@ impl Postgres {
                 }
             }
         }
+    }
+
+    async fn do_in(&self, transaction: &mut impl Within, what: &str) -> Result<()> {
+        let done = transaction.execute(what, &[]).await;
+        done.map(drop).map_err(|said| self.failed(said))
     }
 
     fn claim_of(&self, intent: &Intent) -> Claim {
@@ -117,16 +127,16 @@ impl Postgres {
 
     async fn claim_within(
         &self,
-        inner: &Transaction<'_>,
+        inner: &mut impl Within,
         claim: &Claim,
         wait: Duration,
     ) -> Result<Verdict, Refused> {
         // Nothing stands for "for ever" here.
         let wait = wait.as_millis().clamp(1, i32::MAX as u128).to_string();
         inner
-            .query_typed(WAIT, &[(&wait, Type::TEXT)])
+            .query(WAIT, &[(&wait, Type::TEXT)])
             .await
-            .map_err(|error| self.refused(error))?;
+            .map_err(|said| self.refused(said))?;
         let mut verdict = None;
         for _ in 0..TRIES_MAX {
             verdict = match self.claim_new(inner, claim).await? {
@@ -138,16 +148,16 @@ impl Postgres {
             }
         }
         inner
-            .query_typed(WAIT_NO_MORE, &[])
+            .query(WAIT_NO_MORE, &[])
             .await
-            .map_err(|error| self.refused(error))?;
+            .map_err(|said| self.refused(said))?;
         verdict.ok_or(Refused::Busy)
     }
 
     /// Waits for whoever is about to make the same record.
     async fn claim_new(
         &self,
-        inner: &Transaction<'_>,
+        inner: &mut impl Within,
         claim: &Claim,
     ) -> Result<Option<Grant>, Refused> {
         let nonce: u32 = rand::random();
@@ -160,12 +170,12 @@ impl Postgres {
         let parameters: Vec<_> = head
             .chain(claims.parameters().into_iter().zip(Claims::TYPES))
             .collect();
-        let rows = inner.query_typed(&self.place.sql.claim, &parameters).await;
-        let rows = rows.map_err(|error| self.refused(error))?;
+        let rows = inner.query(&self.place.sql.claim, &parameters).await;
+        let rows = rows.map_err(|said| self.refused(said))?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let counter: i64 = row.try_get(1).map_err(|error| self.refused(error))?;
+        let counter: i64 = row.cell(1).map_err(rows::unreadable)?;
         let fence = Fence {
             epoch,
             counter: counter.cast_unsigned(),
@@ -177,22 +187,20 @@ impl Postgres {
     /// Waits for whoever works on the record, and decides; `None` where it is gone by then.
     async fn claim_held(
         &self,
-        inner: &Transaction<'_>,
+        inner: &mut impl Within,
         claim: &Claim,
     ) -> Result<Option<Verdict>, Refused> {
         let sql = &self.place.sql;
         let (ids, now, one) = (vec![Id(claim.id.0)], self.time.now(), 1_i32);
-        let held = inner
-            .query_typed(&sql.hold, &[(&ids, Type::UUID_ARRAY)])
-            .await;
-        let held = held.map_err(|error| self.refused(error))?;
+        let held = inner.query(&sql.hold, &[(&ids, Type::UUID_ARRAY)]).await;
+        let held = held.map_err(|said| self.refused(said))?;
         let Some(held) = held.first() else {
             return Ok(None);
         };
         let held = rows::read(held)?;
         let clock = [(&now as _, Type::INT8), (&one as _, Type::INT4)];
-        let clock = inner.query_typed(&sql.clock, &clock).await;
-        let (now, counter) = self.clock(&clock.map_err(|error| self.refused(error))?)?;
+        let clock = inner.query(&sql.clock, &clock).await;
+        let (now, counter) = self.clock(&clock.map_err(|said| self.refused(said))?)?;
         let candidate = Fence {
             epoch: self.place.epoch(),
             counter,
@@ -217,39 +225,37 @@ impl Postgres {
         }
     }
 
-    fn clock(&self, rows: &[Row]) -> Result<(Now, u64), Refused> {
+    fn clock(&self, rows: &[impl Cells]) -> Result<(Now, u64), Refused> {
         let row = rows.first().ok_or_else(super::mixed_up)?;
-        let now: i64 = row.try_get(0).map_err(|error| self.refused(error))?;
-        let counters: Vec<i64> = row.try_get(1).map_err(|error| self.refused(error))?;
+        let now: i64 = row.cell(0).map_err(rows::unreadable)?;
+        let counters: Vec<i64> = row.cell(1).map_err(rows::unreadable)?;
         let counter = counters.first().copied().unwrap_or_default();
         Ok((self.time.believe(now), counter.cast_unsigned()))
     }
 
     async fn write(
         &self,
-        inner: &Transaction<'_>,
+        inner: &mut impl Within,
         id: RecordId,
         held: &Held,
     ) -> Result<(), Refused> {
         let mut rows = Rows::default();
         rows.push(id, held);
         let parameters: Vec<_> = rows.parameters().into_iter().zip(Rows::TYPES).collect();
-        let written = inner
-            .execute_typed(&self.place.sql.update, &parameters)
-            .await;
-        written.map_err(|error| self.refused(error))?;
+        let written = inner.execute(&self.place.sql.update, &parameters).await;
+        written.map_err(|said| self.refused(said))?;
         Ok(())
     }
 
-    fn refused(&self, error: tokio_postgres::Error) -> Refused {
-        match error.code() {
-            Some(&SqlState::LOCK_NOT_AVAILABLE) => Refused::Busy,
-            _ => Refused::Error(self.failed(error)),
+    fn refused(&self, said: Said) -> Refused {
+        match said.code {
+            Some(SqlState::LOCK_NOT_AVAILABLE) => Refused::Busy,
+            _ => Refused::Error(self.failed(said)),
         }
     }
 
-    fn failed(&self, error: tokio_postgres::Error) -> Error {
-        failed(error, &self.place)
+    fn failed(&self, said: Said) -> Error {
+        failed(said, &self.place)
     }
 }
 
@@ -272,17 +278,15 @@ const WAIT: &str = "SELECT set_config('refrain.lock_timeout', current_setting('l
 const WAIT_NO_MORE: &str =
     "SELECT set_config('lock_timeout', current_setting('refrain.lock_timeout'), true)";
 
-fn failed(error: tokio_postgres::Error, place: &Place) -> Error {
-    if error.code() == Some(&SqlState::UNDEFINED_TABLE) {
+fn failed(said: Said, place: &Place) -> Error {
+    if said.code == Some(SqlState::UNDEFINED_TABLE) {
         let message = format!(
             "there is no schema \"{}\" where the transaction is: {}; it has to be on the database of {}",
-            place.address.schema,
-            trouble::words(&error),
-            place.address
+            place.address.schema, said.words, place.address
         );
         return Error::new(refrain::ErrorKind::Invalid, message);
     }
-    Trouble::from(error).into_error()
+    Trouble::from(said).into_error()
 }
 
 /// A claim that stands or falls with the caller's transaction.
@@ -320,7 +324,7 @@ impl Claimed {
     /// Dropped, the transaction must be rolled back.
     pub async fn complete_in(
         self,
-        transaction: &Transaction<'_>,
+        mut transaction: impl CallersTransaction,
         outcome: Outcome,
     ) -> Result<Outcome> {
         let outcome = outcome.sealed(self.id);
@@ -335,9 +339,9 @@ impl Claimed {
         let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![(&self.now, Type::INT8)];
         parameters.extend(completions.parameters().into_iter().zip(Completions::TYPES));
         let done = transaction
-            .query_typed(&self.place.sql.complete, &parameters)
+            .query(&self.place.sql.complete, &parameters)
             .await;
-        let done = done.map_err(|error| failed(error, &self.place))?;
+        let done = done.map_err(|said| failed(said, &self.place))?;
         match done.len() {
             1 => Ok(outcome),
             _ => Err(self.elsewhere()),
@@ -351,7 +355,7 @@ impl Claimed {
     ///
     /// # Cancellation
     /// As [`complete_in`](Self::complete_in).
-    pub async fn release_in(self, transaction: &Transaction<'_>) -> Result<()> {
+    pub async fn release_in(self, mut transaction: impl CallersTransaction) -> Result<()> {
         let (id, fence) = (Id(self.id.0), self.grant.fence);
         let (epoch, counter) = (fence.epoch.cast_signed(), fence.counter.cast_signed());
         let nonce = fence.nonce.cast_signed();
@@ -362,9 +366,9 @@ impl Claimed {
             (&nonce, Type::INT4),
         ];
         let done = transaction
-            .execute_typed(&self.place.sql.release, &parameters)
+            .execute(&self.place.sql.release, &parameters)
             .await;
-        match done.map_err(|error| failed(error, &self.place))? {
+        match done.map_err(|said| failed(said, &self.place))? {
             1 => Ok(()),
             _ => Err(self.elsewhere()),
         }

@@ -17,6 +17,18 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
+    /// `None` for the code where it was not the server that said it.
+    pub(super) fn new(code: Option<&SqlState>, words: &str) -> Self {
+        let message = format!("PostgreSQL: {words}");
+        match code {
+            None => Self::Lost(Error::new(ErrorKind::Unavailable, message)),
+            Some(code) if ends_connection(code) => {
+                Self::Lost(Error::new(ErrorKind::Unavailable, message))
+            }
+            Some(code) => Self::Refused(Error::new(kind(code), message)),
+        }
+    }
+
     pub(super) fn into_error(self) -> Error {
         let (Self::Lost(error) | Self::Refused(error)) = self;
         error
@@ -25,14 +37,7 @@ impl Trouble {
 
 impl From<tokio_postgres::Error> for Trouble {
     fn from(error: tokio_postgres::Error) -> Self {
-        let message = format!("PostgreSQL: {}", words(&error));
-        match error.code() {
-            None => Self::Lost(Error::new(ErrorKind::Unavailable, message)),
-            Some(code) if ends_connection(code) => {
-                Self::Lost(Error::new(ErrorKind::Unavailable, message))
-            }
-            Some(code) => Self::Refused(Error::new(kind(code), message)),
-        }
+        Self::new(error.code(), &words(&error))
     }
 }
 

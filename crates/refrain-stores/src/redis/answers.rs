@@ -1,7 +1,7 @@
 //! What the scripts answer, in the library's words.
 
 use refrain::{
-    RecordId, Result, Settled, Verdict,
+    Outcome, RecordId, Result, Settled, Verdict,
     clock::Timestamp,
     record::{Command, Doubt, Grant, Reason, State, step},
     store::Reading,
@@ -12,13 +12,17 @@ use super::{
     trouble,
 };
 
+/// An outcome stands behind the fence that it was completed under.
+const FENCE_LEN: usize = 16;
+
 pub(super) fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
     let verdict = match answer.letter {
+        // The script has found that both belong together.
         b'R' => {
-            let fence = answer.bytes().and_then(|bytes| codec::fence(&bytes));
-            let kept = fence.zip(answer.bytes());
-            let (fence, outcome) = kept.ok_or_else(|| trouble::unheard_of(id))?;
-            return Ok(Verdict::Replay(codec::outcome(outcome, fence, id)?));
+            let kept = answer.into_rest();
+            let outcome = kept.get(FENCE_LEN..).map(|_| kept.slice(FENCE_LEN..));
+            let outcome = outcome.ok_or_else(|| trouble::unheard_of(id))?;
+            return Ok(Verdict::Replay(Outcome::decode(outcome, id)?));
         }
         b'G' => granted(&mut answer).map(Verdict::Granted),
         b'I' => answer
@@ -35,7 +39,7 @@ pub(super) fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
 
 fn granted(answer: &mut Answer) -> Option<Grant> {
     // The short answer to a first claim.
-    if let Some(fence) = codec::fence(&answer.rest) {
+    if let Some(fence) = codec::fence(answer.rest()) {
         return Some(Grant { fence, attempt: 1 });
     }
     Some(Grant {
@@ -80,13 +84,13 @@ pub(super) fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading
         return Ok(None);
     };
     let outcome = match (&record.state, record.fence()) {
-        (State::Completed { .. }, Some(fence)) => Some(codec::outcome(kept, fence, id)?),
+        (State::Completed { .. }, Some(fence)) => Some(codec::outcome(kept.into(), fence, id)?),
         _ => None,
     };
     // Only a completed record asks for its outcome.
     let record = match outcome {
         Some(outcome) => record.map(|()| outcome),
-        None => record.map(|()| refrain::Outcome::new(0, [])),
+        None => record.map(|()| Outcome::new(0, [])),
     };
     Ok(Some(Reading { id, record, now }))
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ::redis::Value;
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use refrain::{
-    Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
+    Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
     clock::Timestamp,
     record::{Claimant, Hold, Reason, Record, State},
 };
@@ -14,19 +14,13 @@ use super::trouble;
 
 const VERSION: u8 = 1;
 
-/// Claimant and terms of a first attempt, as a record has them.
-pub(super) fn terms(claim: &Claim, settle_after: u64) -> [u8; 21] {
-    let mut bytes = [0; 21];
-    bytes[..8].copy_from_slice(&claim.claimant.0.to_be_bytes());
-    bytes[8] = match claim.guarantee {
+/// The guarantee as a record has it.
+pub(super) fn guarantee_byte(guarantee: Guarantee) -> u8 {
+    match guarantee {
         Guarantee::AtMostOnce => 0,
         Guarantee::AtLeastOnce => 1,
         Guarantee::ExactlyOnce => 2,
-    };
-    bytes[9..11].copy_from_slice(&1_u16.to_be_bytes());
-    bytes[11..13].copy_from_slice(&claim.attempts_max.to_be_bytes());
-    bytes[13..].copy_from_slice(&settle_after.to_be_bytes());
-    bytes
+    }
 }
 
 /// The fence as the scripts compare it.
@@ -42,18 +36,6 @@ pub(super) fn fence(bytes: &[u8]) -> Option<Fence> {
     let mut reader = Reader(bytes);
     let fence = reader.fence()?;
     reader.0.is_empty().then_some(fence)
-}
-
-/// What a claim is about, as a record has it.
-pub(super) fn about(claim: &Claim) -> [u8; 41] {
-    let mut bytes = [0; 41];
-    bytes[..16].copy_from_slice(&claim.id.0);
-    bytes[16..32].copy_from_slice(&claim.fingerprint.0);
-    if let Some(credential) = claim.credential {
-        bytes[32] = 1;
-        bytes[33..].copy_from_slice(&credential.0);
-    }
-    bytes
 }
 
 /// A record without its outcome. `None` where the bytes are none; their digest is the scripts' business.
@@ -99,19 +81,18 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
 }
 
 /// An outcome behind the fence that it was completed under.
-pub(super) fn outcome(bytes: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {
-    let bytes = Bytes::from(bytes);
-    if bytes.get(..16) != Some(&fence_bytes(fence)[..]) {
+pub(super) fn outcome(kept: Bytes, fence: Fence, id: RecordId) -> Result<Outcome> {
+    if kept.get(..16) != Some(&fence_bytes(fence)[..]) {
         return Err(trouble::found(b"foreign", id, ""));
     }
-    Outcome::decode(bytes.slice(16..), id)
+    Outcome::decode(kept.slice(16..), id)
 }
 
 /// What a script answers: a letter, and what belongs to it.
 pub(super) struct Answer {
     pub(super) letter: u8,
-    /// What stands behind the letter, where that is all there is.
-    pub(super) rest: Vec<u8>,
+    /// The letter, and what stands behind it where that is all there is.
+    text: Vec<u8>,
     parts: std::vec::IntoIter<Value>,
 }
 
@@ -128,12 +109,23 @@ impl Answer {
             }
             _ => return None,
         };
-        let (letter, rest) = first.split_first()?;
         Some(Self {
-            letter: *letter,
-            rest: rest.to_vec(),
+            letter: *first.first()?,
+            text: first,
             parts,
         })
+    }
+
+    /// What stands behind the letter, where that is all there is.
+    pub(super) fn rest(&self) -> &[u8] {
+        self.text.get(1..).unwrap_or_default()
+    }
+
+    /// The same without copying it.
+    pub(super) fn into_rest(self) -> Bytes {
+        let mut text = Bytes::from(self.text);
+        text.advance(1.min(text.len()));
+        text
     }
 
     pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {

@@ -107,6 +107,19 @@ impl Trouble {
         }
     }
 
+    /// The same for somebody else.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Redis(error) => Self::Redis(error.clone()),
+            Self::Told(error) => Self::Told(Error::new(error.kind(), error.to_string())),
+        }
+    }
+
+    /// Whether the server said nothing for too long.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.is_timeout())
+    }
+
     /// Whether the server did not know the script, and so ran nothing.
     pub(super) fn is_no_script(&self) -> bool {
         matches!(self, Self::Redis(error) if error.kind() == Kind::Server(ServerErrorKind::NoScript))
@@ -125,6 +138,11 @@ impl Line {
                 known: OnceLock::new(),
             }),
         }
+    }
+
+    /// The address without its password.
+    pub(super) fn shown(&self) -> &str {
+        &self.shared.shown
     }
 
     /// A connection of its own, for whoever needs one; nothing of the server has been looked at.
@@ -151,6 +169,23 @@ impl Line {
         let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
         let answer = connection.send_packed_command(command).await;
         self.checked(generation, answer.and_then(Value::extract_error))
+    }
+
+    /// Asks something that is answered with a list. The inner results are what stands in it.
+    pub(super) async fn ask_each(
+        &self,
+        command: &Cmd,
+    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+        let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
+        let answer = connection.send_packed_command(command).await;
+        let answers = match self.checked(generation, answer)? {
+            Value::Array(answers) => answers,
+            other => vec![self.checked(generation, other.extract_error())?],
+        };
+        Ok(answers
+            .into_iter()
+            .map(|answer| self.checked(generation, answer.extract_error()))
+            .collect())
     }
 
     /// Asks for all in one go. The inner results are the server's answers to each.
@@ -193,11 +228,7 @@ impl Line {
                 return dialed.clone().map_err(|refusal| refusal.error());
             }
             if dialed.changed().await.is_err() {
-                let message = format!(
-                    "the runtime that talks to the Redis server at {} has ended",
-                    self.shared.shown
-                );
-                return Err(Error::new(ErrorKind::Unavailable, message));
+                return Err(trouble::ended(&self.shared.shown));
             }
         }
     }

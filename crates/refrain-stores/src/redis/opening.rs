@@ -10,7 +10,6 @@ use refrain::Result;
 use tokio::runtime::Handle;
 
 use super::{
-    Link,
     address::{Address, Place, Sentinels},
     cluster::Cluster,
     line::{Dial, Line, Patience},
@@ -26,11 +25,17 @@ pub(super) fn choose_crypto() {
     }
 }
 
+/// Whom a store is opened on.
+pub(super) enum Met {
+    One(Line),
+    Cluster(Cluster),
+}
+
 pub(super) async fn connect(
     address: &Address,
     patience: Patience,
     runtime: &Handle,
-) -> Result<(Link, Arc<Known>)> {
+) -> Result<(Met, Arc<Known>)> {
     let Address {
         shown,
         prefix,
@@ -42,7 +47,7 @@ pub(super) async fn connect(
         let cluster = cluster.map_err(told)?;
         let nodes = cluster.primaries().await.map_err(told)?;
         let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
-        return Ok((Link::Cluster(cluster), Arc::new(known)));
+        return Ok((Met::Cluster(cluster), Arc::new(known)));
     }
     let always = match place {
         Place::Sentinel(_) => Some("a Sentinel may fail over to a replica, which is behind"),
@@ -54,7 +59,7 @@ pub(super) async fn connect(
     let nodes = std::slice::from_ref(&node);
     let known = Arc::new(reception::meet(nodes, &node, prefix, shown, always).await?);
     line.hold_to(known.clone());
-    Ok((Link::Line(line), known))
+    Ok((Met::One(line), known))
 }
 
 /// Where the one connection to a primary comes from.

@@ -129,8 +129,9 @@ async fn load(node: &Node, scripts: &Scripts) {
 
 /// Does once what every transition does, under a name that no record has.
 async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
-    let script = "redis.call('SET', KEYS[1], 'refrain', 'PX', 1000)
-        redis.call('GET', KEYS[1]) redis.call('EXISTS', KEYS[1]) redis.call('TIME')
+    let script =
+        "redis.call('MSETNX', KEYS[1], 'refrain') redis.call('SET', KEYS[1], 'refrain', 'PX', 1000)
+        redis.call('GET', KEYS[1]) redis.call('MGET', KEYS[1]) redis.call('TIME')
         return redis.call('DEL', KEYS[1])";
     let mut probe = cmd("EVAL");
     probe

@@ -107,7 +107,7 @@ impl Shared {
         for node in self.nodes().await? {
             let mut cursor = "0".to_owned();
             loop {
-                let scan = scan(&cursor, &self.prefix);
+                let scan = scan(&cursor, &self.calls.prefix);
                 let (next, keys): (String, Vec<Vec<u8>>) = node.ask(scan).await.map_err(told)?;
                 let ids: Vec<_> = keys.iter().filter_map(|key| self.id_of(key)).collect();
                 let now = self.now_of(&node).await?;
@@ -155,14 +155,14 @@ impl Shared {
         if let Node::One(_) = node {
             let mut get = cmd("MGET");
             for id in ids {
-                get.arg(self.key(*id));
+                self.calls.key(&mut get, *id, b"");
             }
             return node.ask(get).await.map_err(told);
         }
         // Different slots cannot be asked for together.
         let asks = ids.iter().map(|id| async {
             let mut get = cmd("GET");
-            get.arg(self.key(*id));
+            self.calls.key(&mut get, *id, b"");
             node.ask::<Value>(get).await
         });
         let values = futures_util::future::join_all(asks).await;
@@ -172,12 +172,14 @@ impl Shared {
 
     /// The identity in a record's key.
     fn id_of(&self, key: &[u8]) -> Option<RecordId> {
-        let key = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
+        let key = std::str::from_utf8(key)
+            .ok()?
+            .strip_prefix(&*self.calls.prefix)?;
         key.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
     }
 
     async fn now_of(&self, node: &Node) -> Result<Timestamp> {
-        if let Some(now) = &self.clock {
+        if let Some(now) = &self.calls.clock {
             return Ok(now());
         }
         let time = node.ask::<Value>(cmd("TIME")).await;

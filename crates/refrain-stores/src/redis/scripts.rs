@@ -1,4 +1,4 @@
-//! The scripts, one for each transition, and how they are called.
+//! The scripts: one for claims, one for settlements, one for each of the rest.
 
 use ::redis::{Cmd, Script, cmd};
 
@@ -11,8 +11,8 @@ macro_rules! source {
 /// Which transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
-    Claim,
-    Settle,
+    Claims,
+    Settlements,
     Renew,
     Erase,
     Read,
@@ -20,26 +20,34 @@ pub(super) enum Name {
 
 impl Name {
     pub(super) const ALL: [Self; 5] = [
-        Self::Claim,
-        Self::Settle,
+        Self::Claims,
+        Self::Settlements,
         Self::Renew,
         Self::Erase,
         Self::Read,
     ];
 
+    /// What is common comes before what is defined for the rest: a script is run from its first line each time,
+    /// and to define functions costs more than to call them.
     fn source(self) -> &'static str {
         match self {
-            Self::Claim => source!("begin", "claim_new", "record", "claim"),
-            Self::Settle => source!("begin", "settle_held", "record", "settle"),
-            Self::Renew => source!("begin", "record", "renew"),
-            Self::Erase => source!("begin", "record", "erase"),
-            Self::Read => source!("begin", "record", "read"),
+            Self::Claims => source!("begin", "claims", "record", "claim", "claims_rest"),
+            Self::Settlements => source!(
+                "begin",
+                "settlements",
+                "record",
+                "settle",
+                "settlements_rest"
+            ),
+            Self::Renew => source!("begin", "one", "record", "renew"),
+            Self::Erase => source!("begin", "one", "record", "erase"),
+            Self::Read => source!("begin", "one", "record", "read"),
         }
     }
 
     /// What ends or prolongs a claim is stored also where there is no room for new ones.
     fn is_let_through_when_full(self) -> bool {
-        matches!(self, Self::Settle | Self::Renew)
+        matches!(self, Self::Settlements | Self::Renew)
     }
 }
 
@@ -71,15 +79,8 @@ impl Scripts {
         })
     }
 
-    /// The beginning of a call; arguments follow.
-    pub(super) fn call(&self, name: Name, keys: &[&str], now: &str) -> Cmd {
-        let mut call = cmd("EVALSHA");
-        call.arg(self.scripts[name as usize].get_hash())
-            .arg(keys.len());
-        for key in keys {
-            call.arg(*key);
-        }
-        call.arg(now);
-        call
+    /// The name that a script is called by.
+    pub(super) fn digest(&self, name: Name) -> &str {
+        self.scripts[name as usize].get_hash()
     }
 }

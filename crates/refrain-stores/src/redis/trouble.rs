@@ -51,6 +51,12 @@ pub(super) fn unheard_of(id: RecordId) -> Error {
     Error::new(ErrorKind::Corrupt, message)
 }
 
+/// More or fewer answers than were asked for.
+pub(super) fn miscounted() -> Error {
+    let message = "a script of the store gave another number of answers than it was asked for";
+    Error::new(ErrorKind::Corrupt, message)
+}
+
 /// What a script found wrong with a record.
 pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
     let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, format!("record {id} {what}"));
@@ -66,6 +72,12 @@ pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
         b"lost" => lost(shown),
         _ => corrupt("is damaged: it does not fit its digest"),
     }
+}
+
+/// Nobody talks to the server any more.
+pub(super) fn ended(shown: &str) -> Error {
+    let message = format!("the runtime that talks to the Redis server at {shown} has ended");
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 /// A server that has lost what it had acknowledged.

@@ -15,4 +15,6 @@ mod suite;
 mod support;
 mod sweep;
 mod transactional;
+#[cfg(feature = "sqlx")]
+mod transactional_sqlx;
 mod waiting;

@@ -100,10 +100,7 @@ impl Office {
         let mut transaction = client.transaction().await.unwrap();
         let mut message = Message::new(payload.to_owned());
         message.group = group.map(Into::into);
-        let id = self
-            .outbox
-            .append(&transaction, "there", &message)
-            .await;
+        let id = self.outbox.append(&transaction, "there", &message).await;
         transaction.commit().await.unwrap();
         id.unwrap()
     }
@@ -323,6 +320,22 @@ async fn several_relays_publish_each_message_once_and_each_group_in_order() {
     );
     assert_eq!(published, payloads.len() as u64);
     check_order(&book, GROUPS, EACH);
+}
+
+#[tokio::test]
+async fn a_group_longer_than_what_is_held_at_once_is_drained_to_its_end() {
+    let (office, book) = (Office::open().await, Arc::new(Book::default()));
+    let mut client = connect(&url()).await;
+    for number in 0..21 {
+        let payload = format!("g-{number}");
+        office.append(&mut client, Some("g"), &payload).await;
+    }
+    let mut narrow = options();
+    narrow.in_flight_max = 4;
+    let relay = office.relay(&book).await.with_options(narrow);
+    let left = relay.drain().await.unwrap();
+    assert_eq!((left.waiting, book.seen().len()), (0, 21));
+    check_order(&book, 1, 21);
 }
 
 #[tokio::test]

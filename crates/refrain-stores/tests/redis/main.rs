@@ -14,3 +14,4 @@ mod sharing;
 mod support;
 #[cfg(feature = "postgres")]
 mod tiered;
+mod together;

@@ -6,7 +6,7 @@ use refrain::{
     Guarantee, Outcome, RecordId, Store,
     consume::{
         Broker, Count, DEAD_CONSUMER, DEAD_FINGERPRINT, DEAD_ID, DEAD_RECORDS, Message, Publisher,
-        REDRIVE, Redrive, Redriven,
+        REDRIVE, Redrive, Redriven, Tally,
     },
     engine::{Resolution, Resolved},
     store::{
@@ -214,11 +214,36 @@ async fn a_message_let_through_for_one_consumer_is_a_duplicate_to_the_others() {
     stage
         .run_out(stage.consumer_of(Guarantee::AtMostOnce))
         .await;
-    let is_so = |it: &refrain::consume::Tally| it.get(Count::Duplicate) == 2;
+    let is_so = |it: &Tally| it.get(Count::Duplicate) == 2;
     let tally = stage.run(shipping(), is_so).await;
     assert_eq!(tally.get(Count::Completed), 0);
     // Two by shipping, two that failed, two that were let through.
     assert_eq!(stage.handler.calls(), 6);
+}
+
+/// Whoever lets a message through for one consumer has not looked at the doubt of the other.
+#[tokio::test(start_paused = true)]
+async fn a_message_let_through_for_one_consumer_stays_in_doubt_for_the_others() {
+    let stage = Stage::new();
+    let shipping = || {
+        let consumer = stage.plain_consumer(Guarantee::AtMostOnce, "shipping");
+        consumer.with_dead_letter("dead-shipping")
+    };
+    let first = shipping();
+    stage.publish_text("m").await;
+    stage.handler.script(&[Act::Retry; 2]);
+    let is_dead = |it: &Tally| it.get(Count::DeadLettered) == 1;
+    stage.run(first, is_dead).await;
+    stage
+        .run_out(stage.consumer_of(Guarantee::AtMostOnce))
+        .await;
+    assert_eq!(redrive(&stage).run().await.unwrap(), came_to(1, 0, 0));
+    stage.run(shipping(), is_dead).await;
+    assert_eq!(stage.handler.calls(), 2);
+    stage
+        .run_out(stage.consumer_of(Guarantee::AtMostOnce))
+        .await;
+    assert_eq!(stage.handler.done(), ["m"]);
 }
 
 #[tokio::test(start_paused = true)]

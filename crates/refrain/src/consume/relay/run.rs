@@ -33,6 +33,8 @@ pub(super) struct Run<'a> {
     take_at: Instant,
     /// Whether there may be something to take.
     is_hungry: bool,
+    /// Whether there may be once what is confirmed is marked.
+    has_freed: bool,
     broker: Pause,
     store: Pause,
     /// Why a run that ends by itself has to end early.
@@ -51,6 +53,7 @@ impl<'a> Run<'a> {
             renew_at: now,
             take_at: now,
             is_hungry: true,
+            has_freed: false,
             broker: Pause::default(),
             store: Pause::default(),
             trouble: None,
@@ -144,11 +147,16 @@ impl<'a> Run<'a> {
 
     async fn mark(&mut self) {
         let ids = std::mem::take(&mut self.unmarked);
-        let marked = self.relay.outbox.mark(&ids).await;
-        if let Err(error) = marked {
-            // Kept: it is true until it is heard.
-            self.unmarked.extend(ids);
-            self.mark_at = self.unreachable(error);
+        match self.relay.outbox.mark(&ids).await {
+            Ok(()) => {
+                self.store.end();
+                self.is_hungry |= std::mem::take(&mut self.has_freed);
+            }
+            Err(error) => {
+                // Kept: it is true until it is heard.
+                self.unmarked.extend(ids);
+                self.mark_at = self.unreachable(error);
+            }
         }
     }
 
@@ -177,7 +185,11 @@ impl<'a> Run<'a> {
     async fn settle(&mut self, end: End) {
         match end {
             End::Confirmed(id) => self.confirmed(id),
-            End::Done => {}
+            // What waits behind it in its group can be had once all of it is marked.
+            End::Done => match self.unmarked.is_empty() {
+                true => self.is_hungry = true,
+                false => self.has_freed = true,
+            },
             End::Stopped(ids) => self.give_back(ids.into_iter().map(free).collect()).await,
             End::Failed {
                 entry,
