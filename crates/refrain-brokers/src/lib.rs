@@ -11,6 +11,7 @@ use refrain::{
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
+
 #[cfg(feature = "nats")]
 pub mod nats;
 
