@@ -97,7 +97,7 @@ impl Office {
     }
 
     async fn append(&self, client: &mut Client, group: Option<&str>, payload: &str) -> String {
-        let mut transaction = client.transaction().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
         let mut message = Message::new(payload.to_owned());
         message.group = group.map(Into::into);
         let id = self.outbox.append(&transaction, "there", &message).await;
