@@ -11,7 +11,7 @@ use ::redis::{Cmd, Value};
 use refrain::Claim;
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, mpsc, oneshot},
+    sync::{mpsc, oneshot},
 };
 
 use super::{
@@ -24,8 +24,8 @@ use super::{
 const TOGETHER_MAX: usize = 128;
 /// How many bytes of outcomes travel in one call, if it is more than one.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// How many calls are under way at once.
-const CALLS_MAX: usize = 1;
+/// How often those who can go on are let go first while ever more come along.
+const GATHER_MAX: u32 = 16;
 /// How many may wait for the next call; who comes then waits for room.
 const WAITING_MAX: usize = 1_024;
 
@@ -84,18 +84,15 @@ impl<L: Load> Lane<L> {
     /// Calls go on in `runtime` until this is dropped.
     pub(super) fn new(line: Line, calls: Arc<Calls>, runtime: &Handle) -> Self {
         let (sender, jobs) = mpsc::channel(WAITING_MAX);
-        let intake = Arc::new(Mutex::new(Intake {
-            jobs,
-            waiting: Vec::new(),
-        }));
-        for _ in 0..std::env::var("LANES").map_or(CALLS_MAX, |n| n.parse().unwrap()) {
-            let carrier = Carrier {
-                intake: intake.clone(),
-                line: line.clone(),
-                calls: calls.clone(),
-            };
-            runtime.spawn(carrier.run());
-        }
+        let carrier = Carrier {
+            intake: Intake {
+                jobs,
+                waiting: Vec::new(),
+            },
+            line: line.clone(),
+            calls,
+        };
+        runtime.spawn(carrier.run());
         Self { jobs: sender, line }
     }
 
@@ -124,17 +121,27 @@ impl<L: Load> Intake<L> {
             {
                 return None;
             }
-            // Whoever can go on now does so first, and may want to come along.
+            self.gather().await;
+            self.waiting
+                .retain(|job| job.load.is_wanted_by_nobody() || !job.answer.is_closed());
+            if !self.waiting.is_empty() {
+                return Some(self.fitting());
+            }
+        }
+    }
+
+    /// An answer lets many go on at once: they do so first, and may want to come along. Who comes alone loses no time.
+    async fn gather(&mut self) {
+        for _ in 0..GATHER_MAX {
             tokio::task::yield_now().await;
+            let before = self.waiting.len();
             while self.waiting.len() < TOGETHER_MAX
                 && let Ok(job) = self.jobs.try_recv()
             {
                 self.waiting.push(job);
             }
-            self.waiting
-                .retain(|job| job.load.is_wanted_by_nobody() || !job.answer.is_closed());
-            if !self.waiting.is_empty() {
-                return Some(self.fitting());
+            if self.waiting.len() == before {
+                return;
             }
         }
     }
@@ -168,23 +175,19 @@ fn refuse<L>(jobs: impl Iterator<Item = Job<L>>, trouble: &Trouble) {
 
 /// Makes one call after the other.
 struct Carrier<L> {
-    intake: Arc<Mutex<Intake<L>>>,
+    intake: Intake<L>,
     line: Line,
     calls: Arc<Calls>,
 }
 
 impl<L: Load> Carrier<L> {
-    async fn run(self) {
-        loop {
-            let jobs = self.intake.lock().await.next().await;
-            match jobs {
-                Some(jobs) => self.carry(jobs).await,
-                None => return,
-            }
+    async fn run(mut self) {
+        while let Some(jobs) = self.intake.next().await {
+            self.carry(jobs).await;
         }
     }
 
-    async fn carry(&self, jobs: Vec<Job<L>>) {
+    async fn carry(&mut self, jobs: Vec<Job<L>>) {
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
         match self.ask(&call).await {
             Ok(answers) if answers.len() == jobs.len() => {
@@ -196,11 +199,8 @@ impl<L: Load> Carrier<L> {
             Ok(_) => refuse(jobs.into_iter(), &Trouble::Told(trouble::miscounted())),
             Err(trouble) => {
                 refuse(jobs.into_iter(), &trouble);
-                // Whoever else has it waits for somebody to come: then nobody waits.
-                if trouble.is_silence()
-                    && let Ok(mut intake) = self.intake.try_lock()
-                {
-                    intake.refuse_all(&trouble);
+                if trouble.is_silence() {
+                    self.intake.refuse_all(&trouble);
                 }
             }
         }
