@@ -452,7 +452,7 @@ async fn a_server_that_is_killed_is_found_again_and_nothing_confirmed_is_lost() 
 }
 
 async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) {
-    const MESSAGES: usize = 1_500;
+    const MESSAGES: usize = 300;
     let (url, target) = (server.url(), queue.to_owned());
     let publishing = tokio::spawn(async move {
         let publisher = RabbitPublisher::connect(&url).await.unwrap();
@@ -462,6 +462,8 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) 
             while publisher.publish(&target, &message).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+            // So that the server is killed in the middle.
+            tokio::time::sleep(Duration::from_millis(8)).await;
         }
     });
     let consuming = tokio::spawn(async move {
