@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use refrain::{
     Engine, Outcome,
-    consume::{Broker, Consumer, Count, Job, Message, Publisher, Source, Task, Worked, Worker},
+    consume::{Broker, Consumer, Count, Job, Message, Source, Task, Worked, Worker},
     store::{AnyStore, embedded::Options},
 };
 use refrain_testkit::servers::{PrivateNats, PrivateRedis};
@@ -107,7 +107,7 @@ pub(crate) fn address(folder: &std::path::Path) -> String {
 }
 
 async fn fill(broker: Arc<dyn Broker>, queue: &str) -> Result<()> {
-    let mut publishing = JoinSet::new();
+    let mut publishing = JoinSet::<refrain::Result<()>>::new();
     for publisher in 0..PUBLISHERS {
         let (broker, queue) = (broker.clone(), queue.to_owned());
         publishing.spawn(async move {
@@ -115,7 +115,7 @@ async fn fill(broker: Arc<dyn Broker>, queue: &str) -> Result<()> {
                 let message = message(number);
                 broker.publish(&queue, &message).await?;
             }
-            refrain::Result::Ok(())
+            Ok(())
         });
     }
     while let Some(published) = publishing.join_next().await {
