@@ -18,6 +18,7 @@ mod output;
 mod proxy;
 mod records;
 mod store;
+mod verify;
 mod work;
 
 /// The proxy keeps small pieces for long between many that come and go, which the system's own allocator is slow with.
@@ -37,6 +38,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain work --config refrain.toml    deliver messages from brokers to services, each once
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose answers on purpose, and see what your clients do
+  refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
+                                        send every kind of duplicate, and see which hole the service has
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -61,6 +64,7 @@ enum Command {
     Proxy(proxy::Args),
     Work(work::Args),
     Chaos(chaos::Args),
+    Verify(Box<verify::Args>),
     Check(check::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&args),
         Command::Work(args) => work::run(&args),
         Command::Chaos(args) => chaos::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
