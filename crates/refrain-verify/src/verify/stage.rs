@@ -341,6 +341,12 @@ pub(super) fn says_unknown(answer: &Answer) -> bool {
     ["unknown", "indeterminate", "in doubt"].iter().any(|word| text.contains(word))
 }
 
+/// Whether the answer says that it is done already, and does not tell how.
+pub(super) fn says_done(answer: &Answer) -> bool {
+    let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
+    ["already", "done", "processed", "completed"].iter().any(|word| text.contains(word))
+}
+
 fn filled(body: &[u8], unique: &str) -> Vec<u8> {
     match std::str::from_utf8(body) {
         Ok(text) => text.replace(UNIQUE, unique).into_bytes(),

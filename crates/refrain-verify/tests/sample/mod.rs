@@ -19,6 +19,13 @@ use axum::{
 };
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 
+/// How long a run takes.
+const RUN: Duration = Duration::from_millis(20);
+/// Between reading and claiming, where that is not one step.
+const GAP: Duration = Duration::from_millis(6);
+/// How long a short memory lasts.
+const SHORT: Duration = Duration::from_millis(400);
+
 type Answer = Response<axum::body::Body>;
 
 /// What is wrong with it.
@@ -189,7 +196,7 @@ impl Api {
         if self.hole == AcrossKeys && self.is_known_elsewhere(&key, &fingerprint) {
             return text(409, "seen before");
         }
-        if let Some(refused) = self.claim(&key, &fingerprint, &asked).await {
+        if let Some(refused) = self.claim(&key, &fingerprint).await {
             return refused;
         }
         let kept = self.run(&asked).await;
@@ -204,15 +211,16 @@ impl Api {
     }
 
     /// Claims the key, or answers what is to be said instead.
-    async fn claim(&self, key: &[u8], fingerprint: &[u8], asked: &Asked) -> Option<Answer> {
+    async fn claim(&self, key: &[u8], fingerprint: &[u8]) -> Option<Answer> {
         if matches!(self.hole, NoClaim | ReadThenLock) {
             let known = self.records().get(key).cloned();
-            if let Some(record) = known {
-                return Some(self.known(&record, fingerprint, asked));
+            if let Some(record) = known.filter(|it| it.kept.is_some()) {
+                return Some(self.known(&record, fingerprint));
             }
             // The gap between reading and writing.
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            if self.hole == ReadThenLock && self.records().get(key).is_some_and(|it| it.kept.is_none()) {
+            tokio::time::sleep(GAP).await;
+            let known = self.records().get(key).cloned();
+            if self.hole == ReadThenLock && known.is_some_and(|it| it.kept.is_none()) {
                 return Some(text(409, "in progress"));
             }
         }
@@ -227,7 +235,7 @@ impl Api {
                 known
             };
             let record = known?;
-            let is_short = |kept: &Kept| self.hole == ShortMemory && kept.at.elapsed() > Duration::from_millis(300);
+            let is_short = |kept: &Kept| self.hole == ShortMemory && kept.at.elapsed() > SHORT;
             if record.kept.as_ref().is_some_and(is_short) {
                 return None;
             }
@@ -235,19 +243,24 @@ impl Api {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
-            return Some(self.known(&record, fingerprint, asked));
+            return Some(self.known(&record, fingerprint));
         }
     }
 
     /// What is said to a duplicate.
-    fn known(&self, record: &Record, fingerprint: &[u8], asked: &Asked) -> Answer {
-        if record.fingerprint != fingerprint && self.hole != NoFingerprint {
+    fn known(&self, record: &Record, fingerprint: &[u8]) -> Answer {
+        let is_error = record.kept.as_ref().is_some_and(|kept| kept.status >= 400);
+        let is_compared = match self.hole {
+            NoFingerprint => false,
+            ReplaysErrorToAll => !is_error,
+            _ => true,
+        };
+        if is_compared && record.fingerprint != fingerprint {
             return text(422, "the key was used for something else");
         }
         let Some(kept) = &record.kept else {
             return text(409, "in progress");
         };
-        let _ = asked;
         if self.hole == Refuses {
             return text(409, "done already");
         }
@@ -276,10 +289,6 @@ impl Api {
         match is_released {
             true => drop(records.remove(key)),
             false => {
-                let mut fingerprint = fingerprint;
-                if self.hole == ReplaysErrorToAll && kept.status >= 400 {
-                    fingerprint = b"any".to_vec();
-                }
                 let kept = Some(kept.clone());
                 records.insert(key.to_vec(), Record { fingerprint, kept });
             }
@@ -311,10 +320,15 @@ impl Api {
         match self.hole {
             CutsKeys => key.truncate(255),
             LosesLongKeys if key.len() > 255 => return Ok(None),
-            ReplacesLetters => key = String::from_utf8(key).unwrap().replace(['é', 'è'], "?").into_bytes(),
-            EmptyIsShared if key.is_empty() => {}
-            _ if key.is_empty() || key.len() > 255 || !key.is_ascii() => return Err(400),
+            ReplacesLetters => {
+                let text = String::from_utf8(key).unwrap();
+                key = text.replace(['é', 'è'], "?").into_bytes();
+            }
             _ => {}
+        }
+        let is_empty = key.is_empty() && self.hole != EmptyIsShared;
+        if is_empty || key.len() > 255 || !key.is_ascii() {
+            return Err(400);
         }
         let scope = match self.hole {
             NoScope => String::new(),
@@ -330,9 +344,6 @@ impl Api {
     }
 
     fn fingerprint(&self, asked: &Asked) -> Vec<u8> {
-        if self.hole == ReplaysErrorToAll {
-            return b"any".to_vec();
-        }
         let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
         let body = match json {
             Ok(json) if self.hole != ByteFingerprint => {
@@ -372,7 +383,7 @@ impl Api {
         if body.contains("bad") {
             return refused(400, "bad amount");
         }
-        tokio::time::sleep(Duration::from_millis(8)).await;
+        tokio::time::sleep(RUN).await;
         if body.contains("fails") {
             if self.hole == ErrorAfterEffectReleases {
                 self.shared.effects.fetch_add(1, SeqCst);

@@ -41,7 +41,7 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
         Err(lost) => stage.warn(format!("somebody else with the same key got no answer: {lost}")),
     }
     let again = stage.decided("the first caller again", &intent.request, MOMENT).await;
-    if !again.is_ok_and(|it| it.is_success() && stage.is_same(&first, &it)) {
+    if !again.is_ok_and(|it| it.is_refusal() || stage.is_same(&first, &it)) {
         stage.warn("afterwards the first caller no longer gets its own answer");
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Runs that did not go well.
 
 use super::judge::MOMENT;
-use crate::verify::stage::{Stage, Stop, is_busy, says_unknown};
+use crate::verify::stage::{Stage, Stop, is_busy, says_done, says_unknown};
 
 pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(bad) = stage.world.operation.bad_body.clone() else {
@@ -59,7 +59,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let again = stage.decided("retry once more", &intent.request, MOMENT).await;
     let effects = stage.effects().await?;
     match &retry {
-        Ok(answer) if says_unknown(answer) => {}
+        Ok(answer) if says_unknown(answer) || says_done(answer) => {}
         Ok(answer) if is_busy(answer) && answer.status != 503 => stage.fail(format!(
             "the retry is still told that it is in flight ({}) after {patience:?}: the failed run left its claim behind",
             answer.status

@@ -9,14 +9,14 @@ use crate::{
     chaos::Fault,
     verify::{
         between::Between,
-        stage::{Intent, Stage, Stop, is_busy, says_unknown},
+        stage::{Intent, Stage, Stop},
         wire::{Lost, Sent},
     },
 };
 
 const ROUNDS: u64 = 3;
 /// At how many moments of a run a duplicate comes.
-const MOMENTS: u32 = 6;
+const MOMENTS: u32 = 10;
 /// How much the first one is held up for the second to overtake it.
 const HELD_UP: Duration = Duration::from_millis(300);
 
@@ -117,49 +117,25 @@ async fn overtaken(stage: &mut Stage<'_>) -> Result<(), Stop> {
 
 pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let latency = stage.world.latency;
+    let patience = stage.world.plan.patience;
     for later in [Duration::ZERO, latency / 2] {
-        let intent = match &stage.world.operation.slow_body {
-            Some(body) => stage.intent_with(&body.clone()),
+        let intent = match stage.world.operation.slow_body.clone() {
+            Some(body) => stage.intent_with(&body),
             None => stage.intent(),
         };
+        let before = stage.effects().await?;
         let since = Instant::now();
-        let hung_up = async {
-            let mut line = stage.prepare(&intent.request).await?;
-            line.release().await?;
-            sleep(later).await;
-            drop(line);
-            Err(Lost("we hung up".into()))
-        };
-        let sent: Sent = hung_up.await;
+        let sent = hung_up(stage, &intent, later).await;
         stage.note("first, hangs up", &intent.request, &sent, since);
-        let patience = stage.world.plan.patience;
-        let retry = stage.decided("retry", &intent.request, patience).await;
-        match &retry {
-            Ok(answer) if answer.is_success() => {}
-            Ok(answer) if says_unknown(answer) => {
-                stage.warn("the retry is told that the outcome is unknown");
-            }
-            Ok(answer) if is_busy(answer) => stage.fail(format!(
-                "the retry is still told that it is in flight ({}) after {patience:?}: the key is locked",
-                answer.status
-            )),
-            Ok(answer) => stage.warn(format!("the retry got {}", answer.status)),
-            Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
-        }
-        // In answers alone a second run would not show; a second retry may tell.
-        if let Ok(first) = retry.as_ref()
-            && first.is_success()
-        {
-            let again = stage.decided("retry once more", &intent.request, judge::MOMENT).await;
-            judge::replay(stage, first, &again);
-        }
-    }
-    let effects = stage.effects().await?;
-    let rounds = 2;
-    if effects.over(rounds) {
-        stage.fail(format!("2 intended effects, and it took effect {} times", effects.count));
-    } else if effects.under(rounds) && stage.findings.is_empty() {
-        stage.fail("a request whose client hung up was answered as if it had run, and never did");
+        judge::aftermath(stage, &intent.request, before.count, patience).await?;
     }
     Ok(())
+}
+
+async fn hung_up(stage: &Stage<'_>, intent: &Intent, later: Duration) -> Sent {
+    let mut line = stage.prepare(&intent.request).await?;
+    line.release().await?;
+    sleep(later).await;
+    drop(line);
+    Err(Lost("we hung up".into()))
 }

@@ -57,7 +57,7 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         let sent = finished(line, Duration::from_secs(1)).await;
         stage.note("first, the service is killed", &intent.request, &sent, since);
         stage.service.restart().await.map_err(Stop::Broken)?;
-        judge::aftermath(stage, &intent.request, patience, before.count).await?;
+        judge::aftermath(stage, &intent.request, before.count, patience).await?;
     }
     Ok(())
 }

@@ -150,7 +150,7 @@ async fn judge_again(
     let effects = stage.effects().await?;
     if effects.over(so_far.max(1)) {
         stage.fail("afterwards the first request ran again");
-    } else if !again.as_ref().is_ok_and(|it| it.is_success() && stage.is_same(first, it)) {
+    } else if !again.as_ref().is_ok_and(|it| it.is_refusal() || stage.is_same(first, it)) {
         stage.warn("afterwards the first request's own duplicate no longer gets its answer");
     }
     Ok(())
