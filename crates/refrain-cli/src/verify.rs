@@ -186,7 +186,10 @@ async fn start(args: &Args) -> Result<u8, Failure> {
             tell(args, format!("\n{named}"));
         }
         let said = case.findings.join("; ");
-        tell(args, format!("  {:7}  {:22}  {said}", case.verdict, case.id).trim_end());
+        tell(
+            args,
+            format!("  {:7}  {:22}  {said}", case.verdict, case.id).trim_end(),
+        );
     });
     let report = tokio::select! {
         report = running => report.map_err(trouble)?,
@@ -230,14 +233,23 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
 
 fn summary(args: &Args, report: &Report) {
     for operation in &report.operations {
-        tell(args, format!("\n{}: effects are counted {}", operation.operation, operation.counting));
+        tell(
+            args,
+            format!(
+                "\n{}: effects are counted {}",
+                operation.operation, operation.counting
+            ),
+        );
         let is_told = |it: &&verify::CaseReport| it.verdict == Verdict::Fail;
         for case in operation.cases.iter().filter(is_told) {
             tell(args, format!("\n  FAIL {}: {}", case.id, case.title));
             for finding in &case.findings {
                 tell(args, format!("       seen: {finding}"));
             }
-            tell(args, format!("       hole: {}\n       fix:  {}", case.hole, case.fix));
+            tell(
+                args,
+                format!("       hole: {}\n       fix:  {}", case.hole, case.fix),
+            );
         }
     }
     let count = |verdict| report.count(verdict);
@@ -269,7 +281,11 @@ fn agree(args: &Args, plan: &Plan) -> Result<(), Failure> {
         return refused("say --yes if it may be tested");
     }
     let mut asked = io::stderr();
-    let _ = write!(asked, "{} is on another machine, and testing creates effects there. Test it? [y/N] ", plan.target);
+    let _ = write!(
+        asked,
+        "{} is on another machine, and testing creates effects there. Test it? [y/N] ",
+        plan.target
+    );
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     match answer.trim() {
@@ -282,9 +298,15 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
     let file = args.config.as_deref().map(File::read).transpose();
     let file = file.map_err(|error| bad(error.to_string()))?;
-    let url = args.url.as_ref().or(file.as_ref().and_then(|file| file.url.as_ref()));
-    let url = url.ok_or_else(|| bad("no service is named; write refrain verify http://HOST:PORT".into()))?;
-    let target: Target = url.parse().map_err(|error: verify::BadPlan| bad(error.to_string()))?;
+    let url = args
+        .url
+        .as_ref()
+        .or(file.as_ref().and_then(|file| file.url.as_ref()));
+    let url = url
+        .ok_or_else(|| bad("no service is named; write refrain verify http://HOST:PORT".into()))?;
+    let target: Target = url
+        .parse()
+        .map_err(|error: verify::BadPlan| bad(error.to_string()))?;
     let mut plan = Plan::new(target, args.seed.unwrap_or_else(rand::random));
     let time = |name: &str, text: &str| {
         units::duration(text).map_err(|error| bad(format!("--{name}: {error}")))
@@ -297,8 +319,14 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     }
     plan.concurrent = args.concurrent;
     plan.only.clone_from(&args.only);
-    let told = (file.as_ref().and_then(|file| file.counting.clone()), file.as_ref().map(|file| file.process.clone()));
-    plan.counting = counting(args).map_err(|error| bad(error.to_string()))?.or(told.0).unwrap_or(Counting::Answers);
+    let told = (
+        file.as_ref().and_then(|file| file.counting.clone()),
+        file.as_ref().map(|file| file.process.clone()),
+    );
+    plan.counting = counting(args)
+        .map_err(|error| bad(error.to_string()))?
+        .or(told.0)
+        .unwrap_or(Counting::Answers);
     let process = told.1.unwrap_or_default();
     plan.process = Process {
         command: args.restart_command.clone().or(process.command),

@@ -115,17 +115,14 @@ fn is_asked_for(plan: &Plan, case: &Case) -> bool {
     plan.only.is_empty() || plan.only.iter().any(|id| id == case.id)
 }
 
-async fn one(
-    world: &World<'_>,
-    service: &mut Service,
-    case: &Case,
-) -> Result<CaseReport, Trouble> {
+async fn one(world: &World<'_>, service: &mut Service, case: &Case) -> Result<CaseReport, Trouble> {
     let since = Instant::now();
     let mut stage = Stage::new(world, service, case.id).await?;
     let is_blind = !world.counter.is_exact() && world.identity == Identity::None;
     let ended = match is_blind && case.needs_count {
         true => Err(Stop::Skip(
-            "the answers of two runs look alike, so runs cannot be counted; give an effects URL".into(),
+            "the answers of two runs look alike, so runs cannot be counted; give an effects URL"
+                .into(),
         )),
         false => cases::run(case.id, &mut stage).await,
     };
@@ -140,5 +137,11 @@ async fn one(
     }
     let (verdict, findings) = (stage.verdict, std::mem::take(&mut stage.findings));
     let took = since.elapsed();
-    Ok(CaseReport::new(case, verdict, findings, took, stage.into_exchanges()))
+    Ok(CaseReport::new(
+        case,
+        verdict,
+        findings,
+        took,
+        stage.into_exchanges(),
+    ))
 }

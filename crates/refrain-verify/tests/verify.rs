@@ -9,9 +9,7 @@ mod sample;
 
 use std::{sync::Arc, time::Duration};
 
-use refrain_verify::verify::{
-    CASES, Counting, Operation, Plan, Report, Verdict, run,
-};
+use refrain_verify::verify::{CASES, Counting, Operation, Plan, Report, Verdict, run};
 use sample::{Hole, Sample};
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -47,7 +45,9 @@ fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
 /// Runs all cases: `failed` fail, `warned` warn, and nothing else does either.
 async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -> Option<String> {
     let sample = Sample::start(hole).await;
-    let report = run(&plan(&sample.url, is_counted), |_, _| {}).await.unwrap();
+    let report = run(&plan(&sample.url, is_counted), |_, _| {})
+        .await
+        .unwrap();
     let told: Vec<_> = report.operations[0]
         .cases
         .iter()
@@ -74,8 +74,15 @@ async fn services_that_are_right_pass_whatever_their_style() {
 async fn only_what_needs_a_process_is_skipped_on_a_service_that_is_right() {
     let sample = Sample::start(Hole::Nothing).await;
     let report = run(&plan(&sample.url, true), |_, _| {}).await.unwrap();
-    assert_eq!(of(&report, Verdict::Skipped), ["paused-past-lease", "kill-mid-request"]);
-    let all: Vec<_> = report.operations[0].cases.iter().map(|case| &*case.id).collect();
+    assert_eq!(
+        of(&report, Verdict::Skipped),
+        ["paused-past-lease", "kill-mid-request"]
+    );
+    let all: Vec<_> = report.operations[0]
+        .cases
+        .iter()
+        .map(|case| &*case.id)
+        .collect();
     assert_eq!(all, CASES.map(|case| case.id));
 }
 
@@ -148,7 +155,11 @@ const ROWS: &[Row] = &[
     (Hole::IgnoresKey, &NAIVE, &["other-credential"]),
     (
         Hole::NoClaim,
-        &["concurrent-duplicates", "duplicate-in-flight", "client-hangs-up"],
+        &[
+            "concurrent-duplicates",
+            "duplicate-in-flight",
+            "client-hangs-up",
+        ],
         &[],
     ),
     (Hole::ReadThenLock, &["duplicate-in-flight"], &[]),
@@ -159,7 +170,11 @@ const ROWS: &[Row] = &[
         &["other-body", "other-path", "other-query", "other-method"],
         &[],
     ),
-    (Hole::RunsOtherBody, &["other-body", "member-order", "white-space"], &[]),
+    (
+        Hole::RunsOtherBody,
+        &["other-body", "member-order", "white-space"],
+        &[],
+    ),
     (Hole::NoPath, &["other-path"], &[]),
     (Hole::NoQuery, &["other-query"], &[]),
     (Hole::NoMethod, &["other-method"], &[]),
@@ -176,7 +191,11 @@ const ROWS: &[Row] = &[
     (Hole::QuotesDiffer, &[], &["key-quoted"]),
     (Hole::ReplaysErrorToAll, &[], &["error-4xx-then-retry"]),
     (Hole::ErrorLeavesClaim, &["error-5xx-then-retry"], &[]),
-    (Hole::ErrorAfterEffectReleases, &["error-5xx-then-retry"], &[]),
+    (
+        Hole::ErrorAfterEffectReleases,
+        &["error-5xx-then-retry"],
+        &[],
+    ),
     (Hole::LargeNotKept, &["large-body"], &[]),
     (Hole::TextBodies, &["binary-body"], &[]),
     (Hole::ReplaysCookie, &["set-cookie"], &[]),

@@ -52,7 +52,8 @@ fn whole(path: &Path, text: &str) -> Result<(), Failure> {
 /// Temporary files are for their owner alone; reports are for everybody.
 fn readable(file: &tempfile::NamedTempFile) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    file.as_file().set_permissions(fs::Permissions::from_mode(0o644))
+    file.as_file()
+        .set_permissions(fs::Permissions::from_mode(0o644))
 }
 
 /// An earlier report.

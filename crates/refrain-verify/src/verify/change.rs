@@ -157,7 +157,10 @@ mod tests {
             assert_ne!(other, body);
             assert_eq!(serde_json::from_slice::<Value>(&other).unwrap(), same);
         }
-        assert_eq!(text(reordered(body)).unwrap(), r#"{"e":"y","b":{"c":"x,\"}","d":[1,2]},"a":1.10}"#);
+        assert_eq!(
+            text(reordered(body)).unwrap(),
+            r#"{"e":"y","b":{"c":"x,\"}","d":[1,2]},"a":1.10}"#
+        );
         assert_eq!(reordered(b"{\"a\":1}"), None);
         assert_eq!(reordered(b"a=1"), None);
     }

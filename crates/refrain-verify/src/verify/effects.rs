@@ -51,7 +51,11 @@ impl Counter {
         };
         Self {
             counting: counting.clone(),
-            headers: if is_same_place { headers.to_vec() } else { Vec::new() },
+            headers: if is_same_place {
+                headers.to_vec()
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -75,12 +79,19 @@ impl Counter {
         match &self.counting {
             Counting::Answers => Ok(0),
             Counting::Url { url, pointer } => {
-                let url = url.replace("{key}", &escaped(key)).replace("{unique}", unique);
+                let url = url
+                    .replace("{key}", &escaped(key))
+                    .replace("{unique}", unique);
                 self.ask(&url, pointer.as_deref()).await
             }
-            Counting::Sql { database, statement } => {
+            Counting::Sql {
+                database,
+                statement,
+            } => {
                 let quoted = key.replace('\'', "''");
-                let statement = statement.replace("{key}", &quoted).replace("{unique}", unique);
+                let statement = statement
+                    .replace("{key}", &quoted)
+                    .replace("{unique}", unique);
                 sql(database, &statement).await
             }
         }
@@ -95,7 +106,9 @@ impl Counter {
             Some((format!("http://{place}").parse::<Target>().ok()?, path))
         });
         let Some((place, path)) = place else {
-            return Err(format!("`{url}` is no address for counting; write http://HOST:PORT/PATH"));
+            return Err(format!(
+                "`{url}` is no address for counting; write http://HOST:PORT/PATH"
+            ));
         };
         let target = match path {
             "" => "/".to_owned(),
@@ -112,8 +125,10 @@ impl Counter {
             body: bytes::Bytes::new(),
         };
         let answer = send(&place.address, &place.authority, &request, COUNT_MAX).await;
-        let answer = answer.map_err(|lost| format!("effects cannot be counted at {url}: {lost}"))?;
-        counted(&answer, pointer).map_err(|why| format!("effects cannot be counted at {url}: {why}"))
+        let answer =
+            answer.map_err(|lost| format!("effects cannot be counted at {url}: {lost}"))?;
+        counted(&answer, pointer)
+            .map_err(|why| format!("effects cannot be counted at {url}: {why}"))
     }
 }
 
@@ -135,7 +150,8 @@ fn counted(answer: &Answer, pointer: Option<&str>) -> Result<u64, String> {
         Value::String(text) => text.trim().parse().ok(),
         _ => None,
     };
-    let help = "that is neither a number nor a list; name its place with a JSON pointer, such as /count";
+    let help =
+        "that is neither a number nor a list; name its place with a JSON pointer, such as /count";
     number.ok_or_else(|| help.to_owned())
 }
 
@@ -175,7 +191,10 @@ async fn sql(database: &str, statement: &str) -> Result<u64, String> {
 
 #[cfg(not(feature = "postgres"))]
 async fn sql(_: &str, _: &str) -> Result<u64, String> {
-    Err("effects cannot be counted with SQL: this build has no PostgreSQL; use an effects URL".into())
+    Err(
+        "effects cannot be counted with SQL: this build has no PostgreSQL; use an effects URL"
+            .into(),
+    )
 }
 
 /// What tells the answers of two runs apart.
@@ -233,7 +252,10 @@ fn differing(place: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
     let (Value::Object(one), Value::Object(other)) = (one, other) else {
         return;
     };
-    let both = || one.iter().filter_map(|(name, value)| Some((name, value, other.get(name)?)));
+    let both = || {
+        one.iter()
+            .filter_map(|(name, value)| Some((name, value, other.get(name)?)))
+    };
     let at = |name: &str| format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
     for (name, value, second) in both() {
         let is_plain = value.is_string() || value.is_number();
@@ -291,9 +313,21 @@ mod tests {
     fn what_tells_two_runs_apart_is_found_and_an_echo_is_not_taken_for_it() {
         let member = |pointer: &str| Identity::Member(pointer.into());
         for (one, other, found) in [
-            (r#"{"id":1,"ok":true}"#, r#"{"id":2,"ok":true}"#, member("/id")),
-            (r#"{"data":{"payment_id":"a"}}"#, r#"{"data":{"payment_id":"b"}}"#, member("/data/payment_id")),
-            (r#"{"request_id":1,"at":1}"#, r#"{"request_id":2,"at":2}"#, Identity::Body),
+            (
+                r#"{"id":1,"ok":true}"#,
+                r#"{"id":2,"ok":true}"#,
+                member("/id"),
+            ),
+            (
+                r#"{"data":{"payment_id":"a"}}"#,
+                r#"{"data":{"payment_id":"b"}}"#,
+                member("/data/payment_id"),
+            ),
+            (
+                r#"{"request_id":1,"at":1}"#,
+                r#"{"request_id":2,"at":2}"#,
+                Identity::Body,
+            ),
             (r#"{"id":"U1"}"#, r#"{"id":"U2"}"#, Identity::None),
             ("ok", "ok", Identity::None),
             ("1", "2", Identity::Body),

@@ -145,7 +145,11 @@ impl TypedOperation {
         let named = |text: Option<String>| text.map(|text| header(&text)).transpose();
         let time = |text: Option<String>| duration(text.as_deref());
         let mut operation = Operation::new(&self.r#match)?;
-        operation.headers = self.headers.iter().map(|it| header(it)).collect::<Result<_, _>>()?;
+        operation.headers = self
+            .headers
+            .iter()
+            .map(|it| header(it))
+            .collect::<Result<_, _>>()?;
         operation.body = body(self.body)?.unwrap_or_default();
         operation.set_content_type(self.content_type.as_deref());
         operation.key_header = self.key_header.unwrap_or(operation.key_header);
@@ -165,12 +169,20 @@ impl TypedOperation {
 impl Operation {
     /// Says what kind the body is: as given, else JSON or text by its looks. A `Content-Type` header goes before it.
     pub fn set_content_type(&mut self, given: Option<&str>) {
-        let has_one = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        let has_one = self
+            .headers
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
         if has_one || (given.is_none() && self.body.is_empty()) {
             return;
         }
-        let is_json = self.body.trim_ascii_start().starts_with(b"{") || self.body.trim_ascii_start().starts_with(b"[");
-        let guessed = if is_json { "application/json" } else { "text/plain; charset=utf-8" };
+        let is_json = self.body.trim_ascii_start().starts_with(b"{")
+            || self.body.trim_ascii_start().starts_with(b"[");
+        let guessed = if is_json {
+            "application/json"
+        } else {
+            "text/plain; charset=utf-8"
+        };
         let kind = given.unwrap_or(guessed).to_owned();
         self.headers.push(("Content-Type".into(), kind));
     }
@@ -232,7 +244,9 @@ fn limited(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > FILE_BYTES_MAX {
-        true => Err(std::io::Error::other(format!("over {FILE_BYTES_MAX} bytes"))),
+        true => Err(std::io::Error::other(format!(
+            "over {FILE_BYTES_MAX} bytes"
+        ))),
         false => Ok(bytes),
     }
 }
@@ -254,19 +268,32 @@ mod tests {
         for (text, said) in [
             ("url = 7", "verify.toml:1:7"),
             ("\n[effect]\nurl = 'x'", "verify.toml:2:2"),
-            ("[[operation]]\nmatch = 'POST'", "verify.toml:1:1: `POST` is no operation"),
-            ("[[operation]]\nmatch = 'POST /a'\nlease = 'long'", "no duration"),
-            ("[[operation]]\nmatch = 'POST /a'\nbody = '@no-such'", "no-such: cannot be read"),
+            (
+                "[[operation]]\nmatch = 'POST'",
+                "verify.toml:1:1: `POST` is no operation",
+            ),
+            (
+                "[[operation]]\nmatch = 'POST /a'\nlease = 'long'",
+                "no duration",
+            ),
+            (
+                "[[operation]]\nmatch = 'POST /a'\nbody = '@no-such'",
+                "no-such: cannot be read",
+            ),
             ("[effects]\npointer = '/a'", "either url or sql"),
             ("[effects]\nsql = 'SELECT 1'", "postgres://"),
         ] {
-            let error = File::parse(text, "verify.toml", Path::new("")).unwrap_err().to_string();
+            let error = File::parse(text, "verify.toml", Path::new(""))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(said), "{text}: {error}");
         }
         let text = "url = 'http://h'\n[effects]\nsql = 'postgres://a@b/c SELECT 1'\n[[operation]]\nmatch = 'POST /a'\nbody = '{}'\nlease = '2s'";
         let file = File::parse(text, "verify.toml", Path::new("")).unwrap();
         assert_eq!(file.operations[0].lease, Some(Duration::from_secs(2)));
         assert_eq!(file.operations[0].headers[0].1, "application/json");
-        assert!(matches!(file.counting, Some(Counting::Sql { statement, .. }) if statement == "SELECT 1"));
+        assert!(
+            matches!(file.counting, Some(Counting::Sql { statement, .. }) if statement == "SELECT 1")
+        );
     }
 }

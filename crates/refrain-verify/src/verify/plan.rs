@@ -264,7 +264,14 @@ mod tests {
             assert_eq!(target.prefix, prefix);
             assert_eq!(target.is_loopback(), is_loopback, "{text}");
         }
-        for text in ["", "https://x", "http://", "ftp://x", "http://a/?x", "http://u@h"] {
+        for text in [
+            "",
+            "https://x",
+            "http://",
+            "ftp://x",
+            "http://a/?x",
+            "http://u@h",
+        ] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
         for text in ["", "POST", "/a", "post /a", "POST a", "POST /a b"] {

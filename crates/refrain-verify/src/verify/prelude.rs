@@ -1,9 +1,6 @@
 //! Before any case: does the plain request work, is its effect counted, and what tells two runs apart?
 
-use std::{
-    sync::atomic::AtomicU64,
-    time::Duration,
-};
+use std::{sync::atomic::AtomicU64, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
@@ -44,12 +41,17 @@ pub(super) async fn world<'p>(
     let (one, other) = (stage.intent(), stage.intent());
     let sent = stage.send("a first request", &one.request).await;
     let latency = since.elapsed();
-    let first = usable(sent.map_err(|lost| {
-        Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target))
-    })?, operation)?;
+    let first = usable(
+        sent.map_err(|lost| {
+            Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target))
+        })?,
+        operation,
+    )?;
     let late = effect(&stage).await?;
     let second_since = Instant::now();
-    let second = stage.send("the same with another key", &other.request).await;
+    let second = stage
+        .send("the same with another key", &other.request)
+        .await;
     let latency = latency.min(second_since.elapsed());
     let effects = stage.effects().await?;
     let ran = |answer: &Answer| answer.is_success() && !effects.under(2);
@@ -67,10 +69,13 @@ pub(super) async fn world<'p>(
         world.must_vary = !operation.is_unique();
         let mut stage = Stage::new(&world, service, "prelude-varied").await?;
         let varied = stage.distinct();
-        let sent = stage.send("another body with another key", &varied.request).await;
+        let sent = stage
+            .send("another body with another key", &varied.request)
+            .await;
         let helpful = sent.ok().filter(Answer::is_success).ok_or_else(|| {
             Trouble::Plan(
-                "the service takes the body only once; put {{unique}} where it has to differ".into(),
+                "the service takes the body only once; put {{unique}} where it has to differ"
+                    .into(),
             )
         })?;
         compared = (Some(helpful), varied);
@@ -163,14 +168,18 @@ fn judge(
             "the same body with another key was refused: {}",
             answer.status
         )),
-        Err(lost) => stage.fail(format!("the same body with another key got no answer: {lost}")),
+        Err(lost) => stage.fail(format!(
+            "the same body with another key got no answer: {lost}"
+        )),
     }
     (stage.verdict, std::mem::take(&mut stage.findings))
 }
 
 fn cookies_of_both(one: &Answer, other: &Answer) -> Vec<String> {
     let others: Vec<_> = other.all("set-cookie").collect();
-    let cookies = one.all("set-cookie").filter(|cookie| others.contains(cookie));
+    let cookies = one
+        .all("set-cookie")
+        .filter(|cookie| others.contains(cookie));
     cookies.map(str::to_owned).collect()
 }
 

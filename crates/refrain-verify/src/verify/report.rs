@@ -122,7 +122,10 @@ impl Report {
     /// How many cases came to this.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
-        let cases = self.operations.iter().flat_map(|operation| &operation.cases);
+        let cases = self
+            .operations
+            .iter()
+            .flat_map(|operation| &operation.cases);
         cases.filter(|case| case.verdict == verdict).count()
     }
 }

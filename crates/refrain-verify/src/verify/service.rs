@@ -131,7 +131,9 @@ impl Service {
                 return Err(format!("the service ended when it was started: {status}"));
             }
             if since.elapsed() > START_MAX {
-                return Err(format!("the service did not come back within {START_MAX:?}"));
+                return Err(format!(
+                    "the service did not come back within {START_MAX:?}"
+                ));
             }
             sleep(LOOK_EVERY).await;
         }

@@ -199,7 +199,11 @@ impl<'w> Stage<'w> {
         let times = (millis(since - self.since), millis(since.elapsed()));
         let operation = self.world.operation;
         let credentials = [&operation.other_credential, &operation.rotated_credential];
-        let secret: Vec<_> = credentials.into_iter().flatten().map(|it| it.0.clone()).collect();
+        let secret: Vec<_> = credentials
+            .into_iter()
+            .flatten()
+            .map(|it| it.0.clone())
+            .collect();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() < EXCHANGES_MAX {
             seen.push(Exchange::new(label, request, sent, times, &secret));
@@ -208,7 +212,10 @@ impl<'w> Stage<'w> {
         if let Some(answer) = sent.as_ref().ok().filter(|answer| answer.is_success())
             && let Some(identity) = self.world.identity.of(answer)
         {
-            let mut identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut identities = self
+                .identities
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             identities.insert(identity);
         }
     }
@@ -227,11 +234,16 @@ impl<'w> Stage<'w> {
                 answer.status
             ))),
             Ok(answer) => {
-                self.fail(format!("a first request with a fresh key failed: {}", answer.status));
+                self.fail(format!(
+                    "a first request with a fresh key failed: {}",
+                    answer.status
+                ));
                 Err(Stop::Found)
             }
             Err(lost) => {
-                self.fail(format!("a first request with a fresh key got no answer: {lost}"));
+                self.fail(format!(
+                    "a first request with a fresh key got no answer: {lost}"
+                ));
                 Err(Stop::Found)
             }
         }
@@ -253,7 +265,10 @@ impl<'w> Stage<'w> {
     /// How often it took effect so far, once that stays as it is.
     pub(super) async fn effects(&self) -> Result<Effects, Stop> {
         if !self.world.counter.is_exact() {
-            let identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
+            let identities = self
+                .identities
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             return Ok(Effects {
                 count: identities.len() as u64,
                 is_exact: false,
@@ -268,7 +283,10 @@ impl<'w> Stage<'w> {
                 (count, since) = (now, Instant::now());
             }
         }
-        Ok(Effects { count, is_exact: true })
+        Ok(Effects {
+            count,
+            is_exact: true,
+        })
     }
 
     async fn count(&self) -> Result<u64, Stop> {
@@ -319,7 +337,10 @@ impl<'w> Stage<'w> {
     }
 
     pub(super) fn into_exchanges(self) -> Vec<Exchange> {
-        let mut seen = self.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self
+            .seen
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         seen.sort_by_key(|exchange| exchange.at_ms);
         seen
     }
@@ -338,13 +359,17 @@ pub(super) fn is_busy(answer: &Answer) -> bool {
 /// Whether the answer says that nobody knows what became of it: an honest end.
 pub(super) fn says_unknown(answer: &Answer) -> bool {
     let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
-    ["unknown", "indeterminate", "in doubt"].iter().any(|word| text.contains(word))
+    ["unknown", "indeterminate", "in doubt"]
+        .iter()
+        .any(|word| text.contains(word))
 }
 
 /// Whether the answer says that it is done already, and does not tell how.
 pub(super) fn says_done(answer: &Answer) -> bool {
     let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
-    ["already", "done", "processed", "completed"].iter().any(|word| text.contains(word))
+    ["already", "done", "processed", "completed"]
+        .iter()
+        .any(|word| text.contains(word))
 }
 
 fn filled(body: &[u8], unique: &str) -> Vec<u8> {

@@ -146,7 +146,9 @@ impl Line {
                     return Ok(parsed);
                 }
                 if buffer.len() > ANSWER_BYTES_MAX {
-                    return Ok(Err(Lost(format!("the answer is over {ANSWER_BYTES_MAX} bytes"))));
+                    return Ok(Err(Lost(format!(
+                        "the answer is over {ANSWER_BYTES_MAX} bytes"
+                    ))));
                 }
             }
         };
@@ -186,10 +188,14 @@ fn parse(bytes: &[u8], is_end: bool) -> Option<Sent> {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) if !is_end => return None,
             Ok(httparse::Status::Partial) if bytes.is_empty() => {
-                return Some(Err(Lost("the connection was closed without an answer".into())));
+                return Some(Err(Lost(
+                    "the connection was closed without an answer".into(),
+                )));
             }
             Ok(httparse::Status::Partial) => {
-                return Some(Err(Lost("the connection was closed within the answer".into())));
+                return Some(Err(Lost(
+                    "the connection was closed within the answer".into(),
+                )));
             }
             Err(error) => return Some(Err(Lost(format!("the answer is no HTTP: {error}")))),
         };
@@ -258,11 +264,23 @@ mod tests {
     #[test]
     fn answers_are_read_however_they_are_framed() {
         for (text, is_end, body) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", false, Some("ok")),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok", false, None),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+                false,
+                Some("ok"),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok",
+                false,
+                None,
+            ),
             ("HTTP/1.1 200 OK\r\n\r\nall of it", true, Some("all of it")),
             ("HTTP/1.1 200 OK\r\n\r\nall", false, None),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n", false, Some("")),
+            (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
+                false,
+                Some(""),
+            ),
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2;x=1\r\nok\r\n1\r\n!\r\n0\r\n\r\n",
                 false,
@@ -272,7 +290,11 @@ mod tests {
             let parsed = parse(text.as_bytes(), is_end).map(|sent| sent.unwrap().body);
             assert_eq!(parsed.as_deref(), body.map(str::as_bytes), "{text}");
         }
-        for text in ["", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok"] {
+        for text in [
+            "",
+            "HTTP/1.1 2",
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok",
+        ] {
             assert!(parse(text.as_bytes(), true).unwrap().is_err(), "{text}");
         }
     }

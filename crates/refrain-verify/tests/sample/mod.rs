@@ -227,10 +227,19 @@ impl Api {
         loop {
             let known = {
                 let mut records = self.records();
-                let known = records.get(key).filter(|_| !matches!(self.hole, NoClaim | ReadThenLock)).cloned();
+                let known = records
+                    .get(key)
+                    .filter(|_| !matches!(self.hole, NoClaim | ReadThenLock))
+                    .cloned();
                 if known.is_none() {
                     let fingerprint = fingerprint.to_vec();
-                    records.insert(key.to_vec(), Record { fingerprint, kept: None });
+                    records.insert(
+                        key.to_vec(),
+                        Record {
+                            fingerprint,
+                            kept: None,
+                        },
+                    );
                 }
                 known
             };
@@ -264,7 +273,11 @@ impl Api {
         if self.hole == Refuses {
             return text(409, "done already");
         }
-        let status = if self.hole == AlwaysOk { 200 } else { kept.status };
+        let status = if self.hole == AlwaysOk {
+            200
+        } else {
+            kept.status
+        };
         let mut answer = Response::builder().status(status);
         if self.hole != NotMarked {
             answer = answer.header("idempotent-replayed", "true");
@@ -348,8 +361,12 @@ impl Api {
         let body = match json {
             Ok(json) if self.hole != ByteFingerprint => {
                 // Sorted, because these maps are.
-                let sorted: std::collections::BTreeMap<_, _> =
-                    json.as_object().cloned().unwrap_or_default().into_iter().collect();
+                let sorted: std::collections::BTreeMap<_, _> = json
+                    .as_object()
+                    .cloned()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .collect();
                 serde_json::to_vec(&sorted).unwrap()
             }
             _ => asked.body.to_vec(),
@@ -393,7 +410,10 @@ impl Api {
         self.shared.bodies.lock().unwrap().push(asked.body.clone());
         self.shared.effects.fetch_add(1, SeqCst);
         let id = self.shared.runs.fetch_add(1, SeqCst) + 1;
-        let is_binary = asked.headers.get("content-type").is_some_and(|it| it == "application/octet-stream");
+        let is_binary = asked
+            .headers
+            .get("content-type")
+            .is_some_and(|it| it == "application/octet-stream");
         let body = match (is_binary, self.hole) {
             (true, TextBodies) => Bytes::from(body),
             (true, _) => asked.body.clone(),
@@ -404,8 +424,16 @@ impl Api {
         Kept {
             status: 201,
             body,
-            location: if is_plain { String::new() } else { format!("/payments/{id}") },
-            cookie: if is_plain { "shop=1".into() } else { format!("session={id}") },
+            location: if is_plain {
+                String::new()
+            } else {
+                format!("/payments/{id}")
+            },
+            cookie: if is_plain {
+                "shop=1".into()
+            } else {
+                format!("session={id}")
+            },
             at: Instant::now(),
         }
     }
@@ -413,7 +441,9 @@ impl Api {
 
 impl Kept {
     fn show(&self) -> Answer {
-        let mut answer = Response::builder().status(self.status).header("set-cookie", &self.cookie);
+        let mut answer = Response::builder()
+            .status(self.status)
+            .header("set-cookie", &self.cookie);
         if !self.location.is_empty() {
             answer = answer.header("location", &self.location);
         }
@@ -427,7 +457,9 @@ trait Quotes {
 
 impl Quotes for [u8] {
     fn trim_matches_quotes(&self) -> Vec<u8> {
-        let inner = self.strip_prefix(b"\"").and_then(|it| it.strip_suffix(b"\""));
+        let inner = self
+            .strip_prefix(b"\"")
+            .and_then(|it| it.strip_suffix(b"\""));
         inner.unwrap_or(self).to_vec()
     }
 }

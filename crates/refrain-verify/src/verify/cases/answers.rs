@@ -13,7 +13,9 @@ const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(body) = change::padded(&stage.world.operation.body, LARGE) else {
-        return Err(Stop::Skip("the operation has no body that could be made larger".into()));
+        return Err(Stop::Skip(
+            "the operation has no body that could be made larger".into(),
+        ));
     };
     let intent = stage.intent_with(&body);
     let first = stage.send("1 MiB", &intent.request).await;
@@ -37,13 +39,17 @@ pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
 pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let body: Vec<u8> = (0..=255).collect();
     let intent = stage.intent_with(&body);
-    let request = intent.request.with("content-type", "application/octet-stream");
+    let request = intent
+        .request
+        .with("content-type", "application/octet-stream");
     let first = stage.send("all 256 bytes", &request).await;
     let first = match first {
         Ok(answer) if answer.is_success() => answer,
         refused => {
             let said = refused.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
-            return Err(Stop::Skip(format!("the operation takes no binary body: {said}")));
+            return Err(Stop::Skip(format!(
+                "the operation takes no binary body: {said}"
+            )));
         }
     };
     let again = stage.decided("duplicate", &request, MOMENT).await;
@@ -64,11 +70,19 @@ pub(super) async fn set_cookie(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let (first, again) = twice(stage).await?;
     let usual = &stage.world.usual_cookies;
     let own = |cookie: &&str| !usual.iter().any(|it| it == cookie);
-    let cookies: Vec<_> = first.all("set-cookie").filter(own).map(str::to_owned).collect();
+    let cookies: Vec<_> = first
+        .all("set-cookie")
+        .filter(own)
+        .map(str::to_owned)
+        .collect();
     if cookies.is_empty() {
-        return Err(Stop::Skip("the first answer sets no cookie of its own".into()));
+        return Err(Stop::Skip(
+            "the first answer sets no cookie of its own".into(),
+        ));
     }
-    let is_replayed = again.all("set-cookie").any(|it| cookies.iter().any(|own| own == it));
+    let is_replayed = again
+        .all("set-cookie")
+        .any(|it| cookies.iter().any(|own| own == it));
     if is_replayed {
         stage.fail("the replay sets the first answer's cookie again");
     }
@@ -82,7 +96,9 @@ pub(super) async fn location(stage: &mut Stage<'_>) -> Result<(), Stop> {
     };
     match again.header("location") {
         Some(found) if found == location => {}
-        Some(found) => stage.fail(format!("the first answer's Location is {location}, the replay's {found}")),
+        Some(found) => stage.fail(format!(
+            "the first answer's Location is {location}, the replay's {found}"
+        )),
         None => stage.fail("the replay lost its Location"),
     }
     Ok(())
@@ -105,8 +121,13 @@ pub(super) async fn marked(stage: &mut Stage<'_>) -> Result<(), Stop> {
 fn is_marked(answer: &Answer) -> bool {
     answer.headers.iter().any(|(name, value)| {
         let (name, value) = (name.to_ascii_lowercase(), value.to_ascii_lowercase());
-        let is_telling = ["replay", "duplicate"].iter().any(|word| name.contains(word))
-            || (name.contains("idempoten") && ["hit", "replay", "duplicate", "cached"].iter().any(|word| value.contains(word)))
+        let is_telling = ["replay", "duplicate"]
+            .iter()
+            .any(|word| name.contains(word))
+            || (name.contains("idempoten")
+                && ["hit", "replay", "duplicate", "cached"]
+                    .iter()
+                    .any(|word| value.contains(word)))
             || (name.contains("idempoten") && name.contains("hit"));
         is_telling && !matches!(&*value, "false" | "0" | "no" | "miss")
     })

@@ -29,7 +29,8 @@ pub(super) async fn retention(stage: &mut Stage<'_>) -> Result<(), Stop> {
         return Err(Stop::Skip("no --retention is given".into()));
     };
     if told > RETENTION_MAX {
-        let why = format!("a retention of {told:?} is more than a run waits for ({RETENTION_MAX:?})");
+        let why =
+            format!("a retention of {told:?} is more than a run waits for ({RETENTION_MAX:?})");
         return Err(Stop::Skip(why));
     }
     after(stage, told * 4 / 5).await
@@ -48,12 +49,20 @@ pub(super) async fn lost_answer(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent();
     let plan = stage.world.plan;
     let between = Between::new(&plan.target.address, plan.seed, Fault::DropAnswer, 1).await?;
-    let lost = stage.send_via(&between.address, "first, its answer is lost", &intent.request).await;
+    let lost = stage
+        .send_via(
+            &between.address,
+            "first, its answer is lost",
+            &intent.request,
+        )
+        .await;
     if lost.is_ok() {
         return Err(Stop::Skip("the answer could not be lost".into()));
     }
     let retry = stage.decided("retry", &intent.request, plan.patience).await;
-    let again = stage.decided("retry once more", &intent.request, MOMENT).await;
+    let again = stage
+        .decided("retry once more", &intent.request, MOMENT)
+        .await;
     match &retry {
         Ok(answer) if answer.is_success() => judge::replay(stage, answer, &again),
         Ok(answer) if answer.is_refusal() => stage.warn(format!(

@@ -13,7 +13,9 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(first) = first.ok().filter(|answer| answer.is_refusal()) else {
         return Err(Stop::Skip("the --bad-body is not refused with 4xx".into()));
     };
-    let corrected = stage.decided("the corrected body, same key", &intent.request, MOMENT).await;
+    let corrected = stage
+        .decided("the corrected body, same key", &intent.request, MOMENT)
+        .await;
     let again = stage.decided("once more", &intent.request, MOMENT).await;
     let effects = stage.effects().await?;
     match &corrected {
@@ -29,14 +31,23 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
             }
             stage.say("a refused request frees its key");
         }
-        Ok(answer) if answer.status == first.status && answer.body == first.body && !matches!(answer.status, 409 | 422) => {
+        Ok(answer)
+            if answer.status == first.status
+                && answer.body == first.body
+                && !matches!(answer.status, 409 | 422) =>
+        {
             stage.warn(format!(
                 "the corrected request got the old answer ({}): the client cannot know that it needs a new key",
                 answer.status
             ));
         }
-        Ok(answer) if answer.status < 500 => stage.say("a refused request keeps its key; a corrected one needs a new key"),
-        Ok(answer) => stage.fail(format!("the corrected request was answered {}", answer.status)),
+        Ok(answer) if answer.status < 500 => {
+            stage.say("a refused request keeps its key; a corrected one needs a new key")
+        }
+        Ok(answer) => stage.fail(format!(
+            "the corrected request was answered {}",
+            answer.status
+        )),
         Err(lost) => stage.fail(format!("the corrected request got no answer: {lost}")),
     }
     if effects.over(1) {
@@ -52,11 +63,15 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent_with(&failing);
     let first = stage.send("it fails", &intent.request).await;
     if !first.is_ok_and(|answer| answer.status >= 500) {
-        return Err(Stop::Skip("the --failing-body is not answered with 5xx".into()));
+        return Err(Stop::Skip(
+            "the --failing-body is not answered with 5xx".into(),
+        ));
     }
     let patience = stage.world.plan.patience;
     let retry = stage.decided("retry", &intent.request, patience).await;
-    let again = stage.decided("retry once more", &intent.request, MOMENT).await;
+    let again = stage
+        .decided("retry once more", &intent.request, MOMENT)
+        .await;
     let effects = stage.effects().await?;
     match &retry {
         Ok(answer) if says_unknown(answer) || says_done(answer) => {}
@@ -75,7 +90,10 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         stage.fail("the retry ran again with its duplicate");
     }
     if effects.over(1) {
-        stage.fail(format!("the first run failed after its effect, and retries took effect too: {} times", effects.count));
+        stage.fail(format!(
+            "the first run failed after its effect, and retries took effect too: {} times",
+            effects.count
+        ));
     }
     Ok(())
 }

@@ -59,7 +59,6 @@ async fn at_once(stage: &Stage<'_>, intent: &Intent) -> Vec<Sent> {
     all
 }
 
-
 pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let slow = stage.world.operation.slow_body.clone();
     let fresh = |stage: &mut Stage<'_>| match &slow {
@@ -104,7 +103,11 @@ async fn overtaken(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let sent = {
         let stage = &*stage;
         let (one, other) = tokio::join!(
-            stage.send_via(&between.address, "first, held up on its way", &intent.request),
+            stage.send_via(
+                &between.address,
+                "first, held up on its way",
+                &intent.request
+            ),
             async {
                 sleep(HELD_UP / 6).await;
                 stage.send("retry that overtakes it", &intent.request).await

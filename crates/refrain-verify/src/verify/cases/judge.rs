@@ -18,7 +18,9 @@ pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
                 stage.fail("the duplicate was answered about something else than the first");
             } else if answer.status != first.status {
                 let (then, now) = (first.status, answer.status);
-                stage.warn(format!("the first answer was {then}, the duplicate's is {now}"));
+                stage.warn(format!(
+                    "the first answer was {then}, the duplicate's is {now}"
+                ));
             } else if answer.body != first.body {
                 stage.warn("the duplicate's answer is about the same, and its bytes differ");
             }
@@ -40,9 +42,15 @@ pub(super) async fn effects(stage: &mut Stage<'_>, wanted: u64) -> Result<(), St
         many => format!("{many} intended effects"),
     };
     if effects.over(wanted) {
-        stage.fail(format!("{intended}, and it took effect {} times", effects.count));
+        stage.fail(format!(
+            "{intended}, and it took effect {} times",
+            effects.count
+        ));
     } else if effects.under(wanted) {
-        stage.fail(format!("{intended}, and it took effect {} times: a request was swallowed", effects.count));
+        stage.fail(format!(
+            "{intended}, and it took effect {} times: a request was swallowed",
+            effects.count
+        ));
     }
     Ok(())
 }
@@ -80,7 +88,9 @@ pub(super) async fn group(
             "none of the duplicates ever got an answer; the last one said {}",
             answer.status
         )),
-        (None, Err(lost)) => stage.fail(format!("none of the duplicates ever got an answer: {lost}")),
+        (None, Err(lost)) => {
+            stage.fail(format!("none of the duplicates ever got an answer: {lost}"))
+        }
     }
     Ok(())
 }
@@ -119,7 +129,9 @@ pub(super) async fn aftermath(
     let effects = stage.effects().await?;
     if effects.over(before + 1) {
         let times = effects.count - before;
-        stage.fail(format!("one intended effect, and it took effect {times} times"));
+        stage.fail(format!(
+            "one intended effect, and it took effect {times} times"
+        ));
     }
     Ok(())
 }

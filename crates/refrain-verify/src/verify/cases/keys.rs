@@ -10,11 +10,17 @@ use crate::verify::{
 const LONG: usize = 300;
 
 pub(super) async fn missing(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    shared(stage, "without a key", |request, header| request.without(header)).await
+    shared(stage, "without a key", |request, header| {
+        request.without(header)
+    })
+    .await
 }
 
 pub(super) async fn empty(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    shared(stage, "with an empty key", |request, header| request.with(header, "")).await
+    shared(stage, "with an empty key", |request, header| {
+        request.with(header, "")
+    })
+    .await
 }
 
 /// Two different requests of which neither has a key to speak of: neither may answer for the other.
@@ -26,15 +32,23 @@ async fn shared(
     let header = stage.world.operation.key_header.clone();
     let (one, other) = (stage.distinct(), stage.distinct());
     if one.request.body == other.request.body && one.request.target == other.request.target {
-        return Err(Stop::Skip("the operation has no body that could differ; put {{unique}} somewhere".into()));
+        return Err(Stop::Skip(
+            "the operation has no body that could differ; put {{unique}} somewhere".into(),
+        ));
     }
-    let first = stage.send(&format!("one {what}"), &change(one.request, &header)).await;
-    let second = stage.send(&format!("another {what}"), &change(other.request, &header)).await;
+    let first = stage
+        .send(&format!("one {what}"), &change(one.request, &header))
+        .await;
+    let second = stage
+        .send(&format!("another {what}"), &change(other.request, &header))
+        .await;
     let effects = stage.effects().await?;
     let ran = [&first, &second].map(|sent| sent.as_ref().is_ok_and(|it| it.is_success()));
     let wanted = ran.iter().map(|ran| u64::from(*ran)).sum();
     if effects.over(wanted) {
-        stage.fail(format!("a request {what} was not answered with success, and took effect"));
+        stage.fail(format!(
+            "a request {what} was not answered with success, and took effect"
+        ));
     }
     let is_swallowed = match (&first, &second) {
         (Ok(first), Ok(second)) if ran == [true, true] => match effects.is_exact {
@@ -44,11 +58,15 @@ async fn shared(
         _ => effects.under(wanted),
     };
     if is_swallowed {
-        stage.fail(format!("two different requests {what} were taken for one: the second did not run"));
+        stage.fail(format!(
+            "two different requests {what} were taken for one: the second did not run"
+        ));
     }
     match (ran, wanted) {
         ([true, false], _) if is_conflict(&second) => {
-            stage.fail(format!("a request {what} is refused because of another one"));
+            stage.fail(format!(
+                "a request {what} is refused because of another one"
+            ));
         }
         (_, 0) => stage.say(format!("requests {what} are refused")),
         (_, 2) => stage.say(format!("requests {what} run unguarded")),
@@ -59,7 +77,8 @@ async fn shared(
 }
 
 fn is_conflict(sent: &Sent) -> bool {
-    sent.as_ref().is_ok_and(|answer| matches!(answer.status, 409 | 422))
+    sent.as_ref()
+        .is_ok_and(|answer| matches!(answer.status, 409 | 422))
 }
 
 pub(super) async fn too_long(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -72,7 +91,10 @@ pub(super) async fn too_long(stage: &mut Stage<'_>) -> Result<(), Stop> {
 
 pub(super) async fn non_ascii(stage: &mut Stage<'_>) -> Result<(), Stop> {
     odd(stage, "a key that is not ASCII", |word| {
-        [format!("{word}-é").into_bytes(), format!("{word}-è").into_bytes()]
+        [
+            format!("{word}-é").into_bytes(),
+            format!("{word}-è").into_bytes(),
+        ]
     })
     .await
 }
@@ -92,16 +114,26 @@ async fn odd(
     let effects = stage.effects().await?;
     let Some(answer) = first.as_ref().ok().filter(|it| it.is_success()) else {
         if effects.over(0) {
-            stage.fail(format!("{what} was not answered with success, and took effect"));
+            stage.fail(format!(
+                "{what} was not answered with success, and took effect"
+            ));
         }
         warn_of_failures(stage, &[first, again]);
         return Ok(());
     };
     if effects.over(1) {
-        stage.fail(format!("{what} is accepted and not kept: its duplicate ran too"));
+        stage.fail(format!(
+            "{what} is accepted and not kept: its duplicate ran too"
+        ));
         return Ok(());
     }
-    let second = stage.decided("the key that is much alike", &other.request.with(&header, near), MOMENT).await;
+    let second = stage
+        .decided(
+            "the key that is much alike",
+            &other.request.with(&header, near),
+            MOMENT,
+        )
+        .await;
     let effects = stage.effects().await?;
     match &second {
         Ok(second) if second.is_success() => {
@@ -110,11 +142,15 @@ async fn odd(
                 false => stage.is_same(answer, second),
             };
             if is_swallowed {
-                stage.fail(format!("{what} and one that is much alike are taken for the same"));
+                stage.fail(format!(
+                    "{what} and one that is much alike are taken for the same"
+                ));
             }
         }
         second if is_conflict(second) => {
-            stage.fail(format!("{what} is refused because of one that is much alike"));
+            stage.fail(format!(
+                "{what} is refused because of one that is much alike"
+            ));
         }
         _ => {}
     }
@@ -139,15 +175,22 @@ pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
 pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let header = stage.world.operation.key_header.clone();
     let intent = stage.intent();
-    let request = intent.request.clone().with(&header, format!("\"{}\"", intent.key));
+    let request = intent
+        .request
+        .clone()
+        .with(&header, format!("\"{}\"", intent.key));
     let first = stage.send("the key in quotes", &request).await;
     let again = stage.decided("its duplicate", &request, MOMENT).await;
     let is_kept = kept(stage, "a key in quotes", &first, &again).await?;
     if is_kept {
-        let bare = stage.decided("the same key without quotes", &intent.request, MOMENT).await;
+        let bare = stage
+            .decided("the same key without quotes", &intent.request, MOMENT)
+            .await;
         let effects = stage.effects().await?;
         let differs = |first: &_, bare: &_| bare_differs(stage, first, bare);
-        if effects.over(1) || matches!((&first, &bare), (Ok(first), Ok(bare)) if differs(first, bare)) {
+        if effects.over(1)
+            || matches!((&first, &bare), (Ok(first), Ok(bare)) if differs(first, bare))
+        {
             stage.warn("the quoted and the bare form are different keys");
         }
     }
@@ -169,8 +212,12 @@ async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent, again: &Sent) -> 
     let is_accepted = first.as_ref().is_ok_and(|it| it.is_success());
     if effects.over(u64::from(is_accepted)) {
         match is_accepted {
-            true => stage.fail(format!("{what} is accepted and not kept: its duplicate ran too")),
-            false => stage.fail(format!("{what} was not answered with success, and took effect")),
+            true => stage.fail(format!(
+                "{what} is accepted and not kept: its duplicate ran too"
+            )),
+            false => stage.fail(format!(
+                "{what} was not answered with success, and took effect"
+            )),
         }
     }
     let _ = again;
@@ -182,7 +229,10 @@ fn warn_of_failures(stage: &mut Stage<'_>, sent: &[Sent]) {
     for sent in sent {
         match sent {
             Ok(answer) if answer.status >= 500 => {
-                stage.warn(format!("it was answered {}; 400 would say whose fault it is", answer.status));
+                stage.warn(format!(
+                    "it was answered {}; 400 would say whose fault it is",
+                    answer.status
+                ));
             }
             Ok(_) => {}
             Err(lost) => stage.warn(format!("it got no answer: {lost}")),

@@ -20,10 +20,16 @@ const BEHIND: Duration = Duration::from_millis(500);
 const KILLS: u32 = 3;
 
 pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    let pause = stage.world.operation.lease.map_or(PAUSE, |lease| lease + BEHIND);
+    let pause = stage
+        .world
+        .operation
+        .lease
+        .map_or(PAUSE, |lease| lease + BEHIND);
     known(stage)?;
     if pause > LEASE_MAX {
-        return Err(Stop::Skip(format!("a lease over {LEASE_MAX:?} is more than a run waits for")));
+        return Err(Stop::Skip(format!(
+            "a lease over {LEASE_MAX:?} is more than a run waits for"
+        )));
     }
     let intent = slow(stage);
     let timeout = stage.world.plan.timeout + pause;
@@ -37,7 +43,12 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     drop(still);
     let (one, other) = tokio::join!(finished(line, timeout), finished(duplicate, timeout));
     stage.note("first", &intent.request, &one, since);
-    stage.note("duplicate while it stands still", &intent.request, &other, since);
+    stage.note(
+        "duplicate while it stands still",
+        &intent.request,
+        &other,
+        since,
+    );
     judge::group(stage, &intent.request, &[one, other]).await?;
     judge::effects(stage, 1).await
 }
@@ -45,8 +56,16 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
 pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     known(stage)?;
     let lease = stage.world.operation.lease.unwrap_or_default();
-    let patience = stage.world.plan.patience.max((lease + BEHIND * 2).min(LEASE_MAX));
-    let kills = if stage.service.is_ours_to_start() { KILLS } else { 1 };
+    let patience = stage
+        .world
+        .plan
+        .patience
+        .max((lease + BEHIND * 2).min(LEASE_MAX));
+    let kills = if stage.service.is_ours_to_start() {
+        KILLS
+    } else {
+        1
+    };
     for moment in 0..kills {
         let intent = slow(stage);
         let before = stage.effects().await?;
@@ -55,7 +74,12 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         sleep(latency * (moment + 1) / (KILLS + 1)).await;
         stage.service.kill().await.map_err(Stop::Broken)?;
         let sent = finished(line, Duration::from_secs(1)).await;
-        stage.note("first, the service is killed", &intent.request, &sent, since);
+        stage.note(
+            "first, the service is killed",
+            &intent.request,
+            &sent,
+            since,
+        );
         stage.service.restart().await.map_err(Stop::Broken)?;
         judge::aftermath(stage, &intent.request, before.count, patience).await?;
     }
@@ -65,7 +89,9 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
 fn known(stage: &Stage<'_>) -> Result<(), Stop> {
     match stage.service.is_known() {
         true => Ok(()),
-        false => Err(Stop::Skip("neither --restart-command nor --pid is given".into())),
+        false => Err(Stop::Skip(
+            "neither --restart-command nor --pid is given".into(),
+        )),
     }
 }
 

@@ -119,13 +119,18 @@ async fn another(
             }
         }
         Ok(_) if effects.over(1) && !terms.may_run => {
-            stage.fail(format!("{} with the same key was refused, and took effect", terms.what));
+            stage.fail(format!(
+                "{} with the same key was refused, and took effect",
+                terms.what
+            ));
         }
         Ok(_) => {}
         Err(lost) => stage.warn(format!("{} got no answer: {lost}", terms.what)),
     }
     // What came between must not have cost the first one its record.
-    let again = stage.decided("the first again", &intent.request, MOMENT).await;
+    let again = stage
+        .decided("the first again", &intent.request, MOMENT)
+        .await;
     judge_again(stage, &first, &again, effects.count).await
 }
 
@@ -150,7 +155,10 @@ async fn judge_again(
     let effects = stage.effects().await?;
     if effects.over(so_far.max(1)) {
         stage.fail("afterwards the first request ran again");
-    } else if !again.as_ref().is_ok_and(|it| it.is_refusal() || stage.is_same(first, it)) {
+    } else if !again
+        .as_ref()
+        .is_ok_and(|it| it.is_refusal() || stage.is_same(first, it))
+    {
         stage.warn("afterwards the first request's own duplicate no longer gets its answer");
     }
     Ok(())

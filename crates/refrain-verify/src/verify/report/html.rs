@@ -23,7 +23,12 @@ svg text{fill:currentColor}
 #[must_use]
 pub fn html(report: &Report) -> String {
     let title = format!("refrain verify: {}", escaped(&report.target));
-    let counts = [Verdict::Fail, Verdict::Warn, Verdict::Pass, Verdict::Skipped];
+    let counts = [
+        Verdict::Fail,
+        Verdict::Warn,
+        Verdict::Pass,
+        Verdict::Skipped,
+    ];
     let counts = counts.map(|verdict| format!("{} {}", report.count(verdict), class(verdict)));
     let operations: String = report.operations.iter().map(operation).collect();
     format!(
@@ -42,7 +47,12 @@ pub fn html(report: &Report) -> String {
 fn operation(operation: &OperationReport) -> String {
     let rows: String = operation.cases.iter().map(row).collect();
     let is_told = |case: &&CaseReport| matches!(case.verdict, Verdict::Fail | Verdict::Warn);
-    let told: String = operation.cases.iter().filter(is_told).map(section).collect();
+    let told: String = operation
+        .cases
+        .iter()
+        .filter(is_told)
+        .map(section)
+        .collect();
     format!(
         "<h2>{}</h2>\n<p>Effects are counted {}.</p>\n\
          <table><thead><tr><th>verdict</th><th>case</th><th>what was seen</th></tr></thead><tbody>\n{rows}</tbody></table>\n{told}",
@@ -64,7 +74,9 @@ fn row(case: &CaseReport) -> String {
 fn section(case: &CaseReport) -> String {
     let class = class(case.verdict);
     let findings = case.findings.iter();
-    let findings: String = findings.map(|it| format!("<li>{}</li>", escaped(it))).collect();
+    let findings: String = findings
+        .map(|it| format!("<li>{}</li>", escaped(it)))
+        .collect();
     let pairs: String = case.exchanges.iter().map(pair).collect();
     format!(
         "<section class=\"case {class}\"><h3><span class=\"v\">{class}</span> {}: {}</h3>\n<ul>{findings}</ul>\n\

@@ -8,13 +8,23 @@ pub fn junit(report: &Report) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     xml += &format!(
         "<testsuites name=\"refrain verify\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{}\">\n",
-        report.operations.iter().map(|it| it.cases.len()).sum::<usize>(),
+        report
+            .operations
+            .iter()
+            .map(|it| it.cases.len())
+            .sum::<usize>(),
         report.count(Verdict::Fail),
         report.count(Verdict::Skipped),
         seconds(report.took_ms)
     );
     for operation in &report.operations {
-        let count = |verdict| operation.cases.iter().filter(|it| it.verdict == verdict).count();
+        let count = |verdict| {
+            operation
+                .cases
+                .iter()
+                .filter(|it| it.verdict == verdict)
+                .count()
+        };
         let name = escaped(&operation.operation);
         xml += &format!(
             "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
@@ -35,8 +45,14 @@ fn case(operation: &str, case: &CaseReport) -> String {
         Verdict::Skipped => format!("      <skipped message=\"{said}\"/>\n"),
         Verdict::Warn => format!("      <system-out>warning: {said}</system-out>\n"),
         Verdict::Fail => {
-            let text = escaped(&format!("{}\nhole: {}\nfix: {}", case.title, case.hole, case.fix));
-            format!("      <failure type=\"{}\" message=\"{said}\">{text}</failure>\n", case.id)
+            let text = escaped(&format!(
+                "{}\nhole: {}\nfix: {}",
+                case.title, case.hole, case.fix
+            ));
+            format!(
+                "      <failure type=\"{}\" message=\"{said}\">{text}</failure>\n",
+                case.id
+            )
         }
     };
     let (id, time) = (escaped(&case.id), seconds(case.took_ms));
