@@ -307,7 +307,10 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     let target: Target = url
         .parse()
         .map_err(|error: verify::BadPlan| bad(error.to_string()))?;
-    let mut plan = Plan::new(target, args.seed.unwrap_or_else(rand::random));
+    let mut plan = Plan::new(
+        target,
+        args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
+    );
     let time = |name: &str, text: &str| {
         units::duration(text).map_err(|error| bad(format!("--{name}: {error}")))
     };

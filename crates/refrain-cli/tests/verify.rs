@@ -133,17 +133,11 @@ fn free_port() -> u16 {
 }
 
 /// The command that starts a proxy in front of the app, on this port.
-fn proxy_command(
-    folder: &Path,
-    upstream: &Upstream,
-    port: u16,
-    store: &str,
-    lease: &str,
-) -> String {
+fn proxy_command(folder: &Path, upstream: &Upstream, port: u16, store: &str) -> String {
     let file = folder.join("refrain.toml");
     let text = format!(
         "listen = \"127.0.0.1:{port}\"\nadmin = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n\
-         store = \"{store}\"\n[policy]\nlease = \"{lease}\"\nwait = \"300ms\"\n",
+         store = \"{store}\"\n[policy]\nlease = \"1s\"\nwait = \"300ms\"\n",
         upstream.address
     );
     fs::write(&file, text).unwrap();
@@ -182,7 +176,7 @@ fn the_proxy_makes_an_app_without_keys_pass_every_case() {
 #[test]
 fn the_proxy_with_records_on_disk_passes_even_when_it_is_paused_and_killed() {
     let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
-    let command = proxy_command(folder.path(), &upstream, port, "file:records", "1s");
+    let command = proxy_command(folder.path(), &upstream, port, "file:records");
     let url = format!("http://127.0.0.1:{port}");
     let more = ["--json", "-", "--restart-command", &command];
     let output = run(&arguments(&url, &upstream), &more);
@@ -202,35 +196,81 @@ fn the_proxy_with_records_on_disk_passes_even_when_it_is_paused_and_killed() {
 }
 
 #[test]
-fn a_crash_that_forgets_or_locks_keys_is_seen() {
-    for (store, lease, seen) in [
-        ("memory:", "1s", "took effect 2 times"),
-        ("file:records", "1h", "the key is locked"),
-    ] {
-        let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
-        let command = proxy_command(folder.path(), &upstream, port, store, lease);
-        let url = format!("http://127.0.0.1:{port}");
-        let more = [
-            "--json",
-            "-",
-            "--restart-command",
-            &command,
-            "--case",
-            "kill-mid-request",
-            "--patience",
-            "1s",
-        ];
-        let output = run(&arguments(&url, &upstream), &more);
-        let report = json(&output);
-        assert_eq!(
-            of(&report, "fail"),
-            ["kill-mid-request"],
-            "{store} {lease}: {report:#}"
-        );
-        let findings = report["operations"][0]["cases"][0]["findings"].to_string();
-        assert!(findings.contains(seen), "{store} {lease}: {findings}");
-        assert_eq!(output.status.code(), Some(1));
-    }
+fn a_crash_that_forgets_keys_is_seen() {
+    let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
+    let command = proxy_command(folder.path(), &upstream, port, "memory:");
+    let all = arguments(&format!("http://127.0.0.1:{port}"), &upstream);
+    check_killed(&all, &command, "took effect 2 times");
+}
+
+/// Keys and payments on disk, and claims that nobody takes back when their holder is dead.
+const LOCKING: &str = r#"
+import http.server, os, sys, time
+class Api(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        paid = len(open("paid").readlines()) if os.path.exists("paid") else 0
+        self.say(200, str(paid))
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        key = self.headers["idempotency-key"]
+        try:
+            os.close(os.open(key, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            kept = open(key).read()
+            return self.say(201, kept) if kept else self.say(409, "in progress")
+        time.sleep(0.1)
+        open("paid", "a").write("paid\n")
+        open(key, "w").write('{"id":"%s"}' % key)
+        self.say(201, open(key).read())
+    def say(self, status, text):
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Api).serve_forever()
+"#;
+
+#[test]
+fn a_crash_that_locks_keys_is_seen() {
+    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+    fs::write(folder.path().join("api.py"), LOCKING).unwrap();
+    let command = format!(
+        "cd {} && exec python3 api.py {port}",
+        folder.path().display()
+    );
+    let url = format!("http://127.0.0.1:{port}");
+    let count = format!("{url}/count");
+    let all = [
+        &url,
+        "--op",
+        "POST /payments",
+        "--body",
+        "20",
+        "--effects-url",
+        &count,
+    ];
+    check_killed(&all.map(String::from), &command, "the key is locked");
+}
+
+/// Killing the service that `command` starts is a failure, for this reason.
+fn check_killed(arguments: &[String], command: &str, seen: &str) {
+    let more = [
+        "--json",
+        "-",
+        "--restart-command",
+        command,
+        "--case",
+        "kill-mid-request",
+        "--patience",
+        "1s",
+    ];
+    let output = run(arguments, &more);
+    let report = json(&output);
+    assert_eq!(of(&report, "fail"), ["kill-mid-request"], "{report:#}");
+    let findings = report["operations"][0]["cases"][0]["findings"].to_string();
+    assert!(findings.contains(seen), "{findings}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
@@ -297,7 +337,7 @@ fn an_app_without_keys_fails_and_the_reports_say_so() {
 fn an_interruption_leaves_no_process_and_no_report() {
     let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
     let pid_file = folder.path().join("pid");
-    let command = proxy_command(folder.path(), &upstream, port, "memory:", "1s");
+    let command = proxy_command(folder.path(), &upstream, port, "memory:");
     let command = format!("echo $$ > {} && {command}", pid_file.display());
     let reports = folder.path().join("reports");
     fs::create_dir(&reports).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{process::Stdio, time::Duration};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
@@ -13,6 +13,8 @@ use super::plan::Process;
 
 /// How long a service may take to start.
 const START_MAX: Duration = Duration::from_secs(20);
+/// How long a killed process may take to be gone.
+const END_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The process. A child of ours is killed when this is dropped.
@@ -39,7 +41,7 @@ impl Service {
         let pid = process.pid.map(|pid| {
             let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1);
             let pid = pid.and_then(Pid::from_raw);
-            pid.filter(|pid| rustix::process::test_kill_process(*pid).is_ok())
+            pid.filter(|pid| test_kill_process(*pid).is_ok())
                 .ok_or("--pid names no process that may be signalled")
         });
         let running = match pid.transpose()? {
@@ -84,8 +86,16 @@ impl Service {
     /// `kill -9`.
     pub(super) async fn kill(&mut self) -> Result<(), String> {
         self.signal(Signal::KILL)?;
-        if let Running::Child(child, _) = &mut self.running {
-            let _ = child.wait().await;
+        match &mut self.running {
+            Running::Child(child, _) => drop(child.wait().await),
+            Running::Told(pid) => {
+                // Until then its port may seem to be open still.
+                let since = Instant::now();
+                while test_kill_process(*pid).is_ok() && since.elapsed() < END_MAX {
+                    sleep(LOOK_EVERY).await;
+                }
+            }
+            Running::Unknown => {}
         }
         self.running = Running::Unknown;
         Ok(())
@@ -128,7 +138,9 @@ impl Service {
             if let Running::Child(child, _) = &mut self.running
                 && let Ok(Some(status)) = child.try_wait()
             {
-                return Err(format!("the service ended when it was started: {status}"));
+                return Err(format!(
+                    "the service ended when it was started ({status}); run the command by hand to see why"
+                ));
             }
             if since.elapsed() > START_MAX {
                 return Err(format!(
@@ -147,8 +159,17 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Running::Child(..) = self.running {
+        if matches!(self.running, Running::Child(..)) {
             let _ = self.signal(Signal::KILL);
+        }
+        if let Running::Child(child, _) = &mut self.running {
+            // It is as good as dead; a moment is enough for nothing of it to be left.
+            for _ in 0..100 {
+                if !matches!(child.try_wait(), Ok(None)) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 }
