@@ -421,3 +421,143 @@ fn what_cannot_work_is_said_with_its_fix() {
     let output = refrain(&["--list"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("kill-mid-request"));
 }
+
+/// A process that ends with its test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_that_is_named_is_paused_and_goes_on_afterwards() {
+    let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
+    let command = proxy_command(folder.path(), &upstream, port, "file:records");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &command]).stdout(Stdio::null());
+    let proxy = Running(shell.spawn().unwrap());
+    let is_up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    until("the proxy is up", is_up);
+    let (pid, url) = (proxy.0.id().to_string(), format!("http://127.0.0.1:{port}"));
+    let more = ["--json", "-", "--pid", &pid, "--case", "paused-past-lease"];
+    let output = run(&arguments(&url, &upstream), &more);
+    assert_eq!(
+        of(&json(&output), "pass"),
+        ["paused-past-lease"],
+        "{output:?}"
+    );
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let state = state.rsplit(')').next().unwrap().trim_start();
+    assert!(state.starts_with(['S', 'R']), "{state}");
+}
+
+#[test]
+fn a_file_names_several_operations() {
+    let (upstream, folder) = (naive(), tempfile::tempdir().unwrap());
+    let proxy = Starting::new()
+        .arg("--upstream", format!("http://{}", upstream.address))
+        .arg("--store", "memory:")
+        .start();
+    fs::write(folder.path().join("payment.json"), r#"{"amount":20}"#).unwrap();
+    let text = format!(
+        "url = 'http://{}'\n[effects]\nurl = 'http://{}/count'\n\
+         [[operation]]\nmatch = 'POST /payments'\nbody = '@payment.json'\n\
+         [[operation]]\nmatch = 'POST /payments?order={{{{unique}}}}'\nbody = '20'\nheaders = ['X-Shop: a']\n",
+        proxy.address, upstream.address
+    );
+    let file = folder.path().join("verify.toml");
+    fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    let more = [
+        "--config",
+        &file,
+        "--case",
+        "sequential-duplicate",
+        "--json",
+        "-",
+    ];
+    let output = refrain(&more).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = json(&output);
+    let operations = report["operations"].as_array().unwrap().iter();
+    let names: Vec<_> = operations
+        .map(|it| it["operation"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["POST /payments", "POST /payments?order={{unique}}"]);
+    let seen = upstream.seen();
+    let last = seen
+        .iter()
+        .rfind(|it| it.start().starts_with("POST"))
+        .unwrap();
+    assert!(
+        last.start().starts_with("POST /payments?order=rv"),
+        "{}",
+        last.start()
+    );
+    assert_eq!(last.header("x-shop"), Some("a"));
+    assert_eq!(
+        seen.iter().find(|it| !it.body.is_empty()).unwrap().body,
+        br#"{"amount":20}"#
+    );
+}
+
+#[test]
+fn effects_are_counted_with_sql() {
+    let url = std::env::var("REFRAIN_TEST_POSTGRES_URL").unwrap_or_else(|_| {
+        panic!("REFRAIN_TEST_POSTGRES_URL is not set: `cargo xtask test` starts a PostgreSQL and sets it")
+    });
+    let table = format!("refrain_verify_{}", std::process::id());
+    sql(&url, &format!("CREATE TABLE {table} (amount text)"));
+    let (place, insert) = (url.clone(), format!("INSERT INTO {table} VALUES ('20')"));
+    let upstream = Upstream::start(move |_, stream| {
+        sql(&place, &insert);
+        answer(stream, "201 Created", &[], b"paid")
+    });
+    let service = format!("http://{}", upstream.address);
+    let verify = |statement: &str| {
+        let counting = format!("{url} {statement}");
+        let more = [
+            "--op",
+            "POST /payments",
+            "--body",
+            "20",
+            "--case",
+            "sequential-duplicate",
+        ];
+        let all = [&[&*service], &more[..], &["--effects-sql", &counting]].concat();
+        let output = refrain(&all).output().unwrap();
+        (output.status.code(), format!("{output:?}"))
+    };
+    let counted = verify(&format!("SELECT count(*) FROM {table}"));
+    let wrong = verify("SELECT 'many'");
+    let missing = verify("SELECT count(*) FROM no_such_table_of_ours");
+    sql(&url, &format!("DROP TABLE {table}"));
+    assert!(counted.1.contains("it took effect 2 times"), "{counted:?}");
+    assert_eq!(counted.0, Some(1), "{counted:?}");
+    assert!(
+        wrong.0 == Some(69) && wrong.1.contains("no number"),
+        "{wrong:?}"
+    );
+    assert!(
+        missing.0 == Some(69) && missing.1.contains("does not exist"),
+        "{missing:?}"
+    );
+}
+
+fn sql(url: &str, statement: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        let connection = tokio::spawn(connection);
+        client.batch_execute(statement).await.unwrap();
+        connection.abort();
+    });
+}

@@ -84,8 +84,8 @@ pub async fn run(
     let started = Service::new(&plan.process, &plan.target.address).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
-    for operation in &plan.operations {
-        let (world, alike) = prelude::world(plan, operation, &mut service).await?;
+    for (number, operation) in plan.operations.iter().enumerate() {
+        let (world, alike) = prelude::world(plan, number, operation, &mut service).await?;
         let mut cases = Vec::new();
         for case in CASES.iter().filter(|case| is_asked_for(plan, case)) {
             let done = match case.id {

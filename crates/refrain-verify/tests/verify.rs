@@ -209,6 +209,32 @@ async fn each_hole_gets_its_own_verdict_and_no_other() {
     each(ROWS.iter().map(|row| (*row, true)).collect()).await;
 }
 
+/// What answers alone can tell. A request that is swallowed shows where answers have ids.
+const WEAK_ROWS: &[Row] = &[
+    (Hole::IgnoresKey, &NAIVE, &["other-credential"]),
+    (
+        Hole::NoClaim,
+        // What ran for a client that hung up has no answer to be seen in.
+        &["concurrent-duplicates", "duplicate-in-flight"],
+        &[],
+    ),
+    (
+        Hole::NoFingerprint,
+        &["other-body", "other-path", "other-query", "other-method"],
+        &[],
+    ),
+    (Hole::NoScope, &["other-credential"], &[]),
+    (Hole::CredentialInKey, &["rotated-credential"], &[]),
+    (Hole::DropsRunOnHangUp, &["client-hangs-up"], &[]),
+    (Hole::CutsKeys, &["key-too-long"], &[]),
+    (Hole::ShortMemory, &["late-duplicate", "retention"], &[]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_that_answers_show_are_seen_without_a_count() {
+    each(WEAK_ROWS.iter().map(|row| (*row, false)).collect()).await;
+}
+
 /// Some at a time: they sleep most of the time.
 async fn each(rows: Vec<(Row, bool)>) {
     let turns = Arc::new(Semaphore::new(6));

@@ -22,12 +22,14 @@ const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// The world of an operation, and what became of the same body under another key.
 pub(super) async fn world<'p>(
     plan: &'p Plan,
+    number: usize,
     operation: &'p Operation,
     service: &mut Service,
 ) -> Result<(World<'p>, CaseReport), Trouble> {
     let mut world = World {
         plan,
         operation,
+        number,
         counter: Counter::new(&plan.counting, &plan.target, &operation.headers),
         identity: Identity::None,
         latency: Duration::ZERO,

@@ -33,6 +33,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct World<'p> {
     pub(super) plan: &'p Plan,
     pub(super) operation: &'p Operation,
+    /// Which of the plan's operations: none has a key of another one.
+    pub(super) number: usize,
     pub(super) counter: Counter,
     pub(super) identity: Identity,
     /// How long a first answer takes.
@@ -139,8 +141,9 @@ impl<'w> Stage<'w> {
     /// A fresh key with this body.
     pub(super) fn intent_with(&mut self, body: &[u8]) -> Intent {
         let seed = self.world.plan.seed;
-        let key = draw::key(seed, self.id, self.drawn);
-        let unique = draw::unique(seed, self.id, self.drawn);
+        let place = format!("{} {}", self.world.number, self.id);
+        let key = draw::key(seed, &place, self.drawn);
+        let unique = draw::unique(seed, &place, self.drawn);
         self.drawn += 1;
         self.names.push((key.clone(), unique.clone()));
         let request = self.request(&self.world.operation.path, body, &unique);

@@ -26,7 +26,7 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
                 (true, _) => stage.say("somebody else's key is a key of its own"),
                 (false, true) => stage.fail("somebody else got the first caller's answer"),
                 (false, false) => {
-                    stage.fail("somebody else was answered as if it had run, and it did not")
+                    stage.fail("somebody else was answered as if it had run, and it did not");
                 }
             }
             let own = |it: &String| !stage.world.usual_cookies.contains(it);

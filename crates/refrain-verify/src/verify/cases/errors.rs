@@ -42,7 +42,7 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
             ));
         }
         Ok(answer) if answer.status < 500 => {
-            stage.say("a refused request keeps its key; a corrected one needs a new key")
+            stage.say("a refused request keeps its key; a corrected one needs a new key");
         }
         Ok(answer) => stage.fail(format!(
             "the corrected request was answered {}",

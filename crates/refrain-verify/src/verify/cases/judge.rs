@@ -89,7 +89,7 @@ pub(super) async fn group(
             answer.status
         )),
         (None, Err(lost)) => {
-            stage.fail(format!("none of the duplicates ever got an answer: {lost}"))
+            stage.fail(format!("none of the duplicates ever got an answer: {lost}"));
         }
     }
     Ok(())

@@ -164,7 +164,7 @@ pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let request = one.request.and(&header, &other.key);
     let first = stage.send("two keys", &request).await;
     let again = stage.decided("its duplicate", &request, MOMENT).await;
-    kept(stage, "a request with two keys", &first, &again).await?;
+    kept(stage, "a request with two keys", &first).await?;
     if first.as_ref().is_ok_and(|it| it.is_success()) {
         stage.say("a request with two keys is accepted; refusing it is clearer");
     }
@@ -181,16 +181,17 @@ pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .with(&header, format!("\"{}\"", intent.key));
     let first = stage.send("the key in quotes", &request).await;
     let again = stage.decided("its duplicate", &request, MOMENT).await;
-    let is_kept = kept(stage, "a key in quotes", &first, &again).await?;
+    let is_kept = kept(stage, "a key in quotes", &first).await?;
     if is_kept {
         let bare = stage
             .decided("the same key without quotes", &intent.request, MOMENT)
             .await;
         let effects = stage.effects().await?;
-        let differs = |first: &_, bare: &_| bare_differs(stage, first, bare);
-        if effects.over(1)
-            || matches!((&first, &bare), (Ok(first), Ok(bare)) if differs(first, bare))
-        {
+        let is_other = match (&first, &bare) {
+            (Ok(first), Ok(bare)) => bare.is_success() && !stage.is_same(first, bare),
+            _ => false,
+        };
+        if effects.over(1) || is_other {
             stage.warn("the quoted and the bare form are different keys");
         }
     }
@@ -198,16 +199,8 @@ pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-fn bare_differs(
-    stage: &Stage<'_>,
-    first: &crate::verify::wire::Answer,
-    bare: &crate::verify::wire::Answer,
-) -> bool {
-    bare.is_success() && !stage.is_same(first, bare)
-}
-
 /// Whether it was accepted; then its duplicate must not have run.
-async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent, again: &Sent) -> Result<bool, Stop> {
+async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, Stop> {
     let effects = stage.effects().await?;
     let is_accepted = first.as_ref().is_ok_and(|it| it.is_success());
     if effects.over(u64::from(is_accepted)) {
@@ -220,7 +213,6 @@ async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent, again: &Sent) -> 
             )),
         }
     }
-    let _ = again;
     Ok(is_accepted)
 }
 
