@@ -19,6 +19,7 @@ mod proxy;
 mod records;
 mod relay;
 mod store;
+mod verify;
 mod work;
 
 /// The proxy keeps small pieces for long between many that come and go, which the system's own allocator is slow with.
@@ -40,6 +41,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         lose answers on purpose, and see what your clients do
   refrain relay --outbox postgres://app@db/app --to nats://127.0.0.1:4222
                                         publish what services have put into their outbox
+  refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
+                                        send every kind of duplicate, and see which hole the service has
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -65,6 +68,7 @@ enum Command {
     Work(work::Args),
     Relay(relay::Args),
     Chaos(chaos::Args),
+    Verify(Box<verify::Args>),
     Check(check::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Work(args) => work::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Chaos(args) => chaos::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -1,0 +1,382 @@
+//! `refrain verify`: sends a service every kind of duplicate, and names the holes.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use refrain::policy::units;
+use refrain_verify::verify::{
+    self, CASES, CONCURRENT_MAX, Counting, File, Operation, Plan, Process, Report, Target, Trouble,
+    Verdict, body, header,
+};
+
+use crate::{
+    output::say,
+    proxy::{Failure, Signals, log_to_stderr},
+};
+
+mod write;
+
+/// A case failed, or got worse.
+const FOUND: u8 = 1;
+/// As shells call what Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// Send a service every kind of duplicate, and see which hole it has
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body '{\"amount\":20}' \\
+      --effects-url http://127.0.0.1:3000/v1/payments
+                                        counts what the list holds; the strongest check is a ledger of your own
+  refrain verify http://127.0.0.1:3000 --op 'POST /v1/orders' --body @order.json \\
+      --header 'Authorization: Bearer a' --other-credential 'Authorization: Bearer b'
+                                        also: does somebody else get the answer?
+  refrain verify --config verify.toml --html report.html --junit report.xml
+                                        several operations, and reports
+  refrain verify … --json now.json --baseline before.json
+                                        exit 1 only where it got worse
+  refrain verify … --restart-command './server --port 3000'
+                                        starts the service, kills it in mid-request, and retries
+  refrain verify --list                 all cases
+
+{{unique}} in the body, the path or a header becomes a word that no other request has.
+It creates effects: use a service that may be tested. Another machine than this one needs --yes.
+
+Exit codes: 0 no case failed, 1 some did, 2 wrong usage, 64 a bad plan, 69 the service or the count cannot be reached.")]
+pub(crate) struct Args {
+    /// The service, such as http://127.0.0.1:3000, with what goes before every path
+    url: Option<String>,
+    /// The operation under test, such as 'POST /v1/payments'
+    #[arg(long, value_name = "OPERATION", conflicts_with = "config")]
+    op: Option<String>,
+    /// A body that the service accepts: text, or @FILE
+    #[arg(long, value_name = "BODY")]
+    body: Option<String>,
+    /// A header of each request, such as a credential; may be given several times
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// What kind the body is [default: JSON or text, by its looks]
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// The header that carries the key
+    #[arg(long, value_name = "NAME", default_value = "Idempotency-Key")]
+    key_header: String,
+    /// A credential of somebody else
+    #[arg(long, value_name = "NAME: VALUE")]
+    other_credential: Option<String>,
+    /// A newer credential of the same caller
+    #[arg(long, value_name = "NAME: VALUE")]
+    rotated_credential: Option<String>,
+    /// Another request's body for the same key [default: the body with another number in it]
+    #[arg(long, value_name = "BODY")]
+    other_body: Option<String>,
+    /// Another path that takes the same body [default: one that is not there]
+    #[arg(long, value_name = "PATH")]
+    other_path: Option<String>,
+    /// A body that is refused with 4xx
+    #[arg(long, value_name = "BODY")]
+    bad_body: Option<String>,
+    /// A body that fails with 5xx
+    #[arg(long, value_name = "BODY")]
+    failing_body: Option<String>,
+    /// A body that takes the service a while
+    #[arg(long, value_name = "BODY")]
+    slow_body: Option<String>,
+    /// How long the service says that it keeps answers, up to 30s
+    #[arg(long, value_name = "TIME")]
+    retention: Option<String>,
+    /// How long the service says that a claim stands
+    #[arg(long, value_name = "TIME")]
+    lease: Option<String>,
+    /// A verify.toml, for several operations
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Counts effects: answers a number, or a list; {key} and {unique} are filled in
+    #[arg(long, value_name = "URL", conflicts_with = "effects_sql")]
+    effects_url: Option<String>,
+    /// Where in the JSON of --effects-url the number or list is
+    #[arg(long, value_name = "POINTER", requires = "effects_url")]
+    effects_pointer: Option<String>,
+    /// Counts effects: 'postgres://USER@HOST/DATABASE SELECT count(*) FROM …'
+    #[arg(long, value_name = "SQL")]
+    effects_sql: Option<String>,
+    /// Starts the service, and starts it again after it was killed
+    #[arg(long, value_name = "COMMAND")]
+    restart_command: Option<String>,
+    /// The running service's process, which may be killed and stopped
+    #[arg(long, value_name = "N")]
+    pid: Option<u32>,
+    /// How many duplicates come at once
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    concurrent: usize,
+    /// How much later the late duplicate comes
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    late: String,
+    /// How long an answer may take
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    timeout: String,
+    /// How long a key may stay in flight when nobody works on it any more
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    patience: String,
+    /// How long the count of effects has to stay as it is
+    #[arg(long, value_name = "TIME", default_value = "150ms")]
+    settle: String,
+    /// Only this case; may be given several times
+    #[arg(long = "case", value_name = "CASE")]
+    only: Vec<String>,
+    /// What keys and bodies go by; the same one only once on the same service [default: random, and printed]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Write the report as JSON; - for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write what failed as SARIF
+    #[arg(long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+    /// Write the report as a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// An earlier --json: exit 1 only for what fails now and did not then
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Do not ask before a service on another machine is tested
+    #[arg(long)]
+    yes: bool,
+    /// Print all cases and stop
+    #[arg(long)]
+    list: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.list {
+        for case in CASES {
+            say(format!("{:22}  {}", case.id, case.title));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    match runtime.block_on(start(args)) {
+        Ok(code) => Ok(code.into()),
+        Err(failure) => {
+            eprintln!("{failure}");
+            Ok(failure.code())
+        }
+    }
+}
+
+async fn start(args: &Args) -> Result<u8, Failure> {
+    let mut signals = Signals::new()?;
+    log_to_stderr(&Some("error".into()))?;
+    let plan = plan(args)?;
+    let before = args.baseline.as_deref().map(write::baseline).transpose()?;
+    agree(args, &plan)?;
+    tell(args, format!("{}, seed {}", plan.target, plan.seed));
+    let mut named = String::new();
+    let running = verify::run(&plan, |operation, case| {
+        if named != operation.name() {
+            named = operation.name();
+            tell(args, format!("\n{named}"));
+        }
+        let said = case.findings.join("; ");
+        tell(
+            args,
+            format!("  {:7}  {:22}  {said}", case.verdict, case.id).trim_end(),
+        );
+    });
+    let report = tokio::select! {
+        report = running => report.map_err(trouble)?,
+        () = signals.next() => {
+            eprintln!("refrain: interrupted; no report is written");
+            return Ok(INTERRUPTED);
+        }
+    };
+    summary(args, &report);
+    write::all(args, &report)?;
+    Ok(code(args, before.as_ref(), &report))
+}
+
+fn trouble(trouble: Trouble) -> Failure {
+    match trouble {
+        Trouble::Plan(why) => Failure::Configuration(format!("refrain: {why}")),
+        Trouble::Unreachable(why) => Failure::Unavailable(why),
+    }
+}
+
+/// Standard output is the report's where it was asked for there.
+fn tell(args: &Args, line: impl std::fmt::Display) {
+    match args.json.as_deref() == Some(Path::new("-")) {
+        true => {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+        false => say(line),
+    }
+}
+
+fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
+    let Some(before) = before else {
+        return if report.has_failed() { FOUND } else { 0 };
+    };
+    let worse = verify::worse(before, report);
+    for case in &worse {
+        tell(args, format!("worse than the baseline: {case}"));
+    }
+    if worse.is_empty() { 0 } else { FOUND }
+}
+
+fn summary(args: &Args, report: &Report) {
+    for operation in &report.operations {
+        tell(
+            args,
+            format!(
+                "\n{}: effects are counted {}",
+                operation.operation, operation.counting
+            ),
+        );
+        let is_told = |it: &&verify::CaseReport| it.verdict == Verdict::Fail;
+        for case in operation.cases.iter().filter(is_told) {
+            tell(args, format!("\n  FAIL {}: {}", case.id, case.title));
+            for finding in &case.findings {
+                tell(args, format!("       seen: {finding}"));
+            }
+            tell(
+                args,
+                format!("       hole: {}\n       fix:  {}", case.hole, case.fix),
+            );
+        }
+    }
+    let count = |verdict| report.count(verdict);
+    tell(
+        args,
+        format!(
+            "\n{} failed, {} warned, {} passed, {} skipped, in {:.1} s",
+            count(Verdict::Fail),
+            count(Verdict::Warn),
+            count(Verdict::Pass),
+            count(Verdict::Skipped),
+            Duration::from_millis(report.took_ms).as_secs_f64()
+        ),
+    );
+}
+
+/// Nothing is sent to another machine before somebody said so.
+fn agree(args: &Args, plan: &Plan) -> Result<(), Failure> {
+    if plan.target.is_loopback() || args.yes {
+        return Ok(());
+    }
+    let refused = |why: &str| {
+        Err(Failure::Configuration(format!(
+            "refrain: {} is on another machine, and testing creates effects there; {why}",
+            plan.target
+        )))
+    };
+    if !io::stdin().is_terminal() {
+        return refused("say --yes if it may be tested");
+    }
+    let mut asked = io::stderr();
+    let _ = write!(
+        asked,
+        "{} is on another machine, and testing creates effects there. Test it? [y/N] ",
+        plan.target
+    );
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => refused("nothing was sent"),
+    }
+}
+
+fn plan(args: &Args) -> Result<Plan, Failure> {
+    let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
+    let file = args.config.as_deref().map(File::read).transpose();
+    let file = file.map_err(|error| bad(error.to_string()))?;
+    let url = args
+        .url
+        .as_ref()
+        .or(file.as_ref().and_then(|file| file.url.as_ref()));
+    let url = url
+        .ok_or_else(|| bad("no service is named; write refrain verify http://HOST:PORT".into()))?;
+    let target: Target = url
+        .parse()
+        .map_err(|error: verify::BadPlan| bad(error.to_string()))?;
+    let mut plan = Plan::new(
+        target,
+        args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
+    );
+    let time = |name: &str, text: &str| {
+        units::duration(text).map_err(|error| bad(format!("--{name}: {error}")))
+    };
+    (plan.late, plan.timeout) = (time("late", &args.late)?, time("timeout", &args.timeout)?);
+    plan.patience = time("patience", &args.patience)?;
+    plan.settle = time("settle", &args.settle)?;
+    if !(2..=CONCURRENT_MAX).contains(&args.concurrent) {
+        return Err(bad(format!("--concurrent takes 2 to {CONCURRENT_MAX}")));
+    }
+    plan.concurrent = args.concurrent;
+    plan.only.clone_from(&args.only);
+    let told = (
+        file.as_ref().and_then(|file| file.counting.clone()),
+        file.as_ref().map(|file| file.process.clone()),
+    );
+    plan.counting = counting(args)
+        .map_err(|error| bad(error.to_string()))?
+        .or(told.0)
+        .unwrap_or(Counting::Answers);
+    let process = told.1.unwrap_or_default();
+    plan.process = Process {
+        command: args.restart_command.clone().or(process.command),
+        pid: args.pid.or(process.pid),
+    };
+    plan.operations = match (&args.op, file) {
+        (Some(op), _) => vec![operation(args, op).map_err(|error| bad(error.to_string()))?],
+        (None, Some(file)) => file.operations,
+        (None, None) => Vec::new(),
+    };
+    match plan.operations.is_empty() {
+        true => Err(bad("no operation is named; write --op 'POST /v1/payments' --body '…', or --config FILE with [[operation]]".into())),
+        false => Ok(plan),
+    }
+}
+
+fn counting(args: &Args) -> Result<Option<Counting>, verify::BadPlan> {
+    match (&args.effects_url, &args.effects_sql) {
+        (Some(url), _) => Ok(Some(Counting::Url {
+            url: url.clone(),
+            pointer: args.effects_pointer.clone(),
+        })),
+        (None, Some(text)) => verify::sql(text).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn operation(args: &Args, op: &str) -> Result<Operation, verify::BadPlan> {
+    let read = |text: &Option<String>| {
+        let read = text.as_deref().map(|text| body(text, Path::new("")));
+        read.transpose()
+    };
+    let named = |text: &Option<String>| text.as_deref().map(header).transpose();
+    let mut operation = Operation::new(op)?;
+    operation.body = read(&args.body)?.unwrap_or_default();
+    let headers = args.headers.iter().map(|text| header(text));
+    operation.headers = headers.collect::<Result<_, _>>()?;
+    operation.set_content_type(args.content_type.as_deref());
+    operation.key_header.clone_from(&args.key_header);
+    operation.other_credential = named(&args.other_credential)?;
+    operation.rotated_credential = named(&args.rotated_credential)?;
+    operation.other_body = read(&args.other_body)?;
+    operation.other_path.clone_from(&args.other_path);
+    operation.bad_body = read(&args.bad_body)?;
+    operation.failing_body = read(&args.failing_body)?;
+    operation.slow_body = read(&args.slow_body)?;
+    operation.retention = verify::duration(args.retention.as_deref())?;
+    operation.lease = verify::duration(args.lease.as_deref())?;
+    Ok(operation)
+}

@@ -1,0 +1,147 @@
+//! What a service does with duplicates, seen from outside: one case for each hole that is known in the field.
+//!
+//! Each [`Case`] sends real requests with fresh keys, counts effects, and comes to a [`Verdict`]. Services differ in what
+//! they answer; a case accepts every answer that is safe, and the documentation lists them.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use refrain_verify::verify::{Counting, Operation, Plan, run};
+//! let mut plan = Plan::new("http://127.0.0.1:3000".parse()?, 7);
+//! plan.counting = Counting::Url { url: "http://127.0.0.1:3000/count".into(), pointer: None };
+//! let mut operation = Operation::new("POST /v1/payments")?;
+//! operation.body = br#"{"amount":20}"#.to_vec();
+//! plan.operations.push(operation);
+//! let report = run(&plan, |_, case| println!("{} {}", case.verdict, case.id)).await?;
+//! assert!(!report.has_failed());
+//! # Ok(())
+//! # }
+//! ```
+
+use tokio::time::Instant;
+
+mod between;
+mod cases;
+mod change;
+mod draw;
+mod effects;
+mod exchange;
+mod file;
+mod plan;
+mod prelude;
+mod report;
+mod service;
+mod stage;
+mod wire;
+
+pub use cases::{CASES, Case};
+pub use exchange::Exchange;
+pub use file::{BadFile, File, body, duration, sql};
+pub use plan::{BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, header};
+pub use report::{CaseReport, OperationReport, Report, Verdict, html, junit, sarif, worse};
+
+use effects::Identity;
+use service::Service;
+use stage::{Stage, Stop, World};
+
+/// Why nothing, or nothing more, could be tested.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// The plan does not fit the service.
+    #[error("{0}")]
+    Plan(String),
+    /// The service, or what counts its effects, cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl From<Stop> for Trouble {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Skip(why) | Stop::Broken(why) => Self::Unreachable(why),
+            Stop::Found => Self::Unreachable("the service does not answer".into()),
+        }
+    }
+}
+
+/// Runs the plan's cases one after another; `progress` hears of each as it ends.
+///
+/// # Errors
+/// [`Trouble`] where the service cannot be reached, refuses the plain request, or its effects cannot be counted.
+///
+/// # Cancellation
+/// Safe to drop: a service that was started is killed, a paused one goes on, no connection stays.
+pub async fn run(
+    plan: &Plan,
+    mut progress: impl FnMut(&Operation, &CaseReport),
+) -> Result<Report, Trouble> {
+    let unknown = |id: &&String| !CASES.iter().any(|case| case.id == **id);
+    if let Some(id) = plan.only.iter().find(unknown) {
+        let known: Vec<_> = CASES.iter().map(|case| case.id).collect();
+        let message = format!("`{id}` is no case; there are {}", known.join(", "));
+        return Err(Trouble::Plan(message));
+    }
+    let since = Instant::now();
+    let started = Service::new(&plan.process, &plan.target.address).await;
+    let mut service = started.map_err(Trouble::Unreachable)?;
+    let mut operations = Vec::new();
+    for (number, operation) in plan.operations.iter().enumerate() {
+        let (world, alike) = prelude::world(plan, number, operation, &mut service).await?;
+        let mut cases = Vec::new();
+        for case in CASES.iter().filter(|case| is_asked_for(plan, case)) {
+            let done = match case.id {
+                cases::SAME_BODY => alike.clone(),
+                _ => one(&world, &mut service, case).await?,
+            };
+            progress(operation, &done);
+            cases.push(done);
+        }
+        operations.push(OperationReport {
+            operation: operation.name(),
+            counting: prelude::said(&world),
+            is_weak: !world.counter.is_exact(),
+            cases,
+        });
+    }
+    Ok(Report {
+        version: 1,
+        target: plan.target.to_string(),
+        seed: plan.seed,
+        took_ms: report::millis(since.elapsed()),
+        operations,
+    })
+}
+
+fn is_asked_for(plan: &Plan, case: &Case) -> bool {
+    plan.only.is_empty() || plan.only.iter().any(|id| id == case.id)
+}
+
+async fn one(world: &World<'_>, service: &mut Service, case: &Case) -> Result<CaseReport, Trouble> {
+    let since = Instant::now();
+    let mut stage = Stage::new(world, service, case.id).await?;
+    let is_blind = !world.counter.is_exact() && world.identity == Identity::None;
+    let ended = match is_blind && case.needs_count {
+        true => Err(Stop::Skip(
+            "the answers of two runs look alike, so runs cannot be counted; give an effects URL"
+                .into(),
+        )),
+        false => cases::run(case.id, &mut stage).await,
+    };
+    match ended {
+        Ok(()) | Err(Stop::Found) => {}
+        Err(Stop::Skip(why)) if stage.verdict == Verdict::Pass => {
+            stage.verdict = Verdict::Skipped;
+            stage.findings = vec![why];
+        }
+        Err(Stop::Skip(why)) => stage.say(why),
+        Err(Stop::Broken(why)) => return Err(Trouble::Unreachable(why)),
+    }
+    let (verdict, findings) = (stage.verdict, std::mem::take(&mut stage.findings));
+    let took = since.elapsed();
+    Ok(CaseReport::new(
+        case,
+        verdict,
+        findings,
+        took,
+        stage.into_exchanges(),
+    ))
+}

@@ -1,0 +1,45 @@
+//! Our own fault proxy between us and the service, with one thing to do.
+
+use tokio::{net::TcpListener, task::JoinHandle};
+
+use super::stage::Stop;
+use crate::chaos::{Chaos, Fault, Rule};
+
+/// Runs until it is dropped.
+#[derive(Debug)]
+pub(super) struct Between {
+    pub(super) address: String,
+    serving: JoinHandle<()>,
+}
+
+impl Between {
+    /// In front of `upstream` (`host:port`): does `fault` to the first `times` requests, and lets others pass.
+    pub(super) async fn new(
+        upstream: &str,
+        seed: u64,
+        fault: Fault,
+        times: u64,
+    ) -> Result<Self, Stop> {
+        let broken = |why: &dyn std::fmt::Display| Stop::Broken(format!("our fault proxy: {why}"));
+        let chaos = Chaos::new(&format!("http://{upstream}"), seed).map_err(|it| broken(&it))?;
+        let mut rule = Rule::new("* *", fault).map_err(|error| broken(&error))?;
+        rule.times = Some(times);
+        chaos.rules().add(rule).map_err(|error| broken(&error))?;
+        let listener = TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.map_err(|error| broken(&error))?;
+        let address = listener.local_addr().map_err(|error| broken(&error))?;
+        let serving = tokio::spawn(async move {
+            let _ = chaos.serve(listener, std::future::pending()).await;
+        });
+        Ok(Self {
+            address: address.to_string(),
+            serving,
+        })
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}

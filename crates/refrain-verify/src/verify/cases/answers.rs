@@ -1,0 +1,143 @@
+//! What a replay holds.
+
+use super::judge::{self, MOMENT};
+use crate::verify::{
+    change,
+    stage::{Stage, Stop},
+    wire::Answer,
+};
+
+const LARGE: usize = 1 << 20;
+/// What a decoder writes for bytes that it cannot read.
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
+
+pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let Some(body) = change::padded(&stage.world.operation.body, LARGE) else {
+        return Err(Stop::Skip(
+            "the operation has no body that could be made larger".into(),
+        ));
+    };
+    let intent = stage.intent_with(&body);
+    let first = stage.send("1 MiB", &intent.request).await;
+    let effects = stage.effects().await?;
+    let first = match first {
+        Ok(answer) if answer.is_success() => answer,
+        refused => {
+            if effects.over(0) {
+                stage.fail("a large body was not answered with success, and took effect");
+                return Ok(());
+            }
+            let said = refused.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
+            return Err(Stop::Skip(format!("the service does not take it: {said}")));
+        }
+    };
+    let again = stage.decided("duplicate", &intent.request, MOMENT).await;
+    judge::replay(stage, &first, &again);
+    judge::effects(stage, 1).await
+}
+
+pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let body: Vec<u8> = (0..=255).collect();
+    let intent = stage.intent_with(&body);
+    let request = intent
+        .request
+        .with("content-type", "application/octet-stream");
+    let first = stage.send("all 256 bytes", &request).await;
+    let first = match first {
+        Ok(answer) if answer.is_success() => answer,
+        refused => {
+            let said = refused.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
+            return Err(Stop::Skip(format!(
+                "the operation takes no binary body: {said}"
+            )));
+        }
+    };
+    let again = stage.decided("duplicate", &request, MOMENT).await;
+    let holds = |answer: &Answer, part: &[u8]| answer.body.windows(part.len()).any(|it| it == part);
+    if !holds(&first, &body) && holds(&first, REPLACEMENT) {
+        stage.fail("the answer shows what was sent with bytes replaced: it went through text");
+    }
+    if let Ok(again) = &again
+        && again.is_success()
+        && again.body != first.body
+    {
+        stage.fail("the replay's bytes are not those of the first answer");
+    }
+    Ok(())
+}
+
+pub(super) async fn set_cookie(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let (first, again) = twice(stage).await?;
+    let usual = &stage.world.usual_cookies;
+    let own = |cookie: &&str| !usual.iter().any(|it| it == cookie);
+    let cookies: Vec<_> = first
+        .all("set-cookie")
+        .filter(own)
+        .map(str::to_owned)
+        .collect();
+    if cookies.is_empty() {
+        return Err(Stop::Skip(
+            "the first answer sets no cookie of its own".into(),
+        ));
+    }
+    let is_replayed = again
+        .all("set-cookie")
+        .any(|it| cookies.iter().any(|own| own == it));
+    if is_replayed {
+        stage.fail("the replay sets the first answer's cookie again");
+    }
+    Ok(())
+}
+
+pub(super) async fn location(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let (first, again) = twice(stage).await?;
+    let Some(location) = first.header("location") else {
+        return Err(Stop::Skip("the first answer has no Location".into()));
+    };
+    match again.header("location") {
+        Some(found) if found == location => {}
+        Some(found) => stage.fail(format!(
+            "the first answer's Location is {location}, the replay's {found}"
+        )),
+        None => stage.fail("the replay lost its Location"),
+    }
+    Ok(())
+}
+
+pub(super) async fn marked(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let (first, again) = twice(stage).await?;
+    if !stage.is_same(&first, &again) {
+        return Err(Stop::Skip("the duplicate was not replayed".into()));
+    }
+    match (is_marked(&first), is_marked(&again)) {
+        (false, true) => {}
+        (_, false) => stage.warn("the replay is not marked as one"),
+        (true, true) => stage.warn("the first answer says that it is a replay"),
+    }
+    Ok(())
+}
+
+/// Any header that speaks of replays, hits or duplicates, and does not deny it.
+fn is_marked(answer: &Answer) -> bool {
+    answer.headers.iter().any(|(name, value)| {
+        let (name, value) = (name.to_ascii_lowercase(), value.to_ascii_lowercase());
+        let is_telling = ["replay", "duplicate"]
+            .iter()
+            .any(|word| name.contains(word))
+            || (name.contains("idempoten")
+                && ["hit", "replay", "duplicate", "cached"]
+                    .iter()
+                    .any(|word| value.contains(word)))
+            || (name.contains("idempoten") && name.contains("hit"));
+        is_telling && !matches!(&*value, "false" | "0" | "no" | "miss")
+    })
+}
+
+async fn twice(stage: &mut Stage<'_>) -> Result<(Answer, Answer), Stop> {
+    let intent = stage.intent();
+    let first = stage.first(&intent).await?;
+    let again = stage.decided("duplicate", &intent.request, MOMENT).await;
+    let again = again.ok().filter(Answer::is_success);
+    let again = again.ok_or_else(|| Stop::Skip("the duplicate was not replayed".into()))?;
+    Ok((first, again))
+}

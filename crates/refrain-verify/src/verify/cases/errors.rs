@@ -1,0 +1,99 @@
+//! Runs that did not go well.
+
+use super::judge::MOMENT;
+use crate::verify::stage::{Stage, Stop, is_busy, says_done, says_unknown};
+
+pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let Some(bad) = stage.world.operation.bad_body.clone() else {
+        return Err(Stop::Skip("no --bad-body is given".into()));
+    };
+    let intent = stage.intent();
+    let request = Stage::rewritten(&intent, &bad);
+    let first = stage.send("a bad body", &request).await;
+    let Some(first) = first.ok().filter(|answer| answer.is_refusal()) else {
+        return Err(Stop::Skip("the --bad-body is not refused with 4xx".into()));
+    };
+    let corrected = stage
+        .decided("the corrected body, same key", &intent.request, MOMENT)
+        .await;
+    let again = stage.decided("once more", &intent.request, MOMENT).await;
+    let effects = stage.effects().await?;
+    match &corrected {
+        Ok(answer) if answer.is_success() => {
+            if effects.under(1) {
+                stage.fail("the corrected request was answered as if it had run, and did not");
+            }
+            if let Ok(again) = &again
+                && again.is_success()
+                && !stage.is_same(answer, again)
+            {
+                stage.fail("the corrected request ran again with its duplicate");
+            }
+            stage.say("a refused request frees its key");
+        }
+        Ok(answer)
+            if answer.status == first.status
+                && answer.body == first.body
+                && !matches!(answer.status, 409 | 422) =>
+        {
+            stage.warn(format!(
+                "the corrected request got the old answer ({}): the client cannot know that it needs a new key",
+                answer.status
+            ));
+        }
+        Ok(answer) if answer.status < 500 => {
+            stage.say("a refused request keeps its key; a corrected one needs a new key");
+        }
+        Ok(answer) => stage.fail(format!(
+            "the corrected request was answered {}",
+            answer.status
+        )),
+        Err(lost) => stage.fail(format!("the corrected request got no answer: {lost}")),
+    }
+    if effects.over(1) {
+        stage.fail(format!("it took effect {} times", effects.count));
+    }
+    Ok(())
+}
+
+pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let Some(failing) = stage.world.operation.failing_body.clone() else {
+        return Err(Stop::Skip("no --failing-body is given".into()));
+    };
+    let intent = stage.intent_with(&failing);
+    let first = stage.send("it fails", &intent.request).await;
+    if !first.is_ok_and(|answer| answer.status >= 500) {
+        return Err(Stop::Skip(
+            "the --failing-body is not answered with 5xx".into(),
+        ));
+    }
+    let patience = stage.world.plan.patience;
+    let retry = stage.decided("retry", &intent.request, patience).await;
+    let again = stage
+        .decided("retry once more", &intent.request, MOMENT)
+        .await;
+    let effects = stage.effects().await?;
+    match &retry {
+        Ok(answer) if says_unknown(answer) || says_done(answer) => {}
+        Ok(answer) if is_busy(answer) && answer.status != 503 => stage.fail(format!(
+            "the retry is still told that it is in flight ({}) after {patience:?}: the failed run left its claim behind",
+            answer.status
+        )),
+        Ok(_) => {}
+        Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
+    }
+    if let (Ok(retry), Ok(again)) = (&retry, &again)
+        && retry.is_success()
+        && again.is_success()
+        && !stage.is_same(retry, again)
+    {
+        stage.fail("the retry ran again with its duplicate");
+    }
+    if effects.over(1) {
+        stage.fail(format!(
+            "the first run failed after its effect, and retries took effect too: {} times",
+            effects.count
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Which answers are safe. Every case accepts all of them, whatever the style of the service.
+
+use std::time::Duration;
+
+use crate::verify::{
+    stage::{Stage, Stop, is_busy, says_done, says_unknown},
+    wire::{Answer, Request, Sent},
+};
+
+/// How long a completed run may take to be known everywhere.
+pub(super) const MOMENT: Duration = Duration::from_secs(1);
+
+/// A duplicate of a completed run: the first answer again is right; a refusal is safe, and leaves the client without it.
+pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
+    match again {
+        Ok(answer) if answer.is_success() => {
+            if !stage.is_same(first, answer) {
+                stage.fail("the duplicate was answered about something else than the first");
+            } else if answer.status != first.status {
+                let (then, now) = (first.status, answer.status);
+                stage.warn(format!(
+                    "the first answer was {then}, the duplicate's is {now}"
+                ));
+            } else if answer.body != first.body {
+                stage.warn("the duplicate's answer is about the same, and its bytes differ");
+            }
+        }
+        Ok(answer) if answer.is_refusal() => stage.warn(format!(
+            "the duplicate was refused ({}), so a client that lost the answer cannot learn it",
+            answer.status
+        )),
+        Ok(answer) => stage.fail(format!("the duplicate failed: {}", answer.status)),
+        Err(lost) => stage.fail(format!("the duplicate got no answer: {lost}")),
+    }
+}
+
+/// It took effect exactly `wanted` times.
+pub(super) async fn effects(stage: &mut Stage<'_>, wanted: u64) -> Result<(), Stop> {
+    let effects = stage.effects().await?;
+    let intended = match wanted {
+        1 => "one intended effect".to_owned(),
+        many => format!("{many} intended effects"),
+    };
+    if effects.over(wanted) {
+        stage.fail(format!(
+            "{intended}, and it took effect {} times",
+            effects.count
+        ));
+    } else if effects.under(wanted) {
+        stage.fail(format!(
+            "{intended}, and it took effect {} times: a request was swallowed",
+            effects.count
+        ));
+    }
+    Ok(())
+}
+
+/// Duplicates that met each other: one answer for all that got one, the others told to come back.
+pub(super) async fn group(
+    stage: &mut Stage<'_>,
+    request: &Request,
+    sent: &[Sent],
+) -> Result<(), Stop> {
+    let mut first: Option<&Answer> = None;
+    for sent in sent {
+        match sent {
+            Ok(answer) if answer.is_success() => match first {
+                None => first = Some(answer),
+                Some(first) if !stage.is_same(first, answer) => {
+                    stage.fail("duplicates got answers about different runs");
+                }
+                Some(_) => {}
+            },
+            Ok(answer) if is_busy(answer) || says_unknown(answer) => {}
+            Ok(answer) => stage.warn(format!(
+                "a duplicate was answered {} while another one ran; 409 says that it may come back",
+                answer.status
+            )),
+            Err(lost) => stage.warn(format!("a duplicate got no answer: {lost}")),
+        }
+    }
+    let patience = stage.world.plan.patience;
+    let last = stage.decided("once more", request, patience).await;
+    match (first, &last) {
+        (Some(first), last) => replay(stage, &first.clone(), last),
+        (None, Ok(answer)) if answer.is_success() => {}
+        (None, Ok(answer)) => stage.fail(format!(
+            "none of the duplicates ever got an answer; the last one said {}",
+            answer.status
+        )),
+        (None, Err(lost)) => {
+            stage.fail(format!("none of the duplicates ever got an answer: {lost}"));
+        }
+    }
+    Ok(())
+}
+
+/// A retry of a run of which nobody knows what became: it has to come to an end. `before` it there were so many effects.
+pub(super) async fn aftermath(
+    stage: &mut Stage<'_>,
+    request: &Request,
+    before: u64,
+    patience: Duration,
+) -> Result<(), Stop> {
+    let last = stage.decided("retry", request, patience).await;
+    let effects = stage.effects().await?;
+    let has_run = effects.is_exact && effects.count > before;
+    match &last {
+        Ok(answer) if answer.is_success() => {
+            if effects.under(before + 1) {
+                stage.fail("the retry was answered as if it had run, and it never took effect");
+            }
+            let again = stage.decided("retry once more", request, MOMENT).await;
+            replay(stage, answer, &again);
+        }
+        Ok(answer) if says_unknown(answer) => {
+            stage.say("the retry is told that the outcome is unknown, which is honest");
+        }
+        Ok(answer) if is_busy(answer) && !has_run && !says_done(answer) => stage.fail(format!(
+            "the retry is still told that it is in flight ({}) after {patience:?}: the key is locked",
+            answer.status
+        )),
+        Ok(answer) => stage.warn(format!(
+            "the retry got {}: the client does not learn what became of it",
+            answer.status
+        )),
+        Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
+    }
+    let effects = stage.effects().await?;
+    if effects.over(before + 1) {
+        let times = effects.count - before;
+        stage.fail(format!(
+            "one intended effect, and it took effect {times} times"
+        ));
+    }
+    Ok(())
+}

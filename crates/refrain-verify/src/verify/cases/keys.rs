@@ -1,0 +1,233 @@
+//! Keys that are not as they should be.
+
+use super::judge::MOMENT;
+use crate::verify::{
+    stage::{Stage, Stop},
+    wire::{Request, Sent},
+};
+
+/// How long a long key is; most services take up to 255 bytes.
+const LONG: usize = 300;
+
+pub(super) async fn missing(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    shared(stage, "without a key", |request, header| {
+        request.without(header)
+    })
+    .await
+}
+
+pub(super) async fn empty(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    shared(stage, "with an empty key", |request, header| {
+        request.with(header, "")
+    })
+    .await
+}
+
+/// Two different requests of which neither has a key to speak of: neither may answer for the other.
+async fn shared(
+    stage: &mut Stage<'_>,
+    what: &str,
+    change: impl Fn(Request, &str) -> Request,
+) -> Result<(), Stop> {
+    let header = stage.world.operation.key_header.clone();
+    let (one, other) = (stage.distinct(), stage.distinct());
+    if one.request.body == other.request.body && one.request.target == other.request.target {
+        return Err(Stop::Skip(
+            "the operation has no body that could differ; put {{unique}} somewhere".into(),
+        ));
+    }
+    let first = stage
+        .send(&format!("one {what}"), &change(one.request, &header))
+        .await;
+    let second = stage
+        .send(&format!("another {what}"), &change(other.request, &header))
+        .await;
+    let effects = stage.effects().await?;
+    let ran = [&first, &second].map(|sent| sent.as_ref().is_ok_and(|it| it.is_success()));
+    let wanted = ran.iter().map(|ran| u64::from(*ran)).sum();
+    if effects.over(wanted) {
+        stage.fail(format!(
+            "a request {what} was not answered with success, and took effect"
+        ));
+    }
+    let is_swallowed = match (&first, &second) {
+        (Ok(first), Ok(second)) if ran == [true, true] => match effects.is_exact {
+            true => effects.under(2),
+            false => stage.is_same(first, second),
+        },
+        _ => effects.under(wanted),
+    };
+    if is_swallowed {
+        stage.fail(format!(
+            "two different requests {what} were taken for one: the second did not run"
+        ));
+    }
+    match (ran, wanted) {
+        ([true, false], _) if is_conflict(&second) => {
+            stage.fail(format!(
+                "a request {what} is refused because of another one"
+            ));
+        }
+        (_, 0) => stage.say(format!("requests {what} are refused")),
+        (_, 2) => stage.say(format!("requests {what} run unguarded")),
+        _ => {}
+    }
+    warn_of_failures(stage, &[first, second]);
+    Ok(())
+}
+
+fn is_conflict(sent: &Sent) -> bool {
+    sent.as_ref()
+        .is_ok_and(|answer| matches!(answer.status, 409 | 422))
+}
+
+pub(super) async fn too_long(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let key = |word: &str, end: &str| {
+        let padding = "k".repeat(LONG - word.len() - end.len());
+        format!("{word}{padding}{end}").into_bytes()
+    };
+    odd(stage, "a long key", |word| [key(word, "1"), key(word, "2")]).await
+}
+
+pub(super) async fn non_ascii(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    odd(stage, "a key that is not ASCII", |word| {
+        [
+            format!("{word}-é").into_bytes(),
+            format!("{word}-è").into_bytes(),
+        ]
+    })
+    .await
+}
+
+/// Two odd keys that are much alike: each is refused, or is a key in its own right.
+async fn odd(
+    stage: &mut Stage<'_>,
+    what: &str,
+    keys: impl Fn(&str) -> [Vec<u8>; 2],
+) -> Result<(), Stop> {
+    let header = stage.world.operation.key_header.clone();
+    let (one, other) = (stage.intent(), stage.intent());
+    let [key, near] = keys(&one.key);
+    let request = one.request.with(&header, key);
+    let first = stage.send(what, &request).await;
+    let again = stage.decided("its duplicate", &request, MOMENT).await;
+    let effects = stage.effects().await?;
+    let Some(answer) = first.as_ref().ok().filter(|it| it.is_success()) else {
+        if effects.over(0) {
+            stage.fail(format!(
+                "{what} was not answered with success, and took effect"
+            ));
+        }
+        warn_of_failures(stage, &[first, again]);
+        return Ok(());
+    };
+    if effects.over(1) {
+        stage.fail(format!(
+            "{what} is accepted and not kept: its duplicate ran too"
+        ));
+        return Ok(());
+    }
+    let second = stage
+        .decided(
+            "the key that is much alike",
+            &other.request.with(&header, near),
+            MOMENT,
+        )
+        .await;
+    let effects = stage.effects().await?;
+    match &second {
+        Ok(second) if second.is_success() => {
+            let is_swallowed = match effects.is_exact {
+                true => effects.under(2),
+                false => stage.is_same(answer, second),
+            };
+            if is_swallowed {
+                stage.fail(format!(
+                    "{what} and one that is much alike are taken for the same"
+                ));
+            }
+        }
+        second if is_conflict(second) => {
+            stage.fail(format!(
+                "{what} is refused because of one that is much alike"
+            ));
+        }
+        _ => {}
+    }
+    warn_of_failures(stage, &[again, second]);
+    Ok(())
+}
+
+pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let header = stage.world.operation.key_header.clone();
+    let (one, other) = (stage.intent(), stage.intent());
+    let request = one.request.and(&header, &other.key);
+    let first = stage.send("two keys", &request).await;
+    let again = stage.decided("its duplicate", &request, MOMENT).await;
+    kept(stage, "a request with two keys", &first).await?;
+    if first.as_ref().is_ok_and(|it| it.is_success()) {
+        stage.say("a request with two keys is accepted; refusing it is clearer");
+    }
+    warn_of_failures(stage, &[first, again]);
+    Ok(())
+}
+
+pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let header = stage.world.operation.key_header.clone();
+    let intent = stage.intent();
+    let request = intent
+        .request
+        .clone()
+        .with(&header, format!("\"{}\"", intent.key));
+    let first = stage.send("the key in quotes", &request).await;
+    let again = stage.decided("its duplicate", &request, MOMENT).await;
+    let is_kept = kept(stage, "a key in quotes", &first).await?;
+    if is_kept {
+        let bare = stage
+            .decided("the same key without quotes", &intent.request, MOMENT)
+            .await;
+        let effects = stage.effects().await?;
+        let is_other = match (&first, &bare) {
+            (Ok(first), Ok(bare)) => bare.is_success() && !stage.is_same(first, bare),
+            _ => false,
+        };
+        if effects.over(1) || is_other {
+            stage.warn("the quoted and the bare form are different keys");
+        }
+    }
+    warn_of_failures(stage, &[first, again]);
+    Ok(())
+}
+
+/// Whether it was accepted; then its duplicate must not have run.
+async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, Stop> {
+    let effects = stage.effects().await?;
+    let is_accepted = first.as_ref().is_ok_and(|it| it.is_success());
+    if effects.over(u64::from(is_accepted)) {
+        match is_accepted {
+            true => stage.fail(format!(
+                "{what} is accepted and not kept: its duplicate ran too"
+            )),
+            false => stage.fail(format!(
+                "{what} was not answered with success, and took effect"
+            )),
+        }
+    }
+    Ok(is_accepted)
+}
+
+/// A server error is no way to refuse, though nothing came of it.
+fn warn_of_failures(stage: &mut Stage<'_>, sent: &[Sent]) {
+    for sent in sent {
+        match sent {
+            Ok(answer) if answer.status >= 500 => {
+                stage.warn(format!(
+                    "it was answered {}; 400 would say whose fault it is",
+                    answer.status
+                ));
+            }
+            Ok(_) => {}
+            Err(lost) => stage.warn(format!("it got no answer: {lost}")),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The service's process is stopped or killed in the middle of a run.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::judge;
+use crate::verify::{
+    stage::{Intent, Stage, Stop},
+    wire::{Line, Lost, Sent},
+};
+
+/// How long a paused service stands still where no lease is told.
+const PAUSE: Duration = Duration::from_secs(3);
+/// The longest lease that a run waits for.
+const LEASE_MAX: Duration = Duration::from_secs(30);
+/// How far past the lease.
+const BEHIND: Duration = Duration::from_millis(500);
+/// At how many moments of a run the service is killed.
+const KILLS: u32 = 3;
+
+pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    let pause = stage
+        .world
+        .operation
+        .lease
+        .map_or(PAUSE, |lease| lease + BEHIND);
+    known(stage)?;
+    if pause > LEASE_MAX {
+        return Err(Stop::Skip(format!(
+            "a lease over {LEASE_MAX:?} is more than a run waits for"
+        )));
+    }
+    let intent = slow(stage);
+    let timeout = stage.world.plan.timeout + pause;
+    let (since, latency) = (Instant::now(), stage.world.latency);
+    let line = started(stage, &intent).await;
+    sleep(latency / 2).await;
+    let still = stage.service.pause().map_err(Stop::Skip)?;
+    // Connections are taken by the system; the service reads them when it goes on.
+    let duplicate = started(stage, &intent).await;
+    sleep(pause).await;
+    drop(still);
+    let (one, other) = tokio::join!(finished(line, timeout), finished(duplicate, timeout));
+    stage.note("first", &intent.request, &one, since);
+    stage.note(
+        "duplicate while it stands still",
+        &intent.request,
+        &other,
+        since,
+    );
+    judge::group(stage, &intent.request, &[one, other]).await?;
+    judge::effects(stage, 1).await
+}
+
+pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    known(stage)?;
+    let lease = stage.world.operation.lease.unwrap_or_default();
+    let patience = stage
+        .world
+        .plan
+        .patience
+        .max((lease + BEHIND * 2).min(LEASE_MAX));
+    let kills = if stage.service.is_ours_to_start() {
+        KILLS
+    } else {
+        1
+    };
+    for moment in 0..kills {
+        let intent = slow(stage);
+        let before = stage.effects().await?;
+        let (since, latency) = (Instant::now(), stage.world.latency);
+        let line = started(stage, &intent).await;
+        sleep(latency * (moment + 1) / (KILLS + 1)).await;
+        stage.service.kill().await.map_err(Stop::Broken)?;
+        let sent = finished(line, Duration::from_secs(1)).await;
+        stage.note(
+            "first, the service is killed",
+            &intent.request,
+            &sent,
+            since,
+        );
+        stage.service.restart().await.map_err(Stop::Broken)?;
+        judge::aftermath(stage, &intent.request, before.count, patience).await?;
+    }
+    Ok(())
+}
+
+fn known(stage: &Stage<'_>) -> Result<(), Stop> {
+    match stage.service.is_known() {
+        true => Ok(()),
+        false => Err(Stop::Skip(
+            "neither --restart-command nor --pid is given".into(),
+        )),
+    }
+}
+
+fn slow(stage: &mut Stage<'_>) -> Intent {
+    match stage.world.operation.slow_body.clone() {
+        Some(body) => stage.intent_with(&body),
+        None => stage.intent(),
+    }
+}
+
+async fn started(stage: &Stage<'_>, intent: &Intent) -> Result<Line, Lost> {
+    let mut line = stage.prepare(&intent.request).await?;
+    line.release().await?;
+    Ok(line)
+}
+
+async fn finished(line: Result<Line, Lost>, timeout: Duration) -> Sent {
+    line?.answer(timeout).await
+}

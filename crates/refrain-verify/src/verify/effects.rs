@@ -1,0 +1,339 @@
+//! How often an operation took effect.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    plan::{Counting, Target},
+    wire::{Answer, Request, send},
+};
+
+/// How long a count may take.
+const COUNT_MAX: Duration = Duration::from_secs(10);
+
+/// What came of a case so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Effects {
+    pub(super) count: u64,
+    /// Counted at the source, not from answers, which show only what they show.
+    pub(super) is_exact: bool,
+}
+
+impl Effects {
+    pub(super) fn over(self, most: u64) -> bool {
+        self.count > most
+    }
+
+    /// Certain only where they are counted at the source.
+    pub(super) fn under(self, least: u64) -> bool {
+        self.is_exact && self.count < least
+    }
+}
+
+/// Counts at the source.
+#[derive(Debug, Clone)]
+pub(super) struct Counter {
+    counting: Counting,
+    /// The headers of the operation, where the count comes from the same place.
+    headers: Vec<(String, String)>,
+}
+
+impl Counter {
+    pub(super) fn new(counting: &Counting, target: &Target, headers: &[(String, String)]) -> Self {
+        let is_same_place = match counting {
+            Counting::Url { url, .. } => {
+                let place = format!("http://{}", target.authority);
+                let rest = url.strip_prefix(&place);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
+            }
+            Counting::Sql { .. } | Counting::Answers => false,
+        };
+        Self {
+            counting: counting.clone(),
+            headers: if is_same_place {
+                headers.to_vec()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// Whether there is a source to count at.
+    pub(super) fn is_exact(&self) -> bool {
+        self.counting != Counting::Answers
+    }
+
+    /// Whether it counts for one key or one unique word alone.
+    pub(super) fn is_keyed(&self) -> bool {
+        let text = match &self.counting {
+            Counting::Sql { statement, .. } => statement,
+            Counting::Url { url, .. } => url,
+            Counting::Answers => return false,
+        };
+        text.contains("{key}") || text.contains("{unique}")
+    }
+
+    /// The count now, of this key and unique word where it goes by them.
+    pub(super) async fn read(&self, key: &str, unique: &str) -> Result<u64, String> {
+        match &self.counting {
+            Counting::Answers => Ok(0),
+            Counting::Url { url, pointer } => {
+                let url = url
+                    .replace("{key}", &escaped(key))
+                    .replace("{unique}", unique);
+                self.ask(&url, pointer.as_deref()).await
+            }
+            Counting::Sql {
+                database,
+                statement,
+            } => {
+                let quoted = key.replace('\'', "''");
+                let statement = statement
+                    .replace("{key}", &quoted)
+                    .replace("{unique}", unique);
+                sql(database, &statement).await
+            }
+        }
+    }
+
+    async fn ask(&self, url: &str, pointer: Option<&str>) -> Result<u64, String> {
+        let split = url.strip_prefix("http://").map(|rest| {
+            let at = rest.find(['/', '?']).unwrap_or(rest.len());
+            rest.split_at(at)
+        });
+        let place = split.and_then(|(place, path)| {
+            Some((format!("http://{place}").parse::<Target>().ok()?, path))
+        });
+        let Some((place, path)) = place else {
+            return Err(format!(
+                "`{url}` is no address for counting; write http://HOST:PORT/PATH"
+            ));
+        };
+        let target = match path {
+            "" => "/".to_owned(),
+            path if path.starts_with('?') => format!("/{path}"),
+            path => path.to_owned(),
+        };
+        let headers = self.headers.iter();
+        let request = Request {
+            method: "GET".into(),
+            target,
+            headers: headers
+                .map(|(name, value)| (name.clone(), value.clone().into_bytes()))
+                .collect(),
+            body: bytes::Bytes::new(),
+        };
+        let answer = send(&place.address, &place.authority, &request, COUNT_MAX).await;
+        let answer =
+            answer.map_err(|lost| format!("effects cannot be counted at {url}: {lost}"))?;
+        counted(&answer, pointer)
+            .map_err(|why| format!("effects cannot be counted at {url}: {why}"))
+    }
+}
+
+fn counted(answer: &Answer, pointer: Option<&str>) -> Result<u64, String> {
+    if !answer.is_success() {
+        return Err(format!("it answered {}", answer.status));
+    }
+    let value: Value = serde_json::from_slice(answer.body.trim_ascii())
+        .map_err(|_| "it answered neither a number nor JSON".to_owned())?;
+    let found = match pointer {
+        Some(pointer) => value
+            .pointer(pointer)
+            .ok_or_else(|| format!("its JSON has nothing at {pointer}"))?,
+        None => &value,
+    };
+    let number = match found {
+        Value::Number(number) => number.as_u64(),
+        Value::Array(list) => Some(list.len() as u64),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    };
+    let help =
+        "that is neither a number nor a list; name its place with a JSON pointer, such as /count";
+    number.ok_or_else(|| help.to_owned())
+}
+
+/// A key in an address.
+fn escaped(key: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let each = key.bytes().map(|byte| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    each.collect()
+}
+
+#[cfg(feature = "postgres")]
+async fn sql(database: &str, statement: &str) -> Result<u64, String> {
+    let asked = async {
+        let (client, connection) = tokio_postgres::connect(database, tokio_postgres::NoTls).await?;
+        let connection = tokio::spawn(connection);
+        let rows = client.simple_query(statement).await;
+        connection.abort();
+        rows
+    };
+    let bad = |why: &dyn std::fmt::Display| format!("effects cannot be counted with SQL: {why}");
+    let rows = tokio::time::timeout(COUNT_MAX, asked).await;
+    let rows = rows.map_err(|_| bad(&"no answer within 10s"))?;
+    let rows = rows.map_err(|error| match error.as_db_error() {
+        Some(error) => bad(error),
+        None => bad(&error),
+    })?;
+    let first = rows.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let number = first.and_then(|text| text.parse().ok());
+    number.ok_or_else(|| bad(&"its first column is no number; write SELECT count(*) FROM …"))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn sql(_: &str, _: &str) -> Result<u64, String> {
+    Err(
+        "effects cannot be counted with SQL: this build has no PostgreSQL; use an effects URL"
+            .into(),
+    )
+}
+
+/// What tells the answers of two runs apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// A member of the JSON.
+    Member(String),
+    Location,
+    Body,
+    /// Answers of different runs look alike.
+    None,
+}
+
+impl Identity {
+    /// Found from the answers of two runs; each is given with its unique word, which may be echoed.
+    pub(super) fn find(one: (&Answer, &str), other: (&Answer, &str)) -> Self {
+        let (a, b) = (plain(one.0, one.1), plain(other.0, other.1));
+        let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+        let (json, second) = (parsed(&a), parsed(&b));
+        let mut members = Vec::new();
+        differing("", &json, &second, &mut members);
+        if let Some(member) = members.into_iter().find(|member| is_id(member)) {
+            return Self::Member(member);
+        }
+        let location = |(answer, unique): (&Answer, &str)| {
+            answer.header("location").map(|it| it.replace(unique, ""))
+        };
+        match (location(one), location(other)) {
+            (Some(a), Some(b)) if a != b => Self::Location,
+            _ if a != b => Self::Body,
+            _ => Self::None,
+        }
+    }
+
+    /// What this answer says it is about.
+    pub(super) fn of(&self, answer: &Answer) -> Option<String> {
+        match self {
+            Self::Member(pointer) => {
+                let json: Value = serde_json::from_slice(&answer.body).ok()?;
+                json.pointer(pointer).map(Value::to_string)
+            }
+            Self::Location => answer.header("location").map(str::to_owned),
+            Self::Body => Some(String::from_utf8_lossy(&answer.body).into_owned()),
+            Self::None => None,
+        }
+    }
+}
+
+fn plain(answer: &Answer, unique: &str) -> String {
+    String::from_utf8_lossy(&answer.body).replace(unique, "")
+}
+
+/// The places of all plain members that both have and that differ; those not deep come first.
+fn differing(place: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
+    let (Value::Object(one), Value::Object(other)) = (one, other) else {
+        return;
+    };
+    let both = || {
+        one.iter()
+            .filter_map(|(name, value)| Some((name, value, other.get(name)?)))
+    };
+    let at = |name: &str| format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+    for (name, value, second) in both() {
+        let is_plain = value.is_string() || value.is_number();
+        if is_plain && value != second {
+            found.push(at(name));
+        }
+    }
+    for (name, value, second) in both() {
+        differing(&at(name), value, second, found);
+    }
+}
+
+fn is_id(pointer: &str) -> bool {
+    let name = pointer.rsplit('/').next().unwrap_or_default();
+    let small = name.to_ascii_lowercase();
+    let is_ending = name.ends_with("Id") || name.ends_with("ID") || small.ends_with("_id");
+    let is_traced = ["request", "trace", "span", "correlation"]
+        .iter()
+        .any(|word| small.starts_with(word));
+    (matches!(&*small, "id" | "uuid" | "guid" | "reference" | "number") || is_ending) && !is_traced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(body: &str) -> Answer {
+        Answer {
+            status: 201,
+            headers: vec![],
+            body: body.to_owned().into(),
+        }
+    }
+
+    #[test]
+    fn counts_are_numbers_or_lists() {
+        for (body, pointer, count) in [
+            ("7", None, Some(7)),
+            (" 7\n", None, Some(7)),
+            ("[1,2]", None, Some(2)),
+            (r#"{"count":3}"#, Some("/count"), Some(3)),
+            (r#"{"data":{"all":["a"]}}"#, Some("/data/all"), Some(1)),
+            (r#"{"count":"4"}"#, Some("/count"), Some(4)),
+            (r#"{"count":3}"#, None, None),
+            (r#"{"count":3}"#, Some("/other"), None),
+            ("many", None, None),
+            ("-1", None, None),
+        ] {
+            let counted = counted(&answer(body), pointer);
+            assert_eq!(counted.as_ref().ok(), count.as_ref(), "{body}: {counted:?}");
+        }
+    }
+
+    #[test]
+    fn what_tells_two_runs_apart_is_found_and_an_echo_is_not_taken_for_it() {
+        let member = |pointer: &str| Identity::Member(pointer.into());
+        for (one, other, found) in [
+            (
+                r#"{"id":1,"ok":true}"#,
+                r#"{"id":2,"ok":true}"#,
+                member("/id"),
+            ),
+            (
+                r#"{"data":{"payment_id":"a"}}"#,
+                r#"{"data":{"payment_id":"b"}}"#,
+                member("/data/payment_id"),
+            ),
+            (
+                r#"{"request_id":1,"at":1}"#,
+                r#"{"request_id":2,"at":2}"#,
+                Identity::Body,
+            ),
+            (r#"{"id":"U1"}"#, r#"{"id":"U2"}"#, Identity::None),
+            ("ok", "ok", Identity::None),
+            ("1", "2", Identity::Body),
+        ] {
+            let (one, other) = (answer(one), answer(other));
+            assert_eq!(Identity::find((&one, "U1"), (&other, "U2")), found);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What was said, for the report: shortened, and without secrets.
+
+use serde::{Deserialize, Serialize};
+
+use super::wire::{Request, Sent};
+
+/// How much of a body a report shows.
+const SHOWN_BYTES_MAX: usize = 2_048;
+/// How much of a header's value a report shows.
+const VALUE_BYTES_MAX: usize = 300;
+
+/// One request and what came back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// What it was for.
+    pub label: String,
+    /// Milliseconds since the case began.
+    pub at_ms: u64,
+    /// Milliseconds until the answer was there, or would not come.
+    pub took_ms: u64,
+    /// The request's first line and headers.
+    pub request: Vec<String>,
+    /// The request's body, its beginning where it is long.
+    pub request_body: String,
+    /// The answer's status; none where no answer came.
+    pub status: Option<u16>,
+    /// The answer's first line and headers, or why none came.
+    pub response: Vec<String>,
+    /// The answer's body, its beginning where it is long.
+    pub response_body: String,
+}
+
+impl Exchange {
+    pub(super) fn new(
+        label: &str,
+        request: &Request,
+        sent: &Sent,
+        (at_ms, took_ms): (u64, u64),
+        secret: &[String],
+    ) -> Self {
+        let first = format!("{} {}", request.method, request.target);
+        let headers = request.headers.iter().map(|(name, value)| {
+            let value = String::from_utf8_lossy(value).into_owned();
+            line(name, &value, secret)
+        });
+        let (response, response_body) = match sent {
+            Ok(answer) => {
+                let headers = answer.headers.iter();
+                let lines = headers.map(|(name, value)| line(name, value, secret));
+                let first = format!("HTTP/1.1 {}", answer.status);
+                (
+                    std::iter::once(first).chain(lines).collect(),
+                    shown(&answer.body),
+                )
+            }
+            Err(lost) => (vec![lost.to_string()], String::new()),
+        };
+        Self {
+            label: label.to_owned(),
+            at_ms,
+            took_ms,
+            request: std::iter::once(first).chain(headers).collect(),
+            request_body: shown(&request.body),
+            status: sent.as_ref().ok().map(|answer| answer.status),
+            response,
+            response_body,
+        }
+    }
+}
+
+fn line(name: &str, value: &str, secret: &[String]) -> String {
+    const SECRET: [&str; 5] = [
+        "authorization",
+        "cookie",
+        "set-cookie",
+        "x-api-key",
+        "proxy-authorization",
+    ];
+    let mut named = SECRET.into_iter().chain(secret.iter().map(String::as_str));
+    if !named.any(|secret| secret.eq_ignore_ascii_case(name)) {
+        return format!("{name}: {}", beginning(value, VALUE_BYTES_MAX));
+    }
+    // What kind it is may be told: `Bearer`, or the name of a cookie.
+    let kind = value.find([' ', '=']).map_or("", |at| &value[..=at]);
+    format!("{name}: {kind}***")
+}
+
+fn shown(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES_MAX)]);
+    match body.len() {
+        len if len > SHOWN_BYTES_MAX => format!("{text}… ({len} bytes)"),
+        _ => text.into_owned(),
+    }
+}
+
+fn beginning(text: &str, most: usize) -> String {
+    match text.char_indices().find(|(at, _)| *at >= most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

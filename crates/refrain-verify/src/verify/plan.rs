@@ -1,0 +1,284 @@
+//! What is tested, and how.
+
+use std::time::Duration;
+
+/// The most requests at once in one case.
+pub const CONCURRENT_MAX: usize = 256;
+
+/// What is tested, and how. Made by hand or read from a file with [`super::File`].
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where the service is.
+    pub target: Target,
+    /// What keys and bodies go by.
+    pub seed: u64,
+    /// How effects are counted.
+    pub counting: Counting,
+    /// The process of the service, where it may be killed and paused.
+    pub process: Process,
+    /// How long one answer may take.
+    pub timeout: Duration,
+    /// How long a key may stay in flight once nobody works on it.
+    pub patience: Duration,
+    /// How much later the late duplicate comes.
+    pub late: Duration,
+    /// How long the count of effects has to stay as it is.
+    pub settle: Duration,
+    /// How many duplicates come at once.
+    pub concurrent: usize,
+    /// The cases to run; all where none is named.
+    pub only: Vec<String>,
+    /// The operations under test.
+    pub operations: Vec<Operation>,
+}
+
+impl Plan {
+    /// A plan with the usual times and no operations yet.
+    #[must_use]
+    pub fn new(target: Target, seed: u64) -> Self {
+        Self {
+            target,
+            seed,
+            counting: Counting::Answers,
+            process: Process::default(),
+            timeout: Duration::from_secs(10),
+            patience: Duration::from_secs(5),
+            late: Duration::from_secs(2),
+            settle: Duration::from_millis(150),
+            concurrent: 10,
+            only: Vec::new(),
+            operations: Vec::new(),
+        }
+    }
+}
+
+/// How effects are counted, the strongest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Counting {
+    /// A statement on PostgreSQL that answers with one number.
+    Sql {
+        /// Where.
+        database: String,
+        /// What; `{key}` and `{unique}` are filled in.
+        statement: String,
+    },
+    /// An address that answers with a number, or with a list that is counted.
+    Url {
+        /// Where; `{key}` and `{unique}` are filled in.
+        url: String,
+        /// Where in the JSON the number or list is.
+        pointer: Option<String>,
+    },
+    /// Ids in the answers: an effect that no answer tells of is not seen.
+    Answers,
+}
+
+/// The process of the service. Nothing else is ever signalled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Process {
+    /// What starts the service.
+    pub command: Option<String>,
+    /// The running process; without a command somebody else starts it again.
+    pub pid: Option<u32>,
+}
+
+/// One operation under test.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    /// `POST`.
+    pub method: String,
+    /// Path and query behind the target's own; `{{unique}}` is filled in.
+    pub path: String,
+    /// Headers of each request, with the credential.
+    pub headers: Vec<(String, String)>,
+    /// A body that the service accepts; `{{unique}}` is filled in.
+    pub body: Vec<u8>,
+    /// The header that carries the key.
+    pub key_header: String,
+    /// The credential of somebody else.
+    pub other_credential: Option<(String, String)>,
+    /// A newer credential of the same caller.
+    pub rotated_credential: Option<(String, String)>,
+    /// A body for the same key that is another request.
+    pub other_body: Option<Vec<u8>>,
+    /// Another path that takes the same body.
+    pub other_path: Option<String>,
+    /// A body that is refused with 4xx.
+    pub bad_body: Option<Vec<u8>>,
+    /// A body that fails with 5xx.
+    pub failing_body: Option<Vec<u8>>,
+    /// A body that takes the service a while.
+    pub slow_body: Option<Vec<u8>>,
+    /// How long the service says that it keeps answers.
+    pub retention: Option<Duration>,
+    /// How long the service says that a claim stands.
+    pub lease: Option<Duration>,
+}
+
+impl Operation {
+    /// From `POST /v1/payments`.
+    ///
+    /// # Errors
+    /// [`BadPlan`] where it is no method and path.
+    pub fn new(text: &str) -> Result<Self, BadPlan> {
+        let parts: Vec<_> = text.split_whitespace().collect();
+        let [method, path] = parts[..] else {
+            return Err(bad_operation(text));
+        };
+        let is_method = method.bytes().all(|byte| byte.is_ascii_uppercase());
+        let is_path = path.starts_with('/') && path.is_ascii() && !path.contains('#');
+        if !is_method || !is_path {
+            return Err(bad_operation(text));
+        }
+        Ok(Self {
+            method: method.into(),
+            path: path.into(),
+            headers: Vec::new(),
+            body: Vec::new(),
+            key_header: "Idempotency-Key".into(),
+            other_credential: None,
+            rotated_credential: None,
+            other_body: None,
+            other_path: None,
+            bad_body: None,
+            failing_body: None,
+            slow_body: None,
+            retention: None,
+            lease: None,
+        })
+    }
+
+    /// As the report calls it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+
+    /// Whether each request can be told from all others by its content.
+    pub(super) fn is_unique(&self) -> bool {
+        let word = super::stage::UNIQUE.as_bytes();
+        let has = |text: &[u8]| text.windows(word.len()).any(|part| part == word);
+        has(&self.body) || has(self.path.as_bytes())
+    }
+}
+
+fn bad_operation(text: &str) -> BadPlan {
+    BadPlan(format!(
+        "`{text}` is no operation; write a method and a path, such as \"POST /v1/payments\""
+    ))
+}
+
+/// A header from `Name: value`.
+///
+/// # Errors
+/// [`BadPlan`] where it is none.
+pub fn header(text: &str) -> Result<(String, String), BadPlan> {
+    let bad = || BadPlan(format!("`{text}` is no header; write \"Name: value\""));
+    let (name, value) = text.split_once(':').ok_or_else(bad)?;
+    let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+    let value = value.trim();
+    let is_value = http::HeaderValue::from_str(value).is_ok();
+    let named = (name.to_owned(), value.to_owned());
+    (is_name && is_value).then_some(named).ok_or_else(bad)
+}
+
+/// Why something cannot be tested as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadPlan(pub(super) String);
+
+/// Where a service is: `http://HOST[:PORT][/PREFIX]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// `host:port`.
+    pub(super) address: String,
+    /// As the `Host` header says it.
+    pub(super) authority: String,
+    /// What goes before every path; without a slash behind it.
+    pub(super) prefix: String,
+}
+
+impl Target {
+    /// Whether it is on this machine by its name.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let host = self.address.rsplit_once(':').map_or("", |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_address = |ip: std::net::IpAddr| ip.is_loopback();
+        host == "localhost" || host.parse().is_ok_and(is_address)
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.prefix)
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = BadPlan;
+
+    fn from_str(text: &str) -> Result<Self, BadPlan> {
+        if text.starts_with("https://") {
+            return Err(BadPlan(format!(
+                "`{text}`: TLS is not spoken here; verify the service behind its TLS, at an http:// address"
+            )));
+        }
+        let bad = || {
+            BadPlan(format!(
+                "`{text}` is no address; write http://HOST:PORT, with a path in front of all operations where there is one"
+            ))
+        };
+        let rest = text.strip_prefix("http://").ok_or_else(bad)?;
+        let (authority, prefix) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        let is_good = !authority.is_empty()
+            && text.is_ascii()
+            && !text.contains(|it: char| "?#@".contains(it) || it.is_ascii_whitespace());
+        let parsed = authority.parse::<http::uri::Authority>().ok();
+        let parsed = parsed.filter(|_| is_good).ok_or_else(bad)?;
+        Ok(Self {
+            address: format!("{}:{}", parsed.host(), parsed.port_u16().unwrap_or(80)),
+            authority: authority.into(),
+            prefix: prefix.trim_end_matches('/').into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_understood_or_refused_with_the_fix() {
+        for (text, address, prefix, is_loopback) in [
+            ("http://127.0.0.1:3000", "127.0.0.1:3000", "", true),
+            ("http://localhost/api/", "localhost:80", "/api", true),
+            ("http://[::1]:9", "[::1]:9", "", true),
+            ("http://api.example:81/v1", "api.example:81", "/v1", false),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(target.address, address);
+            assert_eq!(target.prefix, prefix);
+            assert_eq!(target.is_loopback(), is_loopback, "{text}");
+        }
+        for text in [
+            "",
+            "https://x",
+            "http://",
+            "ftp://x",
+            "http://a/?x",
+            "http://u@h",
+        ] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+        for text in ["", "POST", "/a", "post /a", "POST a", "POST /a b"] {
+            assert!(Operation::new(text).is_err(), "{text}");
+        }
+        assert_eq!(Operation::new("POST /a?b=1").unwrap().name(), "POST /a?b=1");
+        assert!(header("a b").is_err() && header("a\n: b").is_err());
+        assert_eq!(header("A: b ").unwrap(), ("A".into(), "b".into()));
+    }
+}

@@ -1,0 +1,195 @@
+//! Before any case: does the plain request work, is its effect counted, and what tells two runs apart?
+
+use std::{sync::atomic::AtomicU64, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    CaseReport, Trouble, Verdict,
+    cases::{self, CASES},
+    effects::{Counter, Identity},
+    plan::{Counting, Operation, Plan},
+    service::Service,
+    stage::{Stage, World},
+    wire::Answer,
+};
+
+/// How long the first effect may take to be counted.
+const EFFECT_MAX: Duration = Duration::from_secs(10);
+/// However slowly effects come: the longest wait for each count.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
+
+/// The world of an operation, and what became of the same body under another key.
+pub(super) async fn world<'p>(
+    plan: &'p Plan,
+    number: usize,
+    operation: &'p Operation,
+    service: &mut Service,
+) -> Result<(World<'p>, CaseReport), Trouble> {
+    let mut world = World {
+        plan,
+        operation,
+        number,
+        counter: Counter::new(&plan.counting, &plan.target, &operation.headers),
+        identity: Identity::None,
+        latency: Duration::ZERO,
+        settle: plan.settle,
+        usual_cookies: Vec::new(),
+        must_vary: false,
+        varied: AtomicU64::new(0),
+    };
+    let since = Instant::now();
+    let mut stage = Stage::new(&world, service, "prelude").await?;
+    let (one, other) = (stage.intent(), stage.intent());
+    let sent = stage.send("a first request", &one.request).await;
+    let latency = since.elapsed();
+    let first = usable(
+        sent.map_err(|lost| {
+            Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target))
+        })?,
+        operation,
+    )?;
+    let late = effect(&stage).await?;
+    let second_since = Instant::now();
+    let second = stage
+        .send("the same with another key", &other.request)
+        .await;
+    let latency = latency.min(second_since.elapsed());
+    let effects = stage.effects().await?;
+    let ran = |answer: &Answer| answer.is_success() && !effects.under(2);
+    let alike = judge(&mut stage, &second, ran);
+    let (verdict, findings) = alike;
+    let report = CaseReport::new(
+        case(cases::SAME_BODY),
+        verdict,
+        findings,
+        since.elapsed(),
+        stage.into_exchanges(),
+    );
+    let mut compared = (second.ok().filter(|answer| ran(answer)), other);
+    if compared.0.is_none() {
+        world.must_vary = !operation.is_unique();
+        let mut stage = Stage::new(&world, service, "prelude-varied").await?;
+        let varied = stage.distinct();
+        let sent = stage
+            .send("another body with another key", &varied.request)
+            .await;
+        let helpful = sent.ok().filter(Answer::is_success).ok_or_else(|| {
+            Trouble::Plan(
+                "the service takes the body only once; put {{unique}} where it has to differ"
+                    .into(),
+            )
+        })?;
+        compared = (Some(helpful), varied);
+    }
+    if let (Some(second), other) = &compared {
+        world.identity = Identity::find((&first, &one.unique), (second, &other.unique));
+        world.usual_cookies = cookies_of_both(&first, second);
+    }
+    world.latency = latency;
+    world.settle = plan.settle.max(late * 3).min(SETTLE_MAX.max(plan.settle));
+    Ok((world, report))
+}
+
+/// What the report says about how effects were counted.
+pub(super) fn said(world: &World<'_>) -> String {
+    let place = |url: &str| refrain::policy::redacted(url);
+    match (&world.plan.counting, &world.identity) {
+        (Counting::Url { url, .. }, _) => format!("at {}", place(url)),
+        (Counting::Sql { database, .. }, _) => format!("with SQL at {}", place(database)),
+        (Counting::Answers, Identity::Member(pointer)) => {
+            format!("by {pointer} in the answers, which is weak: an effect that no answer tells of is not seen")
+        }
+        (Counting::Answers, Identity::Location) => {
+            "by Location in the answers, which is weak: an effect that no answer tells of is not seen".into()
+        }
+        (Counting::Answers, Identity::Body) => {
+            "by answers that differ, which is weak: an effect that no answer tells of is not seen".into()
+        }
+        (Counting::Answers, Identity::None) => {
+            "not at all: the answers of two runs look alike, and no effects URL was given".into()
+        }
+    }
+}
+
+fn usable(answer: Answer, operation: &Operation) -> Result<Answer, Trouble> {
+    match answer.is_success() {
+        true => Ok(answer),
+        false => Err(Trouble::Plan(format!(
+            "{} was answered {} to the plain request with a fresh key: {}; give a --body and --header that the service accepts",
+            operation.name(),
+            answer.status,
+            String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]).trim(),
+        ))),
+    }
+}
+
+/// How long the first effect took to be counted.
+async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
+    let since = Instant::now();
+    if !stage.world.counter.is_exact() {
+        return Ok(Duration::ZERO);
+    }
+    loop {
+        let effects = stage.effects().await?;
+        let took = since.elapsed().saturating_sub(stage.world.settle);
+        match effects.count {
+            1 => return Ok(took),
+            0 if since.elapsed() < EFFECT_MAX => sleep(Duration::from_millis(50)).await,
+            0 => {
+                return Err(Trouble::Plan(
+                    "the count of effects did not rise with the plain request; it has to count this operation, and a --seed can be used only once on the same service".into(),
+                ));
+            }
+            many => {
+                return Err(Trouble::Plan(format!(
+                    "the count of effects rose by {many} with one plain request; it has to count this operation alone, with nobody else at work"
+                )));
+            }
+        }
+    }
+}
+
+/// Two requests that are alike under two keys are two intended effects.
+fn judge(
+    stage: &mut Stage<'_>,
+    second: &super::wire::Sent,
+    ran: impl Fn(&Answer) -> bool,
+) -> (Verdict, Vec<String>) {
+    let is_unique = stage.world.operation.is_unique();
+    match second {
+        Ok(answer) if ran(answer) && is_unique => {
+            let why = "the operation has {{unique}} in it, so no two requests are alike";
+            return (Verdict::Skipped, vec![why.into()]);
+        }
+        Ok(answer) if ran(answer) => {}
+        Ok(answer) if is_unique => stage.fail(format!(
+            "another body with another key was answered {} and did not run",
+            answer.status
+        )),
+        Ok(answer) if answer.is_success() => {
+            stage.fail("the same body with another key was answered as if it had run, and did not");
+        }
+        Ok(answer) => stage.fail(format!(
+            "the same body with another key was refused: {}",
+            answer.status
+        )),
+        Err(lost) => stage.fail(format!(
+            "the same body with another key got no answer: {lost}"
+        )),
+    }
+    (stage.verdict, std::mem::take(&mut stage.findings))
+}
+
+fn cookies_of_both(one: &Answer, other: &Answer) -> Vec<String> {
+    let others: Vec<_> = other.all("set-cookie").collect();
+    let cookies = one
+        .all("set-cookie")
+        .filter(|cookie| others.contains(cookie));
+    cookies.map(str::to_owned).collect()
+}
+
+fn case(id: &str) -> &'static super::Case {
+    let found = CASES.iter().find(|case| case.id == id);
+    found.unwrap_or(&CASES[0])
+}

@@ -1,0 +1,66 @@
+//! For test runners.
+
+use super::{CaseReport, Report, Verdict, escaped};
+
+/// The report as JUnit XML: a suite for each operation.
+#[must_use]
+pub fn junit(report: &Report) -> String {
+    let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    xml += &format!(
+        "<testsuites name=\"refrain verify\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{}\">\n",
+        report
+            .operations
+            .iter()
+            .map(|it| it.cases.len())
+            .sum::<usize>(),
+        report.count(Verdict::Fail),
+        report.count(Verdict::Skipped),
+        seconds(report.took_ms)
+    );
+    for operation in &report.operations {
+        let count = |verdict| {
+            operation
+                .cases
+                .iter()
+                .filter(|it| it.verdict == verdict)
+                .count()
+        };
+        let name = escaped(&operation.operation);
+        xml += &format!(
+            "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
+            operation.cases.len(),
+            count(Verdict::Fail),
+            count(Verdict::Skipped)
+        );
+        xml.extend(operation.cases.iter().map(|it| case(&name, it)));
+        xml += "  </testsuite>\n";
+    }
+    xml + "</testsuites>\n"
+}
+
+fn case(operation: &str, case: &CaseReport) -> String {
+    let said = escaped(&case.findings.join("; "));
+    let inner = match case.verdict {
+        Verdict::Pass => String::new(),
+        Verdict::Skipped => format!("      <skipped message=\"{said}\"/>\n"),
+        Verdict::Warn => format!("      <system-out>warning: {said}</system-out>\n"),
+        Verdict::Fail => {
+            let text = escaped(&format!(
+                "{}\nhole: {}\nfix: {}",
+                case.title, case.hole, case.fix
+            ));
+            format!(
+                "      <failure type=\"{}\" message=\"{said}\">{text}</failure>\n",
+                case.id
+            )
+        }
+    };
+    let (id, time) = (escaped(&case.id), seconds(case.took_ms));
+    format!(
+        "    <testcase classname=\"{operation}\" name=\"{id}\" time=\"{time}\">\n{inner}    </testcase>\n"
+    )
+}
+
+fn seconds(millis: u64) -> String {
+    format!("{}.{:03}", millis / 1000, millis % 1000)
+}

@@ -1,0 +1,54 @@
+//! For code scanners.
+
+use serde_json::{Value, json};
+
+use super::{CaseReport, OperationReport, Report, Verdict};
+use crate::verify::CASES;
+
+/// The report as SARIF 2.1.0: a rule for each case, a result for each one that failed or warns.
+#[must_use]
+pub fn sarif(report: &Report) -> Value {
+    let rules = CASES.iter().map(|case| {
+        json!({
+            "id": case.id,
+            "shortDescription": { "text": case.title },
+            "fullDescription": { "text": case.explanation },
+            "help": { "text": format!("{} {}", case.hole, case.fix) },
+        })
+    });
+    let operations = report.operations.iter();
+    let results = operations.flat_map(|operation| {
+        let found = operation.cases.iter();
+        let found = found.filter(|case| matches!(case.verdict, Verdict::Fail | Verdict::Warn));
+        found.map(|case| result(report, operation, case))
+    });
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": {
+                "name": "refrain verify",
+                "version": env!("CARGO_PKG_VERSION"),
+                "rules": rules.collect::<Vec<_>>(),
+            }},
+            "results": results.collect::<Vec<_>>(),
+        }],
+    })
+}
+
+fn result(report: &Report, operation: &OperationReport, case: &CaseReport) -> Value {
+    let level = match case.verdict {
+        Verdict::Fail => "error",
+        _ => "warning",
+    };
+    let name = format!("{} at {}", operation.operation, report.target);
+    json!({
+        "ruleId": case.id,
+        "level": level,
+        "message": { "text": format!("{}. {}", case.findings.join("; "), case.fix) },
+        "locations": [{
+            "logicalLocations": [{ "fullyQualifiedName": name, "kind": "resource" }],
+        }],
+        "partialFingerprints": { "case": format!("{} {}", operation.operation, case.id) },
+    })
+}

@@ -1,0 +1,301 @@
+//! Requests written byte by byte, because some of them are not what a library would send.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+/// The largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+const FIELDS_MAX: usize = 128;
+
+/// One request, as it goes over the wire. A header may stand twice and hold any bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) method: String,
+    /// Path and query.
+    pub(super) target: String,
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+    pub(super) body: Bytes,
+}
+
+/// What came back, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Bytes,
+}
+
+/// Why no answer came: the connection ended, could not be made, or took too long.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Lost(pub(super) String);
+
+pub(super) type Sent = Result<Answer, Lost>;
+
+impl Request {
+    /// The same without any header of this name.
+    pub(super) fn without(mut self, name: &str) -> Self {
+        self.headers
+            .retain(|(found, _)| !found.eq_ignore_ascii_case(name));
+        self
+    }
+
+    /// The same with one header of this name, and no other of it.
+    pub(super) fn with(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.without(name).and(name, value)
+    }
+
+    /// The same with one more header.
+    pub(super) fn and(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.headers
+            .push((name.to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    fn bytes(&self, authority: &str) -> Vec<u8> {
+        let (method, target) = (&self.method, &self.target);
+        let mut bytes = format!("{method} {target} HTTP/1.1\r\nhost: {authority}\r\n").into_bytes();
+        for (name, value) in &self.headers {
+            bytes.extend(name.as_bytes());
+            bytes.extend(b": ");
+            bytes.extend(value);
+            bytes.extend(b"\r\n");
+        }
+        let length = self.body.len();
+        bytes.extend(format!("content-length: {length}\r\nconnection: close\r\n\r\n").bytes());
+        bytes.extend(&self.body);
+        bytes
+    }
+}
+
+impl Answer {
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub(super) fn is_refusal(&self) -> bool {
+        (400..500).contains(&self.status)
+    }
+
+    /// The first header of this name.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub(super) fn all<'a, 'n>(
+        &'a self,
+        name: &'n str,
+    ) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
+        let is_it = move |(found, _): &&(String, String)| found.eq_ignore_ascii_case(name);
+        self.headers.iter().filter(is_it).map(|(_, value)| &**value)
+    }
+}
+
+/// A connection with one request on it, of which the last byte may still be held back.
+#[derive(Debug)]
+pub(super) struct Line {
+    stream: TcpStream,
+    held: Option<u8>,
+}
+
+impl Line {
+    /// Connects to `address` and writes everything but the last byte, which [`Line::release`] sends.
+    pub(super) async fn prepare(
+        address: &str,
+        authority: &str,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Self, Lost> {
+        let mut bytes = request.bytes(authority);
+        let held = bytes.pop();
+        let opened = async {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            stream.write_all(&bytes).await?;
+            Ok::<_, std::io::Error>(stream)
+        };
+        let stream = timed(patience, opened).await?;
+        Ok(Self { stream, held })
+    }
+
+    /// Sends the last byte: from here on the service has the whole request.
+    pub(super) async fn release(&mut self) -> Result<(), Lost> {
+        match self.held.take() {
+            Some(byte) => {
+                let sent = self.stream.write_all(&[byte]).await;
+                sent.map_err(|error| Lost(format!("the connection ended: {error}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the answer.
+    pub(super) async fn answer(mut self, patience: Duration) -> Sent {
+        self.release().await?;
+        let read = async {
+            let mut buffer = Vec::new();
+            loop {
+                let len = self.stream.read_buf(&mut buffer).await?;
+                if let Some(parsed) = parse(&buffer, len == 0) {
+                    return Ok(parsed);
+                }
+                if buffer.len() > ANSWER_BYTES_MAX {
+                    return Ok(Err(Lost(format!(
+                        "the answer is over {ANSWER_BYTES_MAX} bytes"
+                    ))));
+                }
+            }
+        };
+        timed(patience, read).await?
+    }
+}
+
+/// Sends one request on a connection of its own.
+pub(super) async fn send(
+    address: &str,
+    authority: &str,
+    request: &Request,
+    patience: Duration,
+) -> Sent {
+    let line = Line::prepare(address, authority, request, patience).await?;
+    line.answer(patience).await
+}
+
+async fn timed<T>(
+    patience: Duration,
+    work: impl Future<Output = std::io::Result<T>>,
+) -> Result<T, Lost> {
+    match timeout(patience, work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(Lost(format!("the connection failed: {error}"))),
+        Err(_) => Err(Lost(format!("no answer within {patience:?}"))),
+    }
+}
+
+/// The answer in `bytes`; `None` while more has to come.
+fn parse(bytes: &[u8], is_end: bool) -> Option<Sent> {
+    let mut rest = bytes;
+    loop {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut head = httparse::Response::new(&mut fields);
+        let length = match head.parse(rest) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) if !is_end => return None,
+            Ok(httparse::Status::Partial) if bytes.is_empty() => {
+                return Some(Err(Lost(
+                    "the connection was closed without an answer".into(),
+                )));
+            }
+            Ok(httparse::Status::Partial) => {
+                return Some(Err(Lost(
+                    "the connection was closed within the answer".into(),
+                )));
+            }
+            Err(error) => return Some(Err(Lost(format!("the answer is no HTTP: {error}")))),
+        };
+        rest = &rest[length..];
+        let status = head.code.unwrap_or_default();
+        if (100..200).contains(&status) {
+            continue;
+        }
+        let text = |field: &httparse::Header<'_>| {
+            let value = String::from_utf8_lossy(field.value).into_owned();
+            (field.name.to_owned(), value)
+        };
+        let mut answer = Answer {
+            status,
+            headers: head.headers.iter().map(text).collect(),
+            body: Bytes::new(),
+        };
+        answer.body = match body(&answer, rest, is_end)? {
+            Ok(body) => body.into(),
+            Err(lost) => return Some(Err(lost)),
+        };
+        return Some(Ok(answer));
+    }
+}
+
+fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<Vec<u8>, Lost>> {
+    let cut = || is_end.then(|| Err(Lost("the answer's body was cut".into())));
+    if matches!(answer.status, 204 | 304) {
+        return Some(Ok(Vec::new()));
+    }
+    let is_chunked = answer
+        .all("transfer-encoding")
+        .any(|coding| coding.to_ascii_lowercase().contains("chunked"));
+    if is_chunked {
+        return unchunked(rest).map(Ok).or_else(cut);
+    }
+    let length = answer.header("content-length");
+    match length.and_then(|length| length.trim().parse::<usize>().ok()) {
+        Some(length) if rest.len() >= length => Some(Ok(rest[..length].to_vec())),
+        Some(_) => cut(),
+        None => is_end.then(|| Ok(rest.to_vec())),
+    }
+}
+
+/// The body in chunks; `None` while it is not whole.
+fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let line = std::str::from_utf8(&rest[..end]).ok()?;
+        let size = line.split(';').next().unwrap_or_default().trim();
+        let size = usize::from_str_radix(size, 16).ok()?;
+        rest = &rest[end + 2..];
+        if size == 0 {
+            return Some(body);
+        }
+        body.extend(rest.get(..size)?);
+        rest = rest.get(size + 2..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_however_they_are_framed() {
+        for (text, is_end, body) in [
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+                false,
+                Some("ok"),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok",
+                false,
+                None,
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\nall of it", true, Some("all of it")),
+            ("HTTP/1.1 200 OK\r\n\r\nall", false, None),
+            (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
+                false,
+                Some(""),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2;x=1\r\nok\r\n1\r\n!\r\n0\r\n\r\n",
+                false,
+                Some("ok!"),
+            ),
+        ] {
+            let parsed = parse(text.as_bytes(), is_end).map(|sent| sent.unwrap().body);
+            assert_eq!(parsed.as_deref(), body.map(str::as_bytes), "{text}");
+        }
+        for text in [
+            "",
+            "HTTP/1.1 2",
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok",
+        ] {
+            assert!(parse(text.as_bytes(), true).unwrap().is_err(), "{text}");
+        }
+    }
+}

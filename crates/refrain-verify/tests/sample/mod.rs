@@ -1,0 +1,472 @@
+//! A small payments API that is right by default, with a switch for each hole.
+
+#![allow(dead_code, reason = "no test file needs all of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, Method, Response, StatusCode, Uri},
+};
+use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
+
+/// How long a run takes.
+const RUN: Duration = Duration::from_millis(20);
+/// Between reading and claiming, where that is not one step.
+const GAP: Duration = Duration::from_millis(6);
+/// How long a short memory lasts.
+const SHORT: Duration = Duration::from_millis(400);
+
+type Answer = Response<axum::body::Body>;
+
+/// What is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hole {
+    Nothing,
+    /// Answers 409 to completed duplicates instead of the answer.
+    Refuses,
+    /// Waits for the first one instead of 409. Right.
+    Waits,
+    /// Keys are scoped by route. Right.
+    RouteScope,
+    /// No answer has an id. Right, and only a ledger can tell.
+    Faceless,
+    IgnoresKey,
+    NoClaim,
+    ReadThenLock,
+    AcrossKeys,
+    DropsRunOnHangUp,
+    NoFingerprint,
+    RunsOtherBody,
+    NoPath,
+    NoQuery,
+    NoMethod,
+    ByteFingerprint,
+    NoScope,
+    CredentialInKey,
+    MissingIsShared,
+    EmptyIsShared,
+    CutsKeys,
+    LosesLongKeys,
+    ReplacesLetters,
+    FirstKeyOrRun,
+    QuotesAreNotKept,
+    QuotesDiffer,
+    ReplaysErrorToAll,
+    ErrorLeavesClaim,
+    ErrorAfterEffectReleases,
+    LargeNotKept,
+    TextBodies,
+    ReplaysCookie,
+    LosesLocation,
+    NotMarked,
+    ShortMemory,
+    AlwaysOk,
+}
+
+use Hole::*;
+
+#[derive(Debug, Clone)]
+struct Kept {
+    status: u16,
+    body: Bytes,
+    location: String,
+    cookie: String,
+    at: Instant,
+}
+
+#[derive(Debug, Clone)]
+struct Record {
+    fingerprint: Vec<u8>,
+    /// `None` while in flight.
+    kept: Option<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    records: Mutex<HashMap<Vec<u8>, Record>>,
+    bodies: Mutex<Vec<Bytes>>,
+    effects: AtomicU64,
+    runs: AtomicU64,
+}
+
+#[derive(Debug, Clone)]
+struct Api {
+    hole: Hole,
+    shared: Arc<Shared>,
+}
+
+/// A running one; ends with its test.
+pub(crate) struct Sample {
+    pub(crate) url: String,
+    serving: JoinHandle<()>,
+}
+
+impl Sample {
+    pub(crate) async fn start(hole: Hole) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let api = Api {
+            hole,
+            shared: Arc::default(),
+        };
+        let routes = Router::new()
+            .fallback(answer)
+            .layer(axum::extract::DefaultBodyLimit::max(4 << 20))
+            .with_state(api);
+        let serving = tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        Self { url, serving }
+    }
+}
+
+impl Drop for Sample {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn answer(
+    State(api): State<Api>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answer {
+    if method == Method::GET && uri.path() == "/count" {
+        return text(200, &api.shared.effects.load(SeqCst).to_string());
+    }
+    let asked = Asked {
+        method,
+        uri,
+        headers,
+        body,
+    };
+    if api.hole == DropsRunOnHangUp {
+        return api.guarded(asked).await;
+    }
+    // A client that hangs up ends neither the run nor its recording.
+    let run = tokio::spawn(async move { api.guarded(asked).await });
+    run.await.unwrap()
+}
+
+struct Asked {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Asked {
+    fn caller(&self) -> String {
+        let credential = self.headers.get("authorization");
+        let credential = credential.map_or("", |it| it.to_str().unwrap());
+        credential.to_owned()
+    }
+
+    /// `Bearer alice-1` and `Bearer alice-2` are the same person.
+    fn person(&self) -> String {
+        self.caller().split('-').next().unwrap().to_owned()
+    }
+}
+
+impl Api {
+    fn records(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Record>> {
+        self.shared.records.lock().unwrap()
+    }
+
+    async fn guarded(self, asked: Asked) -> Answer {
+        let key = match self.key(&asked) {
+            Ok(Some(key)) => key,
+            Ok(None) => return self.run(&asked).await.show(),
+            Err(status) => return text(status, "bad key"),
+        };
+        if self.hole == IgnoresKey {
+            return self.run(&asked).await.show();
+        }
+        let fingerprint = self.fingerprint(&asked);
+        if self.hole == AcrossKeys && self.is_known_elsewhere(&key, &fingerprint) {
+            return text(409, "seen before");
+        }
+        if let Some(refused) = self.claim(&key, &fingerprint).await {
+            return refused;
+        }
+        let kept = self.run(&asked).await;
+        self.settle(&key, fingerprint, &asked, &kept);
+        kept.show()
+    }
+
+    fn is_known_elsewhere(&self, key: &[u8], fingerprint: &[u8]) -> bool {
+        let records = self.records();
+        let mut others = records.iter().filter(|(other, _)| *other != key);
+        others.any(|(_, record)| record.fingerprint == fingerprint)
+    }
+
+    /// Claims the key, or answers what is to be said instead.
+    async fn claim(&self, key: &[u8], fingerprint: &[u8]) -> Option<Answer> {
+        if matches!(self.hole, NoClaim | ReadThenLock) {
+            let known = self.records().get(key).cloned();
+            if let Some(record) = known.filter(|it| it.kept.is_some()) {
+                return Some(self.known(&record, fingerprint));
+            }
+            // The gap between reading and writing.
+            tokio::time::sleep(GAP).await;
+            let known = self.records().get(key).cloned();
+            if self.hole == ReadThenLock && known.is_some_and(|it| it.kept.is_none()) {
+                return Some(text(409, "in progress"));
+            }
+        }
+        loop {
+            let known = {
+                let mut records = self.records();
+                let known = records
+                    .get(key)
+                    .filter(|_| !matches!(self.hole, NoClaim | ReadThenLock))
+                    .cloned();
+                if known.is_none() {
+                    let fingerprint = fingerprint.to_vec();
+                    records.insert(
+                        key.to_vec(),
+                        Record {
+                            fingerprint,
+                            kept: None,
+                        },
+                    );
+                }
+                known
+            };
+            let record = known?;
+            let is_short = |kept: &Kept| self.hole == ShortMemory && kept.at.elapsed() > SHORT;
+            if record.kept.as_ref().is_some_and(is_short) {
+                return None;
+            }
+            if self.hole == Waits && record.kept.is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+            return Some(self.known(&record, fingerprint));
+        }
+    }
+
+    /// What is said to a duplicate.
+    fn known(&self, record: &Record, fingerprint: &[u8]) -> Answer {
+        let is_error = record.kept.as_ref().is_some_and(|kept| kept.status >= 400);
+        let is_compared = match self.hole {
+            NoFingerprint => false,
+            ReplaysErrorToAll => !is_error,
+            _ => true,
+        };
+        if is_compared && record.fingerprint != fingerprint {
+            return text(422, "the key was used for something else");
+        }
+        let Some(kept) = &record.kept else {
+            return text(409, "in progress");
+        };
+        if self.hole == Refuses {
+            return text(409, "done already");
+        }
+        let status = if self.hole == AlwaysOk {
+            200
+        } else {
+            kept.status
+        };
+        let mut answer = Response::builder().status(status);
+        if self.hole != NotMarked {
+            answer = answer.header("idempotent-replayed", "true");
+        }
+        if self.hole != LosesLocation && !kept.location.is_empty() {
+            answer = answer.header("location", &kept.location);
+        }
+        if self.hole == ReplaysCookie {
+            answer = answer.header("set-cookie", &kept.cookie);
+        }
+        answer.body(kept.body.clone().into()).unwrap()
+    }
+
+    fn settle(&self, key: &[u8], fingerprint: Vec<u8>, asked: &Asked, kept: &Kept) {
+        let is_released = match kept.status {
+            500.. if self.hole == ErrorLeavesClaim => return,
+            500.. => self.hole == ErrorAfterEffectReleases,
+            400.. => self.hole != ReplaysErrorToAll,
+            _ => self.hole == LargeNotKept && asked.body.len() > 100_000,
+        };
+        let mut records = self.records();
+        match is_released {
+            true => drop(records.remove(key)),
+            false => {
+                let kept = Some(kept.clone());
+                records.insert(key.to_vec(), Record { fingerprint, kept });
+            }
+        }
+    }
+
+    /// The key with its scope; `None` where the request is not guarded.
+    fn key(&self, asked: &Asked) -> Result<Option<Vec<u8>>, u16> {
+        let mut given = asked.headers.get_all("idempotency-key").iter();
+        let (first, second) = (given.next(), given.next());
+        let mut key = match first {
+            None if self.hole == MissingIsShared => b"undefined".to_vec(),
+            None => return Ok(None),
+            Some(key) => key.as_bytes().to_vec(),
+        };
+        if second.is_some() {
+            return match self.hole {
+                FirstKeyOrRun => Ok(None),
+                _ => Err(400),
+            };
+        }
+        if key.starts_with(b"\"") {
+            match self.hole {
+                QuotesAreNotKept => return Ok(None),
+                QuotesDiffer => {}
+                _ => key = key.trim_ascii().trim_matches_quotes(),
+            }
+        }
+        match self.hole {
+            CutsKeys => key.truncate(255),
+            LosesLongKeys if key.len() > 255 => return Ok(None),
+            ReplacesLetters => {
+                let text = String::from_utf8(key).unwrap();
+                key = text.replace(['é', 'è'], "?").into_bytes();
+            }
+            _ => {}
+        }
+        let is_empty = key.is_empty() && self.hole != EmptyIsShared;
+        if is_empty || key.len() > 255 || !key.is_ascii() {
+            return Err(400);
+        }
+        let scope = match self.hole {
+            NoScope => String::new(),
+            CredentialInKey => asked.caller(),
+            RouteScope => format!("{}{}{}", asked.person(), asked.method, asked.uri),
+            _ => asked.person(),
+        };
+        let mut scoped = [scope.as_bytes(), b"\0", &key].concat();
+        if self.hole == RunsOtherBody {
+            scoped.extend(&asked.body);
+        }
+        Ok(Some(scoped))
+    }
+
+    fn fingerprint(&self, asked: &Asked) -> Vec<u8> {
+        let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
+        let body = match json {
+            Ok(json) if self.hole != ByteFingerprint => {
+                // Sorted, because these maps are.
+                let sorted: std::collections::BTreeMap<_, _> = json
+                    .as_object()
+                    .cloned()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .collect();
+                serde_json::to_vec(&sorted).unwrap()
+            }
+            _ => asked.body.to_vec(),
+        };
+        let query = asked.uri.query().unwrap_or_default();
+        let part = |hole: Hole, text: &str| match self.hole == hole {
+            true => String::new(),
+            false => text.to_owned(),
+        };
+        let head = [
+            part(NoMethod, asked.method.as_str()),
+            part(NoPath, asked.uri.path()),
+            part(NoQuery, query),
+        ];
+        [head.join("\0").as_bytes(), &body].concat()
+    }
+
+    /// The operation itself: takes a few milliseconds, then has its effect.
+    async fn run(&self, asked: &Asked) -> Kept {
+        let refused = |status: u16, why: &str| Kept {
+            status,
+            body: Bytes::from(why.to_owned()),
+            location: String::new(),
+            cookie: "none=1".into(),
+            at: Instant::now(),
+        };
+        if asked.uri.path() != "/payments" || asked.method != Method::POST {
+            return refused(404, "no such thing");
+        }
+        let body = String::from_utf8_lossy(&asked.body).into_owned();
+        if body.contains("bad") {
+            return refused(400, "bad amount");
+        }
+        tokio::time::sleep(RUN).await;
+        if body.contains("fails") {
+            if self.hole == ErrorAfterEffectReleases {
+                self.shared.effects.fetch_add(1, SeqCst);
+            }
+            return refused(500, "failed");
+        }
+        self.shared.bodies.lock().unwrap().push(asked.body.clone());
+        self.shared.effects.fetch_add(1, SeqCst);
+        let id = self.shared.runs.fetch_add(1, SeqCst) + 1;
+        let is_binary = asked
+            .headers
+            .get("content-type")
+            .is_some_and(|it| it == "application/octet-stream");
+        let body = match (is_binary, self.hole) {
+            (true, TextBodies) => Bytes::from(body),
+            (true, _) => asked.body.clone(),
+            (false, Faceless) => Bytes::from("paid"),
+            (false, _) => Bytes::from(format!("{{\"id\":{id},\"paid\":true}}")),
+        };
+        let is_plain = self.hole == Faceless;
+        Kept {
+            status: 201,
+            body,
+            location: if is_plain {
+                String::new()
+            } else {
+                format!("/payments/{id}")
+            },
+            cookie: if is_plain {
+                "shop=1".into()
+            } else {
+                format!("session={id}")
+            },
+            at: Instant::now(),
+        }
+    }
+}
+
+impl Kept {
+    fn show(&self) -> Answer {
+        let mut answer = Response::builder()
+            .status(self.status)
+            .header("set-cookie", &self.cookie);
+        if !self.location.is_empty() {
+            answer = answer.header("location", &self.location);
+        }
+        answer.body(self.body.clone().into()).unwrap()
+    }
+}
+
+trait Quotes {
+    fn trim_matches_quotes(&self) -> Vec<u8>;
+}
+
+impl Quotes for [u8] {
+    fn trim_matches_quotes(&self) -> Vec<u8> {
+        let inner = self
+            .strip_prefix(b"\"")
+            .and_then(|it| it.strip_suffix(b"\""));
+        inner.unwrap_or(self).to_vec()
+    }
+}
+
+fn text(status: u16, text: &str) -> Answer {
+    let status = StatusCode::from_u16(status).unwrap();
+    let body = text.to_owned().into();
+    Response::builder().status(status).body(body).unwrap()
+}

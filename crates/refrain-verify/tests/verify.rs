@@ -1,0 +1,254 @@
+//! Each hole gets its own verdict, and services that are right get none, whatever their style.
+//!
+//! The sample service is right by default; a switch opens one hole. What fails and what warns is compared as a whole, so
+//! that a false alarm is as much a failure as a miss.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod sample;
+
+use std::{sync::Arc, time::Duration};
+
+use refrain_verify::verify::{CASES, Counting, Operation, Plan, Report, Verdict, run};
+use sample::{Hole, Sample};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+fn plan(url: &str, is_counted: bool) -> Plan {
+    let mut plan = Plan::new(url.parse().unwrap(), 7);
+    if is_counted {
+        let url = format!("{url}/count");
+        plan.counting = Counting::Url { url, pointer: None };
+    }
+    plan.patience = Duration::from_millis(500);
+    plan.late = Duration::from_millis(600);
+    plan.settle = Duration::from_millis(30);
+    let mut operation = Operation::new("POST /payments?currency=1").unwrap();
+    operation.body = br#"{"amount":20,"to":"bob"}"#.to_vec();
+    operation.headers = vec![("Authorization".into(), "Bearer alice-1".into())];
+    operation.set_content_type(None);
+    let bearer = |name: &str| Some(("Authorization".to_owned(), format!("Bearer {name}")));
+    operation.other_credential = bearer("mallory-1");
+    operation.rotated_credential = bearer("alice-2");
+    operation.bad_body = Some(br#"{"amount":"bad"}"#.to_vec());
+    operation.failing_body = Some(br#"{"amount":"fails"}"#.to_vec());
+    operation.retention = Some(Duration::from_millis(600));
+    plan.operations.push(operation);
+    plan
+}
+
+fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
+    let cases = report.operations[0].cases.iter();
+    let cases = cases.filter(|case| case.verdict == verdict);
+    cases.map(|case| &*case.id).collect()
+}
+
+/// Runs all cases: `failed` fail, `warned` warn, and nothing else does either.
+async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -> Option<String> {
+    let sample = Sample::start(hole).await;
+    let report = run(&plan(&sample.url, is_counted), |_, _| {})
+        .await
+        .unwrap();
+    let told: Vec<_> = report.operations[0]
+        .cases
+        .iter()
+        .filter(|case| matches!(case.verdict, Verdict::Fail | Verdict::Warn))
+        .map(|case| format!("{} {}: {}", case.verdict, case.id, case.findings.join("; ")))
+        .collect();
+    let found = (of(&report, Verdict::Fail), of(&report, Verdict::Warn));
+    let wanted = (failed.to_vec(), warned.to_vec());
+    let wrong = || format!("{hole:?}, counted {is_counted}: wanted {wanted:?}, got {told:#?}");
+    (found != wanted).then(wrong)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_that_are_right_pass_whatever_their_style() {
+    let row = |hole| -> Row { (hole, &[], &[]) };
+    let mut rows = vec![(row(Hole::Faceless), true)];
+    for hole in [Hole::Nothing, Hole::Waits, Hole::RouteScope] {
+        rows.extend([(row(hole), true), (row(hole), false)]);
+    }
+    each(rows).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_needs_a_process_is_skipped_on_a_service_that_is_right() {
+    let sample = Sample::start(Hole::Nothing).await;
+    let report = run(&plan(&sample.url, true), |_, _| {}).await.unwrap();
+    assert_eq!(
+        of(&report, Verdict::Skipped),
+        ["paused-past-lease", "kill-mid-request"]
+    );
+    let all: Vec<_> = report.operations[0]
+        .cases
+        .iter()
+        .map(|case| &*case.id)
+        .collect();
+    assert_eq!(all, CASES.map(|case| case.id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_answers_cannot_tell_is_skipped_and_not_passed() {
+    let sample = Sample::start(Hole::Faceless).await;
+    let report = run(&plan(&sample.url, false), |_, _| {}).await.unwrap();
+    assert!(of(&report, Verdict::Skipped).contains(&"concurrent-duplicates"));
+    assert!(of(&report, Verdict::Skipped).contains(&"sequential-duplicate"));
+    assert!(report.operations[0].counting.contains("not at all"));
+    assert!(!report.has_failed());
+}
+
+/// What has no keys at all.
+const NAIVE: [&str; 18] = [
+    "sequential-duplicate",
+    "concurrent-duplicates",
+    "lost-answer",
+    "duplicate-in-flight",
+    "client-hangs-up",
+    "other-body",
+    "other-path",
+    "other-query",
+    "other-method",
+    "member-order",
+    "white-space",
+    "rotated-credential",
+    "key-quoted",
+    "error-4xx-then-retry",
+    "large-body",
+    "location",
+    "late-duplicate",
+    "retention",
+];
+
+/// The hole, what fails, what warns.
+type Row = (Hole, &'static [&'static str], &'static [&'static str]);
+
+const ROWS: &[Row] = &[
+    (
+        Hole::Refuses,
+        &[],
+        &[
+            "sequential-duplicate",
+            "concurrent-duplicates",
+            "lost-answer",
+            "duplicate-in-flight",
+            "client-hangs-up",
+            "member-order",
+            "white-space",
+            "large-body",
+            "late-duplicate",
+            "retention",
+        ],
+    ),
+    (
+        Hole::AlwaysOk,
+        &[],
+        &[
+            "sequential-duplicate",
+            "concurrent-duplicates",
+            "duplicate-in-flight",
+            "member-order",
+            "white-space",
+            "large-body",
+            "late-duplicate",
+            "retention",
+        ],
+    ),
+    (Hole::IgnoresKey, &NAIVE, &["other-credential"]),
+    (
+        Hole::NoClaim,
+        &[
+            "concurrent-duplicates",
+            "duplicate-in-flight",
+            "client-hangs-up",
+        ],
+        &[],
+    ),
+    (Hole::ReadThenLock, &["duplicate-in-flight"], &[]),
+    (Hole::AcrossKeys, &["same-body-other-key"], &[]),
+    (Hole::DropsRunOnHangUp, &["client-hangs-up"], &[]),
+    (
+        Hole::NoFingerprint,
+        &["other-body", "other-path", "other-query", "other-method"],
+        &[],
+    ),
+    (
+        Hole::RunsOtherBody,
+        &["other-body", "member-order", "white-space"],
+        &[],
+    ),
+    (Hole::NoPath, &["other-path"], &[]),
+    (Hole::NoQuery, &["other-query"], &[]),
+    (Hole::NoMethod, &["other-method"], &[]),
+    (Hole::ByteFingerprint, &[], &["member-order", "white-space"]),
+    (Hole::NoScope, &["other-credential"], &[]),
+    (Hole::CredentialInKey, &["rotated-credential"], &[]),
+    (Hole::MissingIsShared, &["key-missing"], &[]),
+    (Hole::EmptyIsShared, &["key-empty"], &[]),
+    (Hole::CutsKeys, &["key-too-long"], &[]),
+    (Hole::LosesLongKeys, &["key-too-long"], &[]),
+    (Hole::ReplacesLetters, &["key-non-ascii"], &[]),
+    (Hole::FirstKeyOrRun, &["key-doubled"], &[]),
+    (Hole::QuotesAreNotKept, &["key-quoted"], &[]),
+    (Hole::QuotesDiffer, &[], &["key-quoted"]),
+    (Hole::ReplaysErrorToAll, &[], &["error-4xx-then-retry"]),
+    (Hole::ErrorLeavesClaim, &["error-5xx-then-retry"], &[]),
+    (
+        Hole::ErrorAfterEffectReleases,
+        &["error-5xx-then-retry"],
+        &[],
+    ),
+    (Hole::LargeNotKept, &["large-body"], &[]),
+    (Hole::TextBodies, &["binary-body"], &[]),
+    (Hole::ReplaysCookie, &["set-cookie"], &[]),
+    (Hole::LosesLocation, &["location"], &[]),
+    (Hole::NotMarked, &[], &["replay-marked"]),
+    (Hole::ShortMemory, &["late-duplicate", "retention"], &[]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_hole_gets_its_own_verdict_and_no_other() {
+    each(ROWS.iter().map(|row| (*row, true)).collect()).await;
+}
+
+/// What answers alone can tell. A request that is swallowed shows where answers have ids.
+const WEAK_ROWS: &[Row] = &[
+    (Hole::IgnoresKey, &NAIVE, &["other-credential"]),
+    (
+        Hole::NoClaim,
+        // What ran for a client that hung up has no answer to be seen in.
+        &["concurrent-duplicates", "duplicate-in-flight"],
+        &[],
+    ),
+    (
+        Hole::NoFingerprint,
+        &["other-body", "other-path", "other-query", "other-method"],
+        &[],
+    ),
+    (Hole::NoScope, &["other-credential"], &[]),
+    (Hole::CredentialInKey, &["rotated-credential"], &[]),
+    (Hole::DropsRunOnHangUp, &["client-hangs-up"], &[]),
+    (Hole::CutsKeys, &["key-too-long"], &[]),
+    (Hole::ShortMemory, &["late-duplicate", "retention"], &[]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_that_answers_show_are_seen_without_a_count() {
+    each(WEAK_ROWS.iter().map(|row| (*row, false)).collect()).await;
+}
+
+/// Some at a time: they sleep most of the time.
+async fn each(rows: Vec<(Row, bool)>) {
+    let turns = Arc::new(Semaphore::new(6));
+    let mut checks = JoinSet::new();
+    for ((hole, failed, warned), is_counted) in rows {
+        let turns = turns.clone();
+        checks.spawn(async move {
+            let _turn = turns.acquire().await.unwrap();
+            check(hole, is_counted, failed, warned).await
+        });
+    }
+    let mut wrong = Vec::new();
+    while let Some(done) = checks.join_next().await {
+        wrong.extend(done.unwrap());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
