@@ -8,6 +8,7 @@ use super::judge;
 use crate::{
     chaos::Fault,
     verify::{
+        Verdict,
         between::Between,
         stage::{Intent, Stage, Stop},
         wire::{Lost, Sent},
@@ -19,6 +20,8 @@ const ROUNDS: u64 = 3;
 const MOMENTS: u32 = 10;
 /// How much the first one is held up for the second to overtake it.
 const HELD_UP: Duration = Duration::from_millis(300);
+/// By then a request has arrived; one that did not is no case for this.
+const ARRIVED: Duration = Duration::from_millis(5);
 
 pub(super) async fn concurrent(stage: &mut Stage<'_>) -> Result<(), Stop> {
     for _ in 0..ROUNDS {
@@ -121,7 +124,7 @@ async fn overtaken(stage: &mut Stage<'_>) -> Result<(), Stop> {
 pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let latency = stage.world.latency;
     let patience = stage.world.plan.patience;
-    for later in [Duration::ZERO, latency / 2] {
+    for later in [(latency / 4).min(ARRIVED), latency / 2] {
         let intent = match stage.world.operation.slow_body.clone() {
             Some(body) => stage.intent_with(&body),
             None => stage.intent(),
@@ -131,6 +134,9 @@ pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
         let sent = hung_up(stage, &intent, later).await;
         stage.note("first, hangs up", &intent.request, &sent, since);
         judge::aftermath(stage, &intent.request, before.count, patience).await?;
+        if stage.verdict == Verdict::Fail {
+            break;
+        }
     }
     Ok(())
 }

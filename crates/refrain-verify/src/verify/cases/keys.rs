@@ -68,12 +68,18 @@ async fn shared(
                 "a request {what} is refused because of another one"
             ));
         }
-        (_, 0) => stage.say(format!("requests {what} are refused")),
+        (_, 0) if is_refused(&first) && is_refused(&second) => {
+            stage.say(format!("requests {what} are refused"));
+        }
         (_, 2) => stage.say(format!("requests {what} run unguarded")),
         _ => {}
     }
     warn_of_failures(stage, &[first, second]);
     Ok(())
+}
+
+fn is_refused(sent: &Sent) -> bool {
+    sent.as_ref().is_ok_and(|answer| answer.is_refusal())
 }
 
 fn is_conflict(sent: &Sent) -> bool {

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::judge;
 use crate::verify::{
+    Verdict,
     stage::{Intent, Stage, Stop},
     wire::{Line, Lost, Sent},
 };
@@ -82,6 +83,9 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         );
         stage.service.restart().await.map_err(Stop::Broken)?;
         judge::aftermath(stage, &intent.request, before.count, patience).await?;
+        if stage.verdict == Verdict::Fail {
+            break;
+        }
     }
     Ok(())
 }

@@ -112,7 +112,8 @@ async fn another(
             };
             judge_success(stage, has_run, terms);
         }
-        Ok(answer) if answer.status >= 500 => {
+        // 501 refuses a method as well as 405 does.
+        Ok(answer) if answer.status >= 500 && answer.status != 501 => {
             stage.warn(format!("{} was answered {}", terms.what, answer.status));
             if effects.over(1) {
                 stage.fail(format!("{} with the same key ran as well", terms.what));
