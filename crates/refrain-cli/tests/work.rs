@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "kills_support/proxy.rs"]
+mod kills;
+mod receipts_support;
 mod support;
 
 use std::{
@@ -283,6 +286,42 @@ fn a_lost_answer_is_tried_again_under_the_same_key_or_left_to_a_person() {
             "{keys:?}"
         );
     }
+}
+
+#[test]
+fn a_receipt_tells_what_became_of_a_message_whose_answer_was_lost() {
+    let stage = Stage::new();
+    let place = receipts_support::Place::new();
+    let service = receipts_support::rust(&place);
+    let receipts = place.url();
+    stage.write(
+        service.address,
+        &format!(
+            "dead_letter = \"dead\"\nguarantee = \"exactly-once\"\nreceipts = \"{receipts}\"\ntimeout = \"1s\""
+        ),
+    );
+    let file = stage.folder.path().join("refrain.toml");
+    rewrite(&file, "/events?q=1", "/v1/payments");
+    let mut worker = stage.start();
+    let pay = |key: &str, fail: &str| {
+        let body = format!("{{\"customer\":\"{key}\",\"amount\":20}}");
+        let message = Message::new(body)
+            .with_id(key)
+            .with_content_type("application/json")
+            .with_header("x-fail", fail.to_owned());
+        stage.publish(&[message]);
+    };
+    let handled = || stage.counted("completed") + stage.counted("duplicate");
+    // From the first receipt on, exactly-once is in force.
+    pay("first", "");
+    until("the first is paid", || handled() == 1);
+    for (at, fault) in (2..).zip(["error-after-commit", "hang-after-commit"]) {
+        pay(fault, fault);
+        until(fault, || handled() == at);
+        assert_eq!(place.payments_of(fault), 1, "{fault}: {}", stage.said());
+    }
+    assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
+    assert!(!stage.said().contains("dead-lettered"), "{}", stage.said());
 }
 
 #[test]
