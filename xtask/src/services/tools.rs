@@ -1,4 +1,4 @@
-//! What the examples in other languages need: Python with venv, and Node with npm.
+//! What the examples in other languages need, Python with venv and Node with npm; and what builds Kafka's library.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,9 @@ use super::package;
 /// A tool, how it shows that it is there, and Debian's packages of it.
 type Tool = (&'static str, &'static [&'static str], &'static str);
 
-const TOOLS: [Tool; 2] = [
+const TOOLS: [Tool; 4] = [
+    ("make", &["--version"], "make"),
+    ("c++", &["--version"], "g++"),
     (
         "python3",
         &["-c", "import venv, ensurepip"],
@@ -28,7 +30,7 @@ pub(crate) fn find_or_install() -> Result<(), String> {
     let names = packages.join(" ");
     eprintln!("xtask test: {names}: not on this machine; taking the packages");
     package::install_all(&packages).map_err(|problem| {
-        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages need them.")
+        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages and the broker for Kafka need them.")
     })
 }
 
