@@ -20,6 +20,10 @@
 
 use std::env;
 
+// Before those who use what it defines.
+#[macro_use]
+mod lifecycle;
+
 mod postgres;
 pub use postgres::PrivatePostgres;
 

@@ -39,6 +39,8 @@ pub struct PrivateRedis {
     settings: Vec<(String, String)>,
 }
 
+lifecycle!(PrivateRedis, stop);
+
 impl PrivateRedis {
     /// Starts a new, empty server.
     ///
@@ -104,74 +106,6 @@ impl PrivateRedis {
     #[must_use]
     pub fn binaries(&self) -> &Path {
         &self.binaries
-    }
-
-    /// What it has written to its log so far.
-    #[must_use]
-    pub fn log(&self) -> String {
-        self.process.log()
-    }
-
-    /// Whether it was started and has not ended since.
-    pub fn is_running(&mut self) -> bool {
-        self.process.is_running()
-    }
-
-    /// Kills it with SIGKILL; what it was doing is lost, what it acknowledged is not.
-    ///
-    /// # Errors
-    /// When it does not end.
-    pub fn kill(&mut self) -> io::Result<()> {
-        self.process.kill()
-    }
-
-    /// Shuts it down in good order.
-    ///
-    /// # Errors
-    /// When it does not end.
-    pub fn stop(&mut self) -> io::Result<()> {
-        self.process.stop(GENTLY)
-    }
-
-    /// Stops it with SIGSTOP: connections stay, nobody answers.
-    ///
-    /// # Errors
-    /// When no signal can be sent.
-    pub fn pause(&self) -> io::Result<()> {
-        self.process.signal("STOP")
-    }
-
-    /// Lets it go on after [`pause`](Self::pause).
-    ///
-    /// # Errors
-    /// When no signal can be sent.
-    pub fn resume(&self) -> io::Result<()> {
-        self.process.signal("CONT")
-    }
-
-    /// Starts it again on the same folder and port; if it still runs, it is shut down first.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn restart(&mut self) -> io::Result<()> {
-        self.stop()?;
-        self.run()
-    }
-
-    /// As [`restart`](Self::restart), with these settings instead of those before.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn restart_with(&mut self, settings: &[(&str, &str)]) -> io::Result<()> {
-        self.set(settings);
-        self.restart()
-    }
-
-    fn set(&mut self, settings: &[(&str, &str)]) {
-        let owned = settings
-            .iter()
-            .map(|(name, value)| ((*name).into(), (*value).into()));
-        self.settings = owned.collect();
     }
 
     fn run(&mut self) -> io::Result<()> {
