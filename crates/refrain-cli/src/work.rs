@@ -203,7 +203,6 @@ async fn prepared(
 ) -> Result<(Consumer, Delivery), Failure> {
     let delivery = Delivery::new(settings, worker)?;
     let broker = open_broker(&worker.source()).await?;
-    check_retention(worker, &*broker);
     let mut consumer = Consumer::new(broker, engine.clone(), worker.name.as_str())
         .with_key(worker.key.iter().cloned())
         .with_terms(worker.terms)
@@ -227,16 +226,6 @@ async fn prepared(
         consumer = consumer.with_receipts(Arc::new(witness));
     }
     Ok((consumer, delivery))
-}
-
-/// What the broker cannot tell is said by the file, or not known.
-fn check_retention(worker: &WorkerSettings, broker: &dyn Broker) {
-    if broker.guarantees().age_max.is_none() && worker.redelivery.is_none() {
-        tracing::warn!(
-            worker = worker.name,
-            "the broker does not tell how late it may deliver again; say it with `redelivery`, and keep retention and remember longer than that"
-        );
-    }
 }
 
 async fn open_broker(source: &Source) -> Result<Arc<dyn Broker>, Failure> {
