@@ -10,7 +10,7 @@ use std::{
 use refrain::policy::units;
 use refrain_verify::verify::{
     self, CASES, CONCURRENT_MAX, Counting, File, Operation, Plan, Process, Report, Target, Trouble,
-    Verdict, body, header,
+    Trust, Verdict, body, header,
 };
 
 use crate::{
@@ -47,7 +47,7 @@ It creates effects: use a service that may be tested. Another machine than this 
 
 Exit codes: 0 no case failed, 1 some did, 2 wrong usage, 64 a bad plan, 69 the service or the count cannot be reached.")]
 pub(crate) struct Args {
-    /// The service, such as http://127.0.0.1:3000, with what goes before every path
+    /// The service, such as http://127.0.0.1:3000 or https://staging.example, with what goes before every path
     url: Option<String>,
     /// The operation under test, such as 'POST /v1/payments'
     #[arg(long, value_name = "OPERATION", conflicts_with = "config")]
@@ -109,6 +109,12 @@ pub(crate) struct Args {
     /// The running service's process, which may be killed and stopped
     #[arg(long, value_name = "N")]
     pid: Option<u32>,
+    /// The certificates of the authorities to trust, in PEM [default: those that the machine trusts]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// Do not check who answers with TLS
+    #[arg(long)]
+    insecure: bool,
     /// How many duplicates come at once
     #[arg(long, value_name = "N", default_value_t = 10)]
     concurrent: usize,
@@ -322,6 +328,12 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     }
     plan.concurrent = args.concurrent;
     plan.only.clone_from(&args.only);
+    let trust = match (args.insecure, &args.cacert) {
+        (true, _) => Some(Trust::Anybody),
+        (false, file) => file.clone().map(Trust::File),
+    };
+    let trust = trust.or_else(|| file.as_ref().and_then(|file| file.trust.clone()));
+    plan.trust = trust.unwrap_or_default();
     let told = (
         file.as_ref().and_then(|file| file.counting.clone()),
         file.as_ref().map(|file| file.process.clone()),

@@ -36,10 +36,13 @@ mod wire;
 pub use cases::{CASES, Case};
 pub use exchange::Exchange;
 pub use file::{BadFile, File, body, duration, sql};
-pub use plan::{BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, header};
+pub use plan::{
+    BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, Trust, header,
+};
 pub use report::{CaseReport, OperationReport, Report, Verdict, html, junit, sarif, worse};
 
 use effects::Identity;
+use plan::Way;
 use service::Service;
 use stage::{Stage, Stop, World};
 
@@ -81,11 +84,12 @@ pub async fn run(
         return Err(Trouble::Plan(message));
     }
     let since = Instant::now();
+    let way = Way::new(plan).map_err(Trouble::Plan)?;
     let started = Service::new(&plan.process, &plan.target.address).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
     for (number, operation) in plan.operations.iter().enumerate() {
-        let (world, alike) = prelude::world(plan, number, operation, &mut service).await?;
+        let (world, alike) = prelude::world(plan, &way, number, operation, &mut service).await?;
         let mut cases = Vec::new();
         for case in CASES.iter().filter(|case| is_asked_for(plan, case)) {
             let done = match case.id {

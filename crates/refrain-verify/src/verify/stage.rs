@@ -21,6 +21,7 @@ use super::{
     service::Service,
     wire::{self, Answer, Line, Request, Sent},
 };
+use crate::place::Place;
 
 /// What is replaced by a word that no other request has.
 pub(super) const UNIQUE: &str = "{{unique}}";
@@ -33,6 +34,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct World<'p> {
     pub(super) plan: &'p Plan,
     pub(super) operation: &'p Operation,
+    /// Where the service listens.
+    pub(super) place: Place,
     /// Which of the plan's operations: none has a key of another one.
     pub(super) number: usize,
     pub(super) counter: Counter,
@@ -178,14 +181,13 @@ impl<'w> Stage<'w> {
 
     /// Sends it straight to the service.
     pub(super) async fn send(&self, label: &str, request: &Request) -> Sent {
-        let address = &self.world.plan.target.address;
-        self.send_via(address, label, request).await
+        self.send_via(&self.world.place, label, request).await
     }
 
-    /// Sends it to this address, which leads to the service.
-    pub(super) async fn send_via(&self, address: &str, label: &str, request: &Request) -> Sent {
+    /// Sends it to this place, which leads to the service.
+    pub(super) async fn send_via(&self, place: &Place, label: &str, request: &Request) -> Sent {
         let (since, plan) = (Instant::now(), self.world.plan);
-        let sent = wire::send(address, &plan.target.authority, request, plan.timeout).await;
+        let sent = wire::send(place, &plan.target.authority, request, plan.timeout).await;
         self.note(label, request, &sent, since);
         sent
     }
@@ -193,8 +195,8 @@ impl<'w> Stage<'w> {
     /// Everything but the last byte of it.
     pub(super) async fn prepare(&self, request: &Request) -> Result<Line, wire::Lost> {
         let plan = self.world.plan;
-        let (address, authority) = (&plan.target.address, &plan.target.authority);
-        Line::prepare(address, authority, request, plan.timeout).await
+        let (place, authority) = (&self.world.place, &plan.target.authority);
+        Line::prepare(place, authority, request, plan.timeout).await
     }
 
     pub(super) fn note(&self, label: &str, request: &Request, sent: &Sent, since: Instant) {
