@@ -22,6 +22,7 @@ use tokio::time::Instant;
 mod between;
 mod cases;
 mod change;
+mod create;
 mod draw;
 mod effects;
 mod exchange;
@@ -34,6 +35,7 @@ mod stage;
 mod wire;
 
 pub use cases::{CASES, Case};
+pub use create::create;
 pub use exchange::Exchange;
 pub use file::{BadFile, File, body, duration, sql};
 pub use plan::{
@@ -89,7 +91,14 @@ pub async fn run(
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
     for (number, operation) in plan.operations.iter().enumerate() {
-        let (world, alike) = prelude::world(plan, &way, number, operation, &mut service).await?;
+        let ready = prelude::world(plan, &way, number, operation, &mut service).await;
+        let (world, alike) = match ready {
+            Err(Trouble::Plan(why)) if plan.leaves_out => {
+                operations.push(OperationReport::left_out(operation.name(), why));
+                continue;
+            }
+            ready => ready?,
+        };
         let mut cases = Vec::new();
         for case in CASES.iter().filter(|case| is_asked_for(plan, case)) {
             let done = match case.id {
@@ -104,6 +113,7 @@ pub async fn run(
             counting: prelude::said(&world),
             is_weak: !world.counter.is_exact(),
             cases,
+            left_out: None,
         });
     }
     Ok(Report {

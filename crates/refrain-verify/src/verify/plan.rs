@@ -37,6 +37,8 @@ pub struct Plan {
     pub only: Vec<String>,
     /// The operations under test.
     pub operations: Vec<Operation>,
+    /// Whether an operation that cannot be tried is left out with the reason, instead of ending the run.
+    pub leaves_out: bool,
 }
 
 impl Plan {
@@ -56,6 +58,7 @@ impl Plan {
             concurrent: 10,
             only: Vec::new(),
             operations: Vec::new(),
+            leaves_out: false,
         }
     }
 }
@@ -93,6 +96,8 @@ pub struct Process {
 /// One operation under test.
 #[derive(Debug, Clone)]
 pub struct Operation {
+    /// What the report calls it, where that is not method and path.
+    pub title: Option<String>,
     /// `POST`.
     pub method: String,
     /// Path and query behind the target's own; `{{unique}}` is filled in.
@@ -139,6 +144,7 @@ impl Operation {
             return Err(bad_operation(text));
         }
         Ok(Self {
+            title: None,
             method: method.into(),
             path: path.into(),
             headers: Vec::new(),
@@ -159,7 +165,8 @@ impl Operation {
     /// As the report calls it.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{} {}", self.method, self.path)
+        let plain = || format!("{} {}", self.method, self.path);
+        self.title.clone().unwrap_or_else(plain)
     }
 
     /// Whether each request can be told from all others by its content.
@@ -208,6 +215,15 @@ pub struct Target {
 }
 
 impl Target {
+    /// The same with this in front of every path, where nothing else is.
+    #[must_use]
+    pub fn or_prefix(mut self, prefix: &str) -> Self {
+        if self.prefix.is_empty() {
+            prefix.trim_end_matches('/').clone_into(&mut self.prefix);
+        }
+        self
+    }
+
     /// Scheme, host and port, as they were given.
     pub(super) fn origin(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };

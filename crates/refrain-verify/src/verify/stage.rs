@@ -149,7 +149,8 @@ impl<'w> Stage<'w> {
         let unique = draw::unique(seed, &place, self.drawn);
         self.drawn += 1;
         self.names.push((key.clone(), unique.clone()));
-        let request = self.request(&self.world.operation.path, body, &unique);
+        let (plan, operation) = (self.world.plan, self.world.operation);
+        let request = request(plan, operation, body, &unique);
         let request = request.and(&self.world.operation.key_header, &key);
         Intent {
             key,
@@ -163,19 +164,6 @@ impl<'w> Stage<'w> {
         Request {
             body: filled(body, &intent.unique).into(),
             ..intent.request.clone()
-        }
-    }
-
-    fn request(&self, path: &str, body: &[u8], unique: &str) -> Request {
-        let (plan, operation) = (self.world.plan, self.world.operation);
-        let headers = operation.headers.iter();
-        Request {
-            method: operation.method.clone(),
-            target: format!("{}{}", plan.target.prefix, path.replace(UNIQUE, unique)),
-            headers: headers
-                .map(|(name, value)| (name.clone(), value.replace(UNIQUE, unique).into_bytes()))
-                .collect(),
-            body: Bytes::from(filled(body, unique)),
         }
     }
 
@@ -348,6 +336,23 @@ impl<'w> Stage<'w> {
             .unwrap_or_else(PoisonError::into_inner);
         seen.sort_by_key(|exchange| exchange.at_ms);
         seen
+    }
+}
+
+/// A request of the operation, without a key.
+pub(super) fn request(plan: &Plan, operation: &Operation, body: &[u8], unique: &str) -> Request {
+    let headers = operation.headers.iter();
+    Request {
+        method: operation.method.clone(),
+        target: format!(
+            "{}{}",
+            plan.target.prefix,
+            operation.path.replace(UNIQUE, unique)
+        ),
+        headers: headers
+            .map(|(name, value)| (name.clone(), value.replace(UNIQUE, unique).into_bytes()))
+            .collect(),
+        body: Bytes::from(filled(body, unique)),
     }
 }
 
