@@ -24,6 +24,7 @@ IN_FLIGHT = object()
 
 SCHEMA = """
     PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = OFF;
     CREATE TABLE IF NOT EXISTS payments (id INTEGER PRIMARY KEY, caller TEXT, paid BLOB);
     CREATE TABLE IF NOT EXISTS records (
         identity TEXT PRIMARY KEY CHECK (length(identity) < 300), fingerprint TEXT, fence INTEGER, until REAL,

@@ -305,7 +305,8 @@ fn canonical(value: &Value) -> String {
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();
             members.sort_by_key(|(name, _)| name.as_str());
-            let member = |(name, value): &(&String, &Value)| format!("{name:?}:{}", canonical(value));
+            let member =
+                |(name, value): &(&String, &Value)| format!("{name:?}:{}", canonical(value));
             let members: Vec<_> = members.iter().map(member).collect();
             format!("{{{}}}", members.join(","))
         }
@@ -358,14 +359,15 @@ fn response(answer: Answer) -> Response<Body> {
         ("location", answer.location),
         ("set-cookie", answer.cookie),
         ("retry-after", (answer.status == 409).then(|| "1".into())),
-        ("idempotent-replayed", answer.is_replay.then(|| "true".into())),
+        (
+            "idempotent-replayed",
+            answer.is_replay.then(|| "true".into()),
+        ),
     ];
     for (name, value) in more {
         if let Some(value) = value {
             response = response.header(name, value);
         }
     }
-    response
-        .body(Body::from(answer.body))
-        .unwrap_or_default()
+    response.body(Body::from(answer.body)).unwrap_or_default()
 }
