@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+#[cfg(test)]
+mod book;
 mod chaos;
 mod check;
 mod client;
