@@ -15,7 +15,7 @@ fn commands() {
          Exit codes are the same everywhere: 0 fine, 1 a check found problems, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached.\n\n",
     );
     add(&mut root, "refrain", &mut page);
-    check("commands.md", &page);
+    check("commands.md", &(page.trim_end().to_owned() + "\n"));
 }
 
 /// The command's help, and behind it that of the commands below.
