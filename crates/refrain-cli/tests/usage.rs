@@ -27,7 +27,11 @@ fn the_command_explains_itself() {
         (&["store", "--help"], 0, &["check ", "accept-damage "]),
         (&["store", "check", "--help"], 0, &["--json"]),
         (&["migrate", "--help"], 0, &["Examples:", "--print"]),
-        (&["check", "--help"], 0, &["Examples:", "--schema", "--report"]),
+        (
+            &["check", "--help"],
+            0,
+            &["Examples:", "--schema", "--report"],
+        ),
         (&["skill", "--help"], 0, &["install ", "show ", "Examples:"]),
         (&["key", "--help"], 0, &["Examples:", "--params", "@FILE"]),
         (&["explain", "--help"], 0, &["Examples:", "--json"]),
