@@ -153,3 +153,6 @@ fn poll_version(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

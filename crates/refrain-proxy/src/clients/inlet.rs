@@ -140,17 +140,22 @@ impl Reading {
 
     /// Whether another request can be read behind this one, as far as can be told.
     pub(super) fn can_go_on(&mut self) -> bool {
-        if self.is_held || self.is_over() {
-            return !self.is_broken;
+        if self.is_broken {
+            return false;
         }
-        self.discard(&mut 0).is_ok_and(|is_over| is_over)
-            || self.go_on == GoOn::Said && self.has_little_left()
+        if self.is_held || self.is_over() {
+            return true;
+        }
+        match self.discard(&mut 0) {
+            Ok(is_over) => is_over || self.go_on == GoOn::Said && self.has_little_left(),
+            Err(_) => false,
+        }
     }
 
     fn has_little_left(&self) -> bool {
         match self.framing {
             Framing::Length(left) => left <= DRAINED_BYTES_MAX,
-            _ => !self.is_broken,
+            _ => true,
         }
     }
 

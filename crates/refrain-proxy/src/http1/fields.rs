@@ -43,7 +43,9 @@ pub(crate) fn head_end(
         match line {
             [b'\r'] => return Ok(Some(*start)),
             [.., b'\r'] => {}
-            _ if lines == Lines::Whole => return Err(Broken("A line of the head ends without CR.")),
+            _ if lines == Lines::Whole => {
+                return Err(Broken("A line of the head ends without CR."));
+            }
             [] => return Ok(Some(*start)),
             _ => {}
         }
@@ -73,7 +75,8 @@ impl Names {
         if let Some(known) = self.0.get(at).filter(is_same) {
             return Ok(known.clone());
         }
-        let read = HeaderName::from_bytes(name).map_err(|_| Broken("The name of a field is malformed."))?;
+        let read = HeaderName::from_bytes(name)
+            .map_err(|_| Broken("The name of a field is malformed."))?;
         if at < self.0.len() {
             self.0[at] = read.clone();
         } else if at < NAMES_MAX {
