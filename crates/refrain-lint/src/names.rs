@@ -41,8 +41,12 @@ pub(crate) fn path(callee: &str) -> String {
             _ => {}
         }
     }
-    let noise = ["", "this", "self", "await", "new", "cls", "super", "async"];
+    let noise = ["", "this", "self", "await", "cls", "super", "async"];
     segments.retain(|segment| !noise.contains(&segment.as_str()));
+    // `new Client` is a construction, `refund.New` a function.
+    if segments.len() > 1 && segments[0] == "new" {
+        segments.remove(0);
+    }
     segments.join(".")
 }
 

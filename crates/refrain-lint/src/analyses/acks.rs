@@ -27,10 +27,13 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
         let body = around.map_or(source.items[function].span.clone(), |at| {
             source.items[at].span.clone()
         });
+        let head = around.map_or(0..0, |at| source.items[at].value.clone());
         let work: Vec<usize> = work::work(project, source, function)
             .into_iter()
             .filter(|at| {
-                source.items[*at].at() >= body.start && source.items[*at].span.end <= body.end
+                !head.contains(&source.items[*at].at())
+                    && source.items[*at].at() >= body.start
+                    && source.items[*at].span.end <= body.end
             })
             .collect();
         let before = work

@@ -12,10 +12,27 @@ use crate::{
 pub(super) fn is_post(project: &Project, file: usize, call: usize) -> bool {
     let (source, words) = (&project.files[file], &project.words.http);
     let item = &source.items[call];
-    if names::fits_any(&item.name, &words.posts) {
+    if names::fits_any(&item.name, &words.posts) || is_post_of_client(&item.name) {
         return item.args.len() + usize::from(item.args.is_empty()) > 0 && !is_route(source, call);
     }
     names::fits_any(&item.name, &words.any_method) && says_post(source, call)
+}
+
+/// `client.r.setbody.post`: a chain that begins at a client and ends in POST.
+fn is_post_of_client(name: &str) -> bool {
+    let mut segments = name.rsplit('.');
+    let clients = [
+        "r",
+        "request",
+        "newrequest",
+        "client",
+        "httpclient",
+        "http",
+        "rest",
+        "webclient",
+        "api",
+    ];
+    segments.next() == Some("post") && segments.any(|segment| clients.contains(&segment))
 }
 
 /// `app.post("/path", handler)` defines a route.

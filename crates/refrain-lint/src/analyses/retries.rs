@@ -91,20 +91,13 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
     if said(source.low(&span)) {
         return true;
     }
-    let receiver = item.base.split('.').next().unwrap_or_default();
     let last = item.base.rsplit('.').next().unwrap_or_default();
-    let named = source.of(Role::Assign).any(|at| {
-        let it = &source.items[at];
-        let same = it.name == receiver || it.name == last;
+    let mentions: Vec<String> = client.mentions.iter().map(|it| format!("*{it}")).collect();
+    let named = source.items.iter().any(|it| {
+        let is_value = matches!(it.role, Role::Assign | Role::Pair);
+        let same = is_value && item.base.split('.').any(|segment| segment == it.name);
         same && (said(source.low(&it.span))
-            || project.reach(file, &it.value).has(
-                project,
-                &client
-                    .mentions
-                    .iter()
-                    .map(|it| format!("*{it}"))
-                    .collect::<Vec<_>>(),
-            ))
+            || project.reach(file, &it.value).has(project, &mentions))
     });
     let handed = source.of(Role::Call).any(|at| {
         let it = &source.items[at];

@@ -4,6 +4,7 @@ use super::Project;
 use crate::{
     file::File,
     item::{Role, Span},
+    language::Lang,
     names,
 };
 
@@ -110,6 +111,25 @@ impl Project {
             });
             if !found {
                 outer(piece, file, &name, open);
+                self.bare_call(piece, &name, open);
+            }
+        }
+    }
+
+    /// Ruby: a name that is no variable calls a method.
+    fn bare_call(&self, piece: &Piece, name: &str, open: &mut Vec<Piece>) {
+        if self.files[piece.file].lang != Lang::Ruby {
+            return;
+        }
+        let own = self.named(piece.file, name).into_iter();
+        for (at, function) in own.filter(|(at, _)| *at == piece.file) {
+            let span = self.files[at].items[function].span.clone();
+            if !(span.start <= piece.span.start && piece.span.end <= span.end) {
+                open.push(Piece {
+                    span,
+                    kind: Kind::Helper,
+                    ..piece.clone()
+                });
             }
         }
     }
