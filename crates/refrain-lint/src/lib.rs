@@ -30,5 +30,5 @@ mod words;
 pub use finding::{Finding, Report};
 pub use language::Lang;
 pub use lint::{lint, lint_texts};
-pub use rule::{BadRule, PatternRule, Rule, Rules, Severity};
+pub use rule::{BadRule, PatternRule, Rule, Rules, Severity, explanation};
 pub use walk::{Limits, NoSuchPath};

@@ -278,3 +278,24 @@ impl PatternRule {
         Ok(())
     }
 }
+
+const PAGE: &str = include_str!("../../../docs/lint.md");
+
+/// What a rule means: its section of the documentation, or what its own file says.
+#[must_use]
+pub fn explanation(rule: &Rule) -> String {
+    let section = PAGE.split("\n### ").find(|section| {
+        let heading = section.lines().next();
+        heading == Some(rule.id.as_str())
+    });
+    match section {
+        Some(section) => {
+            let end = section.find("\n## ").unwrap_or(section.len());
+            section[..end].trim_end().to_string()
+        }
+        None => format!(
+            "{}\n\n{}.\n{}\n{}\n{}",
+            rule.id, rule.title, rule.why, rule.fix, rule.link
+        ),
+    }
+}

@@ -37,7 +37,9 @@ pub use cases::{CASES, Case};
 pub use exchange::Exchange;
 pub use file::{BadFile, File, body, duration, sql};
 pub use plan::{BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, header};
-pub use report::{CaseReport, OperationReport, Report, Verdict, html, junit, sarif, worse};
+pub use report::{
+    CaseReport, OperationReport, Report, Verdict, html, junit, sarif, sarif_log, worse,
+};
 
 use effects::Identity;
 use service::Service;

@@ -142,7 +142,7 @@ pub(super) fn has_key(project: &Project, file: usize, call: usize) -> bool {
 /// A parameter that can carry a key goes on into the call as a whole.
 fn passes(project: &Project, file: usize, call: usize, params: &[String]) -> bool {
     let source = &project.files[file];
-    let certain = [
+    let mut certain = vec![
         "opts",
         "options",
         "kwargs",
@@ -151,10 +151,11 @@ fn passes(project: &Project, file: usize, call: usize, params: &[String]) -> boo
         "init",
         "reqopts",
         "extraheaders",
-        "request",
-        "req",
-        "builder",
     ];
+    // An SDK takes its key beside the request, not in it.
+    if sdk(project, source, call).is_none() {
+        certain.extend(["request", "req", "builder"]);
+    }
     let item = &source.items[call];
     item.args.iter().any(|arg| {
         let text = names::fold(&source.text[arg.span.clone()]);

@@ -1,7 +1,12 @@
 //! Looking first and acting then, with nothing that makes the first one win.
 
 use super::{Hit, money, work};
-use crate::{file::File, item::Role, names, project::Project};
+use crate::{
+    file::File,
+    item::{Role, Span},
+    names,
+    project::Project,
+};
 
 /// What says that a store is asked about a key, and not about something to cache.
 const KEYED: [&str; 14] = [
@@ -27,7 +32,8 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
     let mut seen = Vec::new();
     for get in source.of(Role::Call) {
         let item = &source.items[get];
-        let asks = names::fits_any(&item.name, &project.words.stores.gets) && !item.args.is_empty();
+        let asks =
+            names::fits_any(&item.name, &project.words.stores.gets) && asked(source, get).len() > 2;
         let Some(function) = source.method(get).filter(|at| asks && !seen.contains(at)) else {
             continue;
         };
@@ -48,6 +54,15 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         hits.push(Hit::new(money::place(source, get), note));
     }
     hits
+}
+
+/// What a call asks for: its arguments, or those of the chain before a bare `.first()`.
+fn asked(file: &File, call: usize) -> Span {
+    let item = &file.items[call];
+    match item.args.is_empty() {
+        true if item.name.matches('.').count() > 1 => item.span.start..item.value.start,
+        _ => item.value.clone(),
+    }
 }
 
 /// A call that reads or writes a store.
@@ -106,7 +121,7 @@ pub(super) fn reads_header(file: &File, call: usize) -> bool {
 pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let item = &source.items[call];
-    if names::has_any(source.low(&item.value), &KEYED)
+    if names::has_any(source.low(&asked(source, call)), &KEYED)
         || names::has_any(&item.base, &["*idempot", "*processed", "*dedup", "*seen"])
         || names::has_any(item.tail(), &["*idempot", "*eventid", "*messageid"])
     {
