@@ -15,6 +15,8 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+#[cfg(feature = "lint")]
+mod lint;
 mod migrate;
 mod output;
 mod proxy;
@@ -48,6 +50,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         send every kind of duplicate, and see which hole the service has
   refrain check refrain.toml            what the file guards, and how
   refrain check refrain.toml --report   what a review finds done, and what is still open
+  refrain lint src                      code that may do the same thing twice
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
                                         a key that is the same on every retry
@@ -75,6 +78,8 @@ enum Command {
     Chaos(chaos::Args),
     Verify(Box<verify::Args>),
     Check(check::Args),
+    #[cfg(feature = "lint")]
+    Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
     Store(store::Args),
@@ -96,6 +101,8 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Check(args) => check::run(&args),
+        #[cfg(feature = "lint")]
+        Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
