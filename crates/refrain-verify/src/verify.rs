@@ -32,6 +32,7 @@ mod report;
 mod service;
 mod stage;
 mod wire;
+pub mod worker;
 
 pub use cases::{CASES, Case};
 pub use exchange::Exchange;
@@ -81,7 +82,7 @@ pub async fn run(
         return Err(Trouble::Plan(message));
     }
     let since = Instant::now();
-    let started = Service::new(&plan.process, &plan.target.address).await;
+    let started = Service::new(&plan.process, Some(&plan.target.address)).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
     for (number, operation) in plan.operations.iter().enumerate() {
