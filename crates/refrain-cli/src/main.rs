@@ -43,6 +43,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
+  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' …
+                                        the same for a consumer of messages
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
