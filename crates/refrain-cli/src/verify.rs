@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 use refrain::policy::units;
 use refrain_verify::verify::{
     self, CASES, CONCURRENT_MAX, CaseReport, Counting, File, Operation, Plan, Process, Report,
-    Target, Trouble, Verdict, body, header,
+    Target, Trouble, Trust, Verdict, body, header,
 };
 
 use crate::{
@@ -18,11 +19,14 @@ use crate::{
     proxy::{Failure, Signals, log_to_stderr},
 };
 
+mod openapi;
 mod worker;
 mod write;
 
 /// A case failed, or got worse.
 const FOUND: u8 = 1;
+/// Nothing fits the service.
+const BAD_PLAN: u8 = 64;
 /// As shells call what Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -35,6 +39,9 @@ const INTERRUPTED: u8 = 130;
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/orders' --body @order.json \\
       --header 'Authorization: Bearer a' --other-credential 'Authorization: Bearer b'
                                         also: does somebody else get the answer?
+  refrain verify http://127.0.0.1:3000 --openapi openapi.yaml --param shop=7
+                                        all operations that change something, with bodies made from the description;
+                                        shows what it would send, and asks
   refrain verify --config verify.toml --html report.html --junit report.xml
                                         several operations, and reports
   refrain verify … --json now.json --baseline before.json
@@ -51,7 +58,7 @@ It creates effects: use a service that may be tested. Another machine than this 
 
 Exit codes: 0 no case failed, 1 some did, 2 wrong usage, 64 a bad plan, 69 the service or the count cannot be reached.")]
 pub(crate) struct Args {
-    /// The service, such as http://127.0.0.1:3000, with what goes before every path
+    /// The service, such as http://127.0.0.1:3000 or https://staging.example, with what goes before every path
     url: Option<String>,
     /// The operation under test, such as 'POST /v1/payments'
     #[arg(long, value_name = "OPERATION", conflicts_with = "config")]
@@ -95,6 +102,8 @@ pub(crate) struct Args {
     /// How long the service says that a claim stands
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
+    #[command(flatten)]
+    described: openapi::Description,
     /// A verify.toml, for several operations
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -113,6 +122,12 @@ pub(crate) struct Args {
     /// The running service's process, which may be killed and stopped
     #[arg(long, value_name = "N")]
     pid: Option<u32>,
+    /// The certificates of the authorities to trust, in PEM [default: those that the machine trusts]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// Do not check who answers with TLS
+    #[arg(long)]
+    insecure: bool,
     /// How many duplicates come at once
     #[arg(long, value_name = "N", default_value_t = 10)]
     concurrent: usize,
@@ -188,12 +203,15 @@ async fn start(args: &Args) -> Result<u8, Failure> {
     let before = args.baseline.as_deref().map(write::baseline).transpose()?;
     let running = async {
         match args.worker.is_meant() {
-            true => worker::run(args).await,
+            true => worker::run(args).await.map(ControlFlow::Continue),
             false => service(args).await,
         }
     };
     let report = tokio::select! {
-        report = running => report?,
+        report = running => match report? {
+            ControlFlow::Continue(report) => report,
+            ControlFlow::Break(code) => return Ok(code),
+        },
         () = signals.next() => {
             eprintln!("refrain: interrupted; no report is written");
             return Ok(INTERRUPTED);
@@ -204,15 +222,28 @@ async fn start(args: &Args) -> Result<u8, Failure> {
     Ok(code(args, before.as_ref(), &report))
 }
 
-async fn service(args: &Args) -> Result<Report, Failure> {
-    let plan = plan(args)?;
-    agree(args, &plan.target, plan.target.is_loopback())?;
+/// The report, or the code to end with where nothing was to be tested.
+async fn service(args: &Args) -> Result<ControlFlow<u8, Report>, Failure> {
+    let mut plan = plan(args)?;
+    let mut left_out = Vec::new();
+    match openapi::read(args, &mut plan)? {
+        None => agree(args, &plan.target, plan.target.is_loopback())?,
+        Some(described) => {
+            described.show(args, &plan);
+            if let Some(code) = described.agree(args, &plan)? {
+                return Ok(ControlFlow::Break(code));
+            }
+            left_out = described.ready(&mut plan).await.map_err(trouble)?;
+        }
+    }
     tell(args, format!("{}, seed {}", plan.target, plan.seed));
     let mut named = String::new();
     let report = verify::run(&plan, |operation, case| {
         progress(args, &mut named, &operation.name(), case);
     });
-    report.await.map_err(trouble)
+    let mut report = report.await.map_err(trouble)?;
+    report.operations.extend(left_out);
+    Ok(ControlFlow::Continue(report))
 }
 
 /// Tells of a case as it ends.
@@ -246,6 +277,10 @@ fn tell(args: &Args, line: impl std::fmt::Display) {
 }
 
 fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
+    if report.operations.iter().all(|it| it.left_out.is_some()) {
+        tell(args, "no operation could be tested");
+        return BAD_PLAN;
+    }
     let Some(before) = before else {
         return if report.has_failed() { FOUND } else { 0 };
     };
@@ -258,6 +293,10 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
 
 fn summary(args: &Args, report: &Report) {
     for operation in &report.operations {
+        if let Some(why) = &operation.left_out {
+            tell(args, format!("\n{}: left out: {why}", operation.operation));
+            continue;
+        }
         tell(
             args,
             format!(
@@ -304,17 +343,19 @@ fn agree(args: &Args, target: &dyn std::fmt::Display, is_here: bool) -> Result<(
     if !io::stdin().is_terminal() {
         return refused("say --yes if it may be tested");
     }
-    let mut asked = io::stderr();
-    let _ = write!(
-        asked,
-        "{target} is on another machine, and testing creates effects there. Test it? [y/N] "
-    );
+    let question =
+        format!("{target} is on another machine, and testing creates effects there. Test it?");
+    match is_agreed(&question)? {
+        true => Ok(()),
+        false => refused("nothing was sent"),
+    }
+}
+
+fn is_agreed(question: &str) -> io::Result<bool> {
+    let _ = write!(io::stderr(), "{question} [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => refused("nothing was sent"),
-    }
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn bad(why: impl std::fmt::Display) -> Failure {
@@ -323,6 +364,13 @@ fn bad(why: impl std::fmt::Display) -> Failure {
 
 fn time(name: &str, text: &str) -> Result<Duration, Failure> {
     units::duration(text).map_err(|error| bad(format!("--{name}: {error}")))
+}
+
+fn trust(args: &Args) -> Option<Trust> {
+    match (args.insecure, &args.cacert) {
+        (true, _) => Some(Trust::Anybody),
+        (false, file) => file.clone().map(Trust::File),
+    }
 }
 
 fn seed(args: &Args) -> u64 {
@@ -352,6 +400,8 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     }
     plan.concurrent = args.concurrent;
     plan.only.clone_from(&args.only);
+    let trust = trust(args).or_else(|| file.as_ref().and_then(|file| file.trust.clone()));
+    plan.trust = trust.unwrap_or_default();
     let told = (
         file.as_ref().and_then(|file| file.counting.clone()),
         file.as_ref().map(|file| file.process.clone()),
@@ -365,6 +415,9 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         command: args.restart_command.clone().or(process.command),
         pid: args.pid.or(process.pid),
     };
+    if args.described.openapi.is_some() {
+        return Ok(plan);
+    }
     plan.operations = match (&args.op, file) {
         (Some(op), _) => vec![operation(args, op).map_err(bad)?],
         (None, Some(file)) => file.operations,
@@ -372,7 +425,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     };
     match plan.operations.is_empty() {
         true => Err(bad(
-            "no operation is named; write --op 'POST /v1/payments' --body '…', or --config FILE with [[operation]]",
+            "no operation is named; write --op 'POST /v1/payments' --body '…', --openapi FILE, or --config FILE with [[operation]]",
         )),
         false => Ok(plan),
     }

@@ -12,7 +12,7 @@ use refrain_verify::verify::{
     worker::{self, File, Lines, Plan, Template},
 };
 
-use super::{Args, agree, bad, counting, progress, seed, tell, time, trouble};
+use super::{Args, agree, bad, counting, progress, seed, tell, time, trouble, trust};
 use crate::proxy::Failure;
 
 /// What only consumers have.
@@ -20,7 +20,7 @@ use crate::proxy::Failure;
 #[command(next_help_heading = "With --worker")]
 pub(crate) struct WorkerArgs {
     /// Test a consumer of messages through its broker
-    #[arg(long, conflicts_with_all = ["url", "op"])]
+    #[arg(long, conflicts_with_all = ["url", "op", "openapi"])]
     worker: bool,
     /// The broker: nats://, amqp://, redis:// or postgres://
     #[arg(long, value_name = "URL", requires = "worker")]
@@ -113,6 +113,7 @@ fn plan(args: &Args, file: &File) -> Result<(Plan, String), Failure> {
     let counting = counting(args).map_err(bad)?;
     let counting = counting.or_else(|| file.counting.clone());
     plan.counting = counting.unwrap_or(Counting::Answers);
+    plan.trust = trust(args).unwrap_or_default();
     plan.process = Process {
         command: one(&args.restart_command, &file.process.command),
         pid: args.pid.or(file.process.pid),

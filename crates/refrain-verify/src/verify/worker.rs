@@ -23,7 +23,8 @@ use refrain::consume::{Broker, Publisher};
 use tokio::time::Instant;
 
 use super::{
-    CaseReport, OperationReport, Report, Trouble, Verdict, report, service::Service, stage::Stop,
+    CaseReport, OperationReport, Report, Trouble, Verdict, effects::Counter, plan::Way, report,
+    service::Service, stage::Stop,
 };
 
 mod cases;
@@ -35,7 +36,7 @@ pub use cases::CASES;
 pub use file::File;
 pub use plan::{CONSUMERS_MAX, Plan, Template};
 
-use scene::{Pace, Scene};
+use scene::{Pace, Scene, World};
 
 /// The ways to the broker.
 #[derive(Debug, Clone)]
@@ -59,16 +60,23 @@ pub async fn run(
     mut progress: impl FnMut(&Template, &CaseReport),
 ) -> Result<Report, Trouble> {
     plan.check().map_err(Trouble::Plan)?;
+    let way = Way::to_count(&plan.counting, &plan.trust).map_err(Trouble::Plan)?;
+    let counter = Counter::elsewhere(plan.keyed(), &way);
+    let world = World {
+        plan,
+        lines,
+        counter,
+    };
     let since = Instant::now();
     let started = Service::new(&plan.process, None).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
     for (number, template) in plan.messages.iter().enumerate() {
-        let mut first = Scene::new(plan, lines, template, number, &mut service, "prelude").await?;
+        let mut first = Scene::new(&world, (number, template), &mut service, "prelude").await?;
         let pace = cases::pace(&mut first).await?;
         let mut done = Vec::new();
         for case in CASES.iter().filter(|case| plan.is_asked_for(case.id)) {
-            let scene = Scene::new(plan, lines, template, number, &mut service, case.id).await?;
+            let scene = Scene::new(&world, (number, template), &mut service, case.id).await?;
             let case = one(case, scene, pace).await?;
             progress(template, &case);
             done.push(case);
@@ -78,6 +86,7 @@ pub async fn run(
             counting: plan.said(),
             is_weak: false,
             cases: done,
+            left_out: None,
         });
     }
     Ok(Report {

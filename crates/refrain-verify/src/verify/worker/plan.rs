@@ -5,7 +5,7 @@ use std::time::Duration;
 use refrain::{Guarantee, consume::Message, policy::redacted};
 
 use super::CASES;
-use crate::verify::plan::{CONCURRENT_MAX, Counting, Process};
+use crate::verify::plan::{CONCURRENT_MAX, Counting, Process, Trust};
 
 /// The most consumers that may each get every message.
 pub const CONSUMERS_MAX: u64 = 100;
@@ -27,6 +27,8 @@ pub struct Plan {
     pub seed: u64,
     /// How effects are counted; `{id}` is filled in.
     pub counting: Counting,
+    /// Whose certificates are believed where effects are counted.
+    pub trust: Trust,
     /// The consumer's process, where it may be killed.
     pub process: Process,
     /// What the consumer promises.
@@ -80,6 +82,7 @@ impl Plan {
             queue: queue.into(),
             seed,
             counting: Counting::Answers,
+            trust: Trust::default(),
             process: Process::default(),
             guarantee: Guarantee::AtLeastOnce,
             consumers: 1,

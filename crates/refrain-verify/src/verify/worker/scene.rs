@@ -16,6 +16,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// However slowly effects come: the longest wait for a count to stay as it is.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
 
+/// What all cases share.
+#[derive(Debug)]
+pub(super) struct World<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) lines: &'p Lines,
+    pub(super) counter: Counter,
+}
+
 /// What a plain message does.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
@@ -33,7 +41,7 @@ pub(super) struct Scene<'w> {
     pub(super) template: &'w Template,
     pub(super) service: &'w mut Service,
     pub(super) pace: Pace,
-    counter: Counter,
+    counter: &'w Counter,
     /// Which case of which message: none has an id of another one.
     place: String,
     drawn: u64,
@@ -50,20 +58,18 @@ pub(super) struct Scene<'w> {
 
 impl<'w> Scene<'w> {
     pub(super) async fn new(
-        plan: &'w Plan,
-        lines: &'w Lines,
-        template: &'w Template,
-        number: usize,
+        world: &'w World<'w>,
+        (number, template): (usize, &'w Template),
         service: &'w mut Service,
         id: &str,
     ) -> Result<Self, Stop> {
         let mut scene = Self {
-            plan,
-            lines,
+            plan: world.plan,
+            lines: world.lines,
             template,
             service,
             pace: Pace::default(),
-            counter: Counter::elsewhere(plan.keyed()),
+            counter: &world.counter,
             place: format!("worker {number} {id}"),
             drawn: 0,
             published: 0,
