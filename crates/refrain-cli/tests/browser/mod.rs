@@ -157,9 +157,10 @@ impl Browser {
         );
     }
 
-    /// The whole page as PNG.
-    pub(crate) fn screenshot(&mut self) -> Vec<u8> {
-        let asked = json!({ "format": "png", "captureBeyondViewport": true });
+    /// The page as PNG, from its top; as a whole it would take long to look at.
+    pub(crate) fn screenshot(&mut self, width: u32, height: u32) -> Vec<u8> {
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+        let asked = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
         let answer = self.call("Page.captureScreenshot", asked);
         BASE64.decode(answer["data"].as_str().unwrap()).unwrap()
     }

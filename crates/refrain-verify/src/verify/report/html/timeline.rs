@@ -5,6 +5,7 @@ use crate::verify::report::Exchange;
 
 /// How many exchanges a picture holds.
 const LANES_MAX: usize = 24;
+const LABEL_CHARS_MAX: usize = 28;
 const LANE: usize = 34;
 const TOP: usize = 8;
 /// Between the edges and the scale, in percent of the width.
@@ -64,9 +65,15 @@ fn lane((at, exchange): (usize, &Exchange), end: u64) -> String {
         place(exchange.at_ms + exchange.took_ms, end),
     );
     let (tone, said) = tone(exchange.status);
-    let label: String = exchange.label.chars().take(40).collect();
+    let label: String = exchange.label.chars().take(LABEL_CHARS_MAX).collect();
+    // Beside its bar, on the side where there is room for it on a small screen too.
+    let (x, anchor) = match (from, to) {
+        (from, _) if from <= 30.0 => (from, "start"),
+        (_, to) if to >= 70.0 => (to, "end"),
+        (from, to) => (f64::midpoint(from, to), "middle"),
+    };
     format!(
-        "<g class=\"{tone}\"><text x=\"{MARGIN}%\" y=\"{}\">{}: {said}</text>\
+        "<g class=\"{tone}\"><text x=\"{x:.2}%\" y=\"{}\" text-anchor=\"{anchor}\">{}: {said}</text>\
          <rect x=\"{from:.2}%\" y=\"{}\" width=\"{:.2}%\" height=\"8\" rx=\"3\"/></g>",
         top + 13,
         escaped(&label),
