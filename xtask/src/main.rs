@@ -1,10 +1,11 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `tidy`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `tidy`, `book`, `reference`.
 //!
 //! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
 use std::process::ExitCode;
 
 mod bench;
+mod book;
 mod cargo;
 mod services;
 mod test;
@@ -21,10 +22,12 @@ Commands:
   services             bring those servers up, print their addresses, and keep them until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
   tidy                 check the house rules that no compiler checks
+  book                 build the documentation into target/book, and check its links, examples and generated pages
+  reference            write the generated pages of the documentation anew
   help                 print this page
 
 Exit codes: 0 fine, 1 a check found something, 2 usage,
-69 a server is missing; a failing cargo's own code is passed on.
+69 a server or tool is missing; a failing cargo's own code is passed on.
 ";
 
 /// The command line was not understood.
@@ -45,6 +48,9 @@ fn main() -> ExitCode {
         "services" => usage("services takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
         "tidy" => usage("tidy takes no arguments"),
+        "book" if rest.is_empty() => book::run(),
+        "reference" if rest.is_empty() => book::write_reference(),
+        "book" | "reference" => usage(&format!("{command} takes no arguments")),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             ExitCode::SUCCESS

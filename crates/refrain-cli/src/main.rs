@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+#[cfg(test)]
+mod book;
 mod chaos;
 mod check;
 mod client;
@@ -18,6 +20,7 @@ mod output;
 mod proxy;
 mod records;
 mod relay;
+mod skill;
 mod store;
 mod verify;
 mod work;
@@ -44,6 +47,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
   refrain check refrain.toml            what the file guards, and how
+  refrain check refrain.toml --report   what a review finds done, and what is still open
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
                                         a key that is the same on every retry
@@ -52,6 +56,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         make the tables of a store on PostgreSQL
   refrain records list                  what a running proxy holds
   refrain migrate --receipts --print    the table for exactly-once
+  refrain skill install .claude/skills  the six stages, for an assistant
 
 `refrain COMMAND --help` says more.
 Exit codes: 0 fine, 1 problems found, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached."
@@ -75,6 +80,7 @@ enum Command {
     Store(store::Args),
     Migrate(migrate::Args),
     Records(records::Args),
+    Skill(skill::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
@@ -95,6 +101,7 @@ fn main() -> ExitCode {
         Command::Store(args) => store::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
+        Command::Skill(args) => skill::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };
