@@ -4,8 +4,11 @@
 
 use std::{
     fs, io,
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    thread,
+    time::Duration,
 };
 
 use refrain_servers::{PrivateRedis, free_port};
@@ -33,9 +36,9 @@ const ASKED: [&str; 22] = [
     "--other-path",
     "/v1/refunds?currency=978",
     "--header",
-    "Authorization: Bearer alice.1",
+    list::CALLER,
     "--rotated-credential",
-    "Authorization: Bearer alice.2",
+    list::ROTATED,
     "--lease",
     "1s",
     "--retention",
@@ -43,6 +46,10 @@ const ASKED: [&str; 22] = [
     "--header",
     list::SESSION,
 ];
+
+/// How long the service may take to listen: so many steps.
+const START_TRIES: u32 = 200;
+const START_STEP: Duration = Duration::from_millis(50);
 
 /// What verify said of one case.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +169,14 @@ impl Upstream {
             .env("NODE_PATH", place.join("node/node_modules"))
             .stdin(Stdio::null())
             .spawn()?;
-        Ok(Self(child))
+        let service = Self(child);
+        for _ in 0..START_TRIES {
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Ok(service);
+            }
+            thread::sleep(START_STEP);
+        }
+        Err(io::Error::other("the service does not listen"))
     }
 }
 

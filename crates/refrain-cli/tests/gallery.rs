@@ -99,7 +99,8 @@ fn check(language: &str, start: impl Fn(&str, u16, &str) -> String + Sync) {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(service) = services.get(next.fetch_add(1, SeqCst)) {
-                    wrong.lock().unwrap().extend(verified(service, &start));
+                    let found = verified(service, &start);
+                    wrong.lock().unwrap().extend(found);
                 }
             });
         }

@@ -24,7 +24,7 @@ pub(super) fn all(place: &Path) -> io::Result<()> {
         &place.join("asgi"),
         &[&header, "redis<5", "fastapi", "uvicorn"],
     )?;
-    let powertools = format!("aws-lambda-powertools[redis]=={POWERTOOLS}");
+    let powertools = format!("aws-lambda-powertools[aws-sdk,redis]=={POWERTOOLS}");
     python(
         &place.join("powertools"),
         &[&powertools, "fastapi", "uvicorn"],

@@ -10,7 +10,10 @@ use crate::cargo;
 /// A session that is known by its cookie; those who have no sessions do not look at it.
 pub(super) const SESSION: &str = "Cookie: session=YWxpY2UtYWxpY2UtYWxpYw";
 const OTHER_SESSION: &str = "Cookie: session=bWFsbG9yeS1tYWxsb3J5LQ";
-const OTHER_CALLER: &str = "Authorization: Bearer mallory.1";
+/// JWTs of alice, of alice once more, and of mallory, which nobody verifies.
+pub(super) const CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJqdGkiOiIxIn0.c2lnbmF0dXJl";
+pub(super) const ROTATED: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJqdGkiOiIyIn0.c2lnbmF0dXJl";
+const OTHER_CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoibWFsbG9yeSIsImp0aSI6IjEifQ.c2lnbmF0dXJl";
 
 /// One library in front of the payments service.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: true,
         is_in_memory: false,
-        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys; credentials are opaque to it, so each is a caller of its own.",
+        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.",
     },
     Peer {
         name: "express-idempotency",
@@ -72,7 +75,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: false,
-        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the function that pays, behind FastAPI. The key is caller, header and path, query and body are validated, and the context leaves 1 s. It keeps what the function returns; statuses and headers are built around it, so that Set-Cookie, Location and the mark on replays are not its own.",
+        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the function that pays, behind FastAPI. The key is caller, header and path, and the context leaves 1 s. Payload validation is off: with Redis this version drops the hash of the payload when the function is done, and refuses every duplicate. It keeps what the function returns; status and Location are built around it, there is no cookie, and nothing tells a replay.",
     },
     Peer {
         name: "axum-idempotent",
