@@ -15,6 +15,7 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+mod mcp;
 mod migrate;
 mod output;
 mod proxy;
@@ -81,6 +82,7 @@ enum Command {
     Migrate(migrate::Args),
     Records(records::Args),
     Skill(skill::Args),
+    Mcp(mcp::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
         Command::Skill(args) => skill::run(&args),
+        Command::Mcp(args) => mcp::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };
