@@ -28,7 +28,7 @@ const BAD_FILE: u8 = 64;
   refrain check refrain.toml --report   the review: what is done, and what is still open
   refrain check refrain.toml --report=html --verify-report verify.json > review.html
                                         the same as a page, with the last report of `refrain verify --json`
-  refrain check refrain.toml --report=json --openapi openapi.json
+  refrain check refrain.toml --report=json --openapi openapi.yaml
                                         also: is every mutating path of the API in the file?
   refrain check --schema > refrain.schema.json
                                         the JSON schema of the file, for editors
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// A report of `refrain verify --json` [default: verify.json beside the file, if it is there]
     #[arg(long, value_name = "FILE", requires = "report")]
     verify_report: Option<PathBuf>,
-    /// The API's description, OpenAPI or Swagger as JSON: are all its mutating paths in the file?
+    /// The API's description, OpenAPI 3 or Swagger 2: are all its mutating paths in the file?
     #[arg(long, value_name = "FILE", requires = "report")]
     openapi: Option<PathBuf>,
 }

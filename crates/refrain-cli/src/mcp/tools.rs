@@ -72,7 +72,7 @@ pub(super) const TOOLS: [Tool; 5] = [
             },
             Argument {
                 name: "openapi",
-                description: "The path of the API's OpenAPI description, as JSON",
+                description: "The path of the API's OpenAPI description",
                 kind: Kind::Flag("--openapi"),
             },
         ],

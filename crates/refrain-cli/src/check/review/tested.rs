@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use refrain::policy::Operation;
 use refrain_verify::verify::{OperationReport, Report, Verdict};
 
 use super::{Facts, Line, or_done};
@@ -58,68 +59,68 @@ impl Tested {
 }
 
 pub(super) fn tests(facts: &Facts) -> Vec<Line> {
-    let wanted: Vec<_> = facts
-        .guarded()
-        .filter(|it| !facts.is_catch_all(it))
-        .collect();
+    let wanted = || facts.guarded().filter(|it| !facts.is_catch_all(it));
     let Tested(Some(found)) = &facts.tested else {
-        if wanted.is_empty()
-            && facts.guarded().all(|it| facts.is_catch_all(it))
-            && !facts.settings.workers.is_empty()
-        {
-            let why = "refrain verify tests HTTP operations, and none is named";
-            return vec![Line::not_applicable(facts.whole(), why)];
-        }
-        return vec![Line::open(
-            facts.whole(),
-            format!("there is no report: neither {USUAL} beside the file nor --verify-report"),
-            format!(
-                "run refrain verify http://{} --config verify.toml --json {USUAL}",
-                facts.settings.listen
-            ),
-        )];
+        return vec![
+            match wanted().next().is_none() && !facts.settings.workers.is_empty() {
+                true => {
+                    let why = "the file names workers alone, and no request to test";
+                    Line::not_applicable(facts.whole(), why)
+                }
+                false => absent(facts),
+            },
+        ];
     };
-    let Found {
-        name,
-        report,
-        is_older,
-    } = found;
-    let again = format!("run refrain verify again, with --json {name}");
+    let Found { name, report, .. } = found;
     let mut open = Vec::new();
-    if *is_older {
+    if found.is_older {
         let why = "the report is older than the policy";
-        open.push(Line::open(name, why, &again));
+        let fix = format!("run refrain verify again, with --json {name}");
+        open.push(Line::open(name, why, fix));
     }
     open.extend(elsewhere(facts, found));
-    for operation in &report.operations {
-        open.extend(failed(name, operation));
-    }
-    for operation in wanted {
-        let mut tested = report
-            .operations
-            .iter()
-            .filter_map(|it| it.operation.split_once(' '));
-        let is_it = |(method, path): (&str, &str)| {
-            let path = path.split('?').next().unwrap_or_default();
-            let found = facts.settings.policy.find(method, path);
-            found.is_some_and(|it| it.operation.name == operation.name)
-        };
-        let place = facts.place(&operation.name);
-        if operation.signature.is_some() {
-            let why = format!(
-                "{} takes signed deliveries, which refrain verify does not send",
-                operation.name
-            );
-            open.push(Line::not_applicable(place, why));
-        } else if !tested.any(is_it) {
-            let why = format!("{} is not in the report", operation.name);
-            let fix = "add it to verify.toml and run refrain verify again";
-            open.push(Line::open(place, why, fix));
-        }
-    }
+    let tried = report.operations.iter().filter(|it| it.left_out.is_none());
+    open.extend(tried.flat_map(|it| failed(name, it)));
+    open.extend(wanted().filter_map(|it| untried(facts, report, it)));
     let passed = report.count(Verdict::Pass);
     let why = format!("{passed} cases passed at {}, none failed", report.target);
     or_done(open, name.clone(), why)
+}
+
+fn absent(facts: &Facts) -> Line {
+    Line::open(
+        facts.whole(),
+        format!("there is no report: neither {USUAL} beside the file nor --verify-report"),
+        format!(
+            "run refrain verify http://{} --config verify.toml --json {USUAL}",
+            facts.settings.listen
+        ),
+    )
+}
+
+/// An operation of the file of which the report says nothing, or that it was left out.
+fn untried(facts: &Facts, report: &Report, operation: &Operation) -> Option<Line> {
+    let (name, place) = (&operation.name, facts.place(&operation.name));
+    if operation.signature.is_some() {
+        let why = format!("{name} takes signed deliveries, which refrain verify does not send");
+        return Some(Line::not_applicable(place, why));
+    }
+    let is_it = |tested: &&OperationReport| {
+        let (method, path) = tested.operation.split_once(' ').unwrap_or_default();
+        let path = path.split('?').next().unwrap_or_default();
+        let found = facts.settings.policy.find(method, path);
+        found.is_some_and(|it| it.operation.name == *name)
+    };
+    let found = || report.operations.iter().filter(is_it);
+    if found().any(|it| it.left_out.is_none()) {
+        return None;
+    }
+    let why = match found().find_map(|it| it.left_out.as_deref()) {
+        Some(why) => format!("{name} was left out of the test: {why}"),
+        None => format!("{name} is not in the report"),
+    };
+    let fix = "add it to verify.toml and run refrain verify again";
+    Some(Line::open(place, why, fix))
 }
 
 /// A report about something else proves nothing about this.
