@@ -405,6 +405,13 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
             "{why}: {lines:#?}"
         );
     }
+    let prefixed = REVIEWED.replace("POST /payments", "POST /v1/payments");
+    let prefixed = prefixed.replace("GET /payments", "GET /v1/payments");
+    fs::write(path("refrain.toml"), prefixed).unwrap();
+    let under = report("http://127.0.0.1:8377/v1", "POST /payments", "pass");
+    fs::write(path("verify.json"), under).unwrap();
+    assert_eq!(review(folder.path(), &[]).0, 0);
+    fs::write(path("refrain.toml"), REVIEWED).unwrap();
     let left_out = r#"{"version":1,"target":"http://127.0.0.1:8377","seed":7,"took_ms":1,"operations":
         [{"operation":"POST /payments","counting":"not at all","is_weak":false,"cases":[],"left_out":"it needs a file"}]}"#;
     fs::write(path("verify.json"), left_out).unwrap();

@@ -108,7 +108,11 @@ fn untried(facts: &Facts, report: &Report, operation: &Operation) -> Option<Line
     let is_it = |tested: &&OperationReport| {
         let (method, path) = tested.operation.split_once(' ').unwrap_or_default();
         let path = path.split('?').next().unwrap_or_default();
-        let found = facts.settings.policy.find(method, path);
+        let (_, prefix) = host_and_prefix(&report.target);
+        let found = facts
+            .settings
+            .policy
+            .find(method, &format!("{prefix}{path}"));
         found.is_some_and(|it| it.operation.name == *name)
     };
     let found = || report.operations.iter().filter(is_it);
@@ -125,9 +129,8 @@ fn untried(facts: &Facts, report: &Report, operation: &Operation) -> Option<Line
 
 /// A report about something else proves nothing about this.
 fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
-    let target = found.report.target.trim_end_matches('/');
-    let host = target.split_once("://").map_or(target, |(_, host)| host);
-    let host = host.split('/').next().unwrap_or_default();
+    let target = &found.report.target;
+    let (host, _) = host_and_prefix(target);
     let listen = facts.settings.listen;
     let port = format!(":{}", listen.port());
     let is_any = listen.ip().is_unspecified() && host.ends_with(&port);
@@ -135,7 +138,8 @@ fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
     if is_any || is_local || host == listen.to_string() {
         return None;
     }
-    if facts.settings.upstream.as_deref() == Some(target) {
+    let upstream = facts.settings.upstream.as_deref().map(host_and_prefix);
+    if upstream.is_some_and(|(upstream, _)| upstream == host) {
         let why = format!("the report is about {target}, the service behind the proxy");
         let fix = format!("run refrain verify http://{listen}");
         return Some(Line::open(&found.name, why, fix));
@@ -143,6 +147,13 @@ fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
     let why = format!("the report is about {target}; the file listens on {listen}");
     let fix = "see to it that the same policy was in force there";
     Some(Line::advice(&found.name, why, fix))
+}
+
+/// `host:port`, and what goes before every path.
+fn host_and_prefix(target: &str) -> (&str, &str) {
+    let rest = target.split_once("://").map_or(target, |(_, rest)| rest);
+    let (host, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    (host, prefix.trim_end_matches('/'))
 }
 
 fn failed(name: &str, operation: &OperationReport) -> Vec<Line> {
