@@ -15,6 +15,8 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+#[cfg(feature = "lint")]
+mod lint;
 mod mcp;
 mod migrate;
 mod output;
@@ -47,8 +49,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
+  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' …
+                                        the same for a consumer of messages
   refrain check refrain.toml            what the file guards, and how
   refrain check refrain.toml --report   what a review finds done, and what is still open
+  refrain lint src                      code that may do the same thing twice
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
                                         a key that is the same on every retry
@@ -76,6 +81,8 @@ enum Command {
     Chaos(chaos::Args),
     Verify(Box<verify::Args>),
     Check(check::Args),
+    #[cfg(feature = "lint")]
+    Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
     Store(store::Args),
@@ -98,6 +105,8 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Check(args) => check::run(&args),
+        #[cfg(feature = "lint")]
+        Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),

@@ -412,6 +412,25 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
     fs::write(path("verify.json"), under).unwrap();
     assert_eq!(review(folder.path(), &[]).0, 0);
     fs::write(path("refrain.toml"), REVIEWED).unwrap();
+    let worker = "[[worker]]\nname = \"billing\"\nsource = \"nats://127.0.0.1:4222\"\nqueue = \"ORDERS\"\ndeliver = \"http://127.0.0.1:9/e\"\ndead_letter = \"D\"\n";
+    fs::write(path("refrain.toml"), format!("{REVIEWED}{worker}")).unwrap();
+    fs::write(path("verify.json"), report(here, "POST /payments", "pass")).unwrap();
+    let (code, found) = review(folder.path(), &[]);
+    let why = "open required no report is about the messages of worker billing";
+    assert_eq!((code, lines(&found, "tests")), (1, vec![why.into()]));
+    let messages = report("ORDERS at nats://127.0.0.1:4222", "message", "pass");
+    let messages = messages.replace("sequential-duplicate", "duplicate-message");
+    let messages = messages.replace("concurrent-duplicates", "duplicate-in-flight");
+    fs::write(path("messages.json"), messages).unwrap();
+    let both = [
+        "--verify-report",
+        "verify.json",
+        "--verify-report",
+        "messages.json",
+    ];
+    let (code, found) = review(folder.path(), &both);
+    assert_eq!(code, 0, "{found:#}");
+    fs::write(path("refrain.toml"), REVIEWED).unwrap();
     let left_out = r#"{"version":1,"target":"http://127.0.0.1:8377","seed":7,"took_ms":1,"operations":
         [{"operation":"POST /payments","counting":"not at all","is_weak":false,"cases":[],"left_out":"it needs a file"}]}"#;
     fs::write(path("verify.json"), left_out).unwrap();

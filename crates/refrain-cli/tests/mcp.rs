@@ -1,7 +1,7 @@
 //! An assistant starts `refrain mcp` and talks to it line by line; what it is told has to be what the command says,
 //! and nothing that it asks may change anything.
 
-#![cfg(feature = "mcp")]
+#![cfg(all(feature = "lint", feature = "mcp"))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -105,7 +105,14 @@ fn tools_say_what_the_command_says() {
         .collect();
     assert_eq!(
         names,
-        ["check", "review", "explain", "list_records", "show_record"]
+        [
+            "check",
+            "review",
+            "lint",
+            "explain",
+            "list_records",
+            "show_record"
+        ]
     );
     for tool in tools {
         assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
@@ -125,6 +132,10 @@ fn tools_say_what_the_command_says() {
     let (failed, text) = talk.call("review", json!({ "file": "refrain.toml" }));
     let review: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((failed, &review["open"]), (false, &json!(true)));
+    let twice = "for attempt in range(5):\n    requests.post(url, json=body, headers={\"Idempotency-Key\": str(uuid4())})\n";
+    fs::write(folder.path().join("pay.py"), twice).unwrap();
+    let (failed, text) = talk.call("lint", json!({ "path": "pay.py" }));
+    assert!(!failed && text.contains("key-in-retry-loop"), "{text}");
     let (failed, text) = talk.call("explain", json!({ "code": "outcome-unknown" }));
     assert!(!failed && text.contains("\"advice\": \"ask\""), "{text}");
     let (failed, text) = talk.call("explain", json!({ "code": "--help" }));

@@ -50,7 +50,7 @@ const FILE: Argument = Argument {
     kind: Kind::Needed,
 };
 
-pub(super) const TOOLS: [Tool; 5] = [
+pub(super) const TOOLS: &[Tool] = &[
     Tool {
         name: "check",
         description: "Read a refrain.toml as the proxy would: every setting of every operation as it is resolved, or what is wrong with it and where.",
@@ -66,9 +66,9 @@ pub(super) const TOOLS: [Tool; 5] = [
         arguments: &[
             FILE,
             Argument {
-                name: "verify_report",
-                description: "The path of a report of refrain verify --json",
-                kind: Kind::Flag("--verify-report"),
+                name: "verify_reports",
+                description: "The paths of reports of refrain verify --json",
+                kind: Kind::Flags("--verify-report"),
             },
             Argument {
                 name: "openapi",
@@ -76,6 +76,19 @@ pub(super) const TOOLS: [Tool; 5] = [
                 kind: Kind::Flag("--openapi"),
             },
         ],
+        finds: true,
+        asks: false,
+    },
+    #[cfg(feature = "lint")]
+    Tool {
+        name: "lint",
+        description: "Find code that may do the same thing twice, or lose it, when something is tried again; in Python, JavaScript, TypeScript, Go, Java, Rust, Ruby and PHP.",
+        command: &["lint", "--json"],
+        arguments: &[Argument {
+            name: "path",
+            description: "The file or folder",
+            kind: Kind::Needed,
+        }],
         finds: true,
         asks: false,
     },

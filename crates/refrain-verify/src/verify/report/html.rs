@@ -121,6 +121,7 @@ fn timeline(exchanges: &[Exchange]) -> String {
             Some(status @ 200..300) => ("#2e7d32", status.to_string()),
             Some(status @ 500..) => ("#c62828", status.to_string()),
             Some(status) => ("#b26a00", status.to_string()),
+            None if exchange.is_published() => ("#2e7d32", "sent".into()),
             None => ("#c62828", "lost".into()),
         };
         format!(
