@@ -17,6 +17,7 @@ mod explain;
 mod key;
 #[cfg(feature = "lint")]
 mod lint;
+mod mcp;
 mod migrate;
 mod output;
 mod proxy;
@@ -88,6 +89,7 @@ enum Command {
     Migrate(migrate::Args),
     Records(records::Args),
     Skill(skill::Args),
+    Mcp(mcp::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
         Command::Skill(args) => skill::run(&args),
+        Command::Mcp(args) => mcp::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };
