@@ -64,7 +64,7 @@ pub(crate) fn classify(facts: &Facts<'_>) -> Verdict {
     look::weigh(facts, &mut case);
     change::weigh(facts, &mut case);
     money::weigh(facts, &mut case);
-    case.verdict()
+    case.verdict(facts.method == "POST")
 }
 
 fn method(facts: &Facts<'_>, case: &mut Case) {
@@ -103,13 +103,15 @@ impl Case {
         of_class.map(|it| it.weight).sum()
     }
 
-    fn verdict(mut self) -> Verdict {
+    fn verdict(mut self, is_post: bool) -> Verdict {
         let mut scores = CLASSES.map(|class| (class, self.score(class)));
         // Stable, so that ties go as CLASSES has them.
         scores.sort_by_key(|(_, score)| -score);
         let [(class, best), (second, next), ..] = scores;
         let margin = f64::from(best - next.max(0));
-        let confidence = 1.0 / (1.0 + (-margin / 2.0).exp());
+        // What POST is about has to be guessed; other methods say it.
+        let pace = if is_post { 3.0 } else { 2.0 };
+        let confidence = 1.0 / (1.0 + (-margin / pace).exp());
         let weak = f64::from(best) / 4.0;
         let confidence = (confidence * weak.clamp(0.6, 1.0) * 100.0).round() / 100.0;
         let runner_up = (next > 0 && confidence < 0.9).then_some(second);

@@ -31,6 +31,8 @@ pub(crate) struct Facts<'d> {
     /// Summary, description and id, in lower case.
     pub(crate) prose: String,
     pub(crate) summary: String,
+    /// The first word of the id: `search` of `searchFlightOffers`.
+    pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
     pub(crate) headers: Vec<String>,
     pub(crate) content_types: Vec<String>,
@@ -46,6 +48,8 @@ pub(crate) struct Facts<'d> {
     pub(crate) answer: Option<String>,
     /// Whether the answer is what a GET of the thing above gives.
     pub(crate) answers_parent: bool,
+    /// Whether the answer is the very list that the path reads with GET.
+    pub(crate) answers_list: bool,
     /// Whether the answer is what the list holds that the path reads with GET.
     pub(crate) answers_sibling: bool,
     /// Whether security is less than, or other than, that of the rest.
@@ -130,6 +134,10 @@ impl<'d> Facts<'d> {
         Self {
             method: operation.method().into(),
             kind: operation.kind(),
+            id_verb: operation
+                .id()
+                .and_then(|id| words(id).into_iter().next())
+                .unwrap_or_default(),
             is_item,
             is_below_item,
             has_items: around.has_items(operation.path()),
@@ -160,6 +168,7 @@ impl<'d> Facts<'d> {
             has_answer: answer.is_some(),
             answer: answer.map(item).and_then(|it| it.name()).map(plain),
             answers_parent: answer.is_some_and(|it| around.is_parent(operation.path(), it)),
+            answers_list: answer.is_some_and(|it| around.is_list(operation.path(), it)),
             answers_sibling: answer.is_some_and(|it| around.is_sibling(operation.path(), it)),
             is_apart: around.is_apart(operation),
             extensions: operation
@@ -184,8 +193,20 @@ impl<'d> Facts<'d> {
 
     /// The first word of the last segment that a list names; whole segments count, too.
     pub(crate) fn verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
+        let whole = plain(self.tail());
+        // `checkin` is no `check`.
+        let is_other = |other: &&[&str]| other.contains(&whole.as_str());
+        let is_elsewhere = [
+            lists::LOOKING,
+            lists::MOVING,
+            lists::PAYING,
+            lists::SOMETIMES_PAYING,
+        ]
+        .iter()
+        .any(is_other);
         match self.is_item {
             true => None,
+            false if is_elsewhere => list.iter().find(|it| **it == whole).copied(),
             false => named(self.tail(), list),
         }
     }
@@ -214,11 +235,10 @@ impl<'d> Facts<'d> {
 
     /// Whether a client can send a key already.
     pub(crate) fn has_key(&self) -> bool {
-        self.headers.iter().any(|name| {
-            name.contains("idempotency")
-                || name == "xrequestid" && false
-                || name == "paypalrequestid"
-        }) || self.request.find_top(&["idempotencykey"]).is_some()
+        self.headers
+            .iter()
+            .any(|name| name.contains("idempotency") || name == "paypalrequestid")
+            || self.request.find_top(&["idempotencykey"]).is_some()
     }
 
     /// Whether the body only labels a thing.

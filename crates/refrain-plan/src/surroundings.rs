@@ -17,6 +17,8 @@ struct Known<'d> {
     methods: Vec<String>,
     /// What GET answers, lists and envelopes taken off.
     read: Option<View<'d>>,
+    /// What GET answers, where that is a list or the envelope of one.
+    list: Option<View<'d>>,
     has_items: bool,
 }
 
@@ -35,6 +37,10 @@ impl<'d> Surroundings<'d> {
             if operation.method() == "GET" {
                 let schema = operation.success().and_then(|it| it.schema());
                 known.read = schema.map(|it| unwrapped(it).view());
+                let is_list = |it: &Schema<'_>| {
+                    it.is("array") || it.properties().iter().any(|(_, it)| it.is("array"))
+                };
+                known.list = schema.filter(is_list).map(|it| it.view());
             }
         }
         let usual = securities.into_iter().max_by_key(|(_, count)| *count);
@@ -86,6 +92,13 @@ impl<'d> Surroundings<'d> {
         ];
         let mut reads = reads.into_iter().flatten().filter_map(|it| it.read);
         reads.any(|read| read.is_same(&answer.view()))
+    }
+
+    /// Whether the answer is the very list, or page, that the same path is read as.
+    pub(crate) fn is_list(&self, path: &str, answer: Schema<'_>) -> bool {
+        let known = self.paths.get(&normal(path));
+        let list = known.filter(|it| !it.has_items).and_then(|it| it.list);
+        list.is_some_and(|list| list.is_same(&answer.view()))
     }
 
     /// Whether an operation asks for other security than most.

@@ -11,6 +11,9 @@ pub(crate) const LOOKING: &[&str] = &[
     "forecast", "recommend", "recommendation", "aggregate", "statistics", "stats", "match", "geocode",
     "convert", "inspect", "browse", "export_preview", "eligibility", "confirmationofpayee", "convertcurrency",
     "nearby",
+    "pricing", "seatmap", "lookups", "retrieve", "describe", "scoring", "verification",
+    "typeahead", "histogram", "report_preview", "itemize", "reverse_geocode", "distance", "route",
+    "directions", "availabilities",
 ];
 
 /// Starts of summaries that say the same.
@@ -52,13 +55,19 @@ pub(crate) const MOVING: &[&str] = &[
     "unmute", "join", "leave", "logout", "unsubscribe", "skip", "advance", "hold", "unhold", "mark", "ban",
     "unban", "reactivate", "reinstate", "upgrade", "downgrade", "switch", "migrate", "invalidate", "refresh",
     "regenerate", "return", "handover", "dispatch", "fulfill", "fulfil",
+    "end", "finish", "begin", "bind", "assess", "review", "checkout", "attend", "pick", "pack", "sign",
+    "countersign", "unlink", "link", "connect", "disconnect", "reboot", "reindex", "sync", "resync",
+    "resolve", "unresolve", "follow", "unfollow", "like", "unlike", "accept", "reopen",
+    "scale", "provision", "deprovision", "reschedule", "port",
+    "read",
 ];
 
 /// Of these, verbs that let money go where the thing they act on is money.
 pub(crate) const LETTING_GO: &[&str] = &[
     "authorise", "authorize", "confirm", "accept", "release", "execute", "submit", "process", "send",
     "finalize", "finalise", "complete", "settle", "retry", "approve", "recall", "return", "reverse",
-    "resubmit", "issue",
+    "resubmit", 
+    "bind", "clear", "post",
 ];
 
 /// Verbs that make something, where one would look for a noun.
@@ -66,6 +75,7 @@ pub(crate) const MAKING: &[&str] = &[
     "create", "add", "new", "import", "upload", "duplicate", "copy", "clone", "fork", "send", "register",
     "invite", "generate", "signup", "test", "insert", "append", "attach", "enqueue", "schedule", "order",
     "request", "issue", "subscribe", "book", "reserve", "enroll", "enrol", "post", "share", "print",
+    "email", "mail", "message", "notify", "enqueue",
 ];
 
 /// Verbs that write anew.
@@ -88,10 +98,16 @@ pub(crate) const REMOVING: &[&str] = &[
 
 /// Verbs that move money by themselves.
 pub(crate) const PAYING: &[&str] = &[
-    "pay", "charge", "capture", "refund", "payout", "transfer", "withdraw", "deposit", "disburse", "settle",
-    "topup", "redeem", "burn", "checkout", "purchase", "buy", "donate", "tip", "debit", "credit", "collect",
-    "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown", "reload",
-    "recharge", "bet", "sell", "convert", "exchange", "swap", "prepay", "earn", "accrue", "autopay", "remit",
+    "pay", "charge", "refund", "payout", "withdraw", "deposit", "disburse",
+    "topup", "burn", "checkout", "purchase", "buy", "donate", "debit",
+    "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown",
+    "recharge", "prepay", "autopay", "remit",
+];
+
+/// Verbs that move money where something else speaks of money, too, and otherwise move something on.
+pub(crate) const SOMETIMES_PAYING: &[&str] = &[
+    "transfer", "exchange", "swap", "convert", "credit", "collect", "settle", "tip",
+    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem",
 ];
 
 /// What such a verb is also used for, without money.
@@ -108,6 +124,7 @@ pub(crate) const MONEY: &[&str] = &[
     "remittance", "reversal", "capture", "giftcard", "credit", "debit", "trade", "bet", "wager", "settlement",
     "prepayment", "chargeback", "reimbursement", "payin", "sale", "tip", "cashout", "redemption", "recharge",
     "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
+    "accrual", "gift", "payrun", "wire", "ach",
 ];
 
 /// Nouns that stand for money where something else says so, too.
@@ -132,6 +149,8 @@ pub(crate) const PRICED: &[&str] = &[
 pub(crate) const AMOUNT: &[&str] = &[
     "amount", "value", "total", "sum", "minorunits", "cents", "gross", "principal", "points", "credits",
     "instructedamount", "grandtotal", "subtotal", "quantityofmoney", "stake", "price", "totalprice", "fee",
+    "miles", "coins", "tokens", "balance", "netamount", "grossamount", "budget", "fare",
+    "euros", "dollars", "pounds", "usd", "eur", "denomination", "price",
 ];
 
 /// Members that say between whom, or with what it is paid.
@@ -141,6 +160,8 @@ pub(crate) const PARTIES: &[&str] = &[
     "accountnumber", "from", "to", "payer", "payee", "beneficiary", "sourceaccount", "destinationaccount",
     "walletid", "cardid", "routingnumber", "sortcode", "sender", "receiver", "recipient", "paymentsource",
     "nonce", "payment",
+    "card", "cvc", "cvv", "securitycode", "paymentdetails", "paymentinstrument", "bankaccount", "mandate",
+    "mandateid", "walletaddress", "msisdn", "guaranteecard",
 ];
 
 /// What summaries and descriptions say where money moves.
@@ -149,7 +170,21 @@ pub(crate) const PAID_PHRASES: &[&str] = &[
     "pay the", "money back", "the money", "payment is sent", "credit transfer", "all transfers", "billed",
     "debited", "credited", "deducted", "funds are", "moves funds", "charged at once", "paid out",
     "takes payment", "grant credits", "collects payment",
+    "take payment", "and pay", "collected", "charged", "compensat",
+    "paid from", "paid by", "paid with", "money",
 ];
+
+/// What others do who deliver: `Carriers call this when a parcel moves`.
+pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver", "drop", "call", "tell", "notify",
+    "inform",
+];
+
+/// Card data: whoever sends it wants to be charged.
+pub(crate) const CARD: &[&str] = &["cvc", "cvv", "cvv2", "securitycode", "cardnumber", "pan", "paymenttoken", "paymentmethodid",
+    "paymentsource", "paymentmethodnonce", "sourcetoken", "paymentinstrument"];
+
+/// Of the nouns near money, those whose acceptance is a payment.
+pub(crate) const OWED: &[&str] = &["order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart", "bill"];
 
 /// Words in paths under which others deliver what happened.
 pub(crate) const DELIVERED: &[&str] = &[
@@ -174,6 +209,8 @@ pub(crate) const DELIVERED_PHRASES: &[&str] = &[
     "called by", "reports what", "report what", "reports the", "push deliver", "drop ", "events from",
     "events of", "tells the", "result of an", "is told", "postback", "sent by the", "inform us", "informs us",
     "incoming",
+    "sends when", "send when", "sends us", "sent when", "reports here", "posts here", "pushes here",
+    "when something happens", "will post", "will call",
 ];
 
 /// Members that name an event.

@@ -45,6 +45,12 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
             format!("`{}` is a list that it adds to", facts.tail()),
         );
     }
+    if matches!(
+        facts.id_verb.as_str(),
+        "create" | "add" | "register" | "new"
+    ) {
+        case.add(Create, 2, format!("its id starts with `{}`", facts.id_verb));
+    }
     if let Some(word) = facts.verb(words::MAKING) {
         case.add(Create, 4, format!("`{word}` in the path makes something"));
     }
@@ -56,6 +62,13 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
         && !facts.answers_parent
     {
         case.add(Create, 1, "its answer names something");
+    }
+    if let Some(name) = facts.response.ending(&["token", "secret"]) {
+        case.add(
+            Create,
+            3,
+            format!("its answer hands out a secret, in `{name}`"),
+        );
     }
     if facts.status == 202 && !facts.is_below_item {
         case.add(Create, 1, "it answers 202: something is to be made");

@@ -19,6 +19,9 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if let Some(phrase) = facts.says(words::DELIVERED_PHRASES) {
         case.add(Event, 3, format!("its text says “{}”", phrase.trim()));
     }
+    if let Some(word) = sending(&facts.summary).filter(|_| !facts.has_answer) {
+        case.add(Event, 4, format!("its summary says that others {word}"));
+    }
     if facts.is_apart {
         case.add(Event, 1, "it asks for other security than most operations");
     }
@@ -30,6 +33,23 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if case.score(Event) >= 6 {
         case.add(Monetary, -6, "it tells of money that moved elsewhere");
     }
+}
+
+/// What somebody else does: a verb that has its subject before it, which an order to the API has not.
+fn sending(summary: &str) -> Option<&'static str> {
+    let said: Vec<_> = summary
+        .split(|char: char| !char.is_alphanumeric())
+        .collect();
+    let behind = said
+        .windows(2)
+        .filter(|pair| !["to", "or", "and", "a", "the", "will", ""].contains(&pair[0]));
+    let verbs = behind.map(|pair| pair[1].trim_end_matches('s').trim_end_matches("she"));
+    let mut known = verbs.filter_map(|verb| {
+        words::SENDING
+            .iter()
+            .find(|it| it.trim_end_matches('s') == verb)
+    });
+    known.next().copied()
 }
 
 fn path(facts: &Facts<'_>, case: &mut Case) {
@@ -86,6 +106,16 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(Event, 6, "it takes CloudEvents");
     } else if content("edi") || content("ndjson") {
         case.add(Event, 3, "its body is a stream or a document of a partner");
+    }
+    if (content("xml") || content("text/plain"))
+        && !facts.has_answer
+        && facts.request.top.is_empty()
+    {
+        case.add(
+            Event,
+            2,
+            "its body is a document that nothing more is said about",
+        );
     }
     let kind = facts.request.find_top(words::EVENT_KIND);
     let is_number = facts.request.top.iter().any(|it| it.ends_with("id"));

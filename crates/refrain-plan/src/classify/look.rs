@@ -14,6 +14,13 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     verb(facts, case);
     answer(facts, case);
+    if words::LOOKING.contains(&facts.id_verb.as_str()) {
+        case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
+    }
+    if facts.answers_list {
+        case.add(Read, 4, "it answers with the same list as GET");
+        case.add(Create, -3, "it answers with the same list as GET");
+    }
     if let Some(name) = facts.request.find_top(words::PAGING) {
         case.add(
             Read,
@@ -47,6 +54,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         .iter()
         .find(|it| **it == crate::text::plain(&singular))
         .copied();
+    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str());
     let word = facts.verb(words::LOOKING).or_else(|| {
         let last = crate::text::words(facts.tail())
             .pop()
@@ -58,12 +66,12 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
                 .copied()
         })
     });
-    let Some(word) = word.filter(|_| !facts.is_item) else {
+    let Some(word) = word.filter(|_| !facts.is_item && !is_act) else {
         return;
     };
     case.add(Read, 5, format!("`{word}` in the path only looks"));
     if facts.status != 201 {
-        case.add(Monetary, -6, format!("`{word}` moves no money"));
+        case.add(Monetary, -10, format!("`{word}` moves no money"));
         case.add(Event, -2, format!("`{word}` is asked, not delivered"));
         case.add(Transition, -2, format!("`{word}` changes no state"));
     }

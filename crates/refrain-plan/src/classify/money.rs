@@ -1,6 +1,6 @@
 //! Does money move, or something that is as good as money?
 
-use refrain::policy::Class::{Create, Monetary};
+use refrain::policy::Class::{Create, Monetary, Transition};
 
 use super::Case;
 use crate::{
@@ -45,13 +45,29 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         }
         return;
     }
+    if let Some(word) = facts.verb(words::SOMETIMES_PAYING) {
+        let weight = if is_unpaid.is_none() && speaks_of_money(facts) {
+            8
+        } else {
+            -1
+        };
+        case.add(
+            Monetary,
+            weight,
+            format!("`{word}` in the path moves money, where it is about money"),
+        );
+        if weight < 0 {
+            case.add(Transition, 5, format!("`{word}` in the path moves it on"));
+        }
+        return;
+    }
     let Some(word) = facts.verb(words::LETTING_GO) else {
         return;
     };
     let above = facts.parent();
     let noun = facts
         .noun(above, words::MONEY)
-        .or_else(|| facts.noun(above, words::NEAR_MONEY));
+        .or_else(|| facts.noun(above, words::OWED));
     let is_money = noun.is_some_and(|it| words::MONEY.contains(&it));
     let is_told = is_money
         || noun.is_some()
@@ -59,6 +75,22 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
     }
+}
+
+/// Whether anything but the verb does.
+fn speaks_of_money(facts: &Facts<'_>) -> bool {
+    let above = &facts.segments[..facts.segments.len().saturating_sub(1)];
+    let is_money = |it: &String| {
+        facts
+            .noun(it, words::MONEY)
+            .or_else(|| facts.noun(it, words::NEAR_MONEY))
+            .is_some()
+    };
+    above.iter().any(is_money)
+        || facts.request.find(words::AMOUNT).is_some()
+        || facts.request.ending(&["amount", "currency"]).is_some()
+        || money_answer(facts).is_some()
+        || facts.says(words::PAID_PHRASES).is_some()
 }
 
 fn noun(facts: &Facts<'_>, case: &mut Case) {
@@ -72,7 +104,10 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     }
     if let Some(noun) = facts.noun(tail, words::MONEY) {
         case.add(Monetary, 6, format!("a {noun} is money on its way"));
-    } else if let Some(noun) = facts.noun(tail, words::PRICED) {
+    } else if let Some(noun) = facts
+        .noun(tail, words::PRICED)
+        .filter(|_| facts.verb(words::WRITING).is_none())
+    {
         case.add(Monetary, -6, format!("a {noun} only tells of money"));
     } else if let Some(noun) = facts.noun(tail, words::NEAR_MONEY) {
         case.add(Monetary, 2, format!("a {noun} is often paid for"));
@@ -109,11 +144,13 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
                 format!("`{party}` in its body says from whom or to whom"),
             );
         }
-    } else if let Some(token) = request.find(&["paymenttoken", "paymentmethodid", "paymentsource"])
-    {
+    }
+    // Storing a card is not yet charging it.
+    let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
+    if let Some(token) = request.find(words::CARD).filter(|_| !is_stored) {
         case.add(
             Monetary,
-            4,
+            5,
             format!("`{token}` in its body is what is charged"),
         );
     }
@@ -161,8 +198,23 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
 }
 
 fn prose(facts: &Facts<'_>, case: &mut Case) {
-    if let Some(phrase) = facts.says(words::PAID_PHRASES) {
-        case.add(Monetary, 4, format!("its text says “{}”", phrase.trim()));
+    if let Some(phrase) = words::PAID_PHRASES
+        .iter()
+        .find(|it| facts.summary.contains(**it))
+    {
+        case.add(Monetary, 6, format!("its summary says “{}”", phrase.trim()));
+        case.add(Transition, -2, "more than a state changes");
+    } else if let Some(phrase) = facts.says(words::PAID_PHRASES) {
+        case.add(Monetary, 3, format!("its text says “{}”", phrase.trim()));
+    }
+    let first = facts.summary.split_whitespace().next().unwrap_or_default();
+    let named = [first, facts.id_verb.as_str()]
+        .into_iter()
+        .find(|word| words::PAYING.contains(word));
+    if let Some(word) = named
+        .filter(|_| facts.verb(words::PAYING).is_none() && facts.verb(words::LOOKING).is_none())
+    {
+        case.add(Monetary, 6, format!("its name starts with `{word}`"));
     }
     let tag = facts
         .tags
