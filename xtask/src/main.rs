@@ -38,6 +38,8 @@ fn main() -> ExitCode {
     };
     match command {
         "test" => test::run(rest),
+        // How `test` lets cargo start test binaries; nobody types it.
+        "lane" => test::lane::run(rest).unwrap_or_else(|| usage("lane takes a lane and a binary")),
         "bench" => bench::run(rest),
         "services" if rest.is_empty() => services::run(),
         "services" => usage("services takes no arguments"),

@@ -10,7 +10,7 @@ use std::{
 use refrain::policy::units;
 use refrain_verify::verify::{
     self, CASES, CONCURRENT_MAX, Counting, File, Operation, Plan, Process, Report, Target, Trouble,
-    Verdict, body, header,
+    Trust, Verdict, body, header,
 };
 
 use crate::{
@@ -18,10 +18,13 @@ use crate::{
     proxy::{Failure, Signals, log_to_stderr},
 };
 
+mod openapi;
 mod write;
 
 /// A case failed, or got worse.
 const FOUND: u8 = 1;
+/// Nothing fits the service.
+const BAD_PLAN: u8 = 64;
 /// As shells call what Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -34,6 +37,9 @@ const INTERRUPTED: u8 = 130;
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/orders' --body @order.json \\
       --header 'Authorization: Bearer a' --other-credential 'Authorization: Bearer b'
                                         also: does somebody else get the answer?
+  refrain verify http://127.0.0.1:3000 --openapi openapi.yaml --param shop=7
+                                        all operations that change something, with bodies made from the description;
+                                        shows what it would send, and asks
   refrain verify --config verify.toml --html report.html --junit report.xml
                                         several operations, and reports
   refrain verify … --json now.json --baseline before.json
@@ -47,7 +53,7 @@ It creates effects: use a service that may be tested. Another machine than this 
 
 Exit codes: 0 no case failed, 1 some did, 2 wrong usage, 64 a bad plan, 69 the service or the count cannot be reached.")]
 pub(crate) struct Args {
-    /// The service, such as http://127.0.0.1:3000, with what goes before every path
+    /// The service, such as http://127.0.0.1:3000 or https://staging.example, with what goes before every path
     url: Option<String>,
     /// The operation under test, such as 'POST /v1/payments'
     #[arg(long, value_name = "OPERATION", conflicts_with = "config")]
@@ -91,6 +97,8 @@ pub(crate) struct Args {
     /// How long the service says that a claim stands
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
+    #[command(flatten)]
+    described: openapi::Description,
     /// A verify.toml, for several operations
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -109,6 +117,12 @@ pub(crate) struct Args {
     /// The running service's process, which may be killed and stopped
     #[arg(long, value_name = "N")]
     pid: Option<u32>,
+    /// The certificates of the authorities to trust, in PEM [default: those that the machine trusts]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// Do not check who answers with TLS
+    #[arg(long)]
+    insecure: bool,
     /// How many duplicates come at once
     #[arg(long, value_name = "N", default_value_t = 10)]
     concurrent: usize,
@@ -175,9 +189,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn start(args: &Args) -> Result<u8, Failure> {
     let mut signals = Signals::new()?;
     log_to_stderr(&Some("error".into()))?;
-    let plan = plan(args)?;
+    let mut plan = plan(args)?;
     let before = args.baseline.as_deref().map(write::baseline).transpose()?;
-    agree(args, &plan)?;
+    let described = openapi::read(args, &mut plan)?;
+    let mut left_out = Vec::new();
+    match described {
+        None => agree(args, &plan)?,
+        Some(described) => {
+            described.show(args, &plan);
+            if let Some(code) = described.agree(args, &plan)? {
+                return Ok(code);
+            }
+            left_out = described.ready(&mut plan).await.map_err(trouble)?;
+        }
+    }
     tell(args, format!("{}, seed {}", plan.target, plan.seed));
     let mut named = String::new();
     let running = verify::run(&plan, |operation, case| {
@@ -192,7 +217,11 @@ async fn start(args: &Args) -> Result<u8, Failure> {
         );
     });
     let report = tokio::select! {
-        report = running => report.map_err(trouble)?,
+        report = running => {
+            let mut report = report.map_err(trouble)?;
+            report.operations.extend(left_out);
+            report
+        }
         () = signals.next() => {
             eprintln!("refrain: interrupted; no report is written");
             return Ok(INTERRUPTED);
@@ -221,6 +250,10 @@ fn tell(args: &Args, line: impl std::fmt::Display) {
 }
 
 fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
+    if report.operations.iter().all(|it| it.left_out.is_some()) {
+        tell(args, "no operation could be tested");
+        return BAD_PLAN;
+    }
     let Some(before) = before else {
         return if report.has_failed() { FOUND } else { 0 };
     };
@@ -233,6 +266,10 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
 
 fn summary(args: &Args, report: &Report) {
     for operation in &report.operations {
+        if let Some(why) = &operation.left_out {
+            tell(args, format!("\n{}: left out: {why}", operation.operation));
+            continue;
+        }
         tell(
             args,
             format!(
@@ -280,18 +317,21 @@ fn agree(args: &Args, plan: &Plan) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return refused("say --yes if it may be tested");
     }
-    let mut asked = io::stderr();
-    let _ = write!(
-        asked,
-        "{} is on another machine, and testing creates effects there. Test it? [y/N] ",
+    let question = format!(
+        "{} is on another machine, and testing creates effects there. Test it?",
         plan.target
     );
+    match is_agreed(&question)? {
+        true => Ok(()),
+        false => refused("nothing was sent"),
+    }
+}
+
+fn is_agreed(question: &str) -> io::Result<bool> {
+    let _ = write!(io::stderr(), "{question} [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => refused("nothing was sent"),
-    }
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn plan(args: &Args) -> Result<Plan, Failure> {
@@ -322,6 +362,12 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     }
     plan.concurrent = args.concurrent;
     plan.only.clone_from(&args.only);
+    let trust = match (args.insecure, &args.cacert) {
+        (true, _) => Some(Trust::Anybody),
+        (false, file) => file.clone().map(Trust::File),
+    };
+    let trust = trust.or_else(|| file.as_ref().and_then(|file| file.trust.clone()));
+    plan.trust = trust.unwrap_or_default();
     let told = (
         file.as_ref().and_then(|file| file.counting.clone()),
         file.as_ref().map(|file| file.process.clone()),
@@ -335,13 +381,16 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         command: args.restart_command.clone().or(process.command),
         pid: args.pid.or(process.pid),
     };
+    if args.described.openapi.is_some() {
+        return Ok(plan);
+    }
     plan.operations = match (&args.op, file) {
         (Some(op), _) => vec![operation(args, op).map_err(|error| bad(error.to_string()))?],
         (None, Some(file)) => file.operations,
         (None, None) => Vec::new(),
     };
     match plan.operations.is_empty() {
-        true => Err(bad("no operation is named; write --op 'POST /v1/payments' --body '…', or --config FILE with [[operation]]".into())),
+        true => Err(bad("no operation is named; write --op 'POST /v1/payments' --body '…', --openapi FILE, or --config FILE with [[operation]]".into())),
         false => Ok(plan),
     }
 }

@@ -40,5 +40,7 @@ pub use schema::{Member, Schema};
 mod operation;
 pub use operation::{Body, Kind, Operation, Parameter, Response};
 
+pub mod sample;
+
 mod message;
 pub use message::{Direction, Message};

@@ -9,7 +9,7 @@ use std::{
 use refrain::policy::units;
 use serde::Deserialize;
 
-use super::plan::{BadPlan, Counting, Operation, Process, header};
+use super::plan::{BadPlan, Counting, Operation, Process, Trust, header};
 
 const FILE_BYTES_MAX: u64 = 4 << 20;
 const OPERATIONS_MAX: usize = 100;
@@ -19,6 +19,8 @@ const OPERATIONS_MAX: usize = 100;
 pub struct File {
     /// Where the service is.
     pub url: Option<String>,
+    /// Whose certificates are believed, where it says so.
+    pub trust: Option<Trust>,
     /// How effects are counted, where it says so.
     pub counting: Option<Counting>,
     /// The service's process.
@@ -46,6 +48,9 @@ impl std::error::Error for BadFile {}
 #[serde(deny_unknown_fields)]
 struct Typed {
     url: Option<String>,
+    cacert: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
     effects: Option<Effects>,
     restart: Option<Restart>,
     #[serde(default)]
@@ -129,6 +134,14 @@ impl File {
         let restart = typed.restart;
         Ok(Self {
             url: typed.url,
+            trust: match (typed.insecure, typed.cacert) {
+                (false, file) => file.map(|file| Trust::File(folder.join(file))),
+                (true, None) => Some(Trust::Anybody),
+                (true, Some(_)) => {
+                    let why = "insecure and cacert exclude each other".to_owned();
+                    return Err(at(0, why));
+                }
+            },
             counting: counting.map_err(|error| at(0, error.to_string()))?,
             process: Process {
                 command: restart.as_ref().and_then(|it| it.command.clone()),
@@ -281,6 +294,7 @@ mod tests {
                 "no-such: cannot be read",
             ),
             ("[effects]\npointer = '/a'", "either url or sql"),
+            ("cacert = 'a.pem'\ninsecure = true", "exclude each other"),
             ("[effects]\nsql = 'SELECT 1'", "postgres://"),
         ] {
             let error = File::parse(text, "verify.toml", Path::new(""))
