@@ -15,6 +15,7 @@ mod explain;
 mod key;
 mod migrate;
 mod output;
+mod plan;
 mod proxy;
 mod records;
 mod relay;
@@ -43,6 +44,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
+  refrain plan openapi.yaml             which operations need keys, and why: policy, page for clients, tests
   refrain check refrain.toml            what the file guards, and how
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -69,6 +71,7 @@ enum Command {
     Relay(relay::Args),
     Chaos(chaos::Args),
     Verify(Box<verify::Args>),
+    Plan(plan::Args),
     Check(check::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),

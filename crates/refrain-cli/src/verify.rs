@@ -19,7 +19,7 @@ use crate::{
 };
 
 mod openapi;
-mod write;
+pub(crate) mod write;
 
 /// A case failed, or got worse.
 const FOUND: u8 = 1;
