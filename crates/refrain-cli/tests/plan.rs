@@ -77,7 +77,7 @@ fn golden(folder: &Path, spec: &str, names: &[&str]) {
         .join("tests/plan_golden")
         .join(spec);
     for name in names {
-        let (now, path) = (text(folder, name), home.join(name));
+        let (now, path) = (text(folder, name), home.join(format!("{name}.golden")));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::create_dir_all(&home).unwrap();
             fs::write(&path, &now).unwrap();
