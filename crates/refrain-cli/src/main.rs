@@ -20,6 +20,7 @@ mod lint;
 mod mcp;
 mod migrate;
 mod output;
+mod plan;
 mod proxy;
 mod records;
 mod relay;
@@ -51,6 +52,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         send every kind of duplicate, and see which hole the service has
   refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' …
                                         the same for a consumer of messages
+  refrain plan openapi.yaml             which operations need keys, and why: policy, page for clients, tests
   refrain check refrain.toml            what the file guards, and how
   refrain check refrain.toml --report   what a review finds done, and what is still open
   refrain lint src                      code that may do the same thing twice
@@ -80,6 +82,7 @@ enum Command {
     Relay(relay::Args),
     Chaos(chaos::Args),
     Verify(Box<verify::Args>),
+    Plan(plan::Args),
     Check(check::Args),
     #[cfg(feature = "lint")]
     Lint(lint::Args),
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
         #[cfg(feature = "lint")]
         Command::Lint(args) => lint::run(&args),
