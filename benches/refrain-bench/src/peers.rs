@@ -114,7 +114,8 @@ impl Peer {
     }
 }
 
-fn processor_time(pid: u32) -> Option<Duration> {
+/// How long the processors have worked for a process so far.
+pub(crate) fn processor_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields
