@@ -83,6 +83,14 @@ pub(crate) fn ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
         .collect()
 }
 
+/// The ratio of what an operation costs, of each pair of rounds that ran one after the other.
+pub(crate) fn cost_ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
+    let pairs = ours.iter().zip(theirs);
+    pairs
+        .map(|(ours, theirs)| ours.processor_micros() / theirs.processor_micros())
+        .collect()
+}
+
 pub(crate) fn runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
