@@ -1,10 +1,11 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `tidy`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `tidy`, `book`, `reference`.
 //!
 //! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
 use std::process::ExitCode;
 
 mod bench;
+mod book;
 mod cargo;
 mod peers;
 mod services;
@@ -24,10 +25,12 @@ Commands:
   peers                verify the idempotency libraries of others, and write docs/peers.md;
                        installs them into target/peers
   tidy                 check the house rules that no compiler checks
+  book                 build the documentation into target/book, and check its links, examples and generated pages
+  reference            write the generated pages of the documentation anew
   help                 print this page
 
 Exit codes: 0 fine, 1 a check found something, 2 usage,
-69 a server is missing; a failing cargo's own code is passed on.
+69 a server or tool is missing; a failing cargo's own code is passed on.
 ";
 
 /// The command line was not understood.
@@ -50,6 +53,9 @@ fn main() -> ExitCode {
         "peers" => usage("peers takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
         "tidy" => usage("tidy takes no arguments"),
+        "book" if rest.is_empty() => book::run(),
+        "reference" if rest.is_empty() => book::write_reference(),
+        "book" | "reference" => usage(&format!("{command} takes no arguments")),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             ExitCode::SUCCESS

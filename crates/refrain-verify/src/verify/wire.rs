@@ -1,13 +1,14 @@
 //! Requests written byte by byte, because some of them are not what a library would send.
 
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     time::timeout,
 };
+
+use crate::place::{Place, Stream};
 
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -104,16 +105,16 @@ impl Answer {
 /// A connection with one request on it, of which the last byte may still be held back.
 #[derive(Debug)]
 pub(super) struct Line {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     held: Option<u8>,
     /// What has come and is not read yet.
     buffer: Vec<u8>,
 }
 
 impl Line {
-    /// Connects to `address` and writes everything but the last byte, which [`Line::release`] sends.
+    /// Connects and writes everything but the last byte, which [`Line::release`] sends.
     pub(super) async fn prepare(
-        address: &str,
+        place: &Place,
         authority: &str,
         request: &Request,
         patience: Duration,
@@ -121,9 +122,9 @@ impl Line {
         let mut bytes = request.bytes(authority);
         let held = bytes.pop();
         let opened = async {
-            let mut stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
+            let mut stream = place.connect().await?;
             stream.write_all(&bytes).await?;
+            stream.flush().await?;
             Ok::<_, std::io::Error>(stream)
         };
         let stream = timed(patience, opened).await?;
@@ -138,8 +139,12 @@ impl Line {
     pub(super) async fn release(&mut self) -> Result<(), Lost> {
         match self.held.take() {
             Some(byte) => {
-                let sent = self.stream.write_all(&[byte]).await;
-                sent.map_err(|error| Lost(format!("the connection ended: {error}")))
+                let sent = async {
+                    self.stream.write_all(&[byte]).await?;
+                    self.stream.flush().await
+                };
+                sent.await
+                    .map_err(|error| Lost(format!("the connection ended: {error}")))
             }
             None => Ok(()),
         }
@@ -168,7 +173,11 @@ impl Line {
                         answer
                     }));
                 }
-                is_end = self.stream.read_buf(&mut self.buffer).await? == 0;
+                is_end = match self.stream.read_buf(&mut self.buffer).await {
+                    // Many services do not say goodbye as TLS asks them to.
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => true,
+                    read => read? == 0,
+                };
                 if self.buffer.len() > ANSWER_BYTES_MAX {
                     return Ok(Err(Lost(format!(
                         "the answer is over {ANSWER_BYTES_MAX} bytes"
@@ -182,12 +191,12 @@ impl Line {
 
 /// Sends one request on a connection of its own.
 pub(super) async fn send(
-    address: &str,
+    place: &Place,
     authority: &str,
     request: &Request,
     patience: Duration,
 ) -> Sent {
-    let mut line = Line::prepare(address, authority, request, patience).await?;
+    let mut line = Line::prepare(place, authority, request, patience).await?;
     line.answer(patience).await
 }
 

@@ -110,15 +110,11 @@ async fn overtaken(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent();
     let plan = stage.world.plan;
     let fault = Fault::Delay(HELD_UP);
-    let between = Between::new(&plan.target.address, plan.seed, fault, 1).await?;
+    let between = Between::new(&stage.world.place, plan.seed, fault, 1).await?;
     let sent = {
         let stage = &*stage;
         let (one, other) = tokio::join!(
-            stage.send_via(
-                &between.address,
-                "first, held up on its way",
-                &intent.request
-            ),
+            stage.send_via(&between.place, "first, held up on its way", &intent.request),
             async {
                 sleep(HELD_UP / 6).await;
                 stage.send("retry that overtakes it", &intent.request).await
