@@ -140,7 +140,7 @@ const ROWS: &[Row] = &[
     ),
     (
         Hole::AlwaysOk,
-        &[],
+        &["error-5xx-then-retry"],
         &[
             "sequential-duplicate",
             "concurrent-duplicates",
@@ -189,7 +189,7 @@ const ROWS: &[Row] = &[
     (Hole::FirstKeyOrRun, &["key-doubled"], &[]),
     (Hole::QuotesAreNotKept, &["key-quoted"], &[]),
     (Hole::QuotesDiffer, &[], &["key-quoted"]),
-    (Hole::ReplaysErrorToAll, &[], &["error-4xx-then-retry"]),
+    (Hole::ReplaysErrorToAll, &["error-4xx-then-retry"], &[]),
     (Hole::ErrorLeavesClaim, &["error-5xx-then-retry"], &[]),
     (
         Hole::ErrorAfterEffectReleases,

@@ -39,7 +39,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: true,
         is_in_memory: false,
-        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.",
+        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.\nCallers are known by JWTs, whose subject is the scope by default.\nWith opaque bearer tokens it fails `rotated-credential`: each of them is a scope of its own, unless `scope` names something that stays.",
     },
     Peer {
         name: "express-idempotency",
@@ -48,7 +48,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: true,
-        setup: "The middleware for all POST with its defaults, as in its README, and a handler that returns where `isHit` says so. The default store is in memory, which its README does not recommend for production; the only other one that it names is on MongoDB.",
+        setup: "The middleware for all POST with its defaults, as in its README, and a handler that returns where `isHit` says so.\nThe default store is in memory, which its README does not recommend for production; the only other one that it names is on MongoDB.",
     },
     Peer {
         name: "node-idempotency",
@@ -57,7 +57,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: false,
-        setup: "`@node-idempotency/core` with its Redis adapter and `enforceIdempotency`, called from Express as its README says (`onRequest`, `onResponse`), because its Express package was not to be had from the registry. Status, Location and the mark on replays are from the code around it, which keeps them as that package does; the rest is the library's.",
+        setup: "`@node-idempotency/core` with its Redis adapter and `enforceIdempotency`, called from Express as its README says (`onRequest`, `onResponse`), because its Express package was not to be had from the registry.\nIt leaves status, headers and the mark on replays to who calls it: `location`, `set-cookie` and `replay-marked` tell of our few lines around it.",
     },
     Peer {
         name: "asgi-idempotency-header",
@@ -75,7 +75,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: false,
-        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the function that pays, behind FastAPI. The key is caller, header and path, and the context leaves 1 s. Payload validation is off: with Redis this version drops the hash of the payload when the function is done, and refuses every duplicate. It keeps what the function returns; status and Location are built around it, there is no cookie, and nothing tells a replay.",
+        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the function that pays, behind FastAPI.\nThe key is caller, header and path, and the context leaves 1 s.\nPayload validation is off: with Redis this version drops the hash of the payload when the function is done, and refuses every duplicate.\nIt keeps what the function returns; status and Location are built around it, there is no cookie, and nothing tells a replay.",
     },
     Peer {
         name: "axum-idempotent",
@@ -84,7 +84,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_SESSION,
         is_ours: false,
         is_in_memory: true,
-        setup: "The layers of its README's example: direct key mode, key required, sessions in memory; callers are told apart by their session's cookie. Its README says that it is best effort, and that duplicates that come at once can both run.",
+        setup: "The layers of its README's example: direct key mode, key required, sessions in memory; callers are told apart by their session's cookie.\nIts README says that it is best effort, and that duplicates that come at once can both run.",
     },
 ];
 
