@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `tidy`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `lint-corpus`, `tidy`.
 //!
 //! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 mod bench;
 mod cargo;
+mod lint_corpus;
 mod services;
 mod test;
 mod tidy;
@@ -20,6 +21,8 @@ Commands:
                        Brings up the servers that tests need, and takes them down again
   services             bring those servers up, print their addresses, and keep them until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
+  lint-corpus [PART]   print how the rules of `refrain lint` do on the labelled corpus,
+                       or on the files of it whose names hold PART
   tidy                 check the house rules that no compiler checks
   help                 print this page
 
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     match command {
         "test" => test::run(rest),
         "bench" => bench::run(rest),
+        "lint-corpus" => lint_corpus::run(rest),
         "services" if rest.is_empty() => services::run(),
         "services" => usage("services takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
