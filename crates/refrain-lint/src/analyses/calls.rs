@@ -238,5 +238,18 @@ pub(super) fn address(project: &Project, file: usize, call: usize) -> String {
             break;
         }
     }
+    if !text.contains('/') {
+        // `newBuilder(uri).POST(body)` and `post().uri(uri)` say it elsewhere in their chain.
+        let chain = chain(source, call);
+        let whole = if item.args.is_empty() {
+            chain
+        } else {
+            item.span.start..item.value.start
+        };
+        let whole = source.low(&whole);
+        if whole.contains('(') {
+            text.push_str(whole);
+        }
+    }
     text
 }

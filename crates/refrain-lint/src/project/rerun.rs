@@ -3,6 +3,8 @@
 use super::Project;
 use crate::{file::File, item::Role, language::Lang, names};
 
+const RETRY_LOOP: &str = "a retry loop";
+
 /// Why something runs again, and what goes around.
 #[derive(Clone, Debug)]
 pub(crate) struct Rerun {
@@ -22,7 +24,7 @@ impl Project {
             let found = match source.items[at].role {
                 Role::Loop => self
                     .retry_loop(source, at)
-                    .then(|| Rerun::of("a retry loop", at, true)),
+                    .then(|| Rerun::of(RETRY_LOOP, at, true)),
                 Role::Try => {
                     reruns_itself(source, at).then(|| Rerun::of("`retry` in its rescue", at, true))
                 }
@@ -43,7 +45,8 @@ impl Project {
             return Some(Rerun::of("`retry` in its rescue", function, true));
         }
         if let Some(why) = self.handed_to_retrier(source, function) {
-            return Some(Rerun::of(&why, function, false));
+            let is_loop = why == RETRY_LOOP;
+            return Some(Rerun::of(&why, function, is_loop));
         }
         if let Some(word) = self
             .words
@@ -81,7 +84,7 @@ impl Project {
         let body = file.low(&file.items[function].span);
         if counted {
             let says = names::has_any(body, &["attempt", "*retr", "tries"]);
-            return says.then(|| "a retry loop".into());
+            return says.then(|| RETRY_LOOP.into());
         }
         names::fits_any(&call.name, &self.words.retriers)
             .then(|| format!("it is handed to `{}`", call.name))
