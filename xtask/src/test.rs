@@ -2,10 +2,10 @@
 
 use std::{
     ffi::OsStr,
-    fmt,
-    io::{self, BufRead, BufReader, Write},
+    io::{self, BufReader, Read},
     os::unix::process::CommandExt,
-    process::{ExitCode, ExitStatus, Stdio},
+    process::{Command, ExitCode, ExitStatus},
+    thread,
 };
 
 use refrain_servers::Guard;
@@ -14,6 +14,14 @@ use crate::{
     cargo,
     services::{Services, UNAVAILABLE, moto, tools},
 };
+
+pub(crate) mod lane;
+mod scratch;
+mod tally;
+
+use lane::Lane;
+use scratch::Scratch;
+use tally::{Tally, follow};
 
 /// Ends a whole process group: cargo and the tests that it runs.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
@@ -28,45 +36,13 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         Ok(services) => services,
         Err(code) => return code,
     };
-    match run_cargo(arguments, &services) {
+    match Scratch::new().and_then(|scratch| Tests { services, scratch }.run(arguments)) {
         Ok((status, tally)) => {
             println!("xtask test: {tally}");
             verdict(status, &tally)
         }
         Err(error) => cargo::not_run(&error),
     }
-}
-
-fn run_cargo(arguments: &[String], services: &Services) -> io::Result<(ExitStatus, Tally)> {
-    let mut command = cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"]);
-    services.tell(&mut command);
-    let mut child = command
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
-    // Tests do not go on without us: they would find their servers gone.
-    let guard = Guard::new(END_GROUP, &[OsStr::new(&child.id().to_string())])?;
-    let tally = match child.stdout.take() {
-        Some(stdout) => follow(BufReader::new(stdout), io::stdout())?,
-        None => Tally::default(),
-    };
-    let status = child.wait()?;
-    guard.disarm();
-    Ok((status, tally))
-}
-
-/// Passes everything on as it comes, and counts.
-fn follow(mut from: impl BufRead, mut to: impl Write) -> io::Result<Tally> {
-    let mut tally = Tally::default();
-    let mut line = Vec::new();
-    while from.read_until(b'\n', &mut line)? > 0 {
-        to.write_all(&line)?;
-        to.flush()?;
-        tally.add(&String::from_utf8_lossy(&line));
-        line.clear();
-    }
-    Ok(tally)
 }
 
 /// A filter that fits no test is a mistake, not a success.
@@ -78,93 +54,74 @@ fn verdict(status: ExitStatus, tally: &Tally) -> ExitCode {
     cargo::exit_code(status)
 }
 
-/// What the test suites reported, added up.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
-    suites: u64,
-    passed: u64,
-    failed: u64,
-    ignored: u64,
+/// What tests stand on while they run.
+struct Tests {
+    services: Services,
+    scratch: Scratch,
 }
 
-impl Tally {
-    /// Counts a line if it is a test binary's last: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-    fn add(&mut self, line: &str) {
-        let Some(result) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        self.suites += 1;
-        let counts = result.split_once(". ").map_or("", |(_, counts)| counts);
-        for count in counts.split("; ") {
-            match count.trim().split_once(' ') {
-                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
-                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
-                Some((number, "ignored")) => self.ignored += number.parse().unwrap_or(0),
-                _ => {}
-            }
+impl Tests {
+    /// All tests run in two lanes; those that were asked for, one behind the other.
+    fn run(&self, arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
+        if !arguments.is_empty() {
+            return follow_here(self.cargo(arguments));
         }
+        let (built, ()) = guarded(self.cargo(&["--no-run"]), || Ok(()))?;
+        if !built.success() {
+            return Ok((built, Tally::default()));
+        }
+        let waiting = self.cargo(&["--tests", "--config", &Lane::Waiting.config()?]);
+        let working = self.cargo(&["--config", &Lane::Working.config()?]);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(move || follow_apart(waiting));
+            let (mut status, mut tally) = follow_here(working)?;
+            let (waited, printed) = waiting.join().map_err(|_| io::Error::other("panicked"))??;
+            tally += follow(printed.as_slice(), io::stdout())?;
+            if status.success() {
+                status = waited;
+            }
+            Ok((status, tally))
+        })
     }
 
-    fn ran_nothing(&self) -> bool {
-        self.suites > 0 && self.passed + self.failed + self.ignored == 0
+    fn cargo(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
+        let mut command =
+            cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"]);
+        self.services.tell(&mut command);
+        command.args(arguments).env("TMPDIR", self.scratch.folder());
+        command
     }
 }
 
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            suites,
-            passed,
-            failed,
-            ignored,
-        } = self;
-        write!(
-            f,
-            "{passed} passed, {failed} failed, {ignored} ignored; suites: {suites}"
-        )
-    }
+/// Runs cargo and passes on what it prints while it comes.
+fn follow_here(mut command: Command) -> io::Result<(ExitStatus, Tally)> {
+    let (printed, writer) = io::pipe()?;
+    command.stdout(writer);
+    guarded(command, || follow(BufReader::new(printed), io::stdout()))
 }
 
-#[cfg(test)]
-mod tests {
-    //! The last line of a run must say what happened: here is what cargo prints, and what we make of it.
+/// Runs cargo and keeps what it prints: two runs that print at once cannot be read.
+fn follow_apart(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let (mut reader, writer) = io::pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    guarded(command, || {
+        let mut printed = Vec::new();
+        reader.read_to_end(&mut printed)?;
+        Ok(printed)
+    })
+}
 
-    use super::*;
-
-    fn check(printed: &str, expected: &str) -> Tally {
-        let mut passed_on = Vec::new();
-        let tally = follow(printed.as_bytes(), &mut passed_on).unwrap();
-        assert_eq!(tally.to_string(), expected);
-        assert_eq!(passed_on, printed.as_bytes(), "everything is passed on");
-        tally
-    }
-
-    #[test]
-    fn results_of_all_suites_are_added_up() {
-        check(
-            "running 3 tests\n\
-             test a ... ok\n\
-             test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.00s\n\
-             \n\
-             test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s\n",
-            "7 passed, 2 failed, 1 ignored; suites: 2",
-        );
-    }
-
-    #[test]
-    fn what_a_test_prints_is_not_counted() {
-        check(
-            "my test result: ok. 9 passed; 0 failed\ntest results: 3 passed\n\u{fffd}no line end",
-            "0 passed, 0 failed, 0 ignored; suites: 0",
-        );
-    }
-
-    #[test]
-    fn a_filter_that_fits_nothing_is_noticed() {
-        let empty = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out\n";
-        assert!(check(empty, "0 passed, 0 failed, 0 ignored; suites: 1").ran_nothing());
-        let one = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out\n";
-        assert!(!check(one, "1 passed, 0 failed, 0 ignored; suites: 1").ran_nothing());
-        assert!(!Tally::default().ran_nothing(), "a list of tests runs none");
-    }
+/// Runs cargo in a group of its own that ends with us: tests that go on would find their servers gone.
+fn guarded<T>(
+    mut command: Command,
+    follow: impl FnOnce() -> io::Result<T>,
+) -> io::Result<(ExitStatus, T)> {
+    let mut child = command.process_group(0).spawn()?;
+    // It holds the other end of the pipe that is followed.
+    drop(command);
+    let guard = Guard::new(END_GROUP, &[OsStr::new(&child.id().to_string())])?;
+    let followed = follow()?;
+    let status = child.wait()?;
+    guard.disarm();
+    Ok((status, followed))
 }

@@ -41,6 +41,8 @@ pub use journal::{Event, Journal};
 pub use rule::{BadRule, Fault, Rule};
 pub use rules::{Listed, RULES_MAX, Rules};
 
+use crate::place::Place;
+
 /// The most connections of clients at a time; more wait.
 const CONNECTIONS_MAX: usize = 4_096;
 /// No descriptor is free: it helps to wait for one.
@@ -54,8 +56,7 @@ pub struct Chaos(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// `host:port`.
-    upstream: String,
+    upstream: Place,
     rules: Rules,
     journal: Journal,
     passed: AtomicU64,
@@ -85,13 +86,18 @@ impl Chaos {
             true => authority.to_owned(),
             false => format!("{authority}:80"),
         };
-        Ok(Self(Arc::new(Shared {
+        Ok(Self::before(Place::plain(upstream), seed))
+    }
+
+    /// In front of whatever listens there.
+    pub(crate) fn before(upstream: Place, seed: u64) -> Self {
+        Self(Arc::new(Shared {
             upstream,
             rules: Rules::new(seed),
             journal: Journal::default(),
             passed: AtomicU64::new(0),
             reorder: exchange::Waiting::default(),
-        })))
+        }))
     }
 
     /// What it does to which requests.

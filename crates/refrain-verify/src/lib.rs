@@ -6,4 +6,5 @@
 #![warn(rustdoc::broken_intra_doc_links)]
 
 pub mod chaos;
+mod place;
 pub mod verify;

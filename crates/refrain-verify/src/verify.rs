@@ -22,6 +22,7 @@ use tokio::time::Instant;
 mod between;
 mod cases;
 mod change;
+mod create;
 mod draw;
 mod effects;
 mod exchange;
@@ -32,16 +33,21 @@ mod report;
 mod service;
 mod stage;
 mod wire;
+pub mod worker;
 
 pub use cases::{CASES, Case};
+pub use create::create;
 pub use exchange::Exchange;
 pub use file::{BadFile, File, body, duration, sql};
-pub use plan::{BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, header};
+pub use plan::{
+    BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, Trust, header,
+};
 pub use report::{
     CaseReport, OperationReport, Report, Verdict, html, junit, sarif, sarif_log, worse,
 };
 
 use effects::Identity;
+use plan::Way;
 use service::Service;
 use stage::{Stage, Stop, World};
 
@@ -83,11 +89,19 @@ pub async fn run(
         return Err(Trouble::Plan(message));
     }
     let since = Instant::now();
-    let started = Service::new(&plan.process, &plan.target.address).await;
+    let way = Way::new(plan).map_err(Trouble::Plan)?;
+    let started = Service::new(&plan.process, Some(&plan.target.address)).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
     for (number, operation) in plan.operations.iter().enumerate() {
-        let (world, alike) = prelude::world(plan, number, operation, &mut service).await?;
+        let ready = prelude::world(plan, &way, number, operation, &mut service).await;
+        let (world, alike) = match ready {
+            Err(Trouble::Plan(why)) if plan.leaves_out => {
+                operations.push(OperationReport::left_out(operation.name(), why));
+                continue;
+            }
+            ready => ready?,
+        };
         let mut cases = Vec::new();
         for case in CASES.iter().filter(|case| is_asked_for(plan, case)) {
             let done = match case.id {
@@ -102,6 +116,7 @@ pub async fn run(
             counting: prelude::said(&world),
             is_weak: !world.counter.is_exact(),
             cases,
+            left_out: None,
         });
     }
     Ok(Report {

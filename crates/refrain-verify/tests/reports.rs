@@ -46,6 +46,7 @@ fn report(cases: &[(&str, Verdict)]) -> Report {
         seed: 7,
         took_ms: 1_234,
         operations: vec![OperationReport {
+            left_out: None,
             operation: NASTY.into(),
             counting: NASTY.into(),
             is_weak: true,

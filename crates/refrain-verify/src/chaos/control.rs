@@ -39,7 +39,7 @@ struct Since {
 
 async fn overview(State(chaos): State<Chaos>) -> Json<Value> {
     Json(json!({
-        "upstream": chaos.0.upstream,
+        "upstream": chaos.0.upstream.address,
         "seed": chaos.rules().seed(),
         "passed": chaos.passed(),
         "rules": chaos.rules().list(),

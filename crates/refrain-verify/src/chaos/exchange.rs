@@ -29,6 +29,7 @@ use super::{
     rule::Fault,
     socket::Socket,
 };
+use crate::place::Place;
 
 /// How large a request may be to be sent twice.
 const TWICE_BYTES_MAX: usize = 16 << 20;
@@ -303,7 +304,7 @@ impl Line {
             }
         }
         let Some(mut sender) = connect(&self.chaos.0.upstream).await else {
-            return Ok(unreachable(&self.chaos.0.upstream));
+            return Ok(unreachable(&self.chaos.0.upstream.address));
         };
         let response = sender.send_request(request).await.map_err(|_| Ended)?;
         *held = Some(sender);
@@ -343,10 +344,9 @@ async fn whole(request: Request<Incoming>) -> Result<(request::Parts, Bytes), St
     }
 }
 
-async fn connect(upstream: &str) -> Option<SendRequest<Sent>> {
-    let connecting = timeout(CONNECT_MAX, TcpStream::connect(upstream));
+async fn connect(upstream: &Place) -> Option<SendRequest<Sent>> {
+    let connecting = timeout(CONNECT_MAX, upstream.connect());
     let stream = connecting.await.ok()?.ok()?;
-    let _ = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
     builder.preserve_header_case(true);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.ok()?;
@@ -359,7 +359,7 @@ async fn connect(upstream: &str) -> Option<SendRequest<Sent>> {
 }
 
 /// Sends over a connection of its own and hears the answer out; answers its status.
-async fn send_alone(upstream: &str, head: request::Parts, body: Sent) -> Option<u16> {
+async fn send_alone(upstream: &Place, head: request::Parts, body: Sent) -> Option<u16> {
     let mut sender = connect(upstream).await?;
     let request = Request::from_parts(onward(head), body);
     let response = sender.send_request(request).await.ok()?;

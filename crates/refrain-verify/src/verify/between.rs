@@ -3,25 +3,28 @@
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::stage::Stop;
-use crate::chaos::{Chaos, Fault, Rule};
+use crate::{
+    chaos::{Chaos, Fault, Rule},
+    place::Place,
+};
 
 /// Runs until it is dropped.
 #[derive(Debug)]
 pub(super) struct Between {
-    pub(super) address: String,
+    pub(super) place: Place,
     serving: JoinHandle<()>,
 }
 
 impl Between {
-    /// In front of `upstream` (`host:port`): does `fault` to the first `times` requests, and lets others pass.
+    /// In front of `upstream`: does `fault` to the first `times` requests, and lets others pass.
     pub(super) async fn new(
-        upstream: &str,
+        upstream: &Place,
         seed: u64,
         fault: Fault,
         times: u64,
     ) -> Result<Self, Stop> {
         let broken = |why: &dyn std::fmt::Display| Stop::Broken(format!("our fault proxy: {why}"));
-        let chaos = Chaos::new(&format!("http://{upstream}"), seed).map_err(|it| broken(&it))?;
+        let chaos = Chaos::before(upstream.clone(), seed);
         let mut rule = Rule::new("* *", fault).map_err(|error| broken(&error))?;
         rule.times = Some(times);
         chaos.rules().add(rule).map_err(|error| broken(&error))?;
@@ -32,7 +35,7 @@ impl Between {
             let _ = chaos.serve(listener, std::future::pending()).await;
         });
         Ok(Self {
-            address: address.to_string(),
+            place: Place::plain(address.to_string()),
             serving,
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    plan::{Counting, Target},
+    plan::{Counting, Plan, Target, Way},
     wire::{Answer, Request, send},
 };
 
@@ -37,25 +37,36 @@ pub(super) struct Counter {
     counting: Counting,
     /// The headers of the operation, where the count comes from the same place.
     headers: Vec<(String, String)>,
+    way: Way,
 }
 
 impl Counter {
-    pub(super) fn new(counting: &Counting, target: &Target, headers: &[(String, String)]) -> Self {
-        let is_same_place = match counting {
+    pub(super) fn new(plan: &Plan, headers: &[(String, String)], way: &Way) -> Self {
+        let is_same_place = match &plan.counting {
             Counting::Url { url, .. } => {
-                let place = format!("http://{}", target.authority);
+                let place = plan.target.origin();
                 let rest = url.strip_prefix(&place);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
             }
             Counting::Sql { .. } | Counting::Answers => false,
         };
         Self {
-            counting: counting.clone(),
+            counting: plan.counting.clone(),
             headers: if is_same_place {
                 headers.to_vec()
             } else {
                 Vec::new()
             },
+            way: way.clone(),
+        }
+    }
+
+    /// Counts at a place that has nothing to do with what is tested.
+    pub(super) fn elsewhere(counting: Counting, way: &Way) -> Self {
+        Self {
+            counting,
+            headers: Vec::new(),
+            way: way.clone(),
         }
     }
 
@@ -98,18 +109,18 @@ impl Counter {
     }
 
     async fn ask(&self, url: &str, pointer: Option<&str>) -> Result<u64, String> {
-        let split = url.strip_prefix("http://").map(|rest| {
-            let at = rest.find(['/', '?']).unwrap_or(rest.len());
-            rest.split_at(at)
+        let split = url.find("://").map(|end| {
+            let rest = &url[end + 3..];
+            let path = rest.find(['/', '?']).unwrap_or(rest.len());
+            url.split_at(end + 3 + path)
         });
-        let place = split.and_then(|(place, path)| {
-            Some((format!("http://{place}").parse::<Target>().ok()?, path))
-        });
-        let Some((place, path)) = place else {
+        let place = split.and_then(|(place, path)| Some((place.parse::<Target>().ok()?, path)));
+        let Some((target, path)) = place else {
             return Err(format!(
                 "`{url}` is no address for counting; write http://HOST:PORT/PATH"
             ));
         };
+        let (place, authority) = (self.way.to(&target)?, target.authority);
         let target = match path {
             "" => "/".to_owned(),
             path if path.starts_with('?') => format!("/{path}"),
@@ -124,7 +135,7 @@ impl Counter {
                 .collect(),
             body: bytes::Bytes::new(),
         };
-        let answer = send(&place.address, &place.authority, &request, COUNT_MAX).await;
+        let answer = send(&place, &authority, &request, COUNT_MAX).await;
         let answer =
             answer.map_err(|lost| format!("effects cannot be counted at {url}: {lost}"))?;
         counted(&answer, pointer)

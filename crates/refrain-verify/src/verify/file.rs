@@ -9,7 +9,7 @@ use std::{
 use refrain::policy::units;
 use serde::Deserialize;
 
-use super::plan::{BadPlan, Counting, Operation, Process, header};
+use super::plan::{BadPlan, Counting, Operation, Process, Trust, header};
 
 const FILE_BYTES_MAX: u64 = 4 << 20;
 const OPERATIONS_MAX: usize = 100;
@@ -19,6 +19,8 @@ const OPERATIONS_MAX: usize = 100;
 pub struct File {
     /// Where the service is.
     pub url: Option<String>,
+    /// Whose certificates are believed, where it says so.
+    pub trust: Option<Trust>,
     /// How effects are counted, where it says so.
     pub counting: Option<Counting>,
     /// The service's process.
@@ -46,6 +48,9 @@ impl std::error::Error for BadFile {}
 #[serde(deny_unknown_fields)]
 struct Typed {
     url: Option<String>,
+    cacert: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
     effects: Option<Effects>,
     restart: Option<Restart>,
     #[serde(default)]
@@ -54,7 +59,7 @@ struct Typed {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Effects {
+pub(super) struct Effects {
     url: Option<String>,
     pointer: Option<String>,
     sql: Option<String>,
@@ -62,9 +67,18 @@ struct Effects {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Restart {
+pub(super) struct Restart {
     command: Option<String>,
     pid: Option<u32>,
+}
+
+impl From<Restart> for Process {
+    fn from(restart: Restart) -> Self {
+        Self {
+            command: restart.command,
+            pid: restart.pid,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -93,14 +107,7 @@ impl File {
     /// # Errors
     /// [`BadFile`] with the place of the first mistake.
     pub fn read(path: &Path) -> Result<Self, BadFile> {
-        let name = path.display().to_string();
-        let bad = |message: String| BadFile {
-            place: name.clone(),
-            message,
-        };
-        let text = limited(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
-        let text = String::from_utf8(text).map_err(|_| bad("is not UTF-8".into()))?;
-        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let (text, name, folder) = text(path)?;
         Self::parse(&text, &name, &folder)
     }
 
@@ -109,10 +116,7 @@ impl File {
     /// # Errors
     /// [`BadFile`] with the place of the first mistake.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, BadFile> {
-        let at = |offset: usize, message: String| BadFile {
-            place: place(name, text, offset),
-            message,
-        };
+        let at = |offset: usize, message: String| mistake(name, text, offset, message);
         let typed: Typed = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             at(offset, error.message().to_owned())
@@ -126,16 +130,41 @@ impl File {
             built.map_err(|error| at(start, error.to_string()))
         });
         let counting = typed.effects.map(counting).transpose();
-        let restart = typed.restart;
         Ok(Self {
             url: typed.url,
-            counting: counting.map_err(|error| at(0, error.to_string()))?,
-            process: Process {
-                command: restart.as_ref().and_then(|it| it.command.clone()),
-                pid: restart.and_then(|it| it.pid),
+            trust: match (typed.insecure, typed.cacert) {
+                (false, file) => file.map(|file| Trust::File(folder.join(file))),
+                (true, None) => Some(Trust::Anybody),
+                (true, Some(_)) => {
+                    let why = "insecure and cacert exclude each other".to_owned();
+                    return Err(at(0, why));
+                }
             },
+            counting: counting.map_err(|error| at(0, error.to_string()))?,
+            process: typed.restart.map(Process::from).unwrap_or_default(),
             operations: operations.collect::<Result<_, _>>()?,
         })
+    }
+}
+
+/// The text of a file, what to call it, and its folder.
+pub(super) fn text(path: &Path) -> Result<(String, String, PathBuf), BadFile> {
+    let name = path.display().to_string();
+    let bad = |message: String| BadFile {
+        place: name.clone(),
+        message,
+    };
+    let text = limited(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
+    let text = String::from_utf8(text).map_err(|_| bad("is not UTF-8".into()))?;
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    Ok((text, name, folder))
+}
+
+/// A mistake at a byte of the text.
+pub(super) fn mistake(name: &str, text: &str, offset: usize, message: String) -> BadFile {
+    BadFile {
+        place: place(name, text, offset),
+        message,
     }
 }
 
@@ -218,7 +247,7 @@ pub fn sql(text: &str) -> Result<Counting, BadPlan> {
     })
 }
 
-fn counting(effects: Effects) -> Result<Counting, BadPlan> {
+pub(super) fn counting(effects: Effects) -> Result<Counting, BadPlan> {
     match (effects.url, effects.sql) {
         (Some(url), None) => Ok(Counting::Url {
             url,
@@ -281,6 +310,7 @@ mod tests {
                 "no-such: cannot be read",
             ),
             ("[effects]\npointer = '/a'", "either url or sql"),
+            ("cacert = 'a.pem'\ninsecure = true", "exclude each other"),
             ("[effects]\nsql = 'SELECT 1'", "postgres://"),
         ] {
             let error = File::parse(text, "verify.toml", Path::new(""))

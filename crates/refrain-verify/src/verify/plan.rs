@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use tokio_rustls::TlsConnector;
+
+use crate::place::Place;
+pub use crate::place::Trust;
+
 /// The most requests at once in one case.
 pub const CONCURRENT_MAX: usize = 256;
 
@@ -10,6 +15,8 @@ pub const CONCURRENT_MAX: usize = 256;
 pub struct Plan {
     /// Where the service is.
     pub target: Target,
+    /// Whose certificates are believed where TLS is spoken.
+    pub trust: Trust,
     /// What keys and bodies go by.
     pub seed: u64,
     /// How effects are counted.
@@ -30,6 +37,8 @@ pub struct Plan {
     pub only: Vec<String>,
     /// The operations under test.
     pub operations: Vec<Operation>,
+    /// Whether an operation that cannot be tried is left out with the reason, instead of ending the run.
+    pub leaves_out: bool,
 }
 
 impl Plan {
@@ -38,6 +47,7 @@ impl Plan {
     pub fn new(target: Target, seed: u64) -> Self {
         Self {
             target,
+            trust: Trust::Machine,
             seed,
             counting: Counting::Answers,
             process: Process::default(),
@@ -48,6 +58,7 @@ impl Plan {
             concurrent: 10,
             only: Vec::new(),
             operations: Vec::new(),
+            leaves_out: false,
         }
     }
 }
@@ -85,6 +96,8 @@ pub struct Process {
 /// One operation under test.
 #[derive(Debug, Clone)]
 pub struct Operation {
+    /// What the report calls it, where that is not method and path.
+    pub title: Option<String>,
     /// `POST`.
     pub method: String,
     /// Path and query behind the target's own; `{{unique}}` is filled in.
@@ -131,6 +144,7 @@ impl Operation {
             return Err(bad_operation(text));
         }
         Ok(Self {
+            title: None,
             method: method.into(),
             path: path.into(),
             headers: Vec::new(),
@@ -151,7 +165,8 @@ impl Operation {
     /// As the report calls it.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{} {}", self.method, self.path)
+        let plain = || format!("{} {}", self.method, self.path);
+        self.title.clone().unwrap_or_else(plain)
     }
 
     /// Whether each request can be told from all others by its content.
@@ -187,9 +202,10 @@ pub fn header(text: &str) -> Result<(String, String), BadPlan> {
 #[error("{0}")]
 pub struct BadPlan(pub(super) String);
 
-/// Where a service is: `http://HOST[:PORT][/PREFIX]`.
+/// Where a service is: `http://HOST[:PORT][/PREFIX]`, or `https://`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
+    pub(super) is_tls: bool,
     /// `host:port`.
     pub(super) address: String,
     /// As the `Host` header says it.
@@ -199,6 +215,21 @@ pub struct Target {
 }
 
 impl Target {
+    /// The same with this in front of every path, where nothing else is.
+    #[must_use]
+    pub fn or_prefix(mut self, prefix: &str) -> Self {
+        if self.prefix.is_empty() {
+            prefix.trim_end_matches('/').clone_into(&mut self.prefix);
+        }
+        self
+    }
+
+    /// Scheme, host and port, as they were given.
+    pub(super) fn origin(&self) -> String {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority)
+    }
+
     /// Whether it is on this machine by its name.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
@@ -209,9 +240,41 @@ impl Target {
     }
 }
 
+/// How all the places of a plan are reached. TLS is set up once, where any of them needs it.
+#[derive(Clone)]
+pub(super) struct Way(Option<TlsConnector>);
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Way(tls: {})", self.0.is_some())
+    }
+}
+
+impl Way {
+    pub(super) fn new(plan: &Plan) -> Result<Self, String> {
+        match plan.target.is_tls {
+            true => Ok(Self(Some(plan.trust.connector()?))),
+            false => Self::to_count(&plan.counting, &plan.trust),
+        }
+    }
+
+    /// To where effects are counted alone.
+    pub(super) fn to_count(counting: &Counting, trust: &Trust) -> Result<Self, String> {
+        let is_tls = matches!(counting, Counting::Url { url, .. } if url.starts_with("https://"));
+        Ok(Self(is_tls.then(|| trust.connector()).transpose()?))
+    }
+
+    pub(super) fn to(&self, target: &Target) -> Result<Place, String> {
+        match (&self.0, target.is_tls) {
+            (Some(tls), true) => Place::secured(&target.address, tls.clone()),
+            _ => Ok(Place::plain(&target.address)),
+        }
+    }
+}
+
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.prefix)
+        write!(f, "{}{}", self.origin(), self.prefix)
     }
 }
 
@@ -219,17 +282,15 @@ impl std::str::FromStr for Target {
     type Err = BadPlan;
 
     fn from_str(text: &str) -> Result<Self, BadPlan> {
-        if text.starts_with("https://") {
-            return Err(BadPlan(format!(
-                "`{text}`: TLS is not spoken here; verify the service behind its TLS, at an http:// address"
-            )));
-        }
         let bad = || {
             BadPlan(format!(
-                "`{text}` is no address; write http://HOST:PORT, with a path in front of all operations where there is one"
+                "`{text}` is no address; write http://HOST:PORT or https://HOST, with a path in front of all operations where there is one"
             ))
         };
-        let rest = text.strip_prefix("http://").ok_or_else(bad)?;
+        let (is_tls, rest) = match text.strip_prefix("https://") {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix("http://").ok_or_else(bad)?),
+        };
         let (authority, prefix) = match rest.find('/') {
             Some(at) => rest.split_at(at),
             None => (rest, ""),
@@ -239,8 +300,10 @@ impl std::str::FromStr for Target {
             && !text.contains(|it: char| "?#@".contains(it) || it.is_ascii_whitespace());
         let parsed = authority.parse::<http::uri::Authority>().ok();
         let parsed = parsed.filter(|_| is_good).ok_or_else(bad)?;
+        let port = if is_tls { 443 } else { 80 };
         Ok(Self {
-            address: format!("{}:{}", parsed.host(), parsed.port_u16().unwrap_or(80)),
+            is_tls,
+            address: format!("{}:{}", parsed.host(), parsed.port_u16().unwrap_or(port)),
             authority: authority.into(),
             prefix: prefix.trim_end_matches('/').into(),
         })
@@ -257,16 +320,19 @@ mod tests {
             ("http://127.0.0.1:3000", "127.0.0.1:3000", "", true),
             ("http://localhost/api/", "localhost:80", "/api", true),
             ("http://[::1]:9", "[::1]:9", "", true),
+            ("https://localhost/api", "localhost:443", "/api", true),
+            ("https://api.example:8443", "api.example:8443", "", false),
             ("http://api.example:81/v1", "api.example:81", "/v1", false),
         ] {
             let target: Target = text.parse().unwrap();
             assert_eq!(target.address, address);
             assert_eq!(target.prefix, prefix);
+            assert_eq!(target.is_tls, text.starts_with("https"), "{text}");
             assert_eq!(target.is_loopback(), is_loopback, "{text}");
         }
         for text in [
             "",
-            "https://x",
+            "https://",
             "http://",
             "ftp://x",
             "http://a/?x",

@@ -8,7 +8,7 @@ use super::{
     CaseReport, Trouble, Verdict,
     cases::{self, CASES},
     effects::{Counter, Identity},
-    plan::{Counting, Operation, Plan},
+    plan::{Counting, Operation, Plan, Way},
     service::Service,
     stage::{Stage, World},
     wire::Answer,
@@ -22,6 +22,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// The world of an operation, and what became of the same body under another key.
 pub(super) async fn world<'p>(
     plan: &'p Plan,
+    way: &Way,
     number: usize,
     operation: &'p Operation,
     service: &mut Service,
@@ -29,8 +30,9 @@ pub(super) async fn world<'p>(
     let mut world = World {
         plan,
         operation,
+        place: way.to(&plan.target).map_err(Trouble::Plan)?,
         number,
-        counter: Counter::new(&plan.counting, &plan.target, &operation.headers),
+        counter: Counter::new(plan, &operation.headers, way),
         identity: Identity::None,
         latency: Duration::ZERO,
         settle: plan.settle,

@@ -65,6 +65,23 @@ pub struct OperationReport {
     pub is_weak: bool,
     /// Each case.
     pub cases: Vec<CaseReport>,
+    /// Why it was not tested at all, where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
+}
+
+impl OperationReport {
+    /// Of an operation that was not tested.
+    #[must_use]
+    pub fn left_out(operation: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            operation: operation.into(),
+            counting: "not at all: it was not tested".into(),
+            is_weak: false,
+            cases: Vec::new(),
+            left_out: Some(why.into()),
+        }
+    }
 }
 
 /// What a case came to, and why.

@@ -21,6 +21,7 @@ use super::{
     service::Service,
     wire::{self, Answer, Line, Request, Sent},
 };
+use crate::place::Place;
 
 /// What is replaced by a word that no other request has.
 pub(super) const UNIQUE: &str = "{{unique}}";
@@ -33,6 +34,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct World<'p> {
     pub(super) plan: &'p Plan,
     pub(super) operation: &'p Operation,
+    /// Where the service listens.
+    pub(super) place: Place,
     /// Which of the plan's operations: none has a key of another one.
     pub(super) number: usize,
     pub(super) counter: Counter,
@@ -146,7 +149,8 @@ impl<'w> Stage<'w> {
         let unique = draw::unique(seed, &place, self.drawn);
         self.drawn += 1;
         self.names.push((key.clone(), unique.clone()));
-        let request = self.request(&self.world.operation.path, body, &unique);
+        let (plan, operation) = (self.world.plan, self.world.operation);
+        let request = request(plan, operation, body, &unique);
         let request = request.and(&self.world.operation.key_header, &key);
         Intent {
             key,
@@ -163,29 +167,15 @@ impl<'w> Stage<'w> {
         }
     }
 
-    fn request(&self, path: &str, body: &[u8], unique: &str) -> Request {
-        let (plan, operation) = (self.world.plan, self.world.operation);
-        let headers = operation.headers.iter();
-        Request {
-            method: operation.method.clone(),
-            target: format!("{}{}", plan.target.prefix, path.replace(UNIQUE, unique)),
-            headers: headers
-                .map(|(name, value)| (name.clone(), value.replace(UNIQUE, unique).into_bytes()))
-                .collect(),
-            body: Bytes::from(filled(body, unique)),
-        }
-    }
-
     /// Sends it straight to the service.
     pub(super) async fn send(&self, label: &str, request: &Request) -> Sent {
-        let address = &self.world.plan.target.address;
-        self.send_via(address, label, request).await
+        self.send_via(&self.world.place, label, request).await
     }
 
-    /// Sends it to this address, which leads to the service.
-    pub(super) async fn send_via(&self, address: &str, label: &str, request: &Request) -> Sent {
+    /// Sends it to this place, which leads to the service.
+    pub(super) async fn send_via(&self, place: &Place, label: &str, request: &Request) -> Sent {
         let (since, plan) = (Instant::now(), self.world.plan);
-        let sent = wire::send(address, &plan.target.authority, request, plan.timeout).await;
+        let sent = wire::send(place, &plan.target.authority, request, plan.timeout).await;
         self.note(label, request, &sent, since);
         sent
     }
@@ -193,8 +183,8 @@ impl<'w> Stage<'w> {
     /// Everything but the last byte of it.
     pub(super) async fn prepare(&self, request: &Request) -> Result<Line, wire::Lost> {
         let plan = self.world.plan;
-        let (address, authority) = (&plan.target.address, &plan.target.authority);
-        Line::prepare(address, authority, request, plan.timeout).await
+        let (place, authority) = (&self.world.place, &plan.target.authority);
+        Line::prepare(place, authority, request, plan.timeout).await
     }
 
     pub(super) fn note(&self, label: &str, request: &Request, sent: &Sent, since: Instant) {
@@ -346,6 +336,23 @@ impl<'w> Stage<'w> {
             .unwrap_or_else(PoisonError::into_inner);
         seen.sort_by_key(|exchange| exchange.at_ms);
         seen
+    }
+}
+
+/// A request of the operation, without a key.
+pub(super) fn request(plan: &Plan, operation: &Operation, body: &[u8], unique: &str) -> Request {
+    let headers = operation.headers.iter();
+    Request {
+        method: operation.method.clone(),
+        target: format!(
+            "{}{}",
+            plan.target.prefix,
+            operation.path.replace(UNIQUE, unique)
+        ),
+        headers: headers
+            .map(|(name, value)| (name.clone(), value.replace(UNIQUE, unique).into_bytes()))
+            .collect(),
+        body: Bytes::from(filled(body, unique)),
     }
 }
 

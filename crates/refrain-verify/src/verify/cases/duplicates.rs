@@ -48,13 +48,9 @@ async fn after(stage: &mut Stage<'_>, pause: Duration) -> Result<(), Stop> {
 pub(super) async fn lost_answer(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent();
     let plan = stage.world.plan;
-    let between = Between::new(&plan.target.address, plan.seed, Fault::DropAnswer, 1).await?;
+    let between = Between::new(&stage.world.place, plan.seed, Fault::DropAnswer, 1).await?;
     let lost = stage
-        .send_via(
-            &between.address,
-            "first, its answer is lost",
-            &intent.request,
-        )
+        .send_via(&between.place, "first, its answer is lost", &intent.request)
         .await;
     if lost.is_ok() {
         return Err(Stop::Skip("the answer could not be lost".into()));

@@ -1,6 +1,6 @@
 //! For test runners.
 
-use super::{CaseReport, Report, Verdict, escaped};
+use super::{CaseReport, OperationReport, Report, Verdict, escaped};
 
 /// The report as JUnit XML: a suite for each operation.
 #[must_use]
@@ -11,10 +11,10 @@ pub fn junit(report: &Report) -> String {
         report
             .operations
             .iter()
-            .map(|it| it.cases.len())
+            .map(|it| it.cases.len() + left_out(it))
             .sum::<usize>(),
         report.count(Verdict::Fail),
-        report.count(Verdict::Skipped),
+        report.count(Verdict::Skipped) + report.operations.iter().map(left_out).sum::<usize>(),
         seconds(report.took_ms)
     );
     for operation in &report.operations {
@@ -28,14 +28,25 @@ pub fn junit(report: &Report) -> String {
         let name = escaped(&operation.operation);
         xml += &format!(
             "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
-            operation.cases.len(),
+            operation.cases.len() + left_out(operation),
             count(Verdict::Fail),
-            count(Verdict::Skipped)
+            count(Verdict::Skipped) + left_out(operation)
         );
+        if let Some(why) = &operation.left_out {
+            xml += &format!(
+                "    <testcase classname=\"{name}\" name=\"all cases\">\n      <skipped message=\"{}\"/>\n    </testcase>\n",
+                escaped(why)
+            );
+        }
         xml.extend(operation.cases.iter().map(|it| case(&name, it)));
         xml += "  </testsuite>\n";
     }
     xml + "</testsuites>\n"
+}
+
+/// An operation that was left out counts as one that was skipped.
+fn left_out(operation: &OperationReport) -> usize {
+    usize::from(operation.left_out.is_some())
 }
 
 fn case(operation: &str, case: &CaseReport) -> String {

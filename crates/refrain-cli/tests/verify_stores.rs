@@ -1,0 +1,78 @@
+//! The proxy in front of an app without keys passes every case, wherever its records are kept.
+//!
+//! Memory and files are tried beside `refrain verify` itself; here are the stores on servers of their own. Nothing is
+//! skipped: the proxy is paused and killed too, and what it promises has to come from the server alone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+mod verify_support;
+
+use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
+use support::until;
+use verify_support::{arguments, free_port, json, naive, of, proxy_command, run};
+
+/// With records in this store, which is written as in refrain.toml.
+fn check(store: &str) {
+    let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
+    let command = proxy_command(folder.path(), &upstream, port, store);
+    let url = format!("http://127.0.0.1:{port}");
+    let more = ["--json", "-", "--restart-command", &command];
+    let output = run(&arguments(&url, &upstream), &more);
+    let report = json(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let not_passed = ["fail", "warn", "skipped"].map(|verdict| of(&report, verdict));
+    assert!(
+        not_passed.concat().is_empty(),
+        "{store}: {not_passed:?} {said}"
+    );
+    assert_eq!(of(&report, "pass").len(), cases(), "{said}");
+    assert_eq!(output.status.code(), Some(0), "{store}: {said}");
+    until("the proxy is gone", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_err()
+    });
+}
+
+fn cases() -> usize {
+    let listed = verify_support::refrain(&["--list"]).output().unwrap();
+    String::from_utf8(listed.stdout).unwrap().lines().count()
+}
+
+/// With the usual times, and a retention that is waited for.
+#[test]
+fn all_cases_take_less_than_a_minute() {
+    let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
+    let command = proxy_command(folder.path(), &upstream, port, "\"file:records\"");
+    let mut all = arguments(&format!("http://127.0.0.1:{port}"), &upstream);
+    for (name, value) in [("--late", "2s"), ("--retention", "10s")] {
+        let at = all.iter().position(|it| it == name).unwrap();
+        all[at + 1] = value.into();
+    }
+    let output = run(&all, &["--json", "-", "--restart-command", &command]);
+    let report = json(&output);
+    assert_eq!(of(&report, "pass").len(), cases(), "{report:#}");
+    let took = report["took_ms"].as_u64().unwrap();
+    assert!(took < 60_000, "{took} ms");
+    println!("all cases took {took} ms");
+}
+
+#[test]
+fn with_records_in_postgresql() {
+    let server = PrivatePostgres::start().unwrap();
+    check(&format!("\"{}\"", server.url()));
+}
+
+#[test]
+fn with_records_in_redis() {
+    let server = PrivateRedis::start().unwrap();
+    check(&format!("\"{}\"", server.url()));
+}
+
+#[test]
+fn with_redis_in_front_of_postgresql() {
+    let (front, records) = (
+        PrivateRedis::start().unwrap(),
+        PrivatePostgres::start().unwrap(),
+    );
+    check(&format!("[\"{}\", \"{}\"]", front.url(), records.url()));
+}

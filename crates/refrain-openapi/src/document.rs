@@ -1,0 +1,200 @@
+//! A whole description: what kind it is, and its operations or messages.
+
+use std::path::Path;
+
+use crate::{
+    Format, Map, Message, Node, Operation, ReadError, View, error::Place, files::Files, message,
+    operation,
+};
+
+/// Which language a document is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// Swagger 2.
+    Swagger2,
+    /// OpenAPI 3.0.
+    OpenApi30,
+    /// OpenAPI 3.1 or a later 3.x.
+    OpenApi31,
+    /// AsyncAPI 2.
+    AsyncApi2,
+    /// AsyncAPI 3.
+    AsyncApi3,
+}
+
+/// A description of an API, with all the files that belong to it.
+#[derive(Debug)]
+pub struct Document {
+    pub(crate) files: Files,
+    flavour: Flavour,
+    /// What Swagger 2 says with single parameters, as the schemas of bodies.
+    pub(crate) forms: Map,
+}
+
+impl Document {
+    /// Reads a file, and the files that it refers to.
+    ///
+    /// # Errors
+    /// With the place and the fix, when it cannot be read, is too large, or is no such description.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        Self::of(Files::read(path)?, &path.display().to_string())
+    }
+
+    /// Reads a text that is called `name`; references to other files are not followed.
+    ///
+    /// # Errors
+    /// As for [`Document::read`].
+    pub fn parse(bytes: &[u8], name: &str) -> Result<Self, ReadError> {
+        Self::of(Files::parse(bytes, name)?, name)
+    }
+
+    fn of(files: Files, name: &str) -> Result<Self, ReadError> {
+        let flavour = flavour(&files.list[0].root, name)?;
+        let forms = match flavour {
+            Flavour::Swagger2 => operation::forms(&files),
+            _ => Map::new(),
+        };
+        Ok(Self {
+            files,
+            flavour,
+            forms,
+        })
+    }
+
+    /// The language that it is written in.
+    #[must_use]
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    /// How its first file is written.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.files.list[0].format
+    }
+
+    /// Its first file, as it was read.
+    #[must_use]
+    pub fn root(&self) -> &Node {
+        &self.files.list[0].root
+    }
+
+    /// The same, to be looked into.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View::new(self, 0, self.root())
+    }
+
+    /// What could not be followed, such as references that lead nowhere. The rest can be used.
+    #[must_use]
+    pub fn troubles(&self) -> &[ReadError] {
+        &self.files.troubles
+    }
+
+    /// What the API is called.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.root().pointer("/info/title")?.as_str()
+    }
+
+    /// The path that all paths stand behind, without a slash at its end: from the first server, or `basePath`.
+    #[must_use]
+    pub fn base_path(&self) -> String {
+        let base = match self.flavour {
+            Flavour::Swagger2 => self
+                .root()
+                .get("basePath")
+                .and_then(Node::as_str)
+                .map(String::from),
+            _ => self.server_path(),
+        };
+        let base = base.unwrap_or_default();
+        let base = base.trim_end_matches('/');
+        match base.starts_with('/') || base.is_empty() {
+            true => base.into(),
+            false => format!("/{base}"),
+        }
+    }
+
+    fn server_path(&self) -> Option<String> {
+        let view = self.view();
+        let server = view.get("servers")?.items().next()?;
+        let mut url = server.text("url")?.to_owned();
+        for (name, variable) in server
+            .get("variables")
+            .into_iter()
+            .flat_map(|it| it.members())
+        {
+            let value = variable.text("default").unwrap_or_default();
+            url = url.replace(&format!("{{{name}}}"), value);
+        }
+        let path = match url.split_once("://") {
+            Some((_, rest)) => rest.find('/').map_or("", |at| &rest[at..]),
+            None => &url,
+        };
+        Some(path.split(['?', '#']).next()?.to_owned())
+    }
+
+    /// Every operation in the document's order; those of callbacks behind the one that names them.
+    #[must_use]
+    pub fn operations(&self) -> Vec<Operation<'_>> {
+        operation::all(self)
+    }
+
+    /// Every message of an AsyncAPI document, in its order.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Message<'_>> {
+        message::all(self)
+    }
+
+    /// A security scheme by its name.
+    #[must_use]
+    pub fn security_scheme(&self, name: &str) -> Option<View<'_>> {
+        let view = self.view();
+        let schemes = match self.flavour {
+            Flavour::Swagger2 => view.get("securityDefinitions"),
+            _ => view.get("components")?.get("securitySchemes"),
+        };
+        schemes?.get(name)
+    }
+
+    /// Whether it describes messages rather than requests.
+    #[must_use]
+    pub fn is_async(&self) -> bool {
+        matches!(self.flavour, Flavour::AsyncApi2 | Flavour::AsyncApi3)
+    }
+}
+
+fn flavour(root: &Node, name: &str) -> Result<Flavour, ReadError> {
+    let version = |member: &str| {
+        let text = match root.get(member)? {
+            Node::Text(text) => text.clone(),
+            Node::Number(number) => number.to_string(),
+            _ => return None,
+        };
+        Some((member.to_owned(), text))
+    };
+    let found = ["openapi", "swagger", "asyncapi"]
+        .into_iter()
+        .find_map(version);
+    let bad = |message: String, help: &str| ReadError::new(Place::whole(name), message, help);
+    let Some((member, version)) = found else {
+        let message =
+            "is no description of an API: it has no member `openapi`, `swagger` or `asyncapi`";
+        let help =
+            "name the first file of the description, whose first line is such as `openapi: 3.1.0`";
+        return Err(bad(message.into(), help));
+    };
+    let has = |start: &str| version.starts_with(start);
+    match member.as_str() {
+        "openapi" if has("3.0") => Ok(Flavour::OpenApi30),
+        "openapi" if has("3.") || version == "3" => Ok(Flavour::OpenApi31),
+        "swagger" if has("2") => Ok(Flavour::Swagger2),
+        "asyncapi" if has("2") => Ok(Flavour::AsyncApi2),
+        "asyncapi" if has("3") => Ok(Flavour::AsyncApi3),
+        _ => Err(bad(
+            format!("`{member}: {version}` is no version that can be read"),
+            "convert it to OpenAPI 3.0 or 3.1, Swagger 2.0, or AsyncAPI 2 or 3",
+        )),
+    }
+}

@@ -1,0 +1,46 @@
+//! Reads descriptions of APIs: OpenAPI 3.0 and 3.1, Swagger 2, and AsyncAPI 2 and 3, as YAML or JSON.
+//!
+//! It is thin: a [`Document`] keeps its members as they were written, in their order, and views
+//! look into it when asked. Nothing is fetched from the network, and everything that grows has a limit.
+//! It is no validator: what it does not understand it leaves alone.
+//!
+//! ```
+//! use refrain_openapi::Document;
+//! let text = r#"{"openapi": "3.1.0", "paths": {"/pets/{id}": {
+//!     "parameters": [{"name": "id", "in": "path", "required": true, "schema": {"type": "string"}}],
+//!     "delete": {"responses": {"204": {"description": "gone"}}}}}}"#;
+//! let document = Document::parse(text.as_bytes(), "pets.json")?;
+//! let operations = document.operations();
+//! assert_eq!(operations[0].method(), "DELETE");
+//! assert_eq!(operations[0].parameters()[0].name(), "id");
+//! # Ok::<(), refrain_openapi::ReadError>(())
+//! ```
+
+mod error;
+pub use error::{Place, ReadError};
+
+mod node;
+pub use node::{Map, Node};
+
+mod parse;
+pub use parse::{DEPTH_MAX, FILE_BYTES_MAX, Format, NODES_MAX};
+
+mod files;
+pub use files::{FILES_BYTES_MAX, FILES_MAX};
+
+mod document;
+pub use document::{Document, Flavour};
+
+mod view;
+pub use view::View;
+
+mod schema;
+pub use schema::{Member, Schema};
+
+mod operation;
+pub use operation::{Body, Kind, Operation, Parameter, Response};
+
+pub mod sample;
+
+mod message;
+pub use message::{Direction, Message};

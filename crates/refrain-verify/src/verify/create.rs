@@ -1,0 +1,80 @@
+//! Something that an operation can be about, made with another operation first.
+
+use serde_json::Value;
+
+use super::{
+    Trouble, draw,
+    plan::{Operation, Plan, Way},
+    stage,
+    wire::{Answer, send},
+};
+
+/// Sends the operation once, and answers what the service calls what it created: the member `name` or `id` of the
+/// answer, or the last part of its `Location`.
+///
+/// # Errors
+/// [`Trouble`] where the service does not answer, refuses, or does not say.
+pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<String, Trouble> {
+    let place = Way::new(plan).and_then(|way| way.to(&plan.target));
+    let place = place.map_err(Trouble::Plan)?;
+    let case = format!("create {}", operation.name());
+    let unique = draw::unique(plan.seed, &case, 0);
+    let request = stage::request(plan, operation, &operation.body, &unique)
+        .and(&operation.key_header, draw::key(plan.seed, &case, 0));
+    let sent = send(&place, &plan.target.authority, &request, plan.timeout).await;
+    let answer = sent
+        .map_err(|lost| Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target)))?;
+    if !answer.is_success() {
+        let why = format!("{} was answered {}", operation.name(), answer.status);
+        return Err(Trouble::Plan(why));
+    }
+    called(&answer, name).ok_or_else(|| {
+        let why = format!("{} does not say what it created", operation.name());
+        Trouble::Plan(why)
+    })
+}
+
+fn called(answer: &Answer, name: &str) -> Option<String> {
+    let json: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let inner = json.get("data").unwrap_or(&Value::Null);
+    let members = [
+        json.get(name),
+        json.get("id"),
+        inner.get(name),
+        inner.get("id"),
+    ];
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let by_location = || {
+        let location = answer.header("location")?.trim_end_matches('/');
+        location.rsplit('/').next().map(str::to_owned)
+    };
+    let found = members.into_iter().flatten().find_map(text);
+    found.or_else(by_location).filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_created_is_found_by_name_id_or_location() {
+        for (body, location, found) in [
+            (r#"{"id":7,"order_id":"o1"}"#, "", Some("o1")),
+            (r#"{"id":7}"#, "/orders/9", Some("7")),
+            (r#"{"data":{"id":"d"}}"#, "", Some("d")),
+            ("ok", "/orders/9/", Some("9")),
+            (r#"{"id":null}"#, "", None),
+        ] {
+            let answer = Answer {
+                status: 201,
+                headers: vec![("location".into(), location.into())],
+                body: body.into(),
+            };
+            assert_eq!(called(&answer, "order_id").as_deref(), found, "{body}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A service that is reached with TLS alone gets the same verdicts, and one that cannot prove who it is gets nothing.
+//!
+//! The faults in between would be lost if our own fault proxy could not speak TLS to the service: a broken service must
+//! fail there too, not only where requests go straight to it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod sample;
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use refrain_verify::verify::{Counting, Operation, Plan, Report, Trouble, Trust, Verdict, run};
+use sample::{Hole, Sample};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
+};
+
+/// A sample behind TLS.
+struct Secured {
+    url: String,
+    authority: tempfile::NamedTempFile,
+    /// Connections whose handshake came to an end.
+    shaken: Arc<AtomicUsize>,
+    _sample: Sample,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Secured {
+    /// Its certificate says `name`; it is asked for as `host`.
+    async fn start(hole: Hole, name: &str, host: &str) -> Self {
+        let sample = Sample::start(hole).await;
+        let inner = sample.url.trim_start_matches("http://").to_owned();
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let authority = tempfile::NamedTempFile::new().unwrap();
+        fs::write(authority.path(), made.cert.pem()).unwrap();
+        let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.into()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{host}:{}", listener.local_addr().unwrap().port());
+        let shaken = Arc::new(AtomicUsize::new(0));
+        let counted = shaken.clone();
+        let serving = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, inner, counted) = (acceptor.clone(), inner.clone(), counted.clone());
+                tokio::spawn(async move {
+                    let Ok(mut outside) = acceptor.accept(stream).await else {
+                        return;
+                    };
+                    counted.fetch_add(1, SeqCst);
+                    let mut inside = TcpStream::connect(inner).await.unwrap();
+                    let _ = copy_bidirectional(&mut outside, &mut inside).await;
+                });
+            }
+        });
+        Self {
+            url,
+            authority,
+            shaken,
+            _sample: sample,
+            serving,
+        }
+    }
+
+    fn trusted(&self) -> Trust {
+        Trust::File(self.authority.path().into())
+    }
+
+    async fn verify(&self, trust: Trust, only: &[&str]) -> Result<Report, Trouble> {
+        let mut plan = Plan::new(self.url.parse().unwrap(), 7);
+        plan.trust = trust;
+        let url = format!("{}/count", self.url);
+        plan.counting = Counting::Url { url, pointer: None };
+        plan.patience = Duration::from_millis(500);
+        plan.late = Duration::from_millis(100);
+        plan.settle = Duration::from_millis(30);
+        plan.only = only.iter().map(ToString::to_string).collect();
+        let mut operation = Operation::new("POST /payments").unwrap();
+        operation.body = br#"{"amount":20,"to":"bob"}"#.to_vec();
+        operation.headers = vec![("Authorization".into(), "Bearer alice-1".into())];
+        operation.set_content_type(None);
+        plan.operations.push(operation);
+        run(&plan, |_, _| {}).await
+    }
+}
+
+fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
+    let cases = report.operations[0].cases.iter();
+    let cases = cases.filter(|case| case.verdict == verdict);
+    cases.map(|case| &*case.id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_is_right_passes_with_tls_too() {
+    for (name, host) in [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1")] {
+        let secured = Secured::start(Hole::Nothing, name, host).await;
+        let report = secured.verify(secured.trusted(), &[]).await.unwrap();
+        let found = (of(&report, Verdict::Fail), of(&report, Verdict::Warn));
+        assert_eq!(found, (vec![], vec![]), "{report:#?}");
+        assert!(of(&report, Verdict::Pass).contains(&"lost-answer"));
+        assert_eq!(report.target, secured.url);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_are_seen_through_tls_and_through_the_faults_in_between() {
+    let secured = Secured::start(Hole::IgnoresKey, "localhost", "localhost").await;
+    let cases = ["lost-answer", "duplicate-in-flight", "client-hangs-up"];
+    let report = secured.verify(secured.trusted(), &cases).await.unwrap();
+    assert_eq!(of(&report, Verdict::Fail), cases, "{report:#?}");
+    let lost = &report.operations[0].cases[0];
+    let said = lost.findings.join("; ");
+    assert!(said.contains("it took effect 3 times"), "{said}");
+    assert_eq!(lost.exchanges[0].status, None, "{lost:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_sent_to_a_service_that_cannot_prove_who_it_is() {
+    let secured = Secured::start(Hole::Nothing, "localhost", "localhost").await;
+    let misnamed = Secured::start(Hole::Nothing, "other.test", "localhost").await;
+    let case = ["sequential-duplicate"];
+    for (service, trust) in [
+        (&secured, misnamed.trusted()),
+        (&misnamed, misnamed.trusted()),
+    ] {
+        let trouble = service.verify(trust, &case).await.unwrap_err();
+        let Trouble::Unreachable(why) = trouble else {
+            panic!("{trouble}")
+        };
+        assert!(
+            why.contains("certificate") && why.contains("--cacert"),
+            "{why}"
+        );
+        assert_eq!(service.shaken.load(SeqCst), 0);
+    }
+    let missing = Trust::File("no/such.pem".into());
+    let trouble = secured.verify(missing, &case).await.unwrap_err();
+    assert!(
+        matches!(&trouble, Trouble::Plan(why) if why.contains("no/such.pem")),
+        "{trouble}"
+    );
+    for service in [&secured, &misnamed] {
+        let report = service.verify(Trust::Anybody, &case).await.unwrap();
+        assert_eq!(of(&report, Verdict::Pass), case);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a run printed, passed on and added up.
+
+use std::{
+    fmt,
+    io::{self, BufRead, Write},
+    ops::AddAssign,
+};
+
+/// Passes everything on as it comes, and counts.
+pub(super) fn follow(mut from: impl BufRead, mut to: impl Write) -> io::Result<Tally> {
+    let mut tally = Tally::default();
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        to.write_all(&line)?;
+        to.flush()?;
+        tally.add(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(tally)
+}
+
+/// What the test suites reported, added up.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    suites: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Tally {
+    /// Counts a line if it is a test binary's last: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn add(&mut self, line: &str) {
+        let Some(result) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        self.suites += 1;
+        let counts = result.split_once(". ").map_or("", |(_, counts)| counts);
+        for count in counts.split("; ") {
+            match count.trim().split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                Some((number, "ignored")) => self.ignored += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn ran_nothing(&self) -> bool {
+        self.suites > 0 && self.passed + self.failed + self.ignored == 0
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            suites,
+            passed,
+            failed,
+            ignored,
+        } = self;
+        write!(
+            f,
+            "{passed} passed, {failed} failed, {ignored} ignored; suites: {suites}"
+        )
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.suites += other.suites;
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The last line of a run must say what happened: here is what cargo prints, and what we make of it.
+
+    use super::*;
+
+    fn check(printed: &str, expected: &str) -> Tally {
+        let mut passed_on = Vec::new();
+        let tally = follow(printed.as_bytes(), &mut passed_on).unwrap();
+        assert_eq!(tally.to_string(), expected);
+        assert_eq!(passed_on, printed.as_bytes(), "everything is passed on");
+        tally
+    }
+
+    #[test]
+    fn results_of_all_suites_are_added_up() {
+        check(
+            "running 3 tests\n\
+             test a ... ok\n\
+             test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.00s\n\
+             \n\
+             test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s\n",
+            "7 passed, 2 failed, 1 ignored; suites: 2",
+        );
+    }
+
+    #[test]
+    fn what_a_test_prints_is_not_counted() {
+        check(
+            "my test result: ok. 9 passed; 0 failed\ntest results: 3 passed\n\u{fffd}no line end",
+            "0 passed, 0 failed, 0 ignored; suites: 0",
+        );
+    }
+
+    #[test]
+    fn a_filter_that_fits_nothing_is_noticed() {
+        let empty = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out\n";
+        assert!(check(empty, "0 passed, 0 failed, 0 ignored; suites: 1").ran_nothing());
+        let one = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out\n";
+        assert!(!check(one, "1 passed, 0 failed, 0 ignored; suites: 1").ran_nothing());
+        assert!(!Tally::default().ran_nothing(), "a list of tests runs none");
+    }
+}
