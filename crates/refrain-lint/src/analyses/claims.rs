@@ -28,6 +28,9 @@ const KEYED: [&str; 14] = [
 
 pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
+    if !names::has_any(&source.lower, &KEYED) {
+        return Vec::new();
+    }
     let mut hits: Vec<Hit> = Vec::new();
     let mut seen = Vec::new();
     for get in source.of(Role::Call) {

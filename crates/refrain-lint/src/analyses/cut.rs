@@ -10,6 +10,8 @@ use crate::{
 
 /// Hexadecimal digits of a digest that may be left: 128 bits.
 const HEX_MIN: u64 = 32;
+/// What leaves less than this takes the first things of a list, or a prefix.
+const LEFT_MIN: u64 = 4;
 
 pub(super) fn cut(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -132,7 +134,10 @@ fn cuts(text: &str) -> Option<(usize, u64)> {
             found.push((at, left));
         }
     }
-    found.into_iter().filter(|(_, left)| *left > 0).min()
+    found
+        .into_iter()
+        .filter(|(_, left)| *left >= LEFT_MIN)
+        .min()
 }
 
 fn number(text: &str) -> Option<u64> {
