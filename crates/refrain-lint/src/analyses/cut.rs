@@ -88,7 +88,7 @@ fn shortened(file: &File, span: &Span) -> Option<(usize, u64)> {
     let bytes = names::has_any(
         text,
         &["*encodetostring", "hex::encode", "*tohex", "*hex.encode"],
-    ) && text[at..].find(')').is_some();
+    );
     let enough = digest && (left >= HEX_MIN || bytes && left >= HEX_MIN / 2);
     (!enough).then_some((span.start + at, left))
 }

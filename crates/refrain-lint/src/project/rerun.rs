@@ -93,7 +93,7 @@ impl Project {
     /// A method of a class that a job framework runs again.
     fn job(&self, file: &File, function: usize) -> Option<String> {
         let item = &file.items[function];
-        let method = self.words.job_methods.iter().any(|name| *name == item.name);
+        let method = self.words.job_methods.contains(&item.name);
         let class = file.nearest(function, Role::Class)?;
         if !method || file.function(function).is_some() {
             return None;
@@ -190,7 +190,7 @@ fn reruns_itself(file: &File, at: usize) -> bool {
         file.items[inside].role == Role::Rerun && {
             let owner = file.around(inside).find(|it| {
                 let role = file.items[*it].role;
-                role == Role::Try || (role == Role::Function && file.items[*it].role != Role::Catch)
+                matches!(role, Role::Try | Role::Function)
             });
             owner == Some(at)
         }
