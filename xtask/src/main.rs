@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `tidy`, `book`, `reference`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `lint-corpus`, `tidy`, `book`, `reference`.
 //!
 //! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
@@ -7,6 +7,7 @@ use std::process::ExitCode;
 mod bench;
 mod book;
 mod cargo;
+mod lint_corpus;
 mod peers;
 mod services;
 mod test;
@@ -24,6 +25,8 @@ Commands:
   bench [NAME]...      run the benchmarks, all of them or those named
   peers                verify the idempotency libraries of others, and write docs/peers.md;
                        installs them into target/peers
+  lint-corpus [PART]   print how the rules of `refrain lint` do on the labelled corpus,
+                       or on the files of it whose names hold PART
   tidy                 check the house rules that no compiler checks
   book                 build the documentation into target/book, and check its links, examples and generated pages
   reference            write the generated pages of the documentation anew
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         // How `test` lets cargo start test binaries; nobody types it.
         "lane" => test::lane::run(rest).unwrap_or_else(|| usage("lane takes a lane and a binary")),
         "bench" => bench::run(rest),
+        "lint-corpus" => lint_corpus::run(rest),
         "services" if rest.is_empty() => services::run(),
         "services" => usage("services takes no arguments"),
         "peers" if rest.is_empty() => peers::run(),

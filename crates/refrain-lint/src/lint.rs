@@ -101,10 +101,19 @@ fn source_file(
     text: String,
     rules: &Rules,
 ) -> Result<Read, String> {
+    if is_packed(&text) {
+        return Err(format!("{name}: packed or generated, left out"));
+    }
     let doc = StrDoc::try_new(&text, lang).map_err(|error| format!("{name}: {error}"))?;
     let items = lower(lang, &text, &doc.tree);
     let fits = fits(rules, lang, doc);
     Ok(Read::Code(File::new(name, lang, text, items), fits))
+}
+
+/// Lines as no person writes them.
+fn is_packed(text: &str) -> bool {
+    const LINE_BYTES_MAX: usize = 400;
+    text.len() > 20_000 && text.len() / text.lines().count().max(1) > LINE_BYTES_MAX
 }
 
 /// Where the patterns of the rules fit.

@@ -131,7 +131,7 @@ fn choose(
         .into_owned();
     match Lang::of(&path) {
         Some(_) if !limits.tests && path != root && File::is_test(&within) => {
-            report.test_files += 1
+            report.test_files += 1;
         }
         Some(lang) => sources.push(Source::Code(path, lang)),
         None if path.extension().is_some_and(|end| end == "sql") => sources.push(Source::Sql(path)),

@@ -1,7 +1,7 @@
 //! Messages that are acknowledged before they are handled.
 
 use super::{Hit, money, work};
-use crate::{item::Role, names, project::Project};
+use crate::{file::File, item::Role, names, project::Project};
 
 pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -17,7 +17,10 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
                 Role::Catch | Role::Finally | Role::Deferred
             )
         });
-        let Some(function) = source.function(ack).filter(|_| !guarded) else {
+        let Some(function) = source
+            .function(ack)
+            .filter(|at| !guarded && !is_wrapper(source, *at))
+        else {
             continue;
         };
         // What a loop did for the message before does not count for this one.
@@ -46,4 +49,14 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
         }
     }
     hits
+}
+
+/// A function that is called `ack` or the like hands an acknowledgement on; when, its callers know.
+fn is_wrapper(file: &File, function: usize) -> bool {
+    let name = &file.items[function].name;
+    [
+        "ack", "delete", "commit", "settle", "complete", "confirm", "done",
+    ]
+    .iter()
+    .any(|word| name.starts_with(word))
 }

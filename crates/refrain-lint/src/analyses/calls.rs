@@ -13,7 +13,7 @@ pub(super) fn is_post(project: &Project, file: usize, call: usize) -> bool {
     let (source, words) = (&project.files[file], &project.words.http);
     let item = &source.items[call];
     if names::fits_any(&item.name, &words.posts) || is_post_of_client(&item.name) {
-        return item.args.len() + usize::from(item.args.is_empty()) > 0 && !is_route(source, call);
+        return !is_route(source, call);
     }
     names::fits_any(&item.name, &words.any_method) && says_post(source, call)
 }
@@ -219,8 +219,7 @@ pub(super) fn address(project: &Project, file: usize, call: usize) -> String {
     let mut text = String::new();
     for arg in item.args.iter().take(3) {
         let is_address = arg.name.is_empty() || matches!(arg.name.as_str(), "url" | "uri" | "path");
-        let plain = source.items.get(call + 1).is_some();
-        if !is_address || !plain || source.low(&arg.span).starts_with(['{', '[']) {
+        if !is_address || source.low(&arg.span).starts_with(['{', '[']) {
             continue;
         }
         text.push_str(source.low(&arg.span));
@@ -236,6 +235,23 @@ pub(super) fn address(project: &Project, file: usize, call: usize) -> String {
         }
         if text.contains('/') || !names.is_empty() && text.contains("url") {
             break;
+        }
+    }
+    if !text.contains('/') {
+        // `newBuilder(uri).POST(body)` and `post().uri(uri)` say it elsewhere in their chain.
+        let chain = chain(source, call);
+        let whole = if item.args.is_empty() {
+            chain
+        } else {
+            item.span.start..item.value.start
+        };
+        let texts = source.within(&whole).map(|at| &source.items[at]);
+        for it in texts.filter(|it| it.role == Role::Text) {
+            let part = source.low(&it.span);
+            if part.contains('/') {
+                text.push_str(part);
+                text.push(' ');
+            }
         }
     }
     text

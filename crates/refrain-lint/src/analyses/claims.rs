@@ -28,6 +28,9 @@ const KEYED: [&str; 14] = [
 
 pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
+    if !names::has_any(&source.lower, &KEYED) {
+        return Vec::new();
+    }
     let mut hits: Vec<Hit> = Vec::new();
     let mut seen = Vec::new();
     for get in source.of(Role::Call) {
@@ -37,7 +40,13 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         let Some(function) = source.method(get).filter(|at| asks && !seen.contains(at)) else {
             continue;
         };
-        if !is_keyed(project, file, get)
+        let in_memory = matches!(
+            item.tail(),
+            "has" | "get" | "contains" | "containskey" | "includes" | "include"
+        ) && names::has_any(&item.base, &["*seen", "*visited", "*processed"])
+            && !is_shared(&item.base);
+        if in_memory
+            || !is_keyed(project, file, get)
             || reads_header(source, get)
             || is_atomic(project, file, function)
         {
@@ -54,6 +63,24 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         hits.push(Hit::new(money::place(source, get), note));
     }
     hits
+}
+
+/// A set in memory that is called `seen` is nobody else's.
+fn is_shared(base: &str) -> bool {
+    names::has_any(
+        base,
+        &[
+            "*redis",
+            "*cache",
+            "*store",
+            "*repo",
+            "*db",
+            "*client",
+            "*kv",
+            "*table",
+            "*collection",
+        ],
+    )
 }
 
 /// What a call asks for: its arguments, or those of the chain before a bare `.first()`.
@@ -122,7 +149,8 @@ pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let item = &source.items[call];
     if names::has_any(source.low(&asked(source, call)), &KEYED)
-        || names::has_any(&item.base, &["*idempot", "*processed", "*dedup", "*seen"])
+        || names::has_any(&item.base, &["*idempot", "*dedup"])
+        || names::has_any(&item.base, &["*processed", "*seen"]) && is_shared(&item.base)
         || names::has_any(item.tail(), &["*idempot", "*eventid", "*messageid"])
     {
         return true;

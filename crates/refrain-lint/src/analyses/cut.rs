@@ -10,6 +10,8 @@ use crate::{
 
 /// Hexadecimal digits of a digest that may be left: 128 bits.
 const HEX_MIN: u64 = 32;
+/// What leaves less than this takes the first things of a list, or a prefix.
+const LEFT_MIN: u64 = 4;
 
 pub(super) fn cut(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -86,7 +88,7 @@ fn shortened(file: &File, span: &Span) -> Option<(usize, u64)> {
     let bytes = names::has_any(
         text,
         &["*encodetostring", "hex::encode", "*tohex", "*hex.encode"],
-    ) && text[at..].find(')').is_some();
+    );
     let enough = digest && (left >= HEX_MIN || bytes && left >= HEX_MIN / 2);
     (!enough).then_some((span.start + at, left))
 }
@@ -132,7 +134,10 @@ fn cuts(text: &str) -> Option<(usize, u64)> {
             found.push((at, left));
         }
     }
-    found.into_iter().filter(|(_, left)| *left > 0).min()
+    found
+        .into_iter()
+        .filter(|(_, left)| *left >= LEFT_MIN)
+        .min()
 }
 
 fn number(text: &str) -> Option<u64> {

@@ -262,9 +262,8 @@ fn judge_mint(
             .with(Severity::Warning),
         ));
     }
-    if slot.is_sent && source.items[slot.item].role != Role::Assign
-        || slot.is_sent && !source.items[slot.item].base.is_empty()
-    {
+    let item = &source.items[slot.item];
+    if slot.is_sent && (item.role != Role::Assign || !item.base.is_empty()) {
         let hit = Hit::new(
             site,
             "it is not stored before the call: after a crash or a timeout nobody knows it any more",

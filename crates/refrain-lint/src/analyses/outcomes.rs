@@ -222,7 +222,12 @@ fn moves_money(project: &Project, file: usize, place: usize, delete: usize) -> b
         Role::Catch => source.nearest(place, Role::Try).or(source.function(place)),
         _ => source.function(delete),
     };
-    let Some(span) = tried.map(|at| source.items[at].span.start..source.items[place].at()) else {
+    // What an `if` tries may stand in its own head.
+    let end = match source.items[place].role {
+        Role::Catch => source.items[place].at(),
+        _ => source.items[delete].at(),
+    };
+    let Some(span) = tried.map(|at| source.items[at].span.start..end) else {
         return false;
     };
     let verbs = [

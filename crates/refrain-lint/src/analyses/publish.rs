@@ -130,7 +130,7 @@ fn publishes(project: &Project, file: &File, call: usize) -> bool {
     let here = match item.tail() {
         "dispatch" => file.lang == Lang::Php && (item.args.len() <= 3),
         "delay" | "applyasync" => file.lang == Lang::Python,
-        "enqueue" | "add" | "push" => item.args.len() >= 1,
+        "enqueue" | "add" | "push" => !item.args.is_empty(),
         _ => true,
     };
     let text = file.low(&super::calls::chain(file, call));

@@ -90,10 +90,10 @@ fn lifetime(project: &Project, file: usize, call: usize) -> Option<(usize, f64)>
         };
         let spoken =
             duration::has_unit(text) || duration::has_unit(&resolved(project, file, &arg.span));
-        if positional || spoken {
-            if let Some(it) = value(project, file, &arg.span) {
-                return Some((arg.span.start, if spoken { it } else { it * unit }));
-            }
+        if (positional || spoken)
+            && let Some(it) = value(project, file, &arg.span)
+        {
+            return Some((arg.span.start, if spoken { it } else { it * unit }));
         }
     }
     None

@@ -37,7 +37,7 @@ pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
     if second.at() < first.span.end {
         return false;
     }
-    if file.items[..].get(earlier).is_some() && ends_loop(file, earlier, second) {
+    if ends_loop(file, earlier, second) {
         return false;
     }
     file.around(earlier).all(|at| {

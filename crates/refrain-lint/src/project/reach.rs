@@ -11,6 +11,9 @@ use crate::{
 /// The most pieces that one value is made of.
 const PIECES_MAX: usize = 48;
 
+/// The most items that are looked at for one value: huge generated functions are not worth more.
+const ITEMS_MAX: usize = 1_000_000;
+
 /// How a piece takes part in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -66,6 +69,7 @@ impl Project {
             is_fallback: false,
         };
         let mut open = vec![first];
+        let mut looked_at = 0;
         while let Some(piece) = open.pop() {
             let known = reach
                 .pieces
@@ -74,8 +78,8 @@ impl Project {
             if known || reach.pieces.len() >= PIECES_MAX {
                 continue;
             }
-            if piece.kind != Kind::Helper {
-                self.variables(&piece, &mut open, &mut reach.params);
+            if piece.kind != Kind::Helper && looked_at < ITEMS_MAX {
+                looked_at += self.variables(&piece, &mut open, &mut reach.params);
             }
             self.helpers(&piece, &mut open);
             reach.pieces.push(piece);
@@ -83,10 +87,11 @@ impl Project {
         reach
     }
 
-    fn variables(&self, piece: &Piece, open: &mut Vec<Piece>, params: &mut Vec<String>) {
+    /// Follows the variables of a piece; answers how many items were looked at.
+    fn variables(&self, piece: &Piece, open: &mut Vec<Piece>, params: &mut Vec<String>) -> usize {
         let file = &self.files[piece.file];
         let Some(inner) = file.innermost(&piece.span) else {
-            return;
+            return 0;
         };
         let own = file.items[inner].role == Role::Function;
         let functions: Vec<usize> = own
@@ -97,7 +102,12 @@ impl Project {
                     .filter(|at| file.items[*at].role == Role::Function),
             )
             .collect();
-        for name in file.names(&piece.span) {
+        let inside = functions.last().map(|at| file.items[*at].last - at);
+        let items = inside.unwrap_or_default() + file.items.len() / 8;
+        let names = file.names(&piece.span);
+        let most = ITEMS_MAX / items.max(1) + 1;
+        let count = names.len().min(most);
+        for name in names.into_iter().take(most) {
             let found = functions.iter().any(|function| {
                 let item = &file.items[*function];
                 let is_param = item
@@ -114,6 +124,7 @@ impl Project {
                 self.bare_call(piece, &name, open);
             }
         }
+        count * items
     }
 
     /// Ruby: a name that is no variable calls a method.

@@ -3,6 +3,8 @@
 use super::Project;
 use crate::{file::File, item::Role, language::Lang, names};
 
+const RETRY_LOOP: &str = "a retry loop";
+
 /// Why something runs again, and what goes around.
 #[derive(Clone, Debug)]
 pub(crate) struct Rerun {
@@ -22,7 +24,7 @@ impl Project {
             let found = match source.items[at].role {
                 Role::Loop => self
                     .retry_loop(source, at)
-                    .then(|| Rerun::of("a retry loop", at, true)),
+                    .then(|| Rerun::of(RETRY_LOOP, at, true)),
                 Role::Try => {
                     reruns_itself(source, at).then(|| Rerun::of("`retry` in its rescue", at, true))
                 }
@@ -43,7 +45,8 @@ impl Project {
             return Some(Rerun::of("`retry` in its rescue", function, true));
         }
         if let Some(why) = self.handed_to_retrier(source, function) {
-            return Some(Rerun::of(&why, function, false));
+            let is_loop = why == RETRY_LOOP;
+            return Some(Rerun::of(&why, function, is_loop));
         }
         if let Some(word) = self
             .words
@@ -81,7 +84,7 @@ impl Project {
         let body = file.low(&file.items[function].span);
         if counted {
             let says = names::has_any(body, &["attempt", "*retr", "tries"]);
-            return says.then(|| "a retry loop".into());
+            return says.then(|| RETRY_LOOP.into());
         }
         names::fits_any(&call.name, &self.words.retriers)
             .then(|| format!("it is handed to `{}`", call.name))
@@ -90,7 +93,7 @@ impl Project {
     /// A method of a class that a job framework runs again.
     fn job(&self, file: &File, function: usize) -> Option<String> {
         let item = &file.items[function];
-        let method = self.words.job_methods.iter().any(|name| *name == item.name);
+        let method = self.words.job_methods.contains(&item.name);
         let class = file.nearest(function, Role::Class)?;
         if !method || file.function(function).is_some() {
             return None;
@@ -187,7 +190,7 @@ fn reruns_itself(file: &File, at: usize) -> bool {
         file.items[inside].role == Role::Rerun && {
             let owner = file.around(inside).find(|it| {
                 let role = file.items[*it].role;
-                role == Role::Try || (role == Role::Function && file.items[*it].role != Role::Catch)
+                matches!(role, Role::Try | Role::Function)
             });
             owner == Some(at)
         }

@@ -26,7 +26,7 @@ fn settings(file: &File) -> Vec<(String, Span)> {
         match item.role {
             Role::Assign | Role::Pair => all.push((item.name.clone(), item.value.clone())),
             Role::Call if !item.args.is_empty() && item.args[0].name.is_empty() => {
-                all.push((item.tail().into(), item.args[0].span.clone()))
+                all.push((item.tail().into(), item.args[0].span.clone()));
             }
             _ => {}
         }
