@@ -46,7 +46,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
-  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' …
+  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body @order.json \\
+      --effects-url http://127.0.0.1:3000/count
                                         the same for a consumer of messages
   refrain check refrain.toml            what the file guards, and how
   refrain check refrain.toml --report   what a review finds done, and what is still open
