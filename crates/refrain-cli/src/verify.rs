@@ -21,7 +21,7 @@ use crate::{
 
 mod openapi;
 mod worker;
-mod write;
+pub(crate) mod write;
 
 /// A case failed, or got worse.
 const FOUND: u8 = 1;

@@ -42,7 +42,9 @@ pub use file::{BadFile, File, body, duration, sql};
 pub use plan::{
     BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, Trust, header,
 };
-pub use report::{CaseReport, OperationReport, Report, Verdict, html, junit, sarif, worse};
+pub use report::{
+    CaseReport, OperationReport, Report, Verdict, html, junit, sarif, sarif_log, worse,
+};
 
 use effects::Identity;
 use plan::Way;
