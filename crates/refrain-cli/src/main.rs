@@ -50,7 +50,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
-  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' …
+  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body @order.json \\
+      --effects-url http://127.0.0.1:3000/count
                                         the same for a consumer of messages
   refrain plan openapi.yaml             which operations need keys, and why: policy, page for clients, tests
   refrain check refrain.toml            what the file guards, and how

@@ -16,6 +16,7 @@ use std::{
 };
 
 use refrain_testkit::servers::PrivateRedis;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use support::{Next, Seen, Upstream, answer};
 use tempfile::TempDir;
@@ -120,8 +121,8 @@ impl Stage {
         command
     }
 
-    /// Two workers of the same messages, in front of the naive service.
-    fn refrain_work(&self, broker: &str, key: &str) -> String {
+    /// Workers of the same messages, in front of the naive service.
+    fn refrain_work(&self, broker: &str, key: &str, names: &[&str]) -> String {
         let worker = |name: &str| {
             format!(
                 "[[worker]]\nname = \"{name}\"\nsource = \"{broker}\"\nqueue = \"orders\"\nkey = [\"{key}\"]\n\
@@ -130,11 +131,8 @@ impl Stage {
                 self.ledger.address
             )
         };
-        let text = format!(
-            "store = \"file:records\"\n{}{}",
-            worker("billing"),
-            worker("shipping")
-        );
+        let workers: String = names.iter().map(|name| worker(name)).collect();
+        let text = format!("store = \"file:records\"\n{workers}");
         fs::write(self.path("refrain.toml"), text).unwrap();
         let program = env!("CARGO_BIN_EXE_refrain");
         format!("exec {program} work --config refrain.toml 2>>work.log >>work.log")
@@ -158,25 +156,34 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// `refrain work` passes every case, none left out.
-fn check_work(stage: &Stage, broker: &str, key: &str, arguments: &[&str]) {
-    let restart = stage.refrain_work(broker, key);
+/// Both get every message.
+const TWO: [&str; 2] = ["billing", "shipping"];
+/// Where consumers of one queue share its messages.
+const ONE: [&str; 1] = ["billing"];
+
+/// `refrain work` passes every case; none is left out but the one for two consumers where there is one.
+fn check_work(stage: &Stage, broker: &str, key: &str, names: &[&str], arguments: &[&str]) {
+    let restart = stage.refrain_work(broker, key, names);
     let output = stage
         .verify(broker, &restart)
-        .args(["--consumers", "2"])
+        .args(["--consumers", &names.len().to_string()])
         .args(arguments)
         .output()
         .unwrap();
     let log = fs::read_to_string(stage.path("work.log")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{}{log}", said(&output));
-    let want = CASES.map(|id| (id.to_owned(), "pass".to_owned()));
-    assert_eq!(stage.verdicts(), want, "{}", said(&output));
+    let want = CASES.map(|id| match (id, names.len()) {
+        ("two-consumers", 1) => (id.to_owned(), "skipped".to_owned()),
+        _ => (id.to_owned(), "pass".to_owned()),
+    });
+    assert_eq!(stage.verdicts(), want, "{}{log}", said(&output));
 }
 
 #[test]
 fn refrain_work_passes_every_case_on_redis() {
     let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
-    check_work(&stage, &redis.url(), "id", &["--message-id", "{id}"]);
+    let named = ["--message-id", "{id}"];
+    check_work(&stage, &redis.url(), "id", &TWO, &named);
 }
 
 #[cfg(feature = "nats")]
@@ -185,17 +192,29 @@ fn refrain_work_passes_every_case_on_nats() {
     let stage = Stage::new();
     let nats = refrain_testkit::servers::PrivateNats::start().unwrap();
     let header = ["--header", "Order-Id: {id}", "--message-id", "{id}-{n}"];
-    check_work(&stage, &nats.url(), "header:Order-Id", &header);
+    check_work(&stage, &nats.url(), "header:Order-Id", &TWO, &header);
 }
 
-/// A consumer of the gallery, as many as are named, and the cases that fail.
-fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
-    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
-    let url = redis.url();
-    let port = url.rsplit(':').next().unwrap();
-    let program = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../examples/broken/consumers")
-        .join(name);
+#[cfg(feature = "amqp")]
+#[test]
+fn refrain_work_passes_every_case_on_rabbitmq() {
+    let stage = Stage::new();
+    let rabbit = refrain_testkit::servers::PrivateRabbit::start().unwrap();
+    let named = ["--message-id", "{id}"];
+    check_work(&stage, &rabbit.url(), "id", &ONE, &named);
+}
+
+#[test]
+fn refrain_work_passes_every_case_on_postgresql() {
+    let stage = Stage::new();
+    let postgres = refrain_testkit::servers::PrivatePostgres::start().unwrap();
+    check_work(&stage, &postgres.url(), "body:/order", &ONE, &[]);
+}
+
+/// The program of the gallery's consumer, and what starts it.
+fn started(stage: &Stage, name: &str, redis: &str, consumers: &[&str]) -> String {
+    let port = redis.rsplit(':').next().unwrap();
+    let program = gallery().join(name);
     let started = consumers.iter().map(|consumer| {
         format!(
             "python3 -B {} {port} orders {consumer} http://{}/effects 2>>work.log",
@@ -203,7 +222,18 @@ fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
             stage.ledger.address
         )
     });
-    let restart = started.collect::<Vec<_>>().join(" & ") + " & wait";
+    started.collect::<Vec<_>>().join(" & ") + " & wait"
+}
+
+fn gallery() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/broken/consumers")
+}
+
+/// A consumer of the gallery, as many as are named, and the cases that fail.
+fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
+    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    let url = redis.url();
+    let restart = started(&stage, name, &url, consumers);
     let output = stage
         .verify(&url, &restart)
         .args(["--message-id", "{id}", "--patience", "4s"])
@@ -369,4 +399,71 @@ fn what_cannot_be_tested_is_said_with_the_fix() {
         69,
         &["127.0.0.1:9"],
     );
+}
+
+#[test]
+fn a_file_says_the_same_and_reports_are_written() {
+    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    let url = redis.url();
+    let run = |baseline: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_refrain"))
+            .args(["verify", "--worker", "--config"])
+            .arg(gallery().join("verify.toml"))
+            .args(["--broker", &url, "--case", "duplicate-message"])
+            .arg("--effects-url")
+            .arg(format!("http://{}/effects/{{id}}", stage.ledger.address))
+            .arg("--restart-command")
+            .arg(started(&stage, "no_dedup.py", &url, &ONE))
+            .args(["--html", "r.html", "--junit", "r.xml", "--sarif", "r.sarif"])
+            .args(["--json", "r.json"])
+            .args(baseline)
+            .current_dir(&stage.folder)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let text = said(&output);
+    for word in [
+        "order\n",
+        "FAIL     duplicate-message",
+        "fix:",
+        "1 message, and 3 effects",
+    ] {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    for name in ["r.html", "r.xml", "r.sarif", "r.json"] {
+        let report = fs::read_to_string(stage.path(name)).unwrap();
+        assert!(report.contains("duplicate-message"), "{name}: {report}");
+        assert!(report.contains("3 effects"), "{name}: {report}");
+    }
+    let page = fs::read_to_string(stage.path("r.html")).unwrap();
+    assert!(
+        page.contains("publish to orders") && !page.contains(">lost<"),
+        "{page}"
+    );
+    fs::copy(stage.path("r.json"), stage.path("before.json")).unwrap();
+    let output = run(&["--baseline", "before.json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[test]
+fn an_interruption_leaves_no_process_and_no_report() {
+    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    let url = redis.url();
+    let restart = format!("echo $$ >pid; {}", started(&stage, "right.py", &url, &ONE));
+    let mut command = stage.verify(&url, &restart);
+    let child = command.args(["--message-id", "{id}"]).stdout(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let pid = || -> Option<i32> {
+        let text = fs::read_to_string(stage.path("pid")).ok()?;
+        text.trim().parse().ok()
+    };
+    support::until("it is started", || pid().is_some());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let pid = Pid::from_raw(pid().unwrap()).unwrap();
+    support::until("it is gone", || test_kill_process(pid).is_err());
+    assert!(!stage.path("report.json").exists());
 }

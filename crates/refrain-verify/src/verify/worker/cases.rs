@@ -233,7 +233,7 @@ async fn timed(scene: &mut Scene<'_>, body: &[u8]) -> Result<Duration, Stop> {
     scene
         .publish_as("to see how long it takes", &id, body)
         .await?;
-    match scene.reach(before + scene.pace.effects).await? {
+    match scene.handled(&id, before).await? {
         true => Ok(since.elapsed()),
         false => Err(Stop::Skip(format!(
             "its first message had no effect within {:?}",
@@ -311,7 +311,7 @@ async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
         scene.service.kill().await.map_err(broken)?;
         scene.service.restart().await.map_err(broken)?;
         meant += 1;
-        let is_there = scene.reach(before + scene.pace.effects).await?;
+        let is_there = scene.handled(&id, before).await?;
         if !is_there && scene.plan.guarantee != Guarantee::AtMostOnce {
             scene.fail(format!(
                 "a message that was being handled when the consumer was killed has had no effect after {:?}: it is lost",

@@ -160,9 +160,24 @@ impl<'w> Scene<'w> {
 
     /// Waits until the case has had so many effects; whether it came to that in time.
     pub(super) async fn reach(&self, want: u64) -> Result<bool, Stop> {
+        self.reach_of(&self.ids, want).await
+    }
+
+    /// Waits until a message has had its effects, of which the case had `before` when it was published.
+    pub(super) async fn handled(&self, id: &String, before: u64) -> Result<bool, Stop> {
+        match self.counter.is_keyed() {
+            true => {
+                let ids = std::slice::from_ref(id);
+                self.reach_of(ids, self.pace.effects).await
+            }
+            false => self.reach(before + self.pace.effects).await,
+        }
+    }
+
+    async fn reach_of(&self, ids: &[String], want: u64) -> Result<bool, Stop> {
         let since = Instant::now();
         loop {
-            if self.count().await? >= want {
+            if self.count_of(ids).await? >= want {
                 return Ok(true);
             }
             if since.elapsed() >= self.plan.patience {
