@@ -28,7 +28,7 @@ const BAD_FILE: u8 = 64;
   refrain check refrain.toml --report   the review: what is done, and what is still open
   refrain check refrain.toml --report=html --verify-report verify.json > review.html
                                         the same as a page, with the last report of `refrain verify --json`
-  refrain check refrain.toml --report=json --openapi openapi.json
+  refrain check refrain.toml --report=json --openapi openapi.yaml
                                         also: is every mutating path of the API in the file?
   refrain check --schema > refrain.schema.json
                                         the JSON schema of the file, for editors
@@ -50,10 +50,10 @@ pub(crate) struct Args {
     /// Review the actual state instead: each line is done, open or not applicable
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "md")]
     report: Option<Form>,
-    /// A report of `refrain verify --json` [default: verify.json beside the file, if it is there]
-    #[arg(long, value_name = "FILE", requires = "report")]
-    verify_report: Option<PathBuf>,
-    /// The API's description, OpenAPI or Swagger as JSON: are all its mutating paths in the file?
+    /// A report of `refrain verify --json`; may be given several times [default: verify.json beside the file, if it is there]
+    #[arg(long = "verify-report", value_name = "FILE", requires = "report")]
+    verify_reports: Vec<PathBuf>,
+    /// The API's description, OpenAPI 3 or Swagger 2: are all its mutating paths in the file?
     #[arg(long, value_name = "FILE", requires = "report")]
     openapi: Option<PathBuf>,
 }
@@ -87,8 +87,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCode {
-    let (verify, openapi) = (args.verify_report.as_deref(), args.openapi.as_deref());
-    match Review::of(file, settings, verify, openapi) {
+    match Review::of(
+        file,
+        settings,
+        &args.verify_reports,
+        args.openapi.as_deref(),
+    ) {
         Ok(review) => {
             let form = if args.json { Form::Json } else { form };
             show(review.written(form));

@@ -22,7 +22,9 @@ enum Kind {
 fn kind(text: &str) -> Kind {
     let has = |begin: &str| text.lines().any(|line| line.starts_with(begin));
     match () {
-        () if has("[package]") || has("[dependencies") || has("[[rule") => Kind::Other,
+        () if has("[package]") || has("[dependencies") || has("[[rule") || has("[words") => {
+            Kind::Other
+        }
         () if has("url =") || has("[effects]") || has("[restart]") => Kind::Verify,
         () => Kind::Refrain,
     }

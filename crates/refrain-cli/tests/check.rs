@@ -405,6 +405,38 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
             "{why}: {lines:#?}"
         );
     }
+    let prefixed = REVIEWED.replace("POST /payments", "POST /v1/payments");
+    let prefixed = prefixed.replace("GET /payments", "GET /v1/payments");
+    fs::write(path("refrain.toml"), prefixed).unwrap();
+    let under = report("http://127.0.0.1:8377/v1", "POST /payments", "pass");
+    fs::write(path("verify.json"), under).unwrap();
+    assert_eq!(review(folder.path(), &[]).0, 0);
+    fs::write(path("refrain.toml"), REVIEWED).unwrap();
+    let worker = "[[worker]]\nname = \"billing\"\nsource = \"nats://127.0.0.1:4222\"\nqueue = \"ORDERS\"\ndeliver = \"http://127.0.0.1:9/e\"\ndead_letter = \"D\"\n";
+    fs::write(path("refrain.toml"), format!("{REVIEWED}{worker}")).unwrap();
+    fs::write(path("verify.json"), report(here, "POST /payments", "pass")).unwrap();
+    let (code, found) = review(folder.path(), &[]);
+    let why = "open required no report is about the messages of worker billing";
+    assert_eq!((code, lines(&found, "tests")), (1, vec![why.into()]));
+    let messages = report("ORDERS at nats://127.0.0.1:4222", "message", "pass");
+    let messages = messages.replace("sequential-duplicate", "duplicate-message");
+    let messages = messages.replace("concurrent-duplicates", "duplicate-in-flight");
+    fs::write(path("messages.json"), messages).unwrap();
+    let both = [
+        "--verify-report",
+        "verify.json",
+        "--verify-report",
+        "messages.json",
+    ];
+    let (code, found) = review(folder.path(), &both);
+    assert_eq!(code, 0, "{found:#}");
+    fs::write(path("refrain.toml"), REVIEWED).unwrap();
+    let left_out = r#"{"version":1,"target":"http://127.0.0.1:8377","seed":7,"took_ms":1,"operations":
+        [{"operation":"POST /payments","counting":"not at all","is_weak":false,"cases":[],"left_out":"it needs a file"}]}"#;
+    fs::write(path("verify.json"), left_out).unwrap();
+    let (_, found) = review(folder.path(), &[]);
+    let why = "open required POST /payments was left out of the test: it needs a file";
+    assert_eq!(lines(&found, "tests"), [why]);
     let report = report(here, "POST /payments", "pass");
     fs::write(path("elsewhere.json"), report).unwrap();
     fs::remove_file(path("verify.json")).unwrap();
@@ -447,10 +479,9 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
 fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     let folder = folder();
     fs::write(folder.path().join("refrain.toml"), REVIEWED).unwrap();
-    let document = r#"{"openapi":"3.1.0","servers":[{"url":"https://api.example/"}],"paths":{
-        "/payments":{"post":{},"get":{}},"/orders/{id}":{"put":{},"parameters":[]}}}"#;
-    fs::write(folder.path().join("openapi.json"), document).unwrap();
-    let (_, found) = review(folder.path(), &["--openapi", "openapi.json"]);
+    let document = "openapi: 3.1.0\nservers: [{url: https://api.example/}]\npaths:\n  /payments: {post: {}, get: {}}\n  /orders/{id}: {put: {}}\n";
+    fs::write(folder.path().join("openapi.yaml"), document).unwrap();
+    let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
     let expected =
         "open required PUT /orders/{id} changes something, and no operation of the file is for it";
     assert_eq!(lines(&found, "covered"), [expected]);
@@ -460,12 +491,12 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
         format!("{REVIEWED}{more}"),
     )
     .unwrap();
-    let (_, found) = review(folder.path(), &["--openapi", "openapi.json"]);
+    let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
     assert_eq!(
         lines(&found, "covered"),
         ["done required all 2 mutating operations are named"]
     );
-    for (bad, why) in [("paths: {}", "is no JSON"), ("{}", "has no `paths`")] {
+    for (bad, why) in [("paths: [", "openapi.json"), ("{}", "openapi.json")] {
         fs::write(folder.path().join("openapi.json"), bad).unwrap();
         let (code, _, stderr) = run(
             folder.path(),
@@ -477,7 +508,7 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
                 "openapi.json",
             ],
         );
-        assert_eq!(code, 64);
+        assert_eq!(code, 64, "{bad}");
         assert!(stderr.contains(why), "{stderr}");
     }
 }

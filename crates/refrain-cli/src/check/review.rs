@@ -145,7 +145,7 @@ impl Review {
     pub(super) fn of(
         file: &Path,
         settings: Settings,
-        verify: Option<&Path>,
+        verify: &[PathBuf],
         openapi: Option<&Path>,
     ) -> Result<Self, String> {
         let facts = Facts {

@@ -35,7 +35,7 @@ pub(super) fn all(args: &Args, report: &Report) -> Result<(), Failure> {
 }
 
 /// Written beside it first, so that an interruption leaves no half file.
-fn whole(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn whole(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let written = || {
         let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;

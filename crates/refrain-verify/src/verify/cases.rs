@@ -34,7 +34,7 @@ pub struct Case {
     pub(super) needs_count: bool,
 }
 
-const fn case(
+pub(super) const fn case(
     id: &'static str,
     title: &'static str,
     explanation: &'static str,

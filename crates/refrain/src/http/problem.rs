@@ -109,7 +109,9 @@ impl Code {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// What it says in a line.
+    #[must_use]
+    pub fn title(self) -> &'static str {
         match self {
             Self::InFlight => "The first request with this key is still running",
             Self::KeyReused => "This key was used for another request",
@@ -126,7 +128,9 @@ impl Code {
         }
     }
 
-    fn status(self) -> StatusCode {
+    /// The status it usually comes with.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
         match self {
             Self::InFlight | Self::OutcomeUnknown | Self::BodyNotKept | Self::CredentialChanged => {
                 StatusCode::CONFLICT

@@ -1,17 +1,15 @@
 //! The API's own description: which of its paths change something, and whether the file names them.
 
-use std::{fs::File, io::Read as _, path::Path};
+use std::path::Path;
 
 use refrain::{Policy, policy::Operation};
-use serde_json::Value;
+use refrain_openapi::{Document, Kind};
 
 use super::{Facts, Line, or_done};
 
-/// The largest description that is read.
-const BYTES_MAX: u64 = 32 << 20;
 /// The most paths that are named one by one.
 const TOLD_MAX: usize = 50;
-const MUTATING: [&str; 4] = ["post", "put", "patch", "delete"];
+const MUTATING: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
 
 /// What a description says.
 pub(super) struct Described {
@@ -21,42 +19,26 @@ pub(super) struct Described {
 }
 
 impl Described {
-    /// Reads OpenAPI 3 or Swagger 2, as JSON.
+    /// Reads OpenAPI 3 or Swagger 2.
     pub(super) fn read(file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
-        let mut text = String::new();
-        let read = File::open(file);
-        let read = read.and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text));
-        read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
-        let document: Value = serde_json::from_str(&text).map_err(|error| {
-            format!("{name}: is no JSON: {error}; a description in YAML has to be converted first")
-        })?;
-        let Some(paths) = document["paths"].as_object() else {
+        let document = Document::read(file).map_err(|error| error.to_string())?;
+        if document.is_async() {
             return Err(format!(
-                "{name}: has no `paths`; name an OpenAPI or Swagger document"
+                "{name}: describes messages, not requests; name an OpenAPI or Swagger document"
             ));
-        };
-        let base = &base(&document);
-        let operations = paths.iter().flat_map(|(path, item)| {
-            let methods = MUTATING.iter().filter(|method| item[**method].is_object());
-            methods.map(move |method| (method.to_uppercase(), format!("{base}{path}")))
-        });
+        }
+        let base = document.base_path();
+        let operations = document.operations();
+        let mutating = operations
+            .iter()
+            .filter(|it| it.kind() == Kind::Path && MUTATING.contains(&it.method()))
+            .map(|it| (it.method().to_owned(), format!("{base}{}", it.path())));
         Ok(Self {
-            mutating: operations.collect(),
+            mutating: mutating.collect(),
             name,
         })
     }
-}
-
-/// What goes before every path.
-fn base(document: &Value) -> String {
-    let server = document["servers"][0]["url"].as_str();
-    let path = server.map(|url| match url.split_once("://") {
-        Some((_, rest)) => rest.find('/').map_or("", |at| &rest[at..]),
-        None => url,
-    });
-    let path = path.or(document["basePath"].as_str()).unwrap_or_default();
-    path.trim_end_matches('/').to_owned()
 }
 
 pub(super) fn covered(facts: &Facts) -> Vec<Line> {

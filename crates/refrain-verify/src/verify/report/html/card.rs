@@ -40,7 +40,7 @@ fn pairs(exchanges: &[Exchange]) -> String {
 }
 
 fn pair(exchange: &Exchange) -> String {
-    let (tone, said) = tone(exchange.status);
+    let (tone, said) = tone(exchange);
     format!(
         "<div class=\"pair {tone}\"><h4>{} <span class=\"verdict\">{said}</span> \
          <span class=\"soft\">sent at {} ms, {} ms long</span></h4><pre>{}</pre><pre>{}</pre></div>\n",

@@ -64,7 +64,7 @@ fn lane((at, exchange): (usize, &Exchange), end: u64) -> String {
         place(exchange.at_ms, end),
         place(exchange.at_ms + exchange.took_ms, end),
     );
-    let (tone, said) = tone(exchange.status);
+    let (tone, said) = tone(exchange);
     let label: String = exchange.label.chars().take(LABEL_CHARS_MAX).collect();
     // Beside its bar, on the side where there is room for it on a small screen too.
     let (x, anchor) = match (from, to) {

@@ -1,0 +1,230 @@
+//! `refrain plan`: reads an API's description and writes what keeps its clients' retries safe.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use refrain::policy::{Class, File, Settings};
+use refrain_openapi::{Document, Format};
+use refrain_plan::{
+    Options, Plan, Planned,
+    render::{self, Drift, class_name},
+};
+use serde_json::json;
+
+use crate::{output::say, proxy::Failure};
+
+mod files;
+use files::{Files, Outcome};
+
+/// Drift was found.
+const FOUND: u8 = 1;
+/// How many unsure operations are listed.
+const UNSURE_MAX: usize = 20;
+/// Where the proxy listens unless told otherwise.
+const PROXY: &str = "http://127.0.0.1:8377";
+
+/// Decide from an API's description which operations need keys; write policy, page for clients, and tests
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain plan openapi.yaml             writes refrain.toml and the rest beside you
+  refrain plan openapi.yaml --out plan  the same into a folder
+  refrain plan openapi.yaml --check     for CI: exit code 1 when the API and the files have drifted apart
+  refrain plan openapi.yaml --json      every operation with its class, confidence and evidence
+  refrain plan asyncapi.yaml            workers for what the application consumes
+
+Reads OpenAPI 3.0 and 3.1, Swagger 2, and AsyncAPI 2 and 3, as YAML or JSON, with $refs across files.
+Nothing is fetched from the network.
+
+Writes: refrain.toml, retrying-safely.md and .html, verify.toml, and NAME.refrain.yaml or .json, a copy of the
+description with key parameters, problem responses and x-refrain; comments of YAML are lost in the copy.
+Running it again keeps what you wrote into refrain.toml and verify.toml, adds what is new in the API, and says what changed.
+A file that it did not write, or that you changed where it cannot merge, is left alone without --force.
+
+Exit codes: 0 fine, 1 --check found drift, 2 wrong usage, 64 the description or a file is bad, 69 a file cannot be written.")]
+pub(crate) struct Args {
+    /// The description: OpenAPI, Swagger or AsyncAPI
+    document: PathBuf,
+    /// The folder that files are written to
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+    /// Write nothing; exit code 1 when the API and the files have drifted apart
+    #[arg(long)]
+    check: bool,
+    /// Print the plan, what drifted and what was written as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write over files that it did not write, or that were changed since; refrain.toml is merged all the same
+    #[arg(long, conflicts_with = "check")]
+    force: bool,
+    /// The path that all paths of the API stand behind, in place of the description's server
+    #[arg(long, value_name = "PATH")]
+    base: Option<String>,
+    /// Your service, for a new refrain.toml
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Where verify.toml finds the proxy
+    #[arg(long, value_name = "URL", default_value = PROXY)]
+    url: String,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match planned(args) {
+        Ok(code) => Ok(code),
+        Err(failure) => {
+            eprintln!("{failure}");
+            Ok(failure.code())
+        }
+    }
+}
+
+fn planned(args: &Args) -> Result<ExitCode, Failure> {
+    let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
+    let document = Document::read(&args.document).map_err(|error| bad(error.to_string()))?;
+    let mut options = Options::default();
+    options.base = args
+        .base
+        .as_deref()
+        .map(|base| format!("/{}", base.trim_matches('/')));
+    if options.base.as_deref() == Some("/") {
+        options.base = Some(String::new());
+    }
+    let plan = refrain_plan::plan(&document, &options);
+    if plan.operations.is_empty() && plan.consumers.is_empty() {
+        let name = args.document.display();
+        return Err(bad(format!(
+            "{name}: has nothing to plan\n  fix: name a description with `paths`, `webhooks`, or channels that are received from"
+        )));
+    }
+    let (files, drift) = render(args, &document, &plan)?;
+    let news = drift.iter().any(|it| it.kind != "kept") || files.iter().any(|it| it.is_drift());
+    if args.json {
+        let report = json!({ "plan": plan, "drift": drift, "files": files });
+        say(serde_json::to_string_pretty(&report).unwrap_or_default());
+    } else {
+        tell(&plan, &drift, &files, args.check);
+    }
+    Ok(if args.check && news {
+        FOUND.into()
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Renders everything, and writes it unless only asked to look.
+fn render(
+    args: &Args,
+    document: &Document,
+    plan: &Plan,
+) -> Result<(Vec<Outcome>, Vec<Drift>), Failure> {
+    let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
+    let mut files = Files::new(&args.out, args.check, args.force);
+    let path = args.out.join("refrain.toml");
+    let existing = files.merged("refrain.toml", "# plan: ")?;
+    let merged = render::policy(plan, existing.as_deref(), args.upstream.as_deref());
+    let merged = merged.map_err(|why| bad(format!("{}: {why}", path.display())))?;
+    let settings: Settings = File::parse(&merged.text, &path.display().to_string())?;
+    files.write("refrain.toml", &merged.text)?;
+    files.page("retrying-safely.md", &render::markdown(plan, &settings))?;
+    files.page("retrying-safely.html", &render::html(plan, &settings))?;
+    let copy = render::annotated(
+        plan,
+        document,
+        &settings.policy,
+        &files::references(&args.document, &args.out),
+    );
+    let copy = copy.map_err(bad)?;
+    files.page(&copy_name(&args.document, document.format()), &copy.text)?;
+    if copy.elsewhere > 0 && !args.json {
+        eprintln!(
+            "note: {} operations stand in other files, and are not annotated in the copy",
+            copy.elsewhere
+        );
+    }
+    if !document.is_async() {
+        let existing = files.merged("verify.toml", "# plan: ")?;
+        let text = render::verify(plan, document, &args.url, existing.as_deref());
+        files.write("verify.toml", &text)?;
+    }
+    Ok((files.outcomes, merged.drift))
+}
+
+fn copy_name(document: &Path, format: Format) -> String {
+    let stem = document
+        .file_stem()
+        .map_or("api".into(), |it| it.to_string_lossy());
+    match format {
+        Format::Json => format!("{stem}.refrain.json"),
+        Format::Yaml => format!("{stem}.refrain.yaml"),
+    }
+}
+
+fn tell(plan: &Plan, drift: &[Drift], files: &[Outcome], is_check: bool) {
+    for trouble in &plan.troubles {
+        eprintln!("note: {trouble}");
+    }
+    let served: Vec<_> = plan.operations.iter().filter(|it| it.is_served).collect();
+    if !served.is_empty() {
+        say(format!("{}: {} operations", plan.title, served.len()));
+        for class in [
+            Class::Monetary,
+            Class::Create,
+            Class::Transition,
+            Class::Replace,
+            Class::Delete,
+            Class::Event,
+            Class::Read,
+        ] {
+            let count = served.iter().filter(|it| it.verdict.class == class).count();
+            if count > 0 {
+                say(format!("  {count:>5}  {}", class_name(class)));
+            }
+        }
+    }
+    for consumer in &plan.consumers {
+        say(format!("consumer {}: {}", consumer.name, consumer.channel));
+    }
+    tell_unsure(&served);
+    for Drift {
+        kind,
+        name,
+        message,
+    } in drift
+    {
+        say(format!("{kind:>8}  {name} {message}"));
+    }
+    for outcome in files {
+        say(outcome);
+    }
+    if is_check && drift.is_empty() && !files.iter().any(Outcome::is_drift) {
+        say("no drift");
+    }
+}
+
+fn tell_unsure(served: &[&Planned]) {
+    let unsure: Vec<_> = served.iter().filter(|it| !it.verdict.is_sure()).collect();
+    if unsure.is_empty() {
+        return;
+    }
+    say(format!(
+        "unsure of {}; look at these in refrain.toml:",
+        unsure.len()
+    ));
+    for planned in unsure.iter().take(UNSURE_MAX) {
+        let verdict = &planned.verdict;
+        let other = verdict
+            .runner_up
+            .map(|it| format!(", or {}", class_name(it)))
+            .unwrap_or_default();
+        say(format!(
+            "  {} ({}{other}; {:.2})",
+            planned.name(),
+            class_name(verdict.class),
+            verdict.confidence
+        ));
+    }
+    if unsure.len() > UNSURE_MAX {
+        say(format!("  and {} more", unsure.len() - UNSURE_MAX));
+    }
+}

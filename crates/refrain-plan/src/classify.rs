@@ -1,0 +1,129 @@
+//! Which class an operation is of: evidence is gathered and weighed, and every piece can be read.
+
+use refrain::policy::Class;
+use refrain_openapi::Kind;
+use serde::Serialize;
+
+use crate::facts::Facts;
+
+mod change;
+mod event;
+mod look;
+mod money;
+
+/// One reason for or against a class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// Which class it speaks for, or against.
+    pub class: Class,
+    /// How much: 1 hints, 3 is solid, 6 is strong; below zero it speaks against.
+    pub weight: i32,
+    /// Why, in a sentence.
+    pub text: String,
+}
+
+/// A class with its reasons.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The class that most speaks for.
+    pub class: Class,
+    /// How sure that is, from 0 to 1.
+    pub confidence: f64,
+    /// What else it may be, where that is not far behind.
+    pub runner_up: Option<Class>,
+    /// Every reason that counted, the heaviest first.
+    pub evidence: Vec<Evidence>,
+}
+
+impl Verdict {
+    /// Below this confidence a person should look.
+    pub const SURE: f64 = 0.75;
+
+    /// Whether nobody needs to look.
+    #[must_use]
+    pub fn is_sure(&self) -> bool {
+        self.confidence >= Self::SURE
+    }
+}
+
+/// All classes, as ties are decided: what is guarded more goes first.
+const CLASSES: [Class; 7] = [
+    Class::Monetary,
+    Class::Create,
+    Class::Transition,
+    Class::Event,
+    Class::Replace,
+    Class::Delete,
+    Class::Read,
+];
+
+pub(crate) fn classify(facts: &Facts<'_>) -> Verdict {
+    let mut case = Case::default();
+    method(facts, &mut case);
+    event::weigh(facts, &mut case);
+    look::weigh(facts, &mut case);
+    change::weigh(facts, &mut case);
+    money::weigh(facts, &mut case);
+    case.verdict(facts.method == "POST")
+}
+
+fn method(facts: &Facts<'_>, case: &mut Case) {
+    let (class, weight) = match facts.method.as_str() {
+        "GET" | "HEAD" | "OPTIONS" | "TRACE" | "QUERY" => (Class::Read, 8),
+        "DELETE" => (Class::Delete, 8),
+        "PUT" | "PATCH" => (Class::Replace, 4),
+        _ => (Class::Create, 1),
+    };
+    case.add(class, weight, format!("the method is {}", facts.method));
+    match facts.kind {
+        Kind::Path => {}
+        Kind::Webhook => case.add(Class::Event, 20, "it is one of the document's webhooks"),
+        Kind::Callback => case.add(Class::Event, 20, "it is a callback of another operation"),
+    }
+}
+
+/// The evidence so far.
+#[derive(Debug, Default)]
+pub(crate) struct Case {
+    evidence: Vec<Evidence>,
+}
+
+impl Case {
+    pub(crate) fn add(&mut self, class: Class, weight: i32, text: impl Into<String>) {
+        let text = text.into();
+        self.evidence.push(Evidence {
+            class,
+            weight,
+            text,
+        });
+    }
+
+    pub(crate) fn score(&self, class: Class) -> i32 {
+        let of_class = self.evidence.iter().filter(|it| it.class == class);
+        of_class.map(|it| it.weight).sum()
+    }
+
+    fn verdict(mut self, is_post: bool) -> Verdict {
+        let mut scores = CLASSES.map(|class| (class, self.score(class)));
+        // Stable, so that ties go as CLASSES has them.
+        scores.sort_by_key(|(_, score)| -score);
+        let [(class, best), (second, next), ..] = scores;
+        let margin = f64::from(best - next.max(0));
+        // What POST is about has to be guessed; other methods say it.
+        let pace = if is_post { 3.0 } else { 2.0 };
+        let confidence = 1.0 / (1.0 + (-margin / pace).exp());
+        let weak = f64::from(best) / 4.0;
+        let confidence = (confidence * weak.clamp(0.6, 1.0) * 100.0).round() / 100.0;
+        let runner_up = (next > 0 && confidence < 0.9).then_some(second);
+        self.evidence
+            .retain(|it| it.class == class || Some(it.class) == runner_up);
+        self.evidence
+            .sort_by_key(|it| (it.class != class, -it.weight.abs()));
+        Verdict {
+            class,
+            confidence,
+            runner_up,
+            evidence: self.evidence,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Does it make something, move it on, or write it anew?
+
+use refrain::policy::Class::{Create, Delete, Replace, Transition};
+
+use super::Case;
+use crate::{
+    facts::Facts,
+    text::{is_plural, words as split},
+    words,
+};
+
+pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
+    match facts.method.as_str() {
+        "POST" => {
+            making(facts, case);
+            writing(facts, case);
+            moving(facts, case, 5);
+        }
+        // A verb in the path goes before what the method usually means.
+        "PUT" | "PATCH" => {
+            moving(facts, case, 6);
+            if facts.only_labels() {
+                case.add(Replace, 2, "its body only labels the thing");
+            }
+        }
+        _ => {}
+    }
+}
+
+fn making(facts: &Facts<'_>, case: &mut Case) {
+    if facts.status == 201 || facts.has_location {
+        case.add(Create, 3, "it answers 201 or with a Location");
+    }
+    if facts.has_items {
+        case.add(Create, 2, "what it makes can be found below its path");
+    }
+    if facts.answers_sibling {
+        case.add(Create, 2, "it answers with what the list beside it holds");
+    }
+    let last = split(facts.tail()).pop().unwrap_or_default();
+    if !facts.is_item && is_plural(&last) {
+        case.add(
+            Create,
+            3,
+            format!("`{}` is a list that it adds to", facts.tail()),
+        );
+    }
+    if matches!(
+        facts.id_verb.as_str(),
+        "create" | "add" | "register" | "new"
+    ) {
+        case.add(Create, 2, format!("its id starts with `{}`", facts.id_verb));
+    }
+    if let Some(word) = facts.verb(words::MAKING) {
+        case.add(Create, 4, format!("`{word}` in the path makes something"));
+    }
+    if facts
+        .response
+        .top
+        .iter()
+        .any(|it| it == "id" || it.ends_with("id"))
+        && !facts.answers_parent
+    {
+        case.add(Create, 1, "its answer names something");
+    }
+    if let Some(name) = facts.response.ending(&["token", "secret"]) {
+        case.add(
+            Create,
+            3,
+            format!("its answer hands out a secret, in `{name}`"),
+        );
+    }
+    if facts.status == 202 && !facts.is_below_item {
+        case.add(Create, 1, "it answers 202: something is to be made");
+    }
+}
+
+fn writing(facts: &Facts<'_>, case: &mut Case) {
+    if facts.is_item && facts.has_body {
+        case.add(Replace, 3, "it is sent to one thing, not to a list");
+        case.add(Create, -2, "it is sent to one thing, not to a list");
+    }
+    let first = facts.summary.split_whitespace().next().unwrap_or_default();
+    let word = words::WRITING
+        .iter()
+        .find(|word| first.trim_end_matches('s') == **word);
+    if let Some(word) = word {
+        case.add(Replace, 3, format!("its summary starts with “{word}”"));
+    }
+    if let Some(word) = facts.verb(words::WRITING) {
+        case.add(Replace, 4, format!("`{word}` in the path writes anew"));
+    }
+    if let Some(word) = facts.verb(words::REMOVING) {
+        case.add(Delete, 6, format!("`{word}` in the path removes"));
+    }
+    let single = facts
+        .noun(facts.tail(), words::SINGLE)
+        .filter(|_| !facts.is_item && facts.status != 201);
+    let is_one = !is_plural(&split(facts.tail()).pop().unwrap_or_default());
+    if let Some(word) = single.filter(|_| is_one) {
+        case.add(
+            Replace,
+            4,
+            format!("of `{word}` there is one, which it replaces"),
+        );
+    }
+    if facts.only_labels() && facts.is_item {
+        case.add(Replace, 2, "its body only labels the thing");
+    }
+}
+
+fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
+    let Some(word) = facts.verb(words::MOVING) else {
+        let last = split(facts.tail()).pop().unwrap_or_default();
+        let is_act =
+            facts.is_below_item && !facts.is_item && !is_plural(&last) && facts.answers_parent;
+        if is_act && facts.method == "POST" {
+            case.add(
+                Transition,
+                2,
+                format!(
+                    "`{}` is done to a thing, which it answers with",
+                    facts.tail()
+                ),
+            );
+        }
+        return;
+    };
+    // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.
+    let weight = if facts.is_below_item {
+        weight
+    } else {
+        weight - 2
+    };
+    case.add(
+        Transition,
+        weight,
+        format!("`{word}` in the path moves it on"),
+    );
+    if facts.answers_parent {
+        case.add(Transition, 2, "it answers with the thing above");
+    }
+    if !facts.has_body {
+        case.add(Transition, 1, "it has no body");
+    }
+    if facts.method == "PUT" {
+        case.add(
+            Replace,
+            -2,
+            format!("`{word}` is an act, not something to be written"),
+        );
+    }
+}

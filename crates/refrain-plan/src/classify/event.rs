@@ -1,0 +1,146 @@
+//! Does somebody else deliver what happened?
+
+use refrain::policy::Class::{Create, Event, Monetary, Replace};
+
+use super::Case;
+use crate::{
+    facts::{Facts, named},
+    text::singular,
+    words,
+};
+
+pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
+    if !matches!(facts.method.as_str(), "POST" | "PUT" | "PATCH") {
+        return;
+    }
+    path(facts, case);
+    headers(facts, case);
+    body(facts, case);
+    if let Some(phrase) = facts.says(words::DELIVERED_PHRASES) {
+        case.add(Event, 3, format!("its text says “{}”", phrase.trim()));
+    }
+    if let Some(word) = sending(&facts.summary).filter(|_| !facts.has_answer) {
+        case.add(Event, 4, format!("its summary says that others {word}"));
+    }
+    if facts.is_apart {
+        case.add(Event, 1, "it asks for other security than most operations");
+    }
+    if case.score(Event) >= 4 && !facts.has_answer {
+        case.add(Event, 2, "it answers with nothing but a status");
+        case.add(Replace, -3, "it reads like a delivery, not like a change");
+        case.add(Create, -1, "it reads like a delivery, not like a new thing");
+    }
+    if case.score(Event) >= 6 {
+        case.add(Monetary, -6, "it tells of money that moved elsewhere");
+    }
+}
+
+/// What somebody else does: a verb that has its subject before it, which an order to the API has not.
+fn sending(summary: &str) -> Option<&'static str> {
+    let said: Vec<_> = summary
+        .split(|char: char| !char.is_alphanumeric())
+        .collect();
+    let behind = said
+        .windows(2)
+        .filter(|pair| !["to", "or", "and", "a", "the", "will", ""].contains(&pair[0]));
+    let verbs = behind.map(|pair| pair[1].trim_end_matches('s').trim_end_matches("she"));
+    let mut known = verbs.filter_map(|verb| {
+        words::SENDING
+            .iter()
+            .find(|it| it.trim_end_matches('s') == verb)
+    });
+    known.next().copied()
+}
+
+fn path(facts: &Facts<'_>, case: &mut Case) {
+    // A list of webhooks that are looked at and removed one by one is a list like any other.
+    let is_list = facts.is_managed && facts.method == "POST" && !facts.is_item
+        || facts.is_item && facts.is_readable;
+    let find = |list| {
+        facts
+            .segments
+            .iter()
+            .find_map(|it| named(&singular(it), list).or_else(|| named(it, list)))
+    };
+    match find(words::DELIVERED) {
+        Some(word) if !is_list => case.add(
+            Event,
+            6,
+            format!("`{word}` in the path is where others deliver"),
+        ),
+        Some(word) => case.add(
+            Event,
+            1,
+            format!("`{word}` is in the path, of things that are managed here"),
+        ),
+        None => {}
+    }
+    if let Some(word) = facts
+        .noun(facts.tail(), words::TOLD)
+        .filter(|_| !facts.is_readable)
+    {
+        case.add(
+            Event,
+            3,
+            format!("`{word}` in the path is something that happened"),
+        );
+    }
+}
+
+fn headers(facts: &Facts<'_>, case: &mut Case) {
+    let is_signed = |name: &&String| {
+        words::SIGNED.iter().any(|end| name.contains(end)) && !name.contains("idempotency")
+    };
+    if let Some(name) = facts.headers.iter().find(is_signed) {
+        case.add(
+            Event,
+            5,
+            format!("its header `{name}` is one that senders of webhooks send"),
+        );
+    }
+}
+
+fn body(facts: &Facts<'_>, case: &mut Case) {
+    let content = |part: &str| facts.content_types.iter().any(|it| it.contains(part));
+    if content("cloudevents") {
+        case.add(Event, 6, "it takes CloudEvents");
+    } else if content("edi") || content("ndjson") {
+        case.add(Event, 3, "its body is a stream or a document of a partner");
+    }
+    if (content("xml") || content("text/plain"))
+        && !facts.has_answer
+        && facts.request.top.is_empty()
+    {
+        case.add(
+            Event,
+            2,
+            "its body is a document that nothing more is said about",
+        );
+    }
+    let kind = facts.request.find_top(words::EVENT_KIND);
+    let is_number = facts.request.top.iter().any(|it| it.ends_with("id"));
+    if let Some(kind) = kind.filter(|_| is_number || facts.request.times > 0) {
+        let is_envelope = facts
+            .request
+            .find_top(&["data", "payload", "specversion"])
+            .is_some();
+        let weight = if is_envelope || facts.request.times > 0 {
+            3
+        } else {
+            1
+        };
+        case.add(
+            Event,
+            weight,
+            format!("its body names an event, in `{kind}`"),
+        );
+    }
+    let state = facts.request.find_top(words::EVENT_STATE);
+    if let Some(state) = state.filter(|_| facts.request.times > 0 && !facts.has_answer) {
+        case.add(
+            Event,
+            3,
+            format!("its body says what became of something, in `{state}`, and when"),
+        );
+    }
+}

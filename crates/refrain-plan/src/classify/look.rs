@@ -1,0 +1,145 @@
+//! Does it only look?
+
+use refrain::policy::Class::{Create, Event, Monetary, Read, Transition};
+
+use super::Case;
+use crate::{facts::Facts, text::singular, words};
+
+pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
+    if matches!(facts.method.as_str(), "GET" | "HEAD") {
+        acting_get(facts, case);
+    }
+    if facts.method != "POST" {
+        return;
+    }
+    verb(facts, case);
+    answer(facts, case);
+    if words::LOOKING.contains(&facts.id_verb.as_str()) {
+        case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
+    }
+    if facts.answers_list {
+        case.add(Read, 4, "it answers with the same list as GET");
+        case.add(Create, -3, "it answers with the same list as GET");
+    }
+    if let Some(name) = facts.request.find_top(words::PAGING) {
+        case.add(
+            Read,
+            2,
+            format!("`{name}` in its body asks for a part of a list"),
+        );
+    }
+    let starts = |phrase: &&&str| facts.summary.starts_with(**phrase);
+    if let Some(phrase) = words::LOOKING_PHRASES.iter().find(starts) {
+        case.add(
+            Read,
+            3,
+            format!("its summary starts with “{}”", phrase.trim()),
+        );
+    }
+    if facts.status == 201 || facts.has_location {
+        case.add(
+            Read,
+            -4,
+            "it answers 201 or with a Location: something was made",
+        );
+    }
+    if facts.has_key() {
+        case.add(Read, -3, "it takes an idempotency key already");
+    }
+}
+
+fn verb(facts: &Facts<'_>, case: &mut Case) {
+    let singular = singular(facts.tail());
+    let of_plural = words::LOOKING
+        .iter()
+        .find(|it| **it == crate::text::plain(&singular))
+        .copied();
+    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str());
+    let word = facts.verb(words::LOOKING).or_else(|| {
+        let last = crate::text::words(facts.tail())
+            .pop()
+            .map(|word| crate::text::singular(&word));
+        of_plural.or_else(|| {
+            words::LOOKING
+                .iter()
+                .find(|it| Some(**it) == last.as_deref())
+                .copied()
+        })
+    });
+    let Some(word) = word.filter(|_| !facts.is_item && !is_act) else {
+        return;
+    };
+    case.add(Read, 5, format!("`{word}` in the path only looks"));
+    if facts.status != 201 {
+        case.add(Monetary, -10, format!("`{word}` moves no money"));
+        case.add(Event, -2, format!("`{word}` is asked, not delivered"));
+        case.add(Transition, -2, format!("`{word}` changes no state"));
+    }
+}
+
+fn answer(facts: &Facts<'_>, case: &mut Case) {
+    if facts.status != 200 || !facts.has_answer {
+        return;
+    }
+    let has_id = facts
+        .response
+        .top
+        .iter()
+        .any(|it| it == "id" || it.ends_with("id"));
+    if facts.is_list {
+        case.add(Read, 3, "it answers with a list");
+    } else if facts.response.has_list
+        && (facts.response.find_top(words::PAGED).is_some() || facts.response.top.len() <= 2)
+        && !has_id
+    {
+        case.add(Read, 3, "it answers with a page of a list");
+    }
+    if let Some(name) = facts
+        .response
+        .find_top(words::JUDGEMENT)
+        .filter(|_| !has_id)
+    {
+        case.add(Read, 3, format!("it answers with a judgement, in `{name}`"));
+    }
+    if !has_id && facts.answer.is_none() && facts.has_body {
+        case.add(
+            Read,
+            1,
+            "its answer names nothing that would have been made",
+        );
+        case.add(
+            Create,
+            -1,
+            "its answer names nothing that would have been made",
+        );
+    }
+}
+
+/// Links in mails and the like: a GET that does something.
+fn acting_get(facts: &Facts<'_>, case: &mut Case) {
+    let acts = [
+        "confirm",
+        "unsubscribe",
+        "activate",
+        "approve",
+        "accept",
+        "cancel",
+        "logout",
+        "verify",
+        "reject",
+    ];
+    let word = acts
+        .into_iter()
+        .find(|word| crate::text::words(facts.tail()).iter().any(|it| it == word));
+    if let Some(word) = word.filter(|_| !facts.is_item && !facts.has_answer) {
+        case.add(
+            Transition,
+            6,
+            format!(
+                "`{word}` in the path does something, though it is a {}",
+                facts.method
+            ),
+        );
+        case.add(Read, -4, "it answers with nothing that was read");
+    }
+}

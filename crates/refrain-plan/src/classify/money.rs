@@ -1,0 +1,229 @@
+//! Does money move, or something that is as good as money?
+
+use refrain::policy::Class::{Create, Monetary, Transition};
+
+use super::Case;
+use crate::{
+    facts::{Facts, named},
+    text::words as split,
+    words,
+};
+
+pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
+    match facts.method.as_str() {
+        "POST" => {}
+        "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
+        _ => return,
+    }
+    let mut signs = Case::default();
+    verb(facts, &mut signs);
+    noun(facts, &mut signs);
+    body(facts, &mut signs);
+    answer(facts, &mut signs);
+    prose(facts, &mut signs);
+    if facts.only_labels() {
+        signs.add(Monetary, -6, "its body only labels the thing");
+    }
+    if facts.is_item {
+        signs.add(Monetary, -4, "it is sent to one thing, to change it");
+    }
+    if signs.score(Monetary) >= 3 {
+        signs.add(Create, -2, "what it makes is money");
+    }
+    case.evidence.extend(signs.evidence);
+}
+
+fn verb(facts: &Facts<'_>, case: &mut Case) {
+    let tail = split(facts.tail());
+    let is_unpaid = tail
+        .iter()
+        .find(|word| words::UNPAID.contains(&word.as_str()));
+    if let Some(word) = facts.verb(words::PAYING) {
+        match is_unpaid {
+            Some(of) => case.add(Monetary, -2, format!("`{word}` is of {of} here")),
+            None => case.add(Monetary, 8, format!("`{word}` in the path moves money")),
+        }
+        return;
+    }
+    if let Some(word) = facts.verb(words::SOMETIMES_PAYING) {
+        let weight = if is_unpaid.is_none() && speaks_of_money(facts) {
+            8
+        } else {
+            -1
+        };
+        case.add(
+            Monetary,
+            weight,
+            format!("`{word}` in the path moves money, where it is about money"),
+        );
+        if weight < 0 {
+            case.add(Transition, 5, format!("`{word}` in the path moves it on"));
+        }
+        return;
+    }
+    let Some(word) = facts.verb(words::LETTING_GO) else {
+        return;
+    };
+    let above = facts.parent();
+    let noun = facts
+        .noun(above, words::MONEY)
+        .or_else(|| facts.noun(above, words::OWED));
+    let is_money = noun.is_some_and(|it| words::MONEY.contains(&it));
+    let is_told = is_money
+        || noun.is_some()
+            && (money_answer(facts).is_some() || facts.says(words::PAID_PHRASES).is_some());
+    if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
+        case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
+    }
+}
+
+/// Whether anything but the verb does.
+fn speaks_of_money(facts: &Facts<'_>) -> bool {
+    let above = &facts.segments[..facts.segments.len().saturating_sub(1)];
+    let is_money = |it: &String| {
+        facts
+            .noun(it, words::MONEY)
+            .or_else(|| facts.noun(it, words::NEAR_MONEY))
+            .is_some()
+    };
+    above.iter().any(is_money)
+        || facts.request.find(words::AMOUNT).is_some()
+        || facts.request.ending(&["amount", "currency"]).is_some()
+        || money_answer(facts).is_some()
+        || facts.says(words::PAID_PHRASES).is_some()
+}
+
+fn noun(facts: &Facts<'_>, case: &mut Case) {
+    let tail = facts.tail();
+    if facts.is_item
+        || facts
+            .verb(words::MOVING)
+            .is_some_and(|_| facts.is_below_item)
+    {
+        return;
+    }
+    if let Some(noun) = facts.noun(tail, words::MONEY) {
+        case.add(Monetary, 6, format!("a {noun} is money on its way"));
+    } else if let Some(noun) = facts
+        .noun(tail, words::PRICED)
+        .filter(|_| facts.verb(words::WRITING).is_none())
+    {
+        case.add(Monetary, -6, format!("a {noun} only tells of money"));
+    } else if let Some(noun) = facts.noun(tail, words::NEAR_MONEY) {
+        case.add(Monetary, 2, format!("a {noun} is often paid for"));
+    } else if let Some(noun) =
+        named(facts.parent(), words::MONEY).or_else(|| facts.noun(facts.parent(), words::MONEY))
+    {
+        let weight = if facts.is_below_item { 0 } else { 4 };
+        case.add(Monetary, weight, format!("it is one of the {noun}s"));
+    }
+}
+
+fn body(facts: &Facts<'_>, case: &mut Case) {
+    let request = &facts.request;
+    let amount = request
+        .find(words::AMOUNT)
+        .or_else(|| request.ending(&["amount", "units", "cents"]));
+    let currency = request.ending(&["currency"]);
+    let party = request
+        .find(words::PARTIES)
+        .or_else(|| request.ending(&["account", "iban"]));
+    if let Some(amount) = amount {
+        case.add(Monetary, 2, format!("`{amount}` in its body says how much"));
+        if let Some(currency) = currency {
+            case.add(
+                Monetary,
+                1,
+                format!("`{currency}` in its body says in what"),
+            );
+        }
+        if let Some(party) = party {
+            case.add(
+                Monetary,
+                3,
+                format!("`{party}` in its body says from whom or to whom"),
+            );
+        }
+    }
+    // Storing a card is not yet charging it.
+    let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
+    if let Some(token) = request.find(words::CARD).filter(|_| !is_stored) {
+        case.add(
+            Monetary,
+            5,
+            format!("`{token}` in its body is what is charged"),
+        );
+    }
+    if facts.has_key() {
+        case.add(Monetary, 2, "it takes an idempotency key already");
+        case.add(Create, 1, "it takes an idempotency key already");
+    }
+    let marked = |(name, is): &&(&str, bool)| *is && name.contains("idempoten");
+    if let Some((name, _)) = facts.extensions.iter().find(marked) {
+        case.add(Monetary, 1, format!("it is marked with `{name}`"));
+    }
+}
+
+/// The member of the answer that says how much.
+fn money_answer<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
+    let response = &facts.response;
+    response
+        .find(&["amount", "total", "controlsum", "balance"])
+        .or_else(|| response.ending(&["amount", "amountdue", "balance", "sum"]))
+}
+
+fn answer(facts: &Facts<'_>, case: &mut Case) {
+    let Some(amount) = money_answer(facts) else {
+        return;
+    };
+    let is_of_request = facts.request.find(words::AMOUNT).is_some();
+    if !is_of_request && !facts.answers_parent {
+        case.add(
+            Monetary,
+            1,
+            format!("`{amount}` in its answer says how much"),
+        );
+    }
+    if let Some(balance) = facts
+        .response
+        .ending(&["balance"])
+        .filter(|_| facts.has_body)
+    {
+        case.add(
+            Monetary,
+            2,
+            format!("`{balance}` in its answer is what is left"),
+        );
+    }
+}
+
+fn prose(facts: &Facts<'_>, case: &mut Case) {
+    if let Some(phrase) = words::PAID_PHRASES
+        .iter()
+        .find(|it| facts.summary.contains(**it))
+    {
+        case.add(Monetary, 6, format!("its summary says “{}”", phrase.trim()));
+        case.add(Transition, -2, "more than a state changes");
+    } else if let Some(phrase) = facts.says(words::PAID_PHRASES) {
+        case.add(Monetary, 3, format!("its text says “{}”", phrase.trim()));
+    }
+    let first = facts.summary.split_whitespace().next().unwrap_or_default();
+    let named = [first, facts.id_verb.as_str()]
+        .into_iter()
+        .find(|word| words::PAYING.contains(word));
+    if let Some(word) = named
+        .filter(|_| facts.verb(words::PAYING).is_none() && facts.verb(words::LOOKING).is_none())
+    {
+        case.add(Monetary, 6, format!("its name starts with `{word}`"));
+    }
+    let tag = facts
+        .tags
+        .iter()
+        .find(|tag| words::MONEY.contains(&tag.as_str()) || *tag == "billing");
+    if let Some(tag) = tag {
+        case.add(Monetary, 1, format!("it is tagged `{tag}`"));
+    }
+    if facts.segments.iter().any(|it| it == "billing") {
+        case.add(Monetary, 1, "`billing` is in its path");
+    }
+}

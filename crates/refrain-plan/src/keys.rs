@@ -1,0 +1,278 @@
+//! Where an operation's key can come from: the client, the sender, or what the request is about.
+
+use refrain::{key::Sender, policy::Class};
+use refrain_openapi::{Operation, Schema};
+use serde::Serialize;
+
+use crate::{
+    text::{plain, words},
+    words as lists,
+};
+
+/// The most members of one natural key.
+const MEMBERS_MAX: usize = 3;
+/// How deep members of natural keys may lie.
+const DEPTH_MAX: usize = 2;
+/// The header that is used where the document names none.
+pub(crate) const KEY_HEADER: &str = "Idempotency-Key";
+
+/// Where an operation's key comes from.
+#[derive(Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Keys {
+    /// The header that the document already has for it.
+    pub header: Option<String>,
+    /// Where an event's own id is, as the policy writes it.
+    pub event: Option<String>,
+    /// Whose webhook it is, as the policy names senders.
+    pub sender: Option<&'static str>,
+    /// What a key could be made of where a client sends none.
+    pub natural: Vec<NaturalKey>,
+}
+
+/// A key made of what a request is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NaturalKey {
+    /// As the policy writes it: `natural:{/customer_id}-{/cart_id}`.
+    pub source: String,
+    /// When it takes two requests for one, compared with a key that the client sends.
+    pub risk: String,
+}
+
+impl Keys {
+    pub(crate) fn of(operation: &Operation<'_>, class: Class) -> Self {
+        let header = key_header(operation);
+        match class {
+            Class::Event => {
+                let sender = sender(operation).map(Sender::name);
+                let event = event_id(operation);
+                Self {
+                    header,
+                    event,
+                    sender,
+                    natural: Vec::new(),
+                }
+            }
+            Class::Create | Class::Monetary => {
+                let natural = natural(operation, class == Class::Monetary);
+                Self {
+                    header,
+                    natural,
+                    ..Self::default()
+                }
+            }
+            _ => Self {
+                header,
+                ..Self::default()
+            },
+        }
+    }
+
+    /// The header with which a client sends the key.
+    #[must_use]
+    pub fn client_header(&self) -> &str {
+        self.header.as_deref().unwrap_or(KEY_HEADER)
+    }
+}
+
+fn key_header(operation: &Operation<'_>) -> Option<String> {
+    let parameters = operation.parameters().into_iter();
+    let mut headers = parameters.filter(|it| it.place() == "header");
+    let is_key = |name: &str| name.contains("idempotency") || name == "paypalrequestid";
+    headers
+        .find(|it| is_key(&plain(it.name())))
+        .map(|it| it.name().into())
+}
+
+fn sender(operation: &Operation<'_>) -> Option<Sender> {
+    let parameters = operation.parameters();
+    let has = |part: &str| {
+        parameters
+            .iter()
+            .any(|it| it.place() == "header" && plain(it.name()).contains(part))
+    };
+    let path = operation.path().to_lowercase();
+    let named = |name: &str| path.split(['/', '-', '_']).any(|it| it == name);
+    if has("stripesignature") || named("stripe") {
+        Some(Sender::Stripe)
+    } else if has("xgithub") || has("xhubsignature256") || named("github") {
+        Some(Sender::Github)
+    } else if has("xshopify") || named("shopify") {
+        Some(Sender::Shopify)
+    } else if has("svix") || named("svix") {
+        Some(Sender::Svix)
+    } else if has("webhookid") && has("webhooksignature") {
+        Some(Sender::StandardWebhooks)
+    } else {
+        None
+    }
+}
+
+/// Where an event's id is: in a header of its own, or at the top of its body.
+fn event_id(operation: &Operation<'_>) -> Option<String> {
+    let is_id = |name: &str| {
+        [
+            "delivery",
+            "webhookid",
+            "eventid",
+            "messageid",
+            "deliveryid",
+        ]
+        .iter()
+        .any(|end| name.ends_with(end))
+    };
+    let parameters = operation.parameters().into_iter();
+    let mut headers = parameters.filter(|it| it.place() == "header");
+    if let Some(header) = headers.find(|it| is_id(&plain(it.name()))) {
+        return Some(format!("header:{}", header.name()));
+    }
+    let body = operation.body().filter(|it| it.is_json())?;
+    let properties = body.schema?.properties();
+    let names = properties.iter().map(|(name, _)| *name);
+    best_id(names).map(|name| format!("body:/{}", escaped(name)))
+}
+
+/// The member that most reads like the id of the message itself.
+pub(crate) fn best_id<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
+    const IDS: [&str; 9] = [
+        "eventid",
+        "messageid",
+        "id",
+        "deliveryid",
+        "notificationid",
+        "webhookid",
+        "uuid",
+        "messagesid",
+        "txnid",
+    ];
+    IDS.iter()
+        .find_map(|id| names.clone().find(|name| plain(name) == *id))
+}
+
+fn natural(operation: &Operation<'_>, is_monetary: bool) -> Vec<NaturalKey> {
+    let schema = operation
+        .body()
+        .filter(|it| it.is_json())
+        .and_then(|it| it.schema);
+    let mut members = Vec::new();
+    schema
+        .into_iter()
+        .for_each(|it| gather(it, "", 0, &mut members));
+    propose(&members, is_monetary)
+}
+
+/// What keys could be made of these members.
+pub(crate) fn propose(members: &[(String, String)], is_monetary: bool) -> Vec<NaturalKey> {
+    let mut proposals = Vec::new();
+    let reference = members
+        .iter()
+        .find(|(_, name)| lists::REFERENCE.contains(&name.as_str()));
+    if let Some((pointer, name)) = reference {
+        proposals.push(NaturalKey {
+            source: format!("body:{pointer}"),
+            risk: format!("as good as a client key where clients never use a {name} for two different things; where they do, the second is refused or taken for the first"),
+        });
+    }
+    let is_named = |(pointer, name): &&(String, String)| {
+        is_identifier(pointer, name) && Some(pointer) != reference.map(|it| &it.0)
+    };
+    let mut parts: Vec<_> = members.iter().filter(is_named).take(MEMBERS_MAX).collect();
+    let find = |list: &[&str], end: &str| {
+        members
+            .iter()
+            .find(|(_, name)| list.contains(&name.as_str()) || name.ends_with(end))
+    };
+    let amount = find(lists::AMOUNT, "amount").filter(|_| is_monetary && !parts.is_empty());
+    let currency = find(&["currency"], "currency").filter(|_| amount.is_some());
+    parts.extend(reference.filter(|_| !parts.is_empty()));
+    parts.extend(amount);
+    parts.extend(currency);
+    parts.dedup();
+    if parts.len() > 1 {
+        let template: Vec<_> = parts
+            .iter()
+            .map(|(pointer, _)| format!("{{{pointer}}}"))
+            .collect();
+        let names: Vec<_> = parts.iter().map(|(_, name)| name.as_str()).collect();
+        let same = names.join(", ");
+        let again = if amount.is_some() {
+            "paying the same again on purpose"
+        } else {
+            "doing the same again on purpose"
+        };
+        proposals.push(NaturalKey {
+            source: format!("natural:{}", template.join("-")),
+            risk: format!("two requests that agree in {same} are one: {again} needs another value in one of them; a client key has no such collision"),
+        });
+    }
+    proposals
+}
+
+/// Whether a member names something that stays the same when a request is sent again.
+fn is_identifier(pointer: &str, name: &str) -> bool {
+    let last = pointer
+        .rsplit('/')
+        .next()
+        .map(words)
+        .and_then(|mut it| it.pop())
+        .unwrap_or_default();
+    let ends = [
+        "id",
+        "ref",
+        "reference",
+        "number",
+        "no",
+        "sku",
+        "iban",
+        "account",
+        "sender",
+        "receiver",
+        "from",
+        "to",
+    ];
+    let whole = [
+        "from", "to", "sender", "receiver", "customer", "order", "cart", "invoice",
+    ];
+    whole.contains(&name) || ends.contains(&last.as_str())
+}
+
+/// Members of an object that are no lists, no moments and nothing random; pointer and plain name.
+pub(crate) fn gather(
+    schema: Schema<'_>,
+    above: &str,
+    depth: usize,
+    found: &mut Vec<(String, String)>,
+) {
+    for (name, member) in schema.properties() {
+        let pointer = format!("{above}/{}", escaped(name));
+        let last = words(name).pop().unwrap_or_default();
+        let is_changing = lists::CHANGING.contains(&plain(name).as_str())
+            || lists::CHANGING.contains(&last.as_str());
+        let is_moment = matches!(
+            member.format(),
+            Some("date" | "date-time" | "time" | "password" | "binary")
+        );
+        let is_fit = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        if is_changing
+            || is_moment
+            || !is_fit
+            || member.is_read_only()
+            || member.is("array")
+            || member.is("boolean")
+            || found.len() > 100
+        {
+            continue;
+        }
+        match member.properties().is_empty() {
+            true => found.push((pointer, plain(name))),
+            false if depth + 1 < DEPTH_MAX => gather(member, &pointer, depth + 1, found),
+            false => {}
+        }
+    }
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}

@@ -1,0 +1,255 @@
+//! A copy of the description that tells clients what the policy does.
+
+use refrain::policy::{Class, Operation as Rule, Policy, units::Span};
+use refrain_openapi::{Document, Flavour, Map, Node};
+use serde_json::json;
+
+use super::{class_name, mark, sealed};
+use crate::{Plan, Planned};
+
+const RESPONSE: &str = "RefrainProblem";
+/// What each status of ours is for.
+const STATUSES: [(&str, &str); 7] = [
+    ("400", "The key is missing or malformed"),
+    ("409", "In flight, or the outcome is unknown"),
+    ("410", "The key was used, and its outcome is no longer kept"),
+    ("413", "The request is too large to be guarded"),
+    ("422", "The key was used for another request"),
+    ("502", "The service could not be reached, or broke off"),
+    ("503", "What happened under this key cannot be looked up"),
+];
+
+/// An annotated copy.
+#[derive(Debug)]
+pub struct Annotated {
+    /// Its text, in the format of the document.
+    pub text: String,
+    /// Operations that stand in other files, and are not annotated.
+    pub elsewhere: usize,
+}
+
+/// Copies a document with key parameters, problem responses and `x-refrain` on what the policy guards.
+///
+/// `references` is put before every relative reference, for a copy that lies in another folder. YAML's comments are lost.
+///
+/// # Errors
+/// When the copy cannot be written down.
+pub fn annotated(
+    plan: &Plan,
+    document: &Document,
+    policy: &Policy,
+    references: &str,
+) -> Result<Annotated, String> {
+    let mut root = document.root().clone();
+    let mut elsewhere = 0;
+    for planned in plan.operations.iter().filter(|it| it.is_served) {
+        let rule = planned
+            .pattern
+            .as_ref()
+            .and_then(|pattern| policy.operations().find(|it| it.name == *pattern));
+        let item = root
+            .as_map_mut()
+            .and_then(|it| it.get_mut("paths"))
+            .and_then(Node::as_map_mut);
+        let item = item
+            .and_then(|it| it.get_mut(&planned.path))
+            .and_then(Node::as_map_mut);
+        let shared = item
+            .as_ref()
+            .is_some_and(|it| has_key(it.get("parameters")));
+        match item
+            .and_then(|it| it.get_mut(&planned.method.to_lowercase()))
+            .and_then(Node::as_map_mut)
+        {
+            Some(operation) => annotate(operation, planned, rule, shared, document.flavour()),
+            None => elsewhere += 1,
+        }
+    }
+    if document.is_async() {
+        annotate_channels(&mut root, plan);
+    } else {
+        add_response(&mut root, document.flavour());
+    }
+    if !references.is_empty() {
+        rewrite(&mut root, references);
+    }
+    if let Some(map) = root.as_map_mut() {
+        map.insert("x-refrain-plan".into(), Node::Text(mark()));
+    }
+    let text = document.format().write(&root)?;
+    Ok(Annotated {
+        text: sealed(text),
+        elsewhere,
+    })
+}
+
+fn annotate(
+    operation: &mut Map,
+    planned: &Planned,
+    rule: Option<&Rule>,
+    shared: bool,
+    flavour: Flavour,
+) {
+    let class = rule
+        .and_then(|it| it.class)
+        .unwrap_or(planned.verdict.class);
+    let rule = rule.filter(|it| it.guarded);
+    let mut about = json!({ "class": class_name(class) });
+    if let Some(rule) = rule {
+        let sources: Vec<_> = rule.key.iter().map(ToString::to_string).collect();
+        about["guarantee"] = serde_json::to_value(rule.terms.guarantee).unwrap_or_default();
+        about["key"] = json!(sources);
+        about["required"] = json!(rule.required);
+        about["retention"] = json!(Span(rule.terms.retention).to_string());
+        about["remember"] = json!(Span(rule.terms.remember).to_string());
+    }
+    operation.insert("x-refrain".into(), about.into());
+    let Some(rule) = rule else { return };
+    let is_by_header = rule
+        .key
+        .iter()
+        .any(|it| it.to_string().starts_with("header:"));
+    if is_by_header && class != Class::Event && !shared && !has_key(operation.get("parameters")) {
+        let parameter = parameter(planned, rule.required, flavour);
+        match operation.get_mut("parameters") {
+            Some(Node::List(list)) => list.push(parameter),
+            _ => {
+                operation.insert("parameters".into(), Node::List(vec![parameter]));
+            }
+        }
+    }
+    let root = match flavour {
+        Flavour::Swagger2 => "#/responses/",
+        _ => "#/components/responses/",
+    };
+    if !matches!(operation.get("responses"), Some(Node::Map(_))) {
+        operation.insert("responses".into(), Node::Map(Box::default()));
+    }
+    let responses = operation.get_mut("responses").and_then(Node::as_map_mut);
+    if let Some(responses) = responses.filter(|_| class != Class::Event) {
+        for (status, _) in STATUSES {
+            let reference = json!({ "$ref": format!("{root}{RESPONSE}{status}") });
+            responses
+                .entry(status.into())
+                .or_insert_with(|| reference.into());
+        }
+    }
+}
+
+fn has_key(parameters: Option<&Node>) -> bool {
+    let names = parameters
+        .into_iter()
+        .flat_map(Node::items)
+        .filter_map(|it| it.get("name")?.as_str());
+    names
+        .map(crate::text::plain)
+        .any(|name| name.contains("idempotency"))
+}
+
+fn parameter(planned: &Planned, required: bool, flavour: Flavour) -> Node {
+    let description = "Names one intended effect. Send the same key with every retry of the same request, and a new one with a new request.";
+    let mut parameter = Map::new();
+    parameter.insert("name".into(), planned.keys.client_header().into());
+    parameter.insert("in".into(), "header".into());
+    parameter.insert("required".into(), Node::Bool(required));
+    parameter.insert("description".into(), description.into());
+    let schema = json!({ "type": "string", "minLength": 1, "maxLength": 255 });
+    match flavour {
+        Flavour::Swagger2 => {
+            let members = Node::from(schema);
+            parameter.extend(members.as_map().cloned().unwrap_or_default());
+        }
+        _ => {
+            parameter.insert("schema".into(), schema.into());
+        }
+    }
+    Node::Map(Box::new(parameter))
+}
+
+/// The responses that operations refer to.
+fn add_response(root: &mut Node, flavour: Flavour) {
+    let schema = json!({
+        "type": "object",
+        "description": "RFC 9457; `advice` says what to do",
+        "properties": {
+            "type": { "type": "string" },
+            "title": { "type": "string" },
+            "status": { "type": "integer" },
+            "detail": { "type": "string" },
+            "code": { "type": "string" },
+            "advice": { "type": "string", "enum": ["wait", "reuse-key", "new-key", "ask"] },
+        },
+    });
+    let Some(root) = root.as_map_mut() else {
+        return;
+    };
+    let home = match flavour {
+        Flavour::Swagger2 => root,
+        _ => {
+            let components = root
+                .entry("components".into())
+                .or_insert_with(|| Node::Map(Box::default()));
+            let Some(components) = components.as_map_mut() else {
+                return;
+            };
+            components
+        }
+    };
+    let responses = home
+        .entry("responses".into())
+        .or_insert_with(|| Node::Map(Box::default()));
+    let Some(responses) = responses.as_map_mut() else {
+        return;
+    };
+    for (status, description) in STATUSES {
+        let response = match flavour {
+            Flavour::Swagger2 => json!({ "description": description, "schema": schema }),
+            _ => {
+                json!({ "description": description, "content": { "application/problem+json": { "schema": schema } } })
+            }
+        };
+        responses
+            .entry(format!("{RESPONSE}{status}"))
+            .or_insert_with(|| response.into());
+    }
+}
+
+fn annotate_channels(root: &mut Node, plan: &Plan) {
+    let channels = root
+        .as_map_mut()
+        .and_then(|it| it.get_mut("channels"))
+        .and_then(Node::as_map_mut);
+    for (name, channel) in channels.into_iter().flatten() {
+        let address = channel
+            .get("address")
+            .and_then(Node::as_str)
+            .unwrap_or(name);
+        let Some(consumer) = plan.consumers.iter().find(|it| it.channel == address) else {
+            continue;
+        };
+        let about = json!({ "worker": consumer.name, "key": consumer.key, "class": if consumer.is_monetary { "monetary" } else { "event" } });
+        if let Some(channel) = channel.as_map_mut() {
+            channel.insert("x-refrain".into(), about.into());
+        }
+    }
+}
+
+/// Puts a folder before every reference to another file.
+fn rewrite(node: &mut Node, folder: &str) {
+    match node {
+        Node::Map(map) => {
+            for (name, node) in map.iter_mut() {
+                match node {
+                    Node::Text(text)
+                        if name == "$ref" && !text.starts_with('#') && !text.contains("://") =>
+                    {
+                        *text = format!("{folder}{text}")
+                    }
+                    node => rewrite(node, folder),
+                }
+            }
+        }
+        Node::List(items) => items.iter_mut().for_each(|item| rewrite(item, folder)),
+        _ => {}
+    }
+}

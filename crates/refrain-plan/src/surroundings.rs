@@ -1,0 +1,154 @@
+//! What stands around an operation: the paths above, beside and below it, and what they answer.
+
+use std::collections::HashMap;
+
+use refrain_openapi::{Kind, Operation, Schema, View};
+
+/// The paths of a document, and what can be read from each.
+#[derive(Debug)]
+pub(crate) struct Surroundings<'d> {
+    paths: HashMap<String, Known<'d>>,
+    /// What most operations ask for.
+    usual_security: Vec<Vec<&'d str>>,
+}
+
+#[derive(Debug, Default)]
+struct Known<'d> {
+    methods: Vec<String>,
+    /// What GET answers, lists and envelopes taken off.
+    read: Option<View<'d>>,
+    /// What GET answers, where that is a list or the envelope of one.
+    list: Option<View<'d>>,
+    has_items: bool,
+}
+
+impl<'d> Surroundings<'d> {
+    pub(crate) fn of(operations: &[Operation<'d>]) -> Self {
+        let mut paths: HashMap<String, Known<'d>> = HashMap::new();
+        let mut securities: HashMap<Vec<Vec<&'d str>>, usize> = HashMap::new();
+        for operation in operations.iter().filter(|it| it.kind() == Kind::Path) {
+            *securities.entry(operation.security()).or_default() += 1;
+            let path = normal(operation.path());
+            if let Some(above) = path.strip_suffix("/{}") {
+                paths.entry(above.into()).or_default().has_items = true;
+            }
+            let known = paths.entry(path).or_default();
+            known.methods.push(operation.method().into());
+            if operation.method() == "GET" {
+                let schema = operation.success().and_then(|it| it.schema());
+                known.read = schema.map(|it| unwrapped(it).view());
+                let is_list = |it: &Schema<'_>| {
+                    it.is("array") || it.properties().iter().any(|(_, it)| it.is("array"))
+                };
+                known.list = schema.filter(is_list).map(|it| it.view());
+            }
+        }
+        let usual = securities.into_iter().max_by_key(|(_, count)| *count);
+        let usual_security = usual.map(|(security, _)| security).unwrap_or_default();
+        Self {
+            paths,
+            usual_security,
+        }
+    }
+
+    pub(crate) fn has_items(&self, path: &str) -> bool {
+        self.paths.get(&normal(path)).is_some_and(|it| it.has_items)
+    }
+
+    pub(crate) fn is_readable(&self, path: &str) -> bool {
+        self.has(&normal(path), &["GET"])
+    }
+
+    /// Whether it is a list whose members are looked at, changed or removed one by one.
+    pub(crate) fn is_managed(&self, path: &str) -> bool {
+        let path = normal(path);
+        let item = match path.ends_with("/{}") {
+            true => path.clone(),
+            false => format!("{path}/{{}}"),
+        };
+        self.has(&path, &["GET"]) && self.paths.contains_key(&item)
+            || self.has(&item, &["GET", "DELETE", "PUT", "PATCH"])
+    }
+
+    /// Whether the answer is what the thing above is read as.
+    pub(crate) fn is_parent(&self, path: &str, answer: Schema<'_>) -> bool {
+        let path = normal(path);
+        let mut above = path.as_str();
+        while let Some(at) = above.rfind(['/', ':']) {
+            above = &above[..at];
+            if let Some(read) = self.paths.get(above).and_then(|it| it.read) {
+                return read.is_same(&answer.view());
+            }
+        }
+        false
+    }
+
+    /// Whether the answer is what the same path, or one item of it, is read as.
+    pub(crate) fn is_sibling(&self, path: &str, answer: Schema<'_>) -> bool {
+        let path = normal(path);
+        let reads = [
+            self.paths.get(&path),
+            self.paths.get(&format!("{path}/{{}}")),
+        ];
+        let mut reads = reads.into_iter().flatten().filter_map(|it| it.read);
+        reads.any(|read| read.is_same(&answer.view()))
+    }
+
+    /// Whether the answer is the very list, or page, that the same path is read as.
+    pub(crate) fn is_list(&self, path: &str, answer: Schema<'_>) -> bool {
+        let known = self.paths.get(&normal(path));
+        let list = known.filter(|it| !it.has_items).and_then(|it| it.list);
+        list.is_some_and(|list| list.is_same(&answer.view()))
+    }
+
+    /// Whether an operation asks for other security than most.
+    pub(crate) fn is_apart(&self, operation: &Operation<'d>) -> bool {
+        operation.kind() == Kind::Path && operation.security() != self.usual_security
+    }
+
+    fn has(&self, path: &str, methods: &[&str]) -> bool {
+        let known = self.paths.get(path);
+        known.is_some_and(|it| {
+            it.methods
+                .iter()
+                .any(|method| methods.contains(&method.as_str()))
+        })
+    }
+}
+
+/// The path with its names left out: `/a/{id}` and `/a/{key}` are the same place.
+fn normal(path: &str) -> String {
+    let mut normal = String::with_capacity(path.len());
+    let mut is_name = false;
+    for char in path.trim_end_matches('/').chars() {
+        match char {
+            '{' => {
+                is_name = true;
+                normal.push('{');
+            }
+            '}' => {
+                is_name = false;
+                normal.push('}');
+            }
+            _ if is_name => {}
+            char => normal.push(char),
+        }
+    }
+    normal
+}
+
+/// What a list holds; of an envelope, what the one list in it holds.
+fn unwrapped(schema: Schema<'_>) -> Schema<'_> {
+    if let Some(items) = schema.items() {
+        return items;
+    }
+    let lists = schema
+        .properties()
+        .into_iter()
+        .filter_map(|(_, it)| it.items());
+    let mut lists = lists.filter(|items| items.view().ref_name().is_some());
+    match (lists.next(), lists.next(), schema.view().ref_name()) {
+        (Some(items), None, None) => items,
+        _ => schema,
+    }
+}

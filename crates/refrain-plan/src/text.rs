@@ -1,0 +1,47 @@
+//! Names taken apart: `shippingRates`, `shipping_rates` and `shipping-rates` are the same words.
+
+/// The words of a name, in lower case.
+pub(crate) fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut before = ' ';
+    for char in name.chars() {
+        let starts = !before.is_alphanumeric() || (char.is_uppercase() && !before.is_uppercase());
+        if char.is_alphanumeric() {
+            match words.last_mut().filter(|_| !starts) {
+                Some(word) => word.extend(char.to_lowercase()),
+                None => words.push(char.to_lowercase().collect()),
+            }
+        }
+        before = char;
+    }
+    words
+}
+
+/// The name in lower case, with nothing between its words.
+pub(crate) fn plain(name: &str) -> String {
+    let kept = name.chars().filter(|char| char.is_alphanumeric());
+    kept.flat_map(char::to_lowercase).collect()
+}
+
+/// The singular of an English noun, near enough to look it up.
+pub(crate) fn singular(word: &str) -> String {
+    let cut = |end: &str| word.strip_suffix(end);
+    if let Some(stem) = cut("ies").filter(|stem| stem.len() > 1) {
+        return format!("{stem}y");
+    }
+    if let Some(stem) = ["sses", "shes", "ches", "xes"]
+        .iter()
+        .find_map(|end| cut(end).map(|stem| format!("{stem}{}", &end[..end.len() - 2])))
+    {
+        return stem;
+    }
+    match cut("s").filter(|stem| stem.len() > 2 && !stem.ends_with(['s', 'u', 'i'])) {
+        Some(stem) => stem.into(),
+        None => word.into(),
+    }
+}
+
+/// Whether a word reads as a plural.
+pub(crate) fn is_plural(word: &str) -> bool {
+    singular(word) != word
+}

@@ -1,0 +1,247 @@
+//! The words that classification goes by, in one place. Lower case; nouns in the singular.
+
+/// Verbs of operations that only look, though they are sent by POST.
+pub(crate) const LOOKING: &[&str] = &[
+    "search", "query", "find", "lookup", "filter", "list", "count", "validate", "validation", "check",
+    "estimate", "estimation", "preview", "quote", "calculate", "calculation", "compute", "simulate",
+    "simulation", "evaluate", "evaluation", "translate", "compare", "batchget", "bulkget", "multiget", "mget",
+    "get", "fetch", "resolve", "suggest", "suggestion", "autocomplete", "rate", "availability", "balance",
+    "introspect", "introspection", "decode", "parse", "render", "lint", "diff", "explain", "predict",
+    "prediction", "classify", "analyze", "analyse", "score", "scan", "detect", "dryrun", "simulator",
+    "forecast", "recommend", "recommendation", "aggregate", "statistics", "stats", "match", "geocode",
+    "convert", "inspect", "browse", "export_preview", "eligibility", "confirmationofpayee", "convertcurrency",
+    "nearby",
+    "pricing", "seatmap", "lookups", "retrieve", "describe", "scoring", "verification",
+    "typeahead", "histogram", "report_preview", "itemize", "reverse_geocode", "distance", "route",
+    "directions", "availabilities",
+];
+
+/// Starts of summaries that say the same.
+pub(crate) const LOOKING_PHRASES: &[&str] = &[
+    "find ", "search", "look up", "looks up", "lookup", "check whether", "checks whether", "check if",
+    "how many", "the ways", "list ", "lists ", "get ", "gets ", "retrieve", "returns ", "fetch", "query",
+    "estimate", "calculate", "calculates", "preview", "simulate", "validate", "determine", "show ", "compare",
+];
+
+/// Members by which a request asks for a part of a list.
+pub(crate) const PAGING: &[&str] = &[
+    "page", "limit", "offset", "cursor", "filter", "filters", "facets", "orderby", "sort", "sortby",
+    "pagetoken", "pagesize", "perpage", "query", "q", "skus", "ids", "searchterm", "keyword", "keywords",
+    "after", "before",
+];
+
+/// Members by which an answer says that it is a part of a list.
+pub(crate) const PAGED: &[&str] = &[
+    "total", "next", "nextpage", "nextpagetoken", "cursor", "nextcursor", "hasmore", "page", "hits",
+    "totalcount", "count", "results", "facets",
+];
+
+/// Members of an answer that pass a judgement.
+pub(crate) const JUDGEMENT: &[&str] = &[
+    "valid", "isvalid", "allowed", "deliverable", "match", "matches", "eligible", "available", "approved",
+    "result", "errors", "violations", "warnings", "suggestions", "matched", "exists", "serviceable",
+];
+
+/// Verbs that move something on to its next state.
+pub(crate) const MOVING: &[&str] = &[
+    "cancel", "approve", "reject", "activate", "deactivate", "enable", "disable", "freeze", "unfreeze",
+    "block", "unblock", "lock", "unlock", "suspend", "resume", "pause", "unpause", "start", "stop", "restart",
+    "archive", "unarchive", "restore", "publish", "unpublish", "submit", "accept", "decline", "confirm",
+    "complete", "close", "reopen", "open", "void", "expire", "revoke", "rotate", "retry", "redeliver",
+    "resend", "replay", "drain", "flush", "acknowledge", "ack", "assign", "unassign", "claim", "release",
+    "ship", "deliver", "receive", "finalize", "finalise", "authorise", "authorize", "execute", "process",
+    "verify", "merge", "promote", "demote", "move", "transfer", "renew", "extend", "reset", "terminate",
+    "abort", "trigger", "run", "rollback", "deploy", "checkin", "checkout", "escalate", "snooze", "mute",
+    "unmute", "join", "leave", "logout", "unsubscribe", "skip", "advance", "hold", "unhold", "mark", "ban",
+    "unban", "reactivate", "reinstate", "upgrade", "downgrade", "switch", "migrate", "invalidate", "refresh",
+    "regenerate", "return", "handover", "dispatch", "fulfill", "fulfil",
+    "end", "finish", "begin", "bind", "assess", "review", "checkout", "attend", "pick", "pack", "sign",
+    "countersign", "unlink", "link", "connect", "disconnect", "reboot", "reindex", "sync", "resync",
+    "resolve", "unresolve", "follow", "unfollow", "like", "unlike", "accept", "reopen",
+    "scale", "provision", "deprovision", "reschedule", "port",
+    "read",
+];
+
+/// Of these, verbs that let money go where the thing they act on is money.
+pub(crate) const LETTING_GO: &[&str] = &[
+    "authorise", "authorize", "confirm", "accept", "release", "execute", "submit", "process", "send",
+    "finalize", "finalise", "complete", "settle", "retry", "approve", "recall", "return", "reverse",
+    "resubmit", 
+    "bind", "clear", "post",
+];
+
+/// Verbs that make something, where one would look for a noun.
+pub(crate) const MAKING: &[&str] = &[
+    "create", "add", "new", "import", "upload", "duplicate", "copy", "clone", "fork", "send", "register",
+    "invite", "generate", "signup", "test", "insert", "append", "attach", "enqueue", "schedule", "order",
+    "request", "issue", "subscribe", "book", "reserve", "enroll", "enrol", "post", "share", "print",
+    "email", "mail", "message", "notify", "enqueue",
+];
+
+/// Verbs that write anew.
+pub(crate) const WRITING: &[&str] = &[
+    "update", "change", "set", "edit", "modify", "replace", "upsert", "save", "rename", "configure",
+    "overwrite",
+];
+
+/// Nouns of which a thing has one: writing it replaces the one before.
+pub(crate) const SINGLE: &[&str] = &[
+    "avatar", "photo", "picture", "password", "setting", "preference", "profile", "address", "metadata",
+    "limit", "pin", "logo", "cover", "email", "configuration", "config", "status", "role", "locale", "label",
+    "tag", "price",
+];
+
+/// Verbs that remove.
+pub(crate) const REMOVING: &[&str] = &[
+    "delete", "remove", "purge", "destroy", "erase", "clear", "batchdelete", "bulkdelete",
+];
+
+/// Verbs that move money by themselves.
+pub(crate) const PAYING: &[&str] = &[
+    "pay", "charge", "refund", "payout", "withdraw", "deposit", "disburse",
+    "topup", "burn", "checkout", "purchase", "buy", "donate", "debit",
+    "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown",
+    "recharge", "prepay", "autopay", "remit",
+];
+
+/// Verbs that move money where something else speaks of money, too, and otherwise move something on.
+pub(crate) const SOMETIMES_PAYING: &[&str] = &[
+    "transfer", "exchange", "swap", "convert", "credit", "collect", "settle", "tip",
+    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem",
+];
+
+/// What such a verb is also used for, without money.
+pub(crate) const UNPAID: &[&str] = &[
+    "ownership", "owner", "domain", "number", "file", "call", "chat", "ticket", "repository", "project",
+    "device", "screenshot", "image", "lead", "data", "custody", "student", "patient", "prescription",
+    "property", "unit",
+];
+
+/// Nouns whose making moves money.
+pub(crate) const MONEY: &[&str] = &[
+    "payment", "charge", "refund", "transfer", "payout", "withdrawal", "deposit", "collection", "conversion",
+    "disbursement", "repayment", "drawdown", "topup", "donation", "purchase", "standingorder", "directdebit",
+    "remittance", "reversal", "capture", "giftcard", "credit", "debit", "trade", "bet", "wager", "settlement",
+    "prepayment", "chargeback", "reimbursement", "payin", "sale", "tip", "cashout", "redemption", "recharge",
+    "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
+    "accrual", "gift", "payrun", "wire", "ach",
+];
+
+/// Nouns that stand for money where something else says so, too.
+pub(crate) const NEAR_MONEY: &[&str] = &[
+    "order", "subscription", "booking", "reservation", "invoice", "batch", "checkout", "quote", "fx",
+    "wallet", "point", "voucher", "reward", "billing", "claim", "loan", "ticket", "renewal", "authorization",
+    "installment",
+];
+
+/// Nouns of things that only tell of money.
+pub(crate) const PRICED: &[&str] = &[
+    "product", "price", "pricelist", "coupon", "plan", "limit", "beneficiary", "account", "mandate",
+    "paymentmethod", "card", "application", "quote", "budget", "discount", "promotion", "item", "line",
+    "cart", "rate", "tariff", "payee", "recipient", "catalog", "catalogue", "listing", "offer", "customer",
+    "report", "statement", "dispute", "evidence", "bankaccount", "externalaccount", "paymentlink", "note",
+    "comment", "return", "shipment", "fulfillment", "fulfilment", "opportunity", "deal", "review", "taxrate",
+    "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
+    "schedule", "attachment", "document", "address",
+];
+
+/// Members of a request that say how much.
+pub(crate) const AMOUNT: &[&str] = &[
+    "amount", "value", "total", "sum", "minorunits", "cents", "gross", "principal", "points", "credits",
+    "instructedamount", "grandtotal", "subtotal", "quantityofmoney", "stake", "price", "totalprice", "fee",
+    "miles", "coins", "tokens", "balance", "netamount", "grossamount", "budget", "fare",
+    "euros", "dollars", "pounds", "usd", "eur", "denomination", "price",
+];
+
+/// Members that say between whom, or with what it is paid.
+pub(crate) const PARTIES: &[&str] = &[
+    "iban", "bic", "creditor", "creditoraccount", "debtor", "debtoraccount", "fromaccount", "toaccount",
+    "source", "destination", "paymenttoken", "paymentmethod", "paymentmethodid", "cardtoken", "cardnumber",
+    "accountnumber", "from", "to", "payer", "payee", "beneficiary", "sourceaccount", "destinationaccount",
+    "walletid", "cardid", "routingnumber", "sortcode", "sender", "receiver", "recipient", "paymentsource",
+    "nonce", "payment",
+    "card", "cvc", "cvv", "securitycode", "paymentdetails", "paymentinstrument", "bankaccount", "mandate",
+    "mandateid", "walletaddress", "msisdn", "guaranteecard",
+];
+
+/// What summaries and descriptions say where money moves.
+pub(crate) const PAID_PHRASES: &[&str] = &[
+    "is charged", "are charged", "charged to", "charges the", "charge the", "is paid", "are paid", "pays ",
+    "pay the", "money back", "the money", "payment is sent", "credit transfer", "all transfers", "billed",
+    "debited", "credited", "deducted", "funds are", "moves funds", "charged at once", "paid out",
+    "takes payment", "grant credits", "collects payment",
+    "take payment", "and pay", "collected", "charged", "compensat",
+    "paid from", "paid by", "paid with", "money",
+];
+
+/// What others do who deliver: `Carriers call this when a parcel moves`.
+pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver", "drop", "call", "tell", "notify",
+    "inform",
+];
+
+/// Card data: whoever sends it wants to be charged.
+pub(crate) const CARD: &[&str] = &["cvc", "cvv", "cvv2", "securitycode", "cardnumber", "pan", "paymenttoken", "paymentmethodid",
+    "paymentsource", "paymentmethodnonce", "sourcetoken", "paymentinstrument"];
+
+/// Of the nouns near money, those whose acceptance is a payment.
+pub(crate) const OWED: &[&str] = &["order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart", "bill"];
+
+/// Words in paths under which others deliver what happened.
+pub(crate) const DELIVERED: &[&str] = &[
+    "webhook", "hook", "callback", "ipn", "inbound", "ingest", "ingestion", "notify", "telemetry", "track",
+    "push", "incoming", "listener", "postback", "edi", "pingback", "beacon", "heartbeat", "receiver", "sink",
+    "collector", "dlr", "eventgrid", "pubsub", "sns",
+];
+
+/// Weaker ones.
+pub(crate) const TOLD: &[&str] = &[
+    "event", "notification", "interaction", "receipt", "signal", "measurement", "log", "metric", "tracking",
+];
+
+/// Headers with which senders of webhooks sign and number what they send.
+pub(crate) const SIGNED: &[&str] = &[
+    "signature", "hmac", "delivery", "webhookid", "webhook", "eventid", "svixid",
+];
+
+/// What summaries say of what is delivered.
+pub(crate) const DELIVERED_PHRASES: &[&str] = &[
+    "notification", "webhook", "callback", "arrive", "came in", "comes in", "call this when", "calls this",
+    "called by", "reports what", "report what", "reports the", "push deliver", "drop ", "events from",
+    "events of", "tells the", "result of an", "is told", "postback", "sent by the", "inform us", "informs us",
+    "incoming",
+    "sends when", "send when", "sends us", "sent when", "reports here", "posts here", "pushes here",
+    "when something happens", "will post", "will call",
+];
+
+/// Members that name an event.
+pub(crate) const EVENT_KIND: &[&str] = &[
+    "event", "eventtype", "eventcode", "eventname", "type", "specversion", "topic", "resultcode",
+    "paymentstatus",
+];
+
+/// Members that say what became of something.
+pub(crate) const EVENT_STATE: &[&str] = &[
+    "status", "state", "result", "outcome", "resultcode",
+];
+
+/// Members with which a thing is only labelled.
+pub(crate) const LABELS: &[&str] = &[
+    "note", "notes", "tags", "tag", "metadata", "description", "nickname", "label", "labels", "comment",
+    "reference", "memo", "displayname", "title", "customfields", "color", "colour", "purpose", "category",
+    "attachments",
+];
+
+/// Members that a key must not be made of: they are other at every try.
+pub(crate) const CHANGING: &[&str] = &[
+    "timestamp", "time", "date", "at", "created", "createdat", "updatedat", "nonce", "otp", "token", "now",
+    "expiry", "expires", "requestid", "traceid", "correlationid", "random", "signature", "sessionid",
+    "challengeid", "sentat",
+];
+
+/// Members in which a client writes its own name for what it wants.
+pub(crate) const REFERENCE: &[&str] = &[
+    "endtoendid", "reference", "merchantreference", "externalid", "clientreference", "clientid",
+    "ordernumber", "invoicenumber", "externalreference", "customerreference", "paymentreference",
+    "transactionreference", "referenceid", "clientorderid", "merchantorderid", "partnerreference",
+    "instructionid", "messageid", "uniqueid", "ponumber",
+];
