@@ -163,9 +163,7 @@ fn the_page_can_be_read_on_every_screen_and_on_paper() {
         "{}",
         printed.len()
     );
-    // What is folded on the screen is there on paper.
-    const FOLDED: &str = "document.querySelector('details .pair').checkVisibility()";
-    assert_eq!(browser.evaluate(FOLDED), false);
-    browser.call("Emulation.setEmulatedMedia", json!({ "media": "print" }));
-    assert_eq!(browser.evaluate(FOLDED), true);
+    let is_page = |it: &&[u8]| it.starts_with(b"/Type /Page") && !it.ends_with(b"s");
+    let pages = printed.windows(12).filter(is_page).count();
+    assert!((3..=16).contains(&pages), "{pages} pages");
 }

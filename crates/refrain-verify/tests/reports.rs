@@ -115,6 +115,26 @@ fn whatever_a_service_says_the_page_and_the_xml_are_well_formed() {
 }
 
 #[test]
+fn an_operation_that_was_left_out_is_told_with_its_reason() {
+    let mut report = all();
+    let out = OperationReport::left_out("PUT /a", format!("no key {NASTY}"));
+    report.operations.push(out);
+    let xml = junit(&report);
+    check_well_formed(&xml, &[]);
+    assert!(xml.contains("tests=\"5\" failures=\"1\" skipped=\"2\""), "{xml}");
+    assert!(xml.contains("<skipped message=\"no key "), "{xml}");
+    let page = html(&report);
+    check_well_formed(&page, &["meta", "br"]);
+    assert!(page.contains("PUT /a") && page.contains("left out</span> no key"));
+    assert!(page.contains("1 operation tested, 1 left out"), "{page}");
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+    // A report of before there was such a thing.
+    let old = json.replace("\"left_out\"", "\"something_new\"");
+    assert_eq!(serde_json::from_str::<Report>(&old).unwrap().operations[1].left_out, None);
+}
+
+#[test]
 fn junit_counts_what_failed_and_what_was_skipped() {
     let xml = junit(&all());
     assert!(

@@ -4,7 +4,7 @@ use super::{escaped, tone};
 use crate::verify::report::Exchange;
 
 /// How many exchanges a picture holds.
-const LANES_MAX: usize = 24;
+const LANES_MAX: usize = 16;
 const LABEL_CHARS_MAX: usize = 28;
 const LANE: usize = 34;
 const TOP: usize = 8;
