@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `tidy`, `book`, `reference`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `tidy`, `book`, `reference`.
 //!
 //! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
@@ -7,6 +7,7 @@ use std::process::ExitCode;
 mod bench;
 mod book;
 mod cargo;
+mod peers;
 mod services;
 mod test;
 mod tidy;
@@ -21,6 +22,8 @@ Commands:
                        Brings up the servers that tests need, and takes them down again
   services             bring those servers up, print their addresses, and keep them until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
+  peers                verify the idempotency libraries of others, and write docs/peers.md;
+                       installs them into target/peers
   tidy                 check the house rules that no compiler checks
   book                 build the documentation into target/book, and check its links, examples and generated pages
   reference            write the generated pages of the documentation anew
@@ -46,6 +49,8 @@ fn main() -> ExitCode {
         "bench" => bench::run(rest),
         "services" if rest.is_empty() => services::run(),
         "services" => usage("services takes no arguments"),
+        "peers" if rest.is_empty() => peers::run(),
+        "peers" => usage("peers takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
         "tidy" => usage("tidy takes no arguments"),
         "book" if rest.is_empty() => book::run(),

@@ -7,7 +7,6 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -100,7 +99,8 @@ fn check(language: &str, start: impl Fn(&str, u16, &str) -> String + Sync) {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(service) = services.get(next.fetch_add(1, SeqCst)) {
-                    wrong.lock().unwrap().extend(verified(service, &start));
+                    let found = verified(service, &start);
+                    wrong.lock().unwrap().extend(found);
                 }
             });
         }
@@ -111,7 +111,10 @@ fn check(language: &str, start: impl Fn(&str, u16, &str) -> String + Sync) {
 
 /// What verify says of a service and the gallery does not, or the other way round.
 fn verified(service: &Exhibit, start: impl Fn(&str, u16, &str) -> String) -> Vec<String> {
-    let (data, port) = (tempfile::tempdir().unwrap(), free_port());
+    let (data, port) = (
+        tempfile::tempdir().unwrap(),
+        refrain_testkit::servers::free_port().unwrap(),
+    );
     let file = folder().join(&service.file).display().to_string();
     let url = format!("http://127.0.0.1:{port}");
     let output = Command::new(env!("CARGO_BIN_EXE_refrain"))
@@ -161,18 +164,6 @@ fn differs(service: &Exhibit, case: &Value) -> Option<String> {
     let (verdict, findings) = (case["verdict"].as_str().unwrap(), &case["findings"]);
     let file = &service.file;
     (verdict != expected).then(|| format!("{file}: {id}: {verdict}, not {expected}: {findings}"))
-}
-
-/// Not one of those that the system gives to whoever connects somewhere.
-fn free_port() -> u16 {
-    static DRAWN: AtomicUsize = AtomicUsize::new(0);
-    loop {
-        let at = DRAWN.fetch_add(1, SeqCst) + std::process::id() as usize * 64;
-        let port = u16::try_from(20_000 + at % 10_000).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// The services in Rust, built as this test is.

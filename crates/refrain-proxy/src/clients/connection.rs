@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::Response;
 use http_body::Body as _;
 use tokio::{
     io::{AsyncWrite as _, AsyncWriteExt as _},
@@ -140,7 +140,7 @@ impl Connection {
         } = head;
         let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
         let body = self.body(framing, asked.expects_continue);
-        let mut fronting = self.front.call(Request::from_parts(parts, body));
+        let mut fronting = self.front.call(parts, body);
         let answer = poll_fn(|context| self.poll_answer(&mut fronting, context)).await?;
         drop(fronting);
         let switches = answer.status() == http::StatusCode::SWITCHING_PROTOCOLS;
@@ -255,14 +255,20 @@ impl Connection {
 
     /// Makes the connection ready for its next request, if it can be.
     async fn drained(&mut self) -> bool {
+        if !self.inlet.lock().is_over() && !self.drain().await {
+            return false;
+        }
+        self.inlet.lock().input.rest();
+        true
+    }
+
+    /// Takes away the rest of a body once nobody wants it.
+    async fn drain(&mut self) -> bool {
+        poll_fn(|context| self.inlet.lock().poll_let_go(context)).await;
         let mut drained = 0;
         poll_fn(|context| {
-            let mut reading = self.inlet.lock();
-            if reading.is_over() {
-                return Poll::Ready(true);
-            }
             let before = drained;
-            let polled = reading.poll_drain(&mut drained, context);
+            let polled = self.inlet.lock().poll_drain(&mut drained, context);
             if drained > before {
                 self.client.note_body(None, false);
             }

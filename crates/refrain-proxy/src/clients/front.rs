@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use refrain::http::{Body, BodyError, RefrainService};
 use tower_service::Service as _;
@@ -32,14 +32,13 @@ pub(super) struct Front {
 type Answering = <RefrainService<Forward> as tower_service::Service<Request<ClientBody>>>::Future;
 
 impl Front {
-    pub(super) fn call(&self, request: Request<ClientBody>) -> Fronting {
+    pub(super) fn call(&mut self, mut head: request::Parts, body: ClientBody) -> Fronting {
         let active = Active::start(&self.client);
-        let (mut head, body) = request.into_parts();
         if let Some(fault) = faults::of(&head) {
             return Fronting::refused(faults::answer(StatusCode::BAD_REQUEST, fault), active);
         }
         headers::normalise(&mut head);
-        let answering = self.service.clone().call(Request::from_parts(head, body));
+        let answering = self.service.call(Request::from_parts(head, body));
         Fronting {
             making: Making::Answer(answering),
             active: Some(active),

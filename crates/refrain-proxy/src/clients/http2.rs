@@ -68,7 +68,9 @@ impl Service<Request<Incoming>> for Front {
     type Future = Fronting;
 
     fn call(&self, request: Request<Incoming>) -> Fronting {
-        Front::call(self, request.map(|it| ClientBody::stream(it, &self.client)))
+        let (head, body) = request.into_parts();
+        let body = ClientBody::stream(body, &self.client);
+        Front::call(&mut self.clone(), head, body)
     }
 }
 

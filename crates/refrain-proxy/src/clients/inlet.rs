@@ -184,13 +184,12 @@ impl Reading {
         Poll::Pending
     }
 
-    /// Takes away the rest of a body that nobody wants; whether the connection can be used again.
+    /// Takes away the rest of a body that was let go; whether the connection can be used again.
     pub(super) fn poll_drain(
         &mut self,
         drained: &mut u64,
         context: &mut Context<'_>,
     ) -> Poll<bool> {
-        ready!(self.poll_let_go(context));
         if self.go_on != GoOn::Said && !self.framing.is_over() {
             return Poll::Ready(false);
         }

@@ -108,7 +108,8 @@ pub(crate) fn collect(
     fields: &[httparse::Header<'_>],
     names: &mut Names,
 ) -> Result<(HeaderMap, Said), Broken> {
-    let mut headers = HeaderMap::with_capacity(fields.len());
+    // One is going to be added on the way.
+    let mut headers = HeaderMap::with_capacity(fields.len() + 1);
     let mut said = Said::default();
     for (at, field) in fields.iter().enumerate() {
         let name = names.of(at, field.name.as_bytes())?;

@@ -47,6 +47,7 @@ async fn body(inlet: &Inlet) -> Option<Vec<u8>> {
 /// Whether the connection can be used again once nobody wants the body.
 async fn drained(inlet: &Inlet) -> bool {
     let mut drained = 0;
+    poll_fn(|context| inlet.lock().poll_let_go(context)).await;
     poll_fn(|context| inlet.lock().poll_drain(&mut drained, context)).await
 }
 
