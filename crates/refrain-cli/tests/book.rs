@@ -5,6 +5,8 @@
 
 use std::{fs, path::Path, process::Command};
 
+use refrain_verify::verify::{File, worker};
+
 #[path = "support/pages.rs"]
 mod pages;
 
@@ -16,6 +18,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 enum Kind {
     Refrain,
     Verify,
+    VerifyWorker,
     Other,
 }
 
@@ -25,6 +28,7 @@ fn kind(text: &str) -> Kind {
         () if has("[package]") || has("[dependencies") || has("[[rule") || has("[words") => {
             Kind::Other
         }
+        () if has("broker =") => Kind::VerifyWorker,
         () if has("url =") || has("[effects]") || has("[restart]") => Kind::Verify,
         () => Kind::Refrain,
     }
@@ -74,8 +78,11 @@ fn the_book_shows_files_that_are_accepted() {
             let outcome = match kind(&text) {
                 Kind::Verify => {
                     fs::write(folder.path().join("payment.json"), "{}").unwrap();
-                    let read =
-                        refrain_verify::verify::File::parse(&text, "verify.toml", folder.path());
+                    let read = File::parse(&text, "verify.toml", folder.path());
+                    read.map(drop).map_err(|error| error.to_string())
+                }
+                Kind::VerifyWorker => {
+                    let read = worker::File::parse(&text, "verify.toml", folder.path());
                     read.map(drop).map_err(|error| error.to_string())
                 }
                 _ => accepted(folder.path(), &text),

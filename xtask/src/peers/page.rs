@@ -8,7 +8,7 @@ const OPENING: &str = "\
 # What others do
 
 `refrain verify` against idempotency libraries of others, each set up as its own documentation says, in front of the same small payments service; and against our own proxy.
-The sources are in [benches/peers](../benches/peers), the cases on [the page of verify](verify.md#the-cases).
+The sources are in `benches/peers`, the cases on [the page of verify](verify.md#the-cases).
 
 `FAIL` is a hole, `warn` is safe and not what clients may hope for, and – means that the case does not apply or was not tried; the reasons are below.
 A library can be right for its purpose and fail here: this is what a client of a payment service would meet.

@@ -18,7 +18,14 @@ fn fault(line: &str) -> Option<String> {
         Ok(arguments) => arguments,
         Err(fault) => return Some(fault),
     };
-    let error = Cli::try_parse_from(&arguments).err()?;
+    // A word may stand for others that are left out.
+    let without = arguments.iter().filter(|word| *word != "…");
+    rejected(without).and_then(|_| rejected(arguments.iter()))
+}
+
+/// What the command says against these arguments.
+fn rejected<'a>(arguments: impl Iterator<Item = &'a String>) -> Option<String> {
+    let error = Cli::try_parse_from(arguments).err()?;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => None,
         _ => Some(error.to_string()),

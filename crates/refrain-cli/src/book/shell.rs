@@ -1,6 +1,6 @@
 //! The words of a command line, as far as examples go: quotes, comments, and what ends a command.
 
-/// Lines joined where one ends with a backslash, each with the number of lines before it.
+/// Lines joined where one ends with a backslash or within quotes, each with the number of lines before it.
 pub(super) fn joined(lines: &[&str]) -> Vec<(usize, String)> {
     let mut whole: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;
@@ -11,7 +11,8 @@ pub(super) fn joined(lines: &[&str]) -> Vec<(usize, String)> {
             Some((_, before)) => before.push_str(text),
             None => whole.push((at, text.into())),
         }
-        goes_on = part.is_some();
+        let is_quoted = |(_, line): &(usize, String)| matches!(arguments(line), Some(Err(_)));
+        goes_on = part.is_some() || whole.last().is_some_and(is_quoted);
     }
     whole
 }
@@ -105,9 +106,9 @@ fn words_are_those_of_a_shell() {
     }
     assert!(arguments("curl -i localhost").is_none());
     assert!(arguments("refrain key --entity 'a").unwrap().is_err());
-    let lines = joined(&["refrain a \\", "  --b", "refrain c"]);
+    let lines = joined(&["refrain a \\", "  --b", "refrain c 'd", "e'"]);
     assert_eq!(
         lines,
-        [(0, "refrain a   --b".into()), (2, "refrain c".into())]
+        [(0, "refrain a   --b".into()), (2, "refrain c 'de'".into())]
     );
 }

@@ -39,7 +39,7 @@ impl Tested {
     pub(super) fn find(policy: &Path, named: &[PathBuf]) -> Result<Self, String> {
         let usual = policy.with_file_name(USUAL);
         let paths = match named.is_empty() && usual.exists() {
-            true => &[usual],
+            true => std::slice::from_ref(&usual),
             false => named,
         };
         let found = paths.iter().map(|path| Found::read(policy, path));
