@@ -1,11 +1,13 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `tidy`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `tidy`, `book`, `reference`.
 //!
 //! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
 
 use std::process::ExitCode;
 
 mod bench;
+mod book;
 mod cargo;
+mod peers;
 mod services;
 mod test;
 mod tidy;
@@ -20,11 +22,15 @@ Commands:
                        Brings up the servers that tests need, and takes them down again
   services             bring those servers up, print their addresses, and keep them until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
+  peers                verify the idempotency libraries of others, and write docs/peers.md;
+                       installs them into target/peers
   tidy                 check the house rules that no compiler checks
+  book                 build the documentation into target/book, and check its links, examples and generated pages
+  reference            write the generated pages of the documentation anew
   help                 print this page
 
 Exit codes: 0 fine, 1 a check found something, 2 usage,
-69 a server is missing; a failing cargo's own code is passed on.
+69 a server or tool is missing; a failing cargo's own code is passed on.
 ";
 
 /// The command line was not understood.
@@ -43,8 +49,13 @@ fn main() -> ExitCode {
         "bench" => bench::run(rest),
         "services" if rest.is_empty() => services::run(),
         "services" => usage("services takes no arguments"),
+        "peers" if rest.is_empty() => peers::run(),
+        "peers" => usage("peers takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
         "tidy" => usage("tidy takes no arguments"),
+        "book" if rest.is_empty() => book::run(),
+        "reference" if rest.is_empty() => book::write_reference(),
+        "book" | "reference" => usage(&format!("{command} takes no arguments")),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             ExitCode::SUCCESS

@@ -18,6 +18,8 @@ pub(crate) struct Round {
     pub(crate) seconds: f64,
     /// How long the processors worked for it, ours and the kernel's share.
     pub(crate) processor_seconds: f64,
+    /// How long they worked for the server beside it; zero where there is none, or it was not asked.
+    pub(crate) server_seconds: f64,
     /// How long operations with a new key took.
     pub(crate) new: Histogram<u64>,
     /// How long duplicates took.
@@ -37,6 +39,11 @@ impl Round {
     /// Processor time of an operation, in microseconds: hardly depends on what else the machine does.
     pub(crate) fn processor_micros(&self) -> f64 {
         self.processor_seconds * 1e6 / self.operations()
+    }
+
+    /// The server's processor time of an operation, in microseconds.
+    pub(crate) fn server_micros(&self) -> f64 {
+        self.server_seconds * 1e6 / self.operations()
     }
 
     /// All operations, new and duplicate.
@@ -73,6 +80,14 @@ pub(crate) fn ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
     let pairs = ours.iter().zip(theirs);
     pairs
         .map(|(ours, theirs)| ours.rate() / theirs.rate())
+        .collect()
+}
+
+/// The ratio of what an operation costs, of each pair of rounds that ran one after the other.
+pub(crate) fn cost_ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
+    let pairs = ours.iter().zip(theirs);
+    pairs
+        .map(|(ours, theirs)| ours.processor_micros() / theirs.processor_micros())
         .collect()
 }
 

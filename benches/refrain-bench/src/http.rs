@@ -18,7 +18,7 @@ use crate::{
 
 const MEASURED: usize = 0;
 const OTHERS: usize = 1;
-const CONNECTIONS: u64 = 32;
+pub(crate) const CONNECTIONS: u64 = 32;
 
 const FIRST_MIN: f64 = 0.75;
 const FIRST_PROCESSOR_MAX: f64 = 1.4;
@@ -35,6 +35,8 @@ pub(crate) enum Front {
     Nginx,
     Memory,
     File,
+    /// The proxy that breaks things, told to break nothing.
+    Chaos,
 }
 
 const SYSTEMS: [(&str, Front, u64, Keys); 9] = [
@@ -102,18 +104,16 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     ] {
         report.target(what, &harness::ratios(ours, theirs), Need::AtLeast(min));
     }
-    let cost = |rounds: &[Round]| harness::each(rounds, Round::processor_micros);
-    let pairs = cost(first).into_iter().zip(cost(nginx));
-    let ratios: Vec<_> = pairs.map(|(ours, theirs)| ours / theirs).collect();
     report.target(
         "processor time, memory, first / nginx",
-        &ratios,
+        &harness::cost_ratios(first, nginx),
         Need::AtMost(FIRST_PROCESSOR_MAX),
     );
     Ok(())
 }
 
-fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
+/// One round of requests to who is measured.
+pub(crate) fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
     let folder = folder::fresh(&setup.root)?;
     let lasts = Duration::from_secs_f64(setup.options.seconds);
     let round = harness::thread_runtime()?.block_on(async {
@@ -139,6 +139,7 @@ pub(crate) fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Res
     let store = match front {
         Front::Direct => return Peer::upstream(MEASURED),
         Front::Nginx => return Peer::nginx(MEASURED, upstream, folder),
+        Front::Chaos => return Peer::chaos(MEASURED, upstream),
         Front::Memory => "memory:".into(),
         Front::File => format!("file:{}", folder.join("records").display()),
     };

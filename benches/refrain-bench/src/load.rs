@@ -62,6 +62,7 @@ impl Load {
         Ok(Round {
             seconds: seconds.as_secs_f64(),
             processor_seconds: processor.as_secs_f64(),
+            server_seconds: 0.0,
             new,
             duplicates: harness::histogram(),
         })

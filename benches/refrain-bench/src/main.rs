@@ -10,6 +10,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Parser;
 
+mod chaos;
 mod child;
 mod clock;
 mod endless;
@@ -45,7 +46,8 @@ use report::Report;
 /// The name, and how it is run.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 10] = [
+const BENCHMARKS: [Benchmark; 11] = [
+    ("chaos", chaos::run),
     ("http", http::run),
     ("layer", layer::run),
     ("messages", messages::run),
@@ -60,6 +62,7 @@ const BENCHMARKS: [Benchmark; 10] = [
 
 /// Runs the benchmarks that are named, or all of them, and compares with what is to be reached.
 ///
+/// chaos: the proxy that breaks things, told to break nothing, against nginx.
 /// http: the proxy against nginx and against no proxy at all.
 /// layer: an axum service behind the tower layer against the same service without it.
 /// messages: a consumer of NATS and of Redis with deduplication against the same without it; the memory of its keys.

@@ -19,6 +19,8 @@ use hyper_util::rt::TokioIo;
 use crate::{clock, harness};
 
 const START_MAX: Duration = Duration::from_secs(10);
+/// Behind which words a process prints its address.
+const TOLD: [&str; 2] = ["listening on http://", "chaos    http://"];
 
 /// A process that serves.
 pub(crate) struct Peer {
@@ -48,12 +50,7 @@ impl Peer {
         store: &str,
         folder: &Path,
     ) -> Result<Self> {
-        let binary = std::env::current_exe()?.with_file_name("refrain");
-        ensure!(
-            binary.exists(),
-            "{} is missing; run `cargo build --release`, as `cargo xtask bench http` does",
-            binary.display()
-        );
+        let binary = refrain_binary()?;
         let file = folder.join("refrain.toml");
         fs::write(&file, "[proxy]\nthreads = 1\n")?;
         let mut command = tied(&binary, processor);
@@ -62,6 +59,21 @@ impl Peer {
             .args(["--upstream", &format!("http://{upstream}")])
             .args(["--store", store, "--config"])
             .arg(file);
+        Self::that_tells(command)
+    }
+
+    /// The proxy that breaks things on purpose, of this build, without a rule.
+    pub(crate) fn chaos(processor: usize, upstream: SocketAddr) -> Result<Self> {
+        let mut command = tied(&refrain_binary()?, processor);
+        command
+            .args([
+                "chaos",
+                "--listen",
+                "127.0.0.1:0",
+                "--control",
+                "127.0.0.1:0",
+            ])
+            .args(["--upstream", &format!("http://{upstream}")]);
         Self::that_tells(command)
     }
 
@@ -90,7 +102,8 @@ impl Peer {
         let mut lines = BufReader::new(output).lines();
         let address = loop {
             let line = lines.next().context("the process ended at once")??;
-            if let Some(address) = line.strip_prefix("listening on http://") {
+            let told = TOLD.iter().find_map(|told| line.strip_prefix(told));
+            if let Some(address) = told.and_then(|told| told.split(' ').next()) {
                 break address.parse()?;
             }
         };
@@ -114,7 +127,8 @@ impl Peer {
     }
 }
 
-fn processor_time(pid: u32) -> Option<Duration> {
+/// How long the processors have worked for a process so far.
+pub(crate) fn processor_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields
@@ -156,6 +170,17 @@ http {{
 }}
 "
     )
+}
+
+/// The command of this build.
+fn refrain_binary() -> Result<PathBuf> {
+    let binary = std::env::current_exe()?.with_file_name("refrain");
+    ensure!(
+        binary.exists(),
+        "{} is missing; run `cargo build --release`, as `cargo xtask bench` does",
+        binary.display()
+    );
+    Ok(binary)
 }
 
 /// nginx from the machine, or from Debian's package, unpacked and not installed.

@@ -1,6 +1,6 @@
 //! Rounds on a server: a new one for each, so that no system works on what another left.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use refrain::store::AnyStore;
@@ -9,6 +9,7 @@ use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
 use crate::{
     Setup, folder,
     harness::{self, Round},
+    peers,
     report::{Need, Report},
     store::{self, Subject},
     work::{self, Engine, Plan},
@@ -20,6 +21,11 @@ pub(crate) const TASKS: [usize; 2] = [64, 256];
 /// A private server that a benchmark works on.
 pub(crate) trait Server {
     fn address(&self) -> String;
+
+    /// How long the processors have worked for it so far, where one process is all of it.
+    fn processor_time(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl Server for PrivatePostgres {
@@ -31,6 +37,11 @@ impl Server for PrivatePostgres {
 impl Server for PrivateRedis {
     fn address(&self) -> String {
         self.url()
+    }
+
+    fn processor_time(&self) -> Duration {
+        let time = self.pid().and_then(peers::processor_time);
+        time.unwrap_or_default()
     }
 }
 
@@ -46,7 +57,7 @@ pub(crate) fn round<S: Server, E: Engine>(
     folder::settle(&setup.root)?;
     harness::network_runtime()?.block_on(async {
         let engine = Arc::new(open(&address).await?);
-        work::round(engine, plan, 0).await
+        work::round_beside(engine, plan, 0, || server.processor_time()).await
     })
 }
 
@@ -66,7 +77,12 @@ pub(crate) fn compare(
     ratio_min: f64,
 ) {
     for (name, rounds) in [("raw", raw), ("store", store)] {
-        store::describe(report, &format!("{name}, {what}"), rounds);
+        let what = format!("{name}, {what}");
+        store::describe(report, &what, rounds);
+        let server = harness::each(rounds, Round::server_micros);
+        if server.iter().all(|micros| *micros > 0.0) {
+            report.figure(format!("{what}, the server's"), "µs/op", &server);
+        }
     }
     let what = format!("store / raw, {what}");
     let ratios = harness::ratios(store, raw);

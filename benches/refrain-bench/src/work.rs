@@ -58,6 +58,16 @@ pub(crate) struct Plan {
 
 /// Works for one round.
 pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Result<Round> {
+    round_beside(engine, plan, run, || Duration::ZERO).await
+}
+
+/// Works for one round; `server_time` is the processor time so far of the server that the engine works on.
+pub(crate) async fn round_beside<E: Engine>(
+    engine: Arc<E>,
+    plan: Plan,
+    run: u64,
+    server_time: impl Fn() -> Duration,
+) -> Result<Round> {
     let counted_from = now() + WARM_UP;
     let end = counted_from + plan.measured;
     let mut tasks = JoinSet::new();
@@ -67,10 +77,11 @@ pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Re
     }
     let all = async {
         tokio::time::sleep_until(counted_from.into()).await;
-        let processor_before = processor_time();
+        let (processor_before, server_before) = (processor_time(), server_time());
         let mut round = Round {
             seconds: plan.measured.as_secs_f64(),
             processor_seconds: 0.0,
+            server_seconds: 0.0,
             new: harness::histogram(),
             duplicates: harness::histogram(),
         };
@@ -80,6 +91,7 @@ pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Re
             round.duplicates += duplicates;
         }
         round.processor_seconds = (processor_time() - processor_before).as_secs_f64();
+        round.server_seconds = server_time().saturating_sub(server_before).as_secs_f64();
         Ok(round)
     };
     let limit = WARM_UP + plan.measured + STUCK_AFTER;

@@ -1,42 +1,61 @@
-//! `refrain check`: reads a file as the proxy would and shows what it comes to.
+//! `refrain check`: reads a file as the proxy would, shows what it comes to, and reviews it.
 
-use std::{path::PathBuf, process::ExitCode};
-
-use refrain::{
-    Guarantee,
-    policy::{
-        File, Mode, OnStoreFailure, Operation, RelaySettings, ReplayTo, Reply, Settings, Signature,
-        Warning, redacted, units::Span,
-    },
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
 };
+
+use refrain::policy::{File, Settings, Warning};
 use serde_json::json;
 
-use crate::output::say;
+use crate::output::{say, show};
 
+mod review;
+mod summary;
+
+use review::{Form, Review};
+
+/// Something required is open.
+const OPEN: u8 = 1;
 /// A file that cannot be used.
 const BAD_FILE: u8 = 64;
 
-/// Check refrain.toml and show what it comes to
+/// Check refrain.toml and show what it comes to, or review it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain check refrain.toml            what is guarded, and how
   refrain check refrain.toml --json     the same for a program
+  refrain check refrain.toml --report   the review: what is done, and what is still open
+  refrain check refrain.toml --report=html --verify-report verify.json > review.html
+                                        the same as a page, with the last report of `refrain verify --json`
+  refrain check refrain.toml --report=json --openapi openapi.yaml
+                                        also: is every mutating path of the API in the file?
   refrain check --schema > refrain.schema.json
                                         the JSON schema of the file, for editors
 
 Only what matters most is in the table; --json shows every setting of every operation as it is resolved.
 
-Exit codes: 0 the file is fine, 2 wrong usage, 64 the file is bad or missing.")]
+Exit codes: 0 the file is fine, and nothing required is open in the review; 1 something is; 2 wrong usage;
+64 a file is bad or missing.")]
 pub(crate) struct Args {
     /// The file to check
     #[arg(required_unless_present = "schema")]
     file: Option<PathBuf>,
-    /// Print JSON: the resolved settings, or what is wrong
+    /// Print JSON: the resolved settings, the review, or what is wrong
     #[arg(long)]
     json: bool,
     /// Print the JSON schema of the file and stop
-    #[arg(long, conflicts_with_all = ["file", "json"])]
+    #[arg(long, conflicts_with_all = ["file", "json", "report"])]
     schema: bool,
+    /// Review the actual state instead: each line is done, open or not applicable
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "md")]
+    report: Option<Form>,
+    /// A report of `refrain verify --json`; may be given several times [default: verify.json beside the file, if it is there]
+    #[arg(long = "verify-report", value_name = "FILE", requires = "report")]
+    verify_reports: Vec<PathBuf>,
+    /// The API's description, OpenAPI 3 or Swagger 2: are all its mutating paths in the file?
+    #[arg(long, value_name = "FILE", requires = "report")]
+    openapi: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -44,22 +63,50 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(serde_json::to_string_pretty(&File::schema())?);
         return Ok(ExitCode::SUCCESS);
     };
-    let (text, code) = match File::read(file) {
-        Ok(settings) if args.json => (serde_json::to_string_pretty(&Checked::of(&settings))?, 0),
-        Ok(settings) => (summary(&file.display().to_string(), &settings), 0),
+    let settings = match File::read(file) {
+        Ok(settings) => settings,
         Err(error) => {
             eprintln!("{error}");
-            if !args.json {
-                return Ok(BAD_FILE.into());
+            if args.json || args.report == Some(Form::Json) {
+                say(serde_json::to_string_pretty(&json!({ "error": error }))?);
             }
-            (
-                serde_json::to_string_pretty(&json!({ "error": error }))?,
-                BAD_FILE,
-            )
+            return Ok(BAD_FILE.into());
         }
     };
-    say(text);
-    Ok(code.into())
+    match args.report {
+        Some(form) => Ok(reviewed(args, form, file, settings)),
+        None if args.json => {
+            say(serde_json::to_string_pretty(&Checked::of(&settings))?);
+            Ok(ExitCode::SUCCESS)
+        }
+        None => {
+            say(summary::summary(&file.display().to_string(), &settings));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCode {
+    match Review::of(
+        file,
+        settings,
+        &args.verify_reports,
+        args.openapi.as_deref(),
+    ) {
+        Ok(review) => {
+            let form = if args.json { Form::Json } else { form };
+            show(review.written(form));
+            if review.is_open() {
+                OPEN.into()
+            } else {
+                ExitCode::SUCCESS
+            }
+        }
+        Err(why) => {
+            eprintln!("refrain: {why}");
+            BAD_FILE.into()
+        }
+    }
 }
 
 /// What the file comes to, for a program.
@@ -75,216 +122,4 @@ impl<'s> Checked<'s> {
         let warnings = settings.warnings().collect();
         Self { settings, warnings }
     }
-}
-
-fn summary(name: &str, settings: &Settings) -> String {
-    let store: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
-    let upstream = settings.upstream.as_deref().unwrap_or("not set");
-    let operations = || settings.policy.operations();
-    let mut rows = vec![HEADINGS.map(String::from)];
-    rows.extend(operations().map(row));
-    format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
-        settings.listen,
-        settings.admin,
-        store.join(", "),
-        workers(settings),
-        relays(settings),
-        aligned(&rows),
-        legend(operations()),
-        caveat(settings),
-        warnings(settings)
-    )
-}
-
-/// What `refrain work` would do.
-fn workers(settings: &Settings) -> String {
-    let told = settings.workers.iter().map(|worker| {
-        format!(
-            "\nworker   {}: {} at {} to {}, {}, key from {}, known for {}",
-            worker.name,
-            worker.queue,
-            worker.source,
-            worker.deliver,
-            word(&worker.terms.guarantee),
-            list(&worker.key, " or "),
-            Span(worker.terms.retention + worker.terms.remember)
-        )
-    });
-    told.collect()
-}
-
-/// What `refrain relay` would do.
-fn relays(settings: &Settings) -> String {
-    let told = settings.relays.iter().map(|relay| {
-        let RelaySettings {
-            name, outbox, to, ..
-        } = relay;
-        format!("\nrelay    {name}: from the outbox at {outbox} to {to}")
-    });
-    told.collect()
-}
-
-/// What is allowed and probably not meant.
-fn warnings(settings: &Settings) -> String {
-    let told = settings.warnings().map(|warning| {
-        let Warning {
-            name,
-            message,
-            help,
-            ..
-        } = warning;
-        format!("\n\nwarning: {name}: {message}\n  fix: {help}")
-    });
-    told.collect()
-}
-
-/// What only the store itself can tell, once the proxy starts.
-fn caveat(settings: &Settings) -> &'static str {
-    // Where claims are kept: the last one named.
-    let is_redis = |url: &String| url.starts_with("redis");
-    let mut operations = settings.policy.operations();
-    let is_told =
-        settings.store.last().is_some_and(is_redis) && operations.any(Operation::needs_every_claim);
-    match is_told {
-        true => {
-            "\n\nAt-most-once on Redis needs a server that loses no claims: appendonly yes, appendfsync always, no replicas.\n\
-             The proxy looks when it starts, and refuses any other unless accept_lossy_claims = true."
-        }
-        false => "",
-    }
-}
-
-/// What the guarantees in force promise.
-fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
-    let in_force: Vec<_> = operations
-        .filter(|operation| operation.guarded)
-        .map(|operation| operation.terms.guarantee)
-        .collect();
-    let promises = [
-        (
-            Guarantee::AtMostOnce,
-            "what may have taken effect is not run again by itself; an outcome that could not be learnt is unknown",
-        ),
-        (
-            Guarantee::AtLeastOnce,
-            "what did not demonstrably succeed runs again with the next retry, and may run twice",
-        ),
-        (
-            Guarantee::ExactlyOnce,
-            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once until the first receipt is seen",
-        ),
-    ];
-    let said = promises.iter().filter(|(it, _)| in_force.contains(it));
-    let said = said.map(|(guarantee, promise)| format!("{}: {promise}", word(guarantee)));
-    let said: Vec<_> = said.collect();
-    match said.is_empty() {
-        true => "Nothing is guarded.".into(),
-        false => said.join("\n"),
-    }
-}
-
-const HEADINGS: [&str; 8] = [
-    "OPERATION",
-    "CLASS",
-    "GUARANTEE",
-    "KEY",
-    "SCOPE",
-    "RETENTION",
-    "REMEMBER",
-    "NOTES",
-];
-
-fn row(operation: &Operation) -> [String; 8] {
-    let class = operation.class.map_or("-".into(), |class| word(&class));
-    let name = operation.name.clone();
-    if !operation.guarded {
-        let dash = || "-".to_owned();
-        return [
-            name,
-            class,
-            "unguarded".into(),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
-            String::new(),
-        ];
-    }
-    let terms = &operation.terms;
-    [
-        name,
-        class,
-        word(&terms.guarantee),
-        list(&operation.key, " or ")
-            + if operation.required {
-                " (required)"
-            } else {
-                ""
-            },
-        list(&operation.scope, " + "),
-        Span(terms.retention).to_string(),
-        Span(terms.remember).to_string(),
-        notes(operation),
-    ]
-}
-
-/// What is out of the ordinary.
-fn notes(operation: &Operation) -> String {
-    let notes = [
-        (operation.mode == Mode::Observe, "observe only"),
-        (operation.reply == Reply::Streamed, "streamed"),
-        (
-            operation.on_store_failure == OnStoreFailure::Pass,
-            "passes without store",
-        ),
-        (
-            operation.replay_to == ReplayTo::SameScope,
-            "replays to the scope",
-        ),
-        (
-            !operation.keep.is_empty() || !operation.release.is_empty(),
-            "own keep/release",
-        ),
-        (operation.probe.is_some(), "probe"),
-        (operation.is_receipted(), "receipts"),
-        (operation.accept_lossy_claims, "accepts lossy claims"),
-        (operation.audit, "audit"),
-    ];
-    let said = notes
-        .iter()
-        .filter(|(is_so, _)| *is_so)
-        .map(|(_, note)| (*note).to_owned());
-    let signed = operation.signature.iter().map(signed);
-    signed.chain(said).collect::<Vec<_>>().join(", ")
-}
-
-/// How it is signed, and where the secrets come from.
-fn signed(signature: &Signature) -> String {
-    let (sender, secrets) = (signature.sender(), list(signature.secrets(), ", "));
-    format!("signed by {sender} ({secrets})")
-}
-
-fn list(parts: &[impl ToString], between: &str) -> String {
-    let parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
-    parts.join(between)
-}
-
-/// A choice as the file writes it.
-fn word(choice: &impl serde::Serialize) -> String {
-    let value = serde_json::to_value(choice).unwrap_or_default();
-    value.as_str().unwrap_or_default().into()
-}
-
-fn aligned(rows: &[[String; 8]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..8).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; 8]| {
-        let cells = row.iter().zip(&widths);
-        let cells: Vec<_> = cells
-            .map(|(cell, &width)| format!("{cell:width$}"))
-            .collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }

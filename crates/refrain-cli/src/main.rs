@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+#[cfg(test)]
+mod book;
 mod chaos;
 mod check;
 mod client;
@@ -13,12 +15,16 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+#[cfg(feature = "lint")]
+mod lint;
+mod mcp;
 mod migrate;
 mod output;
 mod plan;
 mod proxy;
 mod records;
 mod relay;
+mod skill;
 mod store;
 mod verify;
 mod work;
@@ -44,8 +50,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has
+  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' …
+                                        the same for a consumer of messages
   refrain plan openapi.yaml             which operations need keys, and why: policy, page for clients, tests
   refrain check refrain.toml            what the file guards, and how
+  refrain check refrain.toml --report   what a review finds done, and what is still open
+  refrain lint src                      code that may do the same thing twice
   refrain explain outcome-unknown       what a problem means, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
                                         a key that is the same on every retry
@@ -54,6 +64,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
                                         make the tables of a store on PostgreSQL
   refrain records list                  what a running proxy holds
   refrain migrate --receipts --print    the table for exactly-once
+  refrain skill install .claude/skills  the six stages, for an assistant
 
 `refrain COMMAND --help` says more.
 Exit codes: 0 fine, 1 problems found, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached."
@@ -73,11 +84,15 @@ enum Command {
     Verify(Box<verify::Args>),
     Plan(plan::Args),
     Check(check::Args),
+    #[cfg(feature = "lint")]
+    Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
     Store(store::Args),
     Migrate(migrate::Args),
     Records(records::Args),
+    Skill(skill::Args),
+    Mcp(mcp::Args),
     Completions(completions::Args),
     /// Ends the demo's proxy when the demo is gone
     #[command(hide = true)]
@@ -94,11 +109,15 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
+        #[cfg(feature = "lint")]
+        Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
+        Command::Skill(args) => skill::run(&args),
+        Command::Mcp(args) => mcp::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -9,8 +10,8 @@ use std::{
 
 use refrain::policy::units;
 use refrain_verify::verify::{
-    self, CASES, CONCURRENT_MAX, Counting, File, Operation, Plan, Process, Report, Target, Trouble,
-    Trust, Verdict, body, header,
+    self, CASES, CONCURRENT_MAX, CaseReport, Counting, File, Operation, Plan, Process, Report,
+    Target, Trouble, Trust, Verdict, body, header,
 };
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
 };
 
 mod openapi;
+mod worker;
 pub(crate) mod write;
 
 /// A case failed, or got worse.
@@ -46,7 +48,10 @@ const INTERRUPTED: u8 = 130;
                                         exit 1 only where it got worse
   refrain verify … --restart-command './server --port 3000'
                                         starts the service, kills it in mid-request, and retries
-  refrain verify --list                 all cases
+  refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' --message-id '{id}' \\
+      --effects-url 'http://127.0.0.1:3000/count?id={id}' --restart-command './consumer'
+                                        the same for a consumer of messages: duplicates, failures, crashes
+  refrain verify --list                 all cases; with --worker those for consumers
 
 {{unique}} in the body, the path or a header becomes a word that no other request has.
 It creates effects: use a service that may be tested. Another machine than this one needs --yes.
@@ -132,12 +137,12 @@ pub(crate) struct Args {
     /// How long an answer may take
     #[arg(long, value_name = "TIME", default_value = "10s")]
     timeout: String,
-    /// How long a key may stay in flight when nobody works on it any more
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    patience: String,
-    /// How long the count of effects has to stay as it is
-    #[arg(long, value_name = "TIME", default_value = "150ms")]
-    settle: String,
+    /// How long a key may stay in flight when nobody works on it any more [default: 5s]; how long a message may take to have its effect, redelivery included [default: 15s]
+    #[arg(long, value_name = "TIME")]
+    patience: Option<String>,
+    /// How long the count of effects has to stay as it is [default: 150ms; 300ms with --worker]
+    #[arg(long, value_name = "TIME")]
+    settle: Option<String>,
     /// Only this case; may be given several times
     #[arg(long = "case", value_name = "CASE")]
     only: Vec<String>,
@@ -165,11 +170,17 @@ pub(crate) struct Args {
     /// Print all cases and stop
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    worker: worker::WorkerArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.list {
-        for case in CASES {
+        let cases = match args.worker.is_meant() {
+            true => &verify::worker::CASES[..],
+            false => &CASES[..],
+        };
+        for case in cases {
             say(format!("{:22}  {}", case.id, case.title));
         }
         return Ok(ExitCode::SUCCESS);
@@ -189,39 +200,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn start(args: &Args) -> Result<u8, Failure> {
     let mut signals = Signals::new()?;
     log_to_stderr(&Some("error".into()))?;
-    let mut plan = plan(args)?;
     let before = args.baseline.as_deref().map(write::baseline).transpose()?;
-    let described = openapi::read(args, &mut plan)?;
-    let mut left_out = Vec::new();
-    match described {
-        None => agree(args, &plan)?,
-        Some(described) => {
-            described.show(args, &plan);
-            if let Some(code) = described.agree(args, &plan)? {
-                return Ok(code);
-            }
-            left_out = described.ready(&mut plan).await.map_err(trouble)?;
+    let running = async {
+        match args.worker.is_meant() {
+            true => worker::run(args).await.map(ControlFlow::Continue),
+            false => service(args).await,
         }
-    }
-    tell(args, format!("{}, seed {}", plan.target, plan.seed));
-    let mut named = String::new();
-    let running = verify::run(&plan, |operation, case| {
-        if named != operation.name() {
-            named = operation.name();
-            tell(args, format!("\n{named}"));
-        }
-        let said = case.findings.join("; ");
-        tell(
-            args,
-            format!("  {:7}  {:22}  {said}", case.verdict, case.id).trim_end(),
-        );
-    });
+    };
     let report = tokio::select! {
-        report = running => {
-            let mut report = report.map_err(trouble)?;
-            report.operations.extend(left_out);
-            report
-        }
+        report = running => match report? {
+            ControlFlow::Continue(report) => report,
+            ControlFlow::Break(code) => return Ok(code),
+        },
         () = signals.next() => {
             eprintln!("refrain: interrupted; no report is written");
             return Ok(INTERRUPTED);
@@ -230,6 +220,43 @@ async fn start(args: &Args) -> Result<u8, Failure> {
     summary(args, &report);
     write::all(args, &report)?;
     Ok(code(args, before.as_ref(), &report))
+}
+
+/// The report, or the code to end with where nothing was to be tested.
+async fn service(args: &Args) -> Result<ControlFlow<u8, Report>, Failure> {
+    let mut plan = plan(args)?;
+    let mut left_out = Vec::new();
+    match openapi::read(args, &mut plan)? {
+        None => agree(args, &plan.target, plan.target.is_loopback())?,
+        Some(described) => {
+            described.show(args, &plan);
+            if let Some(code) = described.agree(args, &plan)? {
+                return Ok(ControlFlow::Break(code));
+            }
+            left_out = described.ready(&mut plan).await.map_err(trouble)?;
+        }
+    }
+    tell(args, format!("{}, seed {}", plan.target, plan.seed));
+    let mut named = String::new();
+    let report = verify::run(&plan, |operation, case| {
+        progress(args, &mut named, &operation.name(), case);
+    });
+    let mut report = report.await.map_err(trouble)?;
+    report.operations.extend(left_out);
+    Ok(ControlFlow::Continue(report))
+}
+
+/// Tells of a case as it ends.
+fn progress(args: &Args, named: &mut String, operation: &str, case: &CaseReport) {
+    if named != operation {
+        operation.clone_into(named);
+        tell(args, format!("\n{named}"));
+    }
+    let said = case.findings.join("; ");
+    tell(
+        args,
+        format!("  {:7}  {:22}  {said}", case.verdict, case.id).trim_end(),
+    );
 }
 
 fn trouble(trouble: Trouble) -> Failure {
@@ -277,7 +304,7 @@ fn summary(args: &Args, report: &Report) {
                 operation.operation, operation.counting
             ),
         );
-        let is_told = |it: &&verify::CaseReport| it.verdict == Verdict::Fail;
+        let is_told = |it: &&CaseReport| it.verdict == Verdict::Fail;
         for case in operation.cases.iter().filter(is_told) {
             tell(args, format!("\n  FAIL {}: {}", case.id, case.title));
             for finding in &case.findings {
@@ -304,23 +331,20 @@ fn summary(args: &Args, report: &Report) {
 }
 
 /// Nothing is sent to another machine before somebody said so.
-fn agree(args: &Args, plan: &Plan) -> Result<(), Failure> {
-    if plan.target.is_loopback() || args.yes {
+fn agree(args: &Args, target: &dyn std::fmt::Display, is_here: bool) -> Result<(), Failure> {
+    if is_here || args.yes {
         return Ok(());
     }
     let refused = |why: &str| {
         Err(Failure::Configuration(format!(
-            "refrain: {} is on another machine, and testing creates effects there; {why}",
-            plan.target
+            "refrain: {target} is on another machine, and testing creates effects there; {why}"
         )))
     };
     if !io::stdin().is_terminal() {
         return refused("say --yes if it may be tested");
     }
-    let question = format!(
-        "{} is on another machine, and testing creates effects there. Test it?",
-        plan.target
-    );
+    let question =
+        format!("{target} is on another machine, and testing creates effects there. Test it?");
     match is_agreed(&question)? {
         true => Ok(()),
         false => refused("nothing was sent"),
@@ -334,46 +358,56 @@ fn is_agreed(question: &str) -> io::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+fn bad(why: impl std::fmt::Display) -> Failure {
+    Failure::Configuration(format!("refrain: {why}"))
+}
+
+fn time(name: &str, text: &str) -> Result<Duration, Failure> {
+    units::duration(text).map_err(|error| bad(format!("--{name}: {error}")))
+}
+
+fn trust(args: &Args) -> Option<Trust> {
+    match (args.insecure, &args.cacert) {
+        (true, _) => Some(Trust::Anybody),
+        (false, file) => file.clone().map(Trust::File),
+    }
+}
+
+fn seed(args: &Args) -> u64 {
+    args.seed.unwrap_or_else(|| rand::random::<u32>().into())
+}
+
 fn plan(args: &Args) -> Result<Plan, Failure> {
-    let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
     let file = args.config.as_deref().map(File::read).transpose();
-    let file = file.map_err(|error| bad(error.to_string()))?;
+    let file = file.map_err(bad)?;
     let url = args
         .url
         .as_ref()
         .or(file.as_ref().and_then(|file| file.url.as_ref()));
-    let url = url
-        .ok_or_else(|| bad("no service is named; write refrain verify http://HOST:PORT".into()))?;
-    let target: Target = url
-        .parse()
-        .map_err(|error: verify::BadPlan| bad(error.to_string()))?;
-    let mut plan = Plan::new(
-        target,
-        args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
-    );
-    let time = |name: &str, text: &str| {
-        units::duration(text).map_err(|error| bad(format!("--{name}: {error}")))
-    };
+    let url =
+        url.ok_or_else(|| bad("no service is named; write refrain verify http://HOST:PORT"))?;
+    let target: Target = url.parse().map_err(|error: verify::BadPlan| bad(error))?;
+    let mut plan = Plan::new(target, seed(args));
     (plan.late, plan.timeout) = (time("late", &args.late)?, time("timeout", &args.timeout)?);
-    plan.patience = time("patience", &args.patience)?;
-    plan.settle = time("settle", &args.settle)?;
+    if let Some(patience) = &args.patience {
+        plan.patience = time("patience", patience)?;
+    }
+    if let Some(settle) = &args.settle {
+        plan.settle = time("settle", settle)?;
+    }
     if !(2..=CONCURRENT_MAX).contains(&args.concurrent) {
         return Err(bad(format!("--concurrent takes 2 to {CONCURRENT_MAX}")));
     }
     plan.concurrent = args.concurrent;
     plan.only.clone_from(&args.only);
-    let trust = match (args.insecure, &args.cacert) {
-        (true, _) => Some(Trust::Anybody),
-        (false, file) => file.clone().map(Trust::File),
-    };
-    let trust = trust.or_else(|| file.as_ref().and_then(|file| file.trust.clone()));
+    let trust = trust(args).or_else(|| file.as_ref().and_then(|file| file.trust.clone()));
     plan.trust = trust.unwrap_or_default();
     let told = (
         file.as_ref().and_then(|file| file.counting.clone()),
         file.as_ref().map(|file| file.process.clone()),
     );
     plan.counting = counting(args)
-        .map_err(|error| bad(error.to_string()))?
+        .map_err(bad)?
         .or(told.0)
         .unwrap_or(Counting::Answers);
     let process = told.1.unwrap_or_default();
@@ -385,12 +419,14 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         return Ok(plan);
     }
     plan.operations = match (&args.op, file) {
-        (Some(op), _) => vec![operation(args, op).map_err(|error| bad(error.to_string()))?],
+        (Some(op), _) => vec![operation(args, op).map_err(bad)?],
         (None, Some(file)) => file.operations,
         (None, None) => Vec::new(),
     };
     match plan.operations.is_empty() {
-        true => Err(bad("no operation is named; write --op 'POST /v1/payments' --body '…', --openapi FILE, or --config FILE with [[operation]]".into())),
+        true => Err(bad(
+            "no operation is named; write --op 'POST /v1/payments' --body '…', --openapi FILE, or --config FILE with [[operation]]",
+        )),
         false => Ok(plan),
     }
 }

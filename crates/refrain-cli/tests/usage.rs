@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 15] = [
+    let cases: [(&[&str], i32, &[&str]); 16] = [
         (
             &["--help"],
             0,
@@ -27,7 +27,12 @@ fn the_command_explains_itself() {
         (&["store", "--help"], 0, &["check ", "accept-damage "]),
         (&["store", "check", "--help"], 0, &["--json"]),
         (&["migrate", "--help"], 0, &["Examples:", "--print"]),
-        (&["check", "--help"], 0, &["Examples:", "--schema"]),
+        (
+            &["check", "--help"],
+            0,
+            &["Examples:", "--schema", "--report"],
+        ),
+        (&["skill", "--help"], 0, &["install ", "show ", "Examples:"]),
         (&["key", "--help"], 0, &["Examples:", "--params", "@FILE"]),
         (&["explain", "--help"], 0, &["Examples:", "--json"]),
         (&["completions", "--help"], 0, &["Examples:", "fish"]),

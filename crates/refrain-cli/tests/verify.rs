@@ -33,7 +33,7 @@ fn the_proxy_makes_an_app_without_keys_pass_every_case() {
     );
     assert_eq!(
         of(&report, "skipped"),
-        ["paused-past-lease", "kill-mid-request"],
+        ["paused-past-lease", "kill-mid-request", "kill-after-answer"],
         "{said}"
     );
     assert_eq!(output.status.code(), Some(0), "{said}");

@@ -38,6 +38,24 @@ fn cases() -> usize {
     String::from_utf8(listed.stdout).unwrap().lines().count()
 }
 
+/// With the usual times, and a retention that is waited for.
+#[test]
+fn all_cases_take_less_than_a_minute() {
+    let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
+    let command = proxy_command(folder.path(), &upstream, port, "\"file:records\"");
+    let mut all = arguments(&format!("http://127.0.0.1:{port}"), &upstream);
+    for (name, value) in [("--late", "2s"), ("--retention", "10s")] {
+        let at = all.iter().position(|it| it == name).unwrap();
+        all[at + 1] = value.into();
+    }
+    let output = run(&all, &["--json", "-", "--restart-command", &command]);
+    let report = json(&output);
+    assert_eq!(of(&report, "pass").len(), cases(), "{report:#}");
+    let took = report["took_ms"].as_u64().unwrap();
+    assert!(took < 60_000, "{took} ms");
+    println!("all cases took {took} ms");
+}
+
 #[test]
 fn with_records_in_postgresql() {
     let server = PrivatePostgres::start().unwrap();

@@ -1,6 +1,6 @@
 //! Heads of which two servers might make two things: refused here, so that nobody behind us has to guess.
 //!
-//! What hyper refuses by itself is not looked for again.
+//! What is no head at all is refused where it is read.
 
 use http::{
     HeaderValue, Method, Response, StatusCode, Uri, Version, header, request, uri::Authority,
@@ -28,30 +28,18 @@ fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {
 }
 
 fn in_fields(head: &request::Parts) -> Option<&'static str> {
-    let (mut host, mut encoding) = (None, None);
-    // To look at each once is quicker than to look for two.
+    let mut host = None;
     for (name, value) in &head.headers {
-        match *name {
-            header::HOST if host.replace(value).is_some() => {
-                return Some("Host stands twice; send it once.");
-            }
-            header::TRANSFER_ENCODING if encoding.replace(value).is_some() => {
-                return Some(NOT_UNDERSTOOD);
-            }
-            _ => {}
+        if *name == header::HOST && host.replace(value).is_some() {
+            return Some("Host stands twice; send it once.");
         }
     }
     match host {
         Some(host) if !is_host(host) => Some("Host is not a host; send its name alone."),
         None if head.version == Version::HTTP_11 => Some("Host is missing; send it."),
-        // Whatever is around the chunks would be lost on the way.
-        _ => encoding
-            .filter(|it| !it.as_bytes().eq_ignore_ascii_case(b"chunked"))
-            .map(|_| NOT_UNDERSTOOD),
+        _ => None,
     }
 }
-
-const NOT_UNDERSTOOD: &str = "Transfer-Encoding is not understood; send chunked, or a length.";
 
 fn is_host(host: &HeaderValue) -> bool {
     // Empty is what those send whose target has no host.
@@ -70,8 +58,8 @@ fn has_user(authority: &Authority) -> bool {
 }
 
 /// The answer, behind which the connection ends.
-pub(crate) fn answer(fault: &str) -> Response<Body<UpstreamBody>> {
-    let mut response = UpstreamBody::problem(StatusCode::BAD_REQUEST, fault).map(Body::through);
+pub(crate) fn answer(status: StatusCode, fault: &str) -> Response<Body<UpstreamBody>> {
+    let mut response = UpstreamBody::problem(status, fault).map(Body::through);
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response

@@ -11,7 +11,6 @@ use std::{
 
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
-use hyper::upgrade::OnUpgrade;
 use refrain::{
     Fence,
     http::{Body, Code, Failure},
@@ -23,11 +22,12 @@ use tower_service::Service;
 use crate::{
     connect::Connector,
     headers::{self, Caller, Visible},
+    http1::Sending,
     outgoing::Outgoing,
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
-    upstream::{Answer, Ask, Head, Sending},
+    upstream::{Answer, Ask, Head},
     upstream_body::UpstreamBody,
 };
 
@@ -91,7 +91,7 @@ struct Way {
 struct Ready {
     ask: Ask,
     /// The client's side of the tunnel that it asks for.
-    tunnel: Option<OnUpgrade>,
+    tunnel: Option<tunnel::Client>,
 }
 
 impl Forward {

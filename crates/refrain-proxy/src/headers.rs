@@ -5,7 +5,7 @@ use std::{io::Write as _, net::IpAddr};
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request, uri::PathAndQuery};
 use refrain::policy::HostHeader;
 
-use crate::upstream::{COPIED_MAX, Length, write_field};
+use crate::http1::{COPIED_MAX, Length, write_field};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -241,7 +241,8 @@ fn write_length(
     }
 }
 
-fn number(value: &HeaderValue) -> Option<u64> {
+/// A length that is digits and nothing else.
+pub(crate) fn number(value: &HeaderValue) -> Option<u64> {
     let digits = value.to_str().ok()?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| is_number)

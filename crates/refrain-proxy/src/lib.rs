@@ -14,6 +14,7 @@ mod connect;
 mod faults;
 mod forward;
 mod headers;
+mod http1;
 mod outgoing;
 mod pool;
 mod server;

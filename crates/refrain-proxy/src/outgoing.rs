@@ -10,7 +10,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Empty;
 use refrain::http::{Body, BodyError};
 
-use crate::watch::ClientBody;
+use crate::clients::ClientBody;
 
 /// A request's body on its way to the upstream.
 pub(crate) enum Outgoing {

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::{
     connect::Connector,
-    upstream::{Answer, Ask, Failed, Limits, Line, Terms, exchange},
+    http1::Limits,
+    upstream::{Answer, Ask, Failed, Line, Terms, exchange},
 };
 
 /// How often a request of which nothing was written is taken to another connection.
@@ -75,10 +76,10 @@ impl Pool {
     /// Takes a line whose answer has ended.
     pub(crate) fn give_back(&self, mut line: Box<Line>) {
         // What nobody asked for would be taken for the next answer.
-        if !line.input.is_empty() {
+        if !line.input.bytes.is_empty() {
             return;
         }
-        line.rest();
+        line.input.rest();
         let mut idle = self.idle();
         if idle.len() < self.idle_max {
             let since = tokio::time::Instant::now();

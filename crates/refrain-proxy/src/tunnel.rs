@@ -1,16 +1,43 @@
 //! Upgrades: after `101` the two connections are joined, and what passes is nobody's business.
 
-use std::io;
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use bytes::BytesMut;
 use http::{HeaderValue, Method, Response, header, request};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+use tokio::{
+    io::{AsyncWriteExt as _, copy_bidirectional},
+    net::TcpStream,
+    sync::oneshot,
+};
 
 use crate::{headers, upstream::Line, upstream_body::UpstreamBody};
 
+/// A client's connection once `101` was sent over it, and what was read of it behind the request.
+pub(crate) struct Opened {
+    pub(crate) stream: TcpStream,
+    pub(crate) read: BytesMut,
+}
+
+/// Waits for a client's connection to be handed over.
+pub(crate) type Client = oneshot::Receiver<Opened>;
+
+/// Stands among the extensions of a request that asks for an upgrade.
+#[derive(Clone)]
+struct Offer(Arc<Mutex<Option<Client>>>);
+
+/// Offers the connection of a request to who answers it with `101`; it is handed over once that is sent.
+pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<Opened> {
+    let (opened, client) = oneshot::channel();
+    let offer = Offer(Arc::new(Mutex::new(Some(client))));
+    head.extensions.insert(offer);
+    opened
+}
+
 /// What a request wants to upgrade to, and the client's side of it. HTTP/2 in the clear is not switched to.
-pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, OnUpgrade)> {
+pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, Client)> {
     if head.method != Method::GET || !head.headers.contains_key(header::UPGRADE) {
         return None;
     }
@@ -20,13 +47,14 @@ pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, OnUpgrad
     if !is_asked || token.as_bytes().eq_ignore_ascii_case(b"h2c") {
         return None;
     }
-    let client = head.extensions.remove::<OnUpgrade>()?;
-    Some((token, client))
+    let Offer(client) = head.extensions.remove()?;
+    let client = client.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Some((token, client?))
 }
 
 /// Answers `101` and joins both sides once it is sent.
 pub(crate) fn open(
-    client: OnUpgrade,
+    client: Client,
     mut response: Response<()>,
     line: Line,
 ) -> Response<UpstreamBody> {
@@ -45,11 +73,12 @@ pub(crate) fn open(
     response.map(|()| UpstreamBody::empty())
 }
 
-async fn join(client: OnUpgrade, line: Line) -> io::Result<()> {
-    let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
+async fn join(client: Client, line: Line) -> io::Result<()> {
+    let mut client = client.await.map_err(io::Error::other)?;
     let (mut upstream, read) = line.into_parts();
-    // What came right behind the answer is the first of what comes through.
-    client.write_all(&read).await?;
-    copy_bidirectional(&mut client, &mut upstream).await?;
+    // What came right behind the heads is the first of what comes through.
+    upstream.write_all(&client.read).await?;
+    client.stream.write_all(&read).await?;
+    copy_bidirectional(&mut client.stream, &mut upstream).await?;
     Ok(())
 }

@@ -14,8 +14,9 @@ use refrain::http::BodyError;
 use tokio::time::Sleep;
 
 use crate::{
+    http1::{Framing, Step},
     pool::Pool,
-    upstream::{Framing, Line, Step},
+    upstream::Line,
 };
 
 /// The body of an answer.
@@ -83,8 +84,8 @@ impl UpstreamBody {
         // Most answers are there as a whole.
         let mut whole = None;
         if let Framing::Length(length @ 1..) = framing
-            && length <= line.input.len() as u64
-            && let Ok(Step::Data(data)) = framing.next(&mut line.input)
+            && length <= line.input.bytes.len() as u64
+            && let Ok(Step::Data(data)) = framing.next(&mut line.input.bytes)
         {
             whole = Some(data);
         }
@@ -156,7 +157,7 @@ impl Flow {
             });
         };
         loop {
-            match self.framing.next(&mut line.input)? {
+            match self.framing.next(&mut line.input.bytes)? {
                 Step::More => {}
                 step => return Poll::Ready(Ok(step)),
             }

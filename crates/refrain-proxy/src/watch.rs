@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
-use http::Version;
 use refrain::policy::ProxySettings;
 
+mod date;
 mod flows;
-pub(crate) use flows::{ClientBody, Taking, WatchedStream};
+pub(crate) use date::Date;
+pub(crate) use flows::{Taking, WatchedStream};
 
 /// How often a thread looks over its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
@@ -23,11 +24,15 @@ pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// How long who has not said a whole head may go on once the proxy is told to stop.
 const LAST_GRACE: Duration = Duration::from_millis(500);
 
+/// How long is listened to who still sends though it was told that nothing more is taken.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// The connections of one thread, and their clock.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     /// Milliseconds since the thread started; never 0.
     now: AtomicU64,
+    date: Mutex<Date>,
     is_draining: AtomicBool,
     connections: Mutex<Vec<Weak<Client>>>,
 }
@@ -48,6 +53,8 @@ pub(crate) struct Client {
     send_since: AtomicU64,
     /// Since when the proxy takes no more requests.
     draining_since: AtomicU64,
+    /// Since when all has been said to it.
+    closing_since: AtomicU64,
     /// Whether it speaks HTTP/2, of which bytes between requests are no part of a head.
     is_http2: AtomicBool,
     /// Since when each body of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
@@ -105,6 +112,7 @@ impl Watch {
     pub(crate) fn tick(&self, since_start: Duration, settings: &ProxySettings) {
         let now = since_start.as_millis() as u64 + 1;
         self.now.store(now, Relaxed);
+        *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Date::default();
         self.connections().retain(|client| {
             let Some(client) = client.upgrade() else {
                 return false;
@@ -127,6 +135,7 @@ impl Client {
         self.is_stuck(|since| is_over(since, settings.client_timeout))
             || is_over(&self.send_since, settings.client_timeout)
             || is_over(&self.body_since, settings.client_timeout)
+            || is_over(&self.closing_since, LINGER)
             || is_idle && is_over(&self.head_since, settings.head_timeout)
             || is_idle && is_over(&self.idle_since, settings.keep_alive)
             || is_idle
@@ -148,7 +157,7 @@ impl Client {
     }
 
     /// The time of one more body, where it needs one of its own.
-    fn flow(&self) -> Option<Arc<AtomicU64>> {
+    pub(crate) fn flow(&self) -> Option<Arc<AtomicU64>> {
         self.is_http2.load(Relaxed).then(|| {
             let since = Arc::<AtomicU64>::default();
             let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,11 +166,41 @@ impl Client {
         })
     }
 
-    /// What is known of it once its first request has come.
-    pub(crate) fn speaks(&self, version: Version) {
-        if version == Version::HTTP_2 {
-            self.is_http2.store(true, Relaxed);
+    pub(crate) fn speaks_http2(&self) {
+        self.is_http2.store(true, Relaxed);
+    }
+
+    /// The date as of now.
+    pub(crate) fn date(&self) -> Date {
+        let date = self.watch.date.lock();
+        *date.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A part of a head has come, and the rest is waited for.
+    pub(crate) fn note_head(&self) {
+        if self.head_since.load(Relaxed) == 0 {
+            self.head_since.store(self.watch.now(), Relaxed);
         }
+    }
+
+    /// Whether the next piece of a body is waited for; `since` where the connection's own time does not do.
+    pub(crate) fn note_body(&self, since: Option<&AtomicU64>, is_waited_for: bool) {
+        let since = since.unwrap_or(&self.body_since);
+        match is_waited_for {
+            false => since.store(0, Relaxed),
+            true if since.load(Relaxed) == 0 => since.store(self.watch.now(), Relaxed),
+            true => {}
+        }
+    }
+
+    /// Nothing more is said to it; what it still says is listened to for a moment.
+    pub(crate) fn note_closing(&self) {
+        self.closing_since.store(self.watch.now(), Relaxed);
+    }
+
+    /// Whether no more requests are taken from it.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining_since.load(Relaxed) != 0
     }
 
     /// Whether it has taken all that was sent to it.

@@ -56,6 +56,11 @@ impl Process {
         self.home.folder()
     }
 
+    /// The number of the process that was started.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Starts the server and waits until `is_ready`, which is given the process' number.
     pub(crate) fn start(
         &mut self,

@@ -96,6 +96,12 @@ impl PrivateRedis {
         self.port
     }
 
+    /// The number of its process; `None` while it is down.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
     /// The folder of its data.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {

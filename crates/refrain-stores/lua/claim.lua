@@ -5,7 +5,7 @@ local is_told = ARGV[2] == '1'
 local about, claimant, guarantee, attempts_max, settle_after, nonce, lease, overtakes
 
 local function has_credential(subject)
-  return string.byte(subject, 33) == 1
+  return byte(subject, 33) == 1
 end
 
 local function grant(subject, attempt, last)
@@ -105,5 +105,5 @@ local function verdict()
   if sub(outcome, 1, 16) ~= r.fence then
     return '!foreign'
   end
-  return 'R' .. outcome
+  return { 'R', outcome }
 end

@@ -2,71 +2,70 @@
 -- or they are duplicates of one that is completed, and get its outcome.
 --
 -- KEYS: the records, then the store's mark where it can be asked for in the same script, then the outcomes.
--- ARGV: 2 whether who finds a record in flight is told when it is settled; 3 the claims, 90 bytes each: what it is about
--- (41) and the terms of a first attempt (21), both as a record has them, the lease (8), a nonce (4), and the fence of the
--- attempt that it stands in for (16) or zeros.
+-- ARGV: 2 whether who finds a record in flight is told when it is settled; 3 settle_after and lease (8 each), each pair that
+-- occurs once; 4 the claims, 91 bytes each: what a record of a first attempt has from its nonce to its digest (74), which of
+-- the pairs is its own, and the fence of the attempt that it stands in for (16) or zeros.
 --
 -- Every argument and every string that a script makes costs time, and so does every number that becomes one: claims come in
 -- one argument, and what is the same for many is made once.
 
-local claims = ARGV[3]
-local count = #claims / 90
+local spans, claims = ARGV[3], ARGV[4]
+local count = #claims / 91
 local has_mark = #KEYS > 2 * count
 local raws = redis.call('MGET', unpack(KEYS, 1, has_mark and count + 1 or count))
 -- A server that has lost the mark has lost records with it: what ran must not run again.
 local is_lost = has_mark and not raws[count + 1]
 local answers = {}
 -- Records to write, which of the claims are granted by that, and the keys of those.
-local new, granted, is_new = {}, {}, {}
+local new, granted, is_new, size = {}, {}, {}, 0
 
 -- The server's time in microseconds counts grants: it goes on where a failover has lost the last of them.
 local stamp = pack('>I4I8', 1, micros)
--- The last part of a new record, by settle_after and lease.
+local start, grant_of_new = '\2I' .. stamp, 'G' .. stamp
+-- The last part of a new record, for each pair of spans.
 local endings = {}
-local function ending_of(spans)
-  local settle_after, lease = unpacked('>I8I8', spans)
+for at = 1, #spans / 16 do
+  local settle_after, lease = unpacked('>I8I8', spans, at * 16 - 15)
   local settles, lease_ends = now + settle_after, now + lease
-  endings[spans] = pack('>I8I8I8', settles, lease_ends, settles + lease_ends + 73)
-  return endings[spans]
+  endings[at] = stamp .. pack('>I8I8I8', settles, lease_ends, settles + lease_ends + 73)
 end
 
 for at = 1, count do
   if not raws[at] then
-    local name, from = KEYS[at], (at - 1) * 90
+    local name, to = KEYS[at], at * 91
     if is_lost then
       answers[at] = '!lost'
     elseif not is_new[name] then
       is_new[name] = true
-      local spans = sub(claims, from + 55, from + 70)
-      local fence = stamp .. sub(claims, from + 71, from + 74)
-      local body = sub(claims, from + 1, from + 62) .. fence
-      local size = #granted
-      granted[size + 1] = at
-      new[2 * size + 1] = name
-      new[2 * size + 2] = '\1I' .. body .. sub(sha1hex(body), 1, 8) .. (endings[spans] or ending_of(spans))
-      answers[at] = 'G' .. fence
+      size = size + 1
+      granted[size] = at
+      new[2 * size - 1] = name
+      new[2 * size] = start .. sub(claims, to - 90, to - 17) .. endings[byte(claims, to - 16)]
+      answers[at] = grant_of_new
     end
   end
 end
-if #new > 0 then
+if size > 0 then
   -- What is of another type looks absent until here; nothing is written over it.
   local written = redis.pcall('MSETNX', unpack(new))
   if written ~= 1 then
     for _, at in ipairs(granted) do
       answers[at] = written ~= 0 and written or nil
     end
-  elseif #granted == count then
+  elseif size == count then
     return answers
   end
 end
 
 -- Whether it is completed under the same identity, fingerprint and credential, within its retention, and whole.
 local function is_replayed(found, from)
-  if #found ~= 112 or sub(found, 1, 2) ~= '\1C' or sub(found, 3, 43) ~= sub(claims, from + 1, from + 41)
-    or sub(found, 81, 88) ~= sub(sha1hex(sub(found, 3, 80)), 1, 8) then
+  if #found ~= 124 or byte(found, 1) ~= 2 or byte(found, 2) ~= 67
+    or find(found, sub(claims, from + 5, from + 45), 19, true) ~= 19
+    or find(found, sub(found, 3, 14), 89, true) ~= 89
+    or find(sha1hex(sub(found, 15, 80)), sub(found, 81, 88), 1, true) ~= 1 then
     return false
   end
-  local one, two, sum = unpacked('>I8I8I8', found, 89)
+  local one, two, sum = unpacked('>I8I8I8', found, 101)
   return one + two + 67 == sum and one > now
 end
 
@@ -79,10 +78,10 @@ local is_rest = false
 for at = 1, count do
   local found = raws[at]
   if not answers[at] then
-    local outcome = found and carried < CARRIED_MAX and is_replayed(found, (at - 1) * 90)
+    local outcome = found and carried < CARRIED_MAX and is_replayed(found, at * 91 - 91)
       and redis.pcall('GET', KEYS[#KEYS - count + at])
-    if type(outcome) == 'string' and sub(outcome, 1, 16) == sub(found, 65, 80) then
-      answers[at] = 'R' .. outcome
+    if type(outcome) == 'string' and sub(outcome, 1, 16) == sub(found, 3, 18) then
+      answers[at] = { 'R', outcome }
       carried = carried + #outcome
     else
       is_rest = true

@@ -19,18 +19,18 @@ end
 
 -- What is wrong with the bytes of the record, if anything is.
 local function trouble_of()
-  if #raw ~= 112 or sub(raw, 81, 88) ~= digest(sub(raw, 3, 80)) then
+  if #raw ~= 124 or sub(raw, 81, 88) ~= digest(sub(raw, 15, 80)) or sub(raw, 3, 14) ~= sub(raw, 89, 100) then
     return 'damaged'
   end
-  if sub(raw, 3, 18) ~= id then
+  if sub(raw, 19, 34) ~= id then
     return 'foreign'
   end
-  if string.byte(raw, 1) > 1 then
+  if byte(raw, 1) > 2 then
     return 'version'
   end
-  local one, two, sum = unpacked('>I8I8I8', raw, 89)
-  local state = string.byte(raw, 2)
-  if string.byte(raw, 1) ~= 1 or one + two + state ~= sum or not string.find('IiDC', string.char(state), 1, true) then
+  local one, two, sum = unpacked('>I8I8I8', raw, 101)
+  local state = byte(raw, 2)
+  if byte(raw, 1) ~= 2 or one + two + state ~= sum or not find('IiDC', string.char(state), 1, true) then
     return 'damaged'
   end
 end
@@ -44,10 +44,9 @@ local function load()
   if trouble then
     return nil, '!' .. trouble
   end
-  local r = { state = sub(raw, 2, 2), about = sub(raw, 3, 43) }
-  r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.fence =
-    unpacked('>c8BI2I2I8c16', raw, 44)
-  local one, two = unpacked('>I8I8', raw, 89)
+  local r = { state = sub(raw, 2, 2), fence = sub(raw, 3, 18), about = sub(raw, 19, 59) }
+  r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after = unpacked('>c8BI2I2I8', raw, 60)
+  local one, two = unpacked('>I8I8', raw, 101)
   if r.state == 'C' then
     r.retention_ends, r.remember_ends = one, two
   elseif r.state == 'D' then
@@ -78,10 +77,11 @@ local function save(r)
   elseif r.is_waited_for then
     state = 'i'
   end
-  local body = r.about .. pack('>c8BI2I2I8c16', r.claimant, r.guarantee, r.attempts, r.attempts_max,
-    r.settle_after, r.fence)
-  local moments = pack('>I8I8I8', one, two, one + two + string.byte(state))
-  put(key, '\1' .. state .. body .. digest(body) .. moments, r.remember_ends)
+  local stamp = sub(r.fence, 1, 12)
+  local body = sub(r.fence, 13) .. r.about .. pack('>c8BI2I2I8', r.claimant, r.guarantee, r.attempts, r.attempts_max,
+    r.settle_after)
+  local moments = pack('>I8I8I8', one, two, one + two + byte(state))
+  put(key, '\2' .. state .. stamp .. body .. digest(body) .. stamp .. moments, r.remember_ends)
 end
 
 local function may_be_taken_over(r)

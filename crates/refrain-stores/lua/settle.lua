@@ -1,7 +1,7 @@
 -- Ends a claim; for whatever is not the completion of one in flight for which nobody waits.
 
--- The settlement at hand: the record, the fence, how, and the fence with the outcome.
-local r, fence, how, kept
+-- The settlement at hand: the record, the fence, how, what belongs to that, and the fence with the outcome.
+local r, fence, how, detail, kept
 
 -- A user without rights to the channel settles all the same: who waits looks again now and then.
 local function applied()
@@ -14,7 +14,7 @@ end
 local function complete()
   -- A completed outcome never changes.
   if r.state ~= 'C' then
-    local retention, remember = unpacked('>I8I8', how, 2)
+    local retention, remember = unpacked('>I8I8', spans, detail * 16 - 15)
     local retention_ends = now + retention
     r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + remember
     -- The outcome first: a record that is completed has one.
@@ -44,7 +44,7 @@ local function doubt()
     return 'F'
   end
   if r.state == 'I' and not may_be_taken_over(r) then
-    r.state, r.reason = 'D', string.byte(how, 2)
+    r.state, r.reason = 'D', detail
     save(r)
   end
   return applied()
@@ -70,12 +70,11 @@ local function settled()
   if not r or r.fence ~= fence then
     return 'F'
   end
-  local letter = sub(how, 1, 1)
-  if letter == 'C' then
+  if how == 'C' then
     return complete()
-  elseif letter == 'D' then
+  elseif how == 'D' then
     return doubt()
-  elseif letter == 'N' then
+  elseif how == 'N' then
     return never_happened()
   elseif stands_under(r, fence) then
     return release()

@@ -1,54 +1,54 @@
 -- Many settlements in one call, each decided on its own. Nearly all are completions by the holder.
 --
 -- KEYS: the records, then their outcomes.
--- ARGV: 2 the settlements, 35 bytes each: what a record in flight begins with (18, the identity from 3 on), how: C complete,
--- R release, D doubt, N never happened, and for C retention and remember (8 each), for D the reason (1), else zeros.
--- Then for each one more: the fence (16), and for C behind it the outcome.
+-- ARGV: 2 retention and remember (8 each), each pair that occurs once; 3 the settlements, 36 bytes each: what a record in
+-- flight begins with (34, fence and identity from 3 on), how: C complete, R release, D doubt, N never happened, and for C
+-- which of the pairs is its own, for D the reason, else zero. Then for each one more: for C the fence (16) and behind it the
+-- outcome, else nothing.
+--
+-- One answer stands for all where all are the same.
 
-local terms = ARGV[2]
+local spans, terms = ARGV[2], ARGV[3]
 local count = #KEYS / 2
 local raws = redis.call('MGET', unpack(KEYS, 1, count))
-local answers, is_seen, is_rest = {}, {}, false
+local answers, is_seen, applied = {}, {}, 0
 local set = redis.pcall
 
--- The last part of a completed record, and when both keys end, by retention and remember: made once for all that are alike.
+-- The last part of a completed record, and when both keys end, for each pair of spans.
 local endings, ends, outcome_ends = {}, {}, {}
-local function ending_of(how)
-  local retention, remember = unpacked('>I8I8', how, 2)
+for at = 1, #spans / 16 do
+  local retention, remember = unpacked('>I8I8', spans, at * 16 - 15)
   local retention_ends = now + retention
   local remember_ends = retention_ends + remember
-  endings[how] = pack('>I8I8I8', retention_ends, remember_ends, retention_ends + remember_ends + 67)
-  ends[how] = string.format('%.0f', remember_ends)
-  outcome_ends[how] = string.format('%.0f', retention_ends + GRACE)
+  endings[at] = pack('>I8I8I8', retention_ends, remember_ends, retention_ends + remember_ends + 67)
+  ends[at] = string.format('%.0f', remember_ends)
+  outcome_ends[at] = string.format('%.0f', retention_ends + GRACE)
 end
 
 for at = 1, count do
-  local name, found, kept, from = KEYS[at], raws[at], ARGV[at + 2], (at - 1) * 35
+  local name, found, to = KEYS[at], raws[at], at * 36
   answers[at] = false
   -- Late truth is welcome: of a record in flight nothing else has to be asked than whose it is.
   -- Its digest goes along as it is, so that damage stays as visible as before.
-  if found and #found == 112 and not is_seen[name] and string.byte(terms, from + 19) == 67
-    and sub(found, 1, 18) == sub(terms, from + 1, from + 18) and sub(found, 65, 80) == sub(kept, 1, 16) then
-    local how = sub(terms, from + 19, from + 35)
-    if not endings[how] then
-      ending_of(how)
-    end
-    local value = '\1C' .. sub(found, 3, 88) .. endings[how]
+  if found and #found == 124 and not is_seen[name] and byte(terms, to - 1) == 67
+    and find(found, sub(terms, to - 35, to - 2), 1, true) == 1 then
+    local which = byte(terms, to)
+    local value = '\2C' .. sub(found, 3, 100) .. endings[which]
+    local done
     if is_tested then
-      redis.call('MSET', name, value, KEYS[count + at], kept)
-      answers[at] = 'A'
+      done = set('MSET', name, value, KEYS[count + at], ARGV[at + 3])
     else
       -- The outcome first: a record that is completed has one.
-      local done = set('SET', KEYS[count + at], kept, 'PXAT', outcome_ends[how])
+      done = set('SET', KEYS[count + at], ARGV[at + 3], 'PXAT', outcome_ends[which])
       if not done.err then
-        done = set('SET', name, value, 'PXAT', ends[how])
+        done = set('SET', name, value, 'PXAT', ends[which])
       end
-      answers[at] = done.err and done or 'A'
     end
+    answers[at] = done.err and done or 'A'
+    applied = done.err and applied or applied + 1
   end
   is_seen[name] = true
-  is_rest = is_rest or not answers[at]
 end
-if not is_rest then
-  return answers
+if applied == count then
+  return { 'A' }
 end

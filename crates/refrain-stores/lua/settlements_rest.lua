@@ -2,9 +2,9 @@
 
 for at = 1, count do
   if not answers[at] then
-    key, outcome_key, kept = KEYS[at], KEYS[count + at], ARGV[at + 2]
-    how = sub(terms, at * 35 - 16, at * 35)
-    id, fence = sub(terms, at * 35 - 32, at * 35 - 17), sub(kept, 1, 16)
+    local term = sub(terms, at * 36 - 35, at * 36)
+    key, outcome_key, kept = KEYS[at], KEYS[count + at], ARGV[at + 3]
+    fence, id, how, detail = sub(term, 3, 18), sub(term, 19, 34), sub(term, 35, 35), byte(term, 36)
     answers[at] = answer_of(settled)
   end
 end

@@ -36,6 +36,11 @@ struct PostgresPage;
 
 /// The example of the page about it, compiled.
 #[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/coding/transactional.md")]
+struct TransactionalPage;
+
+/// The example of the page about it, compiled.
+#[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/outbox.md")]
 struct OutboxPage;
 

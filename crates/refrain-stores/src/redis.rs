@@ -49,12 +49,12 @@ mod trouble;
 
 use address::Address;
 use answers::{reading, settled, verdict};
-use calls::{Calls, Ending};
+use calls::{Asking, Calls, Ending};
 use cluster::Cluster;
 use codec::Answer;
 pub use front::RedisFront;
-use lane::Lane;
-use line::{Line, Patience, Trouble};
+use lane::Lanes;
+use line::{Patience, Trouble};
 use listen::Ear;
 use opening::{Met, choose_crypto, connect, dial};
 use reception::Node;
@@ -138,13 +138,6 @@ enum Link {
     Cluster(Cluster),
 }
 
-/// One connection: for what is asked alone, and for what travels together.
-struct Lanes {
-    line: Line,
-    claims: Lane<Claim>,
-    settlements: Lane<Ending>,
-}
-
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { shown, calls, .. } = &*self.shared;
@@ -216,16 +209,6 @@ impl Redis {
     #[must_use]
     pub fn losses(&self) -> &[String] {
         &self.shared.calls.known.losses
-    }
-}
-
-impl Lanes {
-    fn new(line: Line, calls: &Arc<Calls>, runtime: &Handle) -> Self {
-        Self {
-            claims: Lane::new(line.clone(), calls.clone(), runtime),
-            settlements: Lane::new(line.clone(), calls.clone(), runtime),
-            line,
-        }
     }
 }
 
@@ -322,25 +305,29 @@ impl Shared {
     }
 
     async fn verdict(&self, claim: &Claim) -> Result<Verdict> {
-        let id = claim.id;
-        let mut answer = self.ask_claim(claim).await;
+        let (id, nonce) = (claim.id, rand::random());
+        let ask = || {
+            let claim = claim.clone();
+            self.ask_claim(Asking { claim, nonce })
+        };
+        let mut answer = ask().await;
         if answer.as_ref().is_ok_and(is_lost) && self.calls.known.is_lossy() {
             self.mark_again().await?;
-            answer = self.ask_claim(claim).await;
+            answer = ask().await;
         }
         // Every call answers somebody, so this comes to an end.
         while answer.as_ref().is_ok_and(is_later) {
-            answer = self.ask_claim(claim).await;
+            answer = ask().await;
         }
-        verdict(self.answer(answer, id)?, id)
+        verdict(self.answer(answer, id)?, id, nonce)
     }
 
-    async fn ask_claim(&self, claim: &Claim) -> Result<Value, Trouble> {
+    async fn ask_claim(&self, asking: Asking) -> Result<Value, Trouble> {
         match &self.link {
-            Link::Line(lanes) => lanes.claims.ask(claim.clone()).await,
+            Link::Line(lanes) => lanes.claims.ask(asking).await,
             Link::Cluster(_) => {
-                self.ask_alone(&self.calls.claims([claim].into_iter()))
-                    .await
+                let call = self.calls.claims([&asking].into_iter());
+                self.ask_alone(&call).await
             }
         }
     }

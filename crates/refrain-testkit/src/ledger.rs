@@ -25,12 +25,23 @@ use refrain::{Error, ErrorKind, Result};
 mod audit;
 pub use audit::{Audit, Seen, Violation};
 
+mod points;
+pub(crate) use points::Fall;
+use points::Points;
+
 /// The longest line of a ledger file: short enough to be written in one piece.
 const LINE_BYTES_MAX: usize = 1_024;
 
 /// Counts effects. Clones count into the same ledger.
 #[derive(Debug, Clone)]
-pub struct Ledger(Arc<Kept>);
+pub struct Ledger(Arc<Book>);
+
+#[derive(Debug)]
+struct Book {
+    kept: Kept,
+    /// Where the crash harness may strike.
+    points: Points,
+}
 
 #[derive(Debug)]
 enum Kept {
@@ -51,7 +62,7 @@ impl Ledger {
     /// A ledger for one process.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self(Arc::new(Kept::Memory(Mutex::default())))
+        Self::new(Kept::Memory(Mutex::default()))
     }
 
     /// A ledger in a file, to be shared with other processes; begun if there is none.
@@ -62,7 +73,14 @@ impl Ledger {
         let path = path.into();
         let opened = OpenOptions::new().append(true).create(true).open(&path);
         let file = opened.map_err(|error| trouble("cannot open", &path, error))?;
-        Ok(Self(Arc::new(Kept::File(file, path))))
+        Ok(Self::new(Kept::File(file, path)))
+    }
+
+    fn new(kept: Kept) -> Self {
+        Self(Arc::new(Book {
+            kept,
+            points: Points::default(),
+        }))
     }
 
     /// Every effect in a ledger file, in the order in which they happened.
@@ -88,7 +106,7 @@ impl Ledger {
             attempt: attempt.to_string(),
         };
         let line = effect.line()?;
-        match &*self.0 {
+        match &self.0.kept {
             Kept::Memory(effects) => {
                 let mut effects = effects.lock().unwrap_or_else(PoisonError::into_inner);
                 effects.push(effect);
@@ -106,7 +124,7 @@ impl Ledger {
     /// # Errors
     /// As for [`read`](Self::read).
     pub fn all(&self) -> Result<Vec<Effect>> {
-        match &*self.0 {
+        match &self.0.kept {
             Kept::Memory(effects) => {
                 let effects = effects.lock().unwrap_or_else(PoisonError::into_inner);
                 Ok(effects.clone())

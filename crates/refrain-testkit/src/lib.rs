@@ -20,9 +20,28 @@ pub mod broker_suite;
 pub mod ledger;
 pub use ledger::{Audit, Ledger, Seen};
 
+pub mod idempotent;
+pub use idempotent::assert_idempotent;
+
+pub mod crash;
+pub use crash::{assert_consumer, assert_crash_safe};
+
+#[cfg(feature = "proptest")]
+pub mod strategies;
+
 pub mod disk;
 
 pub mod webhook;
+
+mod door;
+
+mod holes;
+pub use holes::{Hole, Report};
+
+/// The examples of the page about testing, run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing.md")]
+struct TestingPage;
 
 #[doc(inline)]
 pub use refrain_servers as servers;

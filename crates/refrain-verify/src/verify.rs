@@ -33,6 +33,7 @@ mod report;
 mod service;
 mod stage;
 mod wire;
+pub mod worker;
 
 pub use cases::{CASES, Case};
 pub use create::create;
@@ -41,7 +42,9 @@ pub use file::{BadFile, File, body, duration, sql};
 pub use plan::{
     BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, Trust, header,
 };
-pub use report::{CaseReport, OperationReport, Report, Verdict, html, junit, sarif, worse};
+pub use report::{
+    CaseReport, OperationReport, Report, Verdict, html, junit, sarif, sarif_log, worse,
+};
 
 use effects::Identity;
 use plan::Way;
@@ -87,7 +90,7 @@ pub async fn run(
     }
     let since = Instant::now();
     let way = Way::new(plan).map_err(Trouble::Plan)?;
-    let started = Service::new(&plan.process, &plan.target.address).await;
+    let started = Service::new(&plan.process, Some(&plan.target.address)).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();
     for (number, operation) in plan.operations.iter().enumerate() {

@@ -76,7 +76,7 @@ async fn only_what_needs_a_process_is_skipped_on_a_service_that_is_right() {
     let report = run(&plan(&sample.url, true), |_, _| {}).await.unwrap();
     assert_eq!(
         of(&report, Verdict::Skipped),
-        ["paused-past-lease", "kill-mid-request"]
+        ["paused-past-lease", "kill-mid-request", "kill-after-answer"]
     );
     let all: Vec<_> = report.operations[0]
         .cases

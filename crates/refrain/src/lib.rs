@@ -46,6 +46,11 @@ mod varint;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// The example of the page on the layer, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/coding/layer.md")]
+struct Layer;
+
 /// The example of the page on webhooks, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/webhooks.md")]

@@ -1,4 +1,5 @@
-//! What the examples in other languages need, Python with venv and Node with npm; and what builds Kafka's library.
+//! What tests need besides servers: Python with venv and Node with npm for the examples in other languages, what builds
+//! Kafka's library, and a browser that looks at pages.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +8,7 @@ use super::package;
 /// A tool, how it shows that it is there, and Debian's packages of it.
 type Tool = (&'static str, &'static [&'static str], &'static str);
 
-const TOOLS: [Tool; 4] = [
+const TOOLS: [Tool; 5] = [
     ("make", &["--version"], "make"),
     ("c++", &["--version"], "g++"),
     (
@@ -16,6 +17,8 @@ const TOOLS: [Tool; 4] = [
         "python3 python3-venv",
     ),
     ("npm", &["--version"], "nodejs npm"),
+    // Letters are part of a page: without a font there is nothing to look at.
+    ("chromium", &["--version"], "chromium fonts-dejavu-core"),
 ];
 
 /// Installs what is missing.
@@ -30,7 +33,7 @@ pub(crate) fn find_or_install() -> Result<(), String> {
     let names = packages.join(" ");
     eprintln!("xtask test: {names}: not on this machine; taking the packages");
     package::install_all(&packages).map_err(|problem| {
-        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages and the broker for Kafka need them.")
+        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the broker for Kafka and the report's page need them.")
     })
 }
 

@@ -11,8 +11,12 @@ use http::StatusCode;
 use refrain::http::BodyError;
 use tokio::time::Instant;
 
-use super::{Broken, Head, Limits, Line, Sending, sending::Stuck};
-use crate::connect::Io;
+use super::{Head, Line};
+use crate::{
+    connect::Io,
+    http1::{Broken, Limits, Sending, Stuck},
+    outgoing::Outgoing,
+};
 
 /// What is known about the one who is asked.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +50,7 @@ pub(crate) enum Failed {
 /// What is asked.
 pub(crate) struct Ask {
     /// Gone once all of it has left, or no more of it is taken.
-    pub(crate) sending: Option<Sending>,
+    pub(crate) sending: Option<Sending<Outgoing>>,
     /// Whether it asks for the head alone.
     pub(crate) is_to_head: bool,
     /// How long it may stand still; `None` where somebody else sees to that.
@@ -129,9 +133,10 @@ impl Exchange<'_> {
     }
 
     fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Broken> {
-        match self.line.input.is_empty() {
+        let Line { input, heads, .. } = &mut *self.line;
+        match input.bytes.is_empty() {
             true => Ok(None),
-            false => Head::take(&mut self.line.input, self.ask.is_to_head, limits),
+            false => heads.take(&mut input.bytes, self.ask.is_to_head, limits),
         }
     }
 
@@ -166,12 +171,12 @@ impl Exchange<'_> {
             // Only now the upstream has all that it needs to answer.
             Ok(()) if self.is_slow => self.since = tokio::time::Instant::now(),
             Ok(()) => {}
-            Err(Stuck::Client(error)) => return Poll::Ready(Err(Failed::Client(error))),
-            Err(Stuck::Upstream(_)) if !sending.has_begun() => {
+            Err(Stuck::Body(error)) => return Poll::Ready(Err(Failed::Client(error))),
+            Err(Stuck::Io(_)) if !sending.has_begun() => {
                 return Poll::Ready(Err(Failed::Unsent));
             }
             // It may have said why it takes no more.
-            Err(Stuck::Upstream(error)) => self.refused = Some(error),
+            Err(Stuck::Io(error)) => self.refused = Some(error),
         }
         self.ask.sending = None;
         Poll::Ready(Ok(()))

@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     io,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -11,27 +11,23 @@ use std::{
 use bytes::BytesMut;
 use rustix::net::RecvFlags;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, ReadBuf},
+    io::{AsyncRead as _, ReadBuf},
     net::TcpStream,
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-use super::Sending;
-use crate::connect::Io;
-
-/// The least room that is read into.
-const READ_MIN: usize = 1 << 10;
-const READ_USUAL: usize = 8 << 10;
-/// Grown to while more and more comes.
-const READ_MAX: usize = 256 << 10;
+use super::Heads;
+use crate::{
+    connect::Io,
+    http1::{Input, Sending},
+    outgoing::Outgoing,
+};
 
 /// A connection that carries one request at a time.
 pub(crate) struct Line {
     pub(super) io: Io,
-    /// What was read and not taken yet.
-    pub(crate) input: BytesMut,
-    /// How much room is made for what comes next.
-    room: usize,
+    pub(crate) input: Input,
+    pub(super) heads: Heads,
     /// Set up once, and set anew only when it is over: most answers come long before.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -40,23 +36,15 @@ impl Line {
     pub(crate) fn new(io: Io) -> Self {
         Self {
             io,
-            input: BytesMut::new(),
-            room: READ_USUAL,
+            input: Input::default(),
+            heads: Heads::default(),
             timer: None,
         }
     }
 
     /// Reads what has come; 0 at the end.
     pub(crate) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.input.capacity() - self.input.len() < READ_MIN {
-            self.input.reserve(self.room);
-        }
-        let room = self.input.capacity() - self.input.len();
-        let read = ready!(pin!(self.io.read_buf(&mut self.input)).poll(context))?;
-        if read == room {
-            self.room = (self.room * 2).min(READ_MAX);
-        }
-        Poll::Ready(Ok(read))
+        self.input.poll_read(&mut self.io, context)
     }
 
     /// Ready at this moment, or soon behind it.
@@ -70,14 +58,6 @@ impl Line {
                 return Poll::Ready(());
             }
             timer.as_mut().reset(moment);
-        }
-    }
-
-    /// Makes it as it was before its last answer. What a long answer needed is not held while idle.
-    pub(crate) fn rest(&mut self) {
-        if self.room > READ_USUAL {
-            self.room = READ_USUAL;
-            self.input = BytesMut::new();
         }
     }
 
@@ -104,7 +84,7 @@ impl Line {
     /// Lets the rest of a request go on by itself while its answer is being read already.
     ///
     /// It ends with the client's body, or when neither side has moved for as long as `patience`.
-    pub(super) fn divide(self, mut sending: Sending, patience: Duration) -> Self {
+    pub(super) fn divide(self, mut sending: Sending<Outgoing>, patience: Duration) -> Self {
         let (read, mut write) = tokio::io::split(Box::new(self.io));
         tokio::spawn(async move {
             let mut has_moved = true;
@@ -121,7 +101,7 @@ impl Line {
 
     /// The connection itself, and what was read of it and not taken.
     pub(crate) fn into_parts(self) -> (Io, BytesMut) {
-        (self.io, self.input)
+        (self.io, self.input.bytes)
     }
 }
 

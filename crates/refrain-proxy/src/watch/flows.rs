@@ -10,13 +10,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Active, Client};
 
@@ -50,73 +44,14 @@ impl Taking {
     }
 }
 
-/// A client's request body.
-#[derive(Debug)]
-pub(crate) struct ClientBody {
-    incoming: Incoming,
-    /// `None` where the connection's own time does.
-    since: Option<Arc<AtomicU64>>,
-    client: Arc<Client>,
-}
-
-impl ClientBody {
-    pub(crate) fn new(incoming: Incoming, client: &Arc<Client>) -> Self {
-        Self {
-            incoming,
-            since: client.flow(),
-            client: client.clone(),
-        }
-    }
-
-    /// Since when its next piece is waited for.
-    fn since(&self) -> &AtomicU64 {
-        self.since.as_deref().unwrap_or(&self.client.body_since)
-    }
-}
-
-impl Body for ClientBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.incoming).poll_frame(context);
-        let since = self.since();
-        match &polled {
-            Poll::Ready(_) => since.store(0, Relaxed),
-            Poll::Pending if since.load(Relaxed) == 0 => {
-                since.store(self.client.watch.now(), Relaxed);
-            }
-            Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
-}
-
-impl Drop for ClientBody {
-    fn drop(&mut self) {
-        self.since().store(0, Relaxed);
-    }
-}
-
 /// A client's connection that is watched while it reads and writes.
 #[derive(Debug)]
-pub(crate) struct WatchedStream {
-    pub(crate) stream: TcpStream,
+pub(crate) struct WatchedStream<S> {
+    pub(crate) stream: S,
     pub(crate) client: Arc<Client>,
 }
 
-impl WatchedStream {
+impl<S> WatchedStream<S> {
     fn note_sent(&self, is_taken: bool) {
         let since = &self.client.send_since;
         match (is_taken, since.load(Relaxed)) {
@@ -127,27 +62,17 @@ impl WatchedStream {
     }
 }
 
-impl AsyncRead for WatchedStream {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if polled.is_ready()
-            && self.client.active.load(Relaxed) == 0
-            && self.client.head_since.load(Relaxed) == 0
-            && !self.client.is_http2.load(Relaxed)
-        {
-            self.client
-                .head_since
-                .store(self.client.watch.now(), Relaxed);
-        }
-        polled
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for WatchedStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -168,9 +93,8 @@ impl AsyncWrite for WatchedStream {
         polled
     }
 
-    /// Most answers are short: to copy one behind its head costs less than to write it in two parts.
     fn is_write_vectored(&self) -> bool {
-        false
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,5 +1,6 @@
 //! What the scripts answer, in the library's words.
 
+use bytes::Bytes;
 use refrain::{
     Outcome, RecordId, Result, Settled, Verdict,
     clock::Timestamp,
@@ -15,16 +16,17 @@ use super::{
 /// An outcome stands behind the fence that it was completed under.
 const FENCE_LEN: usize = 16;
 
-pub(super) fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
+/// The verdict on the claim of this record that brought this nonce.
+pub(super) fn verdict(mut answer: Answer, id: RecordId, nonce: u32) -> Result<Verdict> {
     let verdict = match answer.letter {
         // The script has found that both belong together.
         b'R' => {
-            let kept = answer.into_rest();
-            let outcome = kept.get(FENCE_LEN..).map(|_| kept.slice(FENCE_LEN..));
-            let outcome = outcome.ok_or_else(|| trouble::unheard_of(id))?;
-            return Ok(Verdict::Replay(Outcome::decode(outcome, id)?));
+            let kept = answer.bytes().filter(|kept| kept.len() >= FENCE_LEN);
+            let kept = Bytes::from(kept.ok_or_else(|| trouble::unheard_of(id))?);
+            let outcome = Outcome::decode(kept.slice(FENCE_LEN..), id)?;
+            return Ok(Verdict::Replay(outcome));
         }
-        b'G' => granted(&mut answer).map(Verdict::Granted),
+        b'G' => granted(&mut answer, nonce).map(Verdict::Granted),
         b'I' => answer
             .millis()
             .map(|lease_left| Verdict::InFlight { lease_left }),
@@ -37,9 +39,9 @@ pub(super) fn verdict(mut answer: Answer, id: RecordId) -> Result<Verdict> {
     verdict.ok_or_else(|| trouble::unheard_of(id))
 }
 
-fn granted(answer: &mut Answer) -> Option<Grant> {
+fn granted(answer: &mut Answer, nonce: u32) -> Option<Grant> {
     // The short answer to a first claim.
-    if let Some(fence) = codec::fence(answer.rest()) {
+    if let Some(fence) = codec::fence_of_new(answer.rest(), nonce) {
         return Some(Grant { fence, attempt: 1 });
     }
     Some(Grant {

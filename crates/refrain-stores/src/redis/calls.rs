@@ -7,16 +7,18 @@ use refrain::{Claim, Fence, RecordId, Settlement};
 
 use super::{
     TestClock,
-    codec::{fence_bytes, guarantee_byte},
+    codec::{self, digest, fence_bytes, guarantee_byte},
     millis,
     reception::Known,
     scripts::Name,
 };
 
-/// What a record in flight begins with, before its identity.
-const IN_FLIGHT: &[u8] = b"\x01I";
+/// What a record in flight begins with, before its fence and its identity.
+const IN_FLIGHT: &[u8] = &[codec::VERSION, b'I'];
 /// About what a claim takes, keys included.
 const CLAIM_BYTES: usize = 192;
+/// What a settlement takes beside its keys and its outcome.
+const TERM_BYTES: usize = 36;
 
 /// What every call is made from.
 pub(super) struct Calls {
@@ -25,6 +27,13 @@ pub(super) struct Calls {
     pub(super) known: Arc<Known>,
     /// In a cluster the mark lies in another slot than the records, and nobody could be told of every settlement.
     pub(super) is_cluster: bool,
+}
+
+/// A claim as it is asked for.
+pub(super) struct Asking {
+    pub(super) claim: Claim,
+    /// Fences of one moment differ by this.
+    pub(super) nonce: u32,
 }
 
 /// How a claim is to end.
@@ -38,13 +47,9 @@ pub(super) struct Ending {
 impl Ending {
     /// How much it brings along.
     pub(super) fn bytes(&self) -> usize {
-        self.outcome().len()
-    }
-
-    fn outcome(&self) -> &[u8] {
         match &self.end {
-            Settlement::Complete { outcome, .. } => outcome.encoded(),
-            _ => &[],
+            Settlement::Complete { outcome, .. } => outcome.encoded().len(),
+            _ => 0,
         }
     }
 }
@@ -63,33 +68,33 @@ impl Calls {
     /// The call that asks for all of these claims; as many answers come.
     pub(super) fn claims<'a>(
         &self,
-        claims: impl ExactSizeIterator<Item = &'a Claim> + Clone,
+        asked: impl ExactSizeIterator<Item = &'a Asking> + Clone,
     ) -> Cmd {
-        let count = claims.len();
+        let count = asked.len();
         let keys = 2 * count + usize::from(!self.is_cluster);
-        let mut call = self.call(Name::Claims, keys, 3, count * CLAIM_BYTES);
-        for claim in claims.clone() {
+        let mut call = self.call(Name::Claims, keys, 4, count * CLAIM_BYTES);
+        for Asking { claim, .. } in asked.clone() {
             self.key(&mut call, claim.id, b"");
         }
         if !self.is_cluster {
             call.arg(&self.known.mark.key);
         }
-        for claim in claims.clone() {
+        for Asking { claim, .. } in asked.clone() {
             self.key(&mut call, claim.id, b"o");
         }
         self.moment(&mut call);
         call.arg(if self.is_cluster { "" } else { "1" });
-        // Fences of one moment differ by this.
-        let first: u32 = rand::random();
-        let mut argument = call.writer_for_next_arg();
-        for (nonce, claim) in (0_u32..).zip(claims) {
-            put_claim(&mut argument, claim, first.wrapping_add(nonce));
+        let mut spans = Spans::default();
+        let mut claims = Vec::with_capacity(count * CLAIM_BYTES);
+        for asking in asked {
+            let which = spans.find(asking.claim.settle_after, asking.claim.lease);
+            put_claim(&mut claims, asking, which);
         }
-        drop(argument);
+        call.arg(spans.0.as_flattened()).arg(claims);
         call
     }
 
-    /// The call that ends all of these; as many answers come.
+    /// The call that ends all of these; as many answers come, or one that stands for all.
     pub(super) fn settlements<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
@@ -97,7 +102,7 @@ impl Calls {
         let count = endings.len();
         let bytes: usize = endings.clone().map(Ending::bytes).sum();
         let bytes = bytes + count * CLAIM_BYTES;
-        let mut call = self.call(Name::Settlements, 2 * count, count + 2, bytes);
+        let mut call = self.call(Name::Settlements, 2 * count, count + 3, bytes);
         for ending in endings.clone() {
             self.key(&mut call, ending.id, b"");
         }
@@ -105,14 +110,22 @@ impl Calls {
             self.key(&mut call, ending.id, b"o");
         }
         self.moment(&mut call);
-        let mut argument = call.writer_for_next_arg();
+        let mut spans = Spans::default();
+        let mut terms = Vec::with_capacity(count * TERM_BYTES);
         for ending in endings.clone() {
-            put_terms(&mut argument, ending);
+            put_term(&mut terms, ending, &mut spans);
         }
-        drop(argument);
+        call.arg(spans.0.as_flattened()).arg(terms);
         for ending in endings {
-            let parts = [&fence_bytes(ending.fence), ending.outcome()];
-            put(&mut call.writer_for_next_arg(), &parts);
+            match &ending.end {
+                Settlement::Complete { outcome, .. } => {
+                    let parts: [&[u8]; 2] = [&fence_bytes(ending.fence), outcome.encoded()];
+                    put(&mut call.writer_for_next_arg(), &parts);
+                }
+                _ => {
+                    call.arg("");
+                }
+            }
         }
         call
     }
@@ -139,14 +152,36 @@ impl Calls {
     }
 }
 
-fn put_claim(argument: &mut impl io::Write, claim: &Claim, nonce: u32) {
+/// The pairs of spans in a call, each of them once; there are no more than a call takes claims.
+#[derive(Default)]
+struct Spans(Vec<[u8; 16]>);
+
+impl Spans {
+    /// Which of them this pair is, counted from 1.
+    fn find(&mut self, one: Duration, two: Duration) -> u8 {
+        let mut pair = [0; 16];
+        pair[..8].copy_from_slice(&span(one));
+        pair[8..].copy_from_slice(&span(two));
+        let at = self.0.iter().position(|known| *known == pair);
+        let at = at.unwrap_or_else(|| {
+            self.0.push(pair);
+            self.0.len() - 1
+        });
+        u8::try_from(at + 1).expect("a call takes fewer than 256")
+    }
+}
+
+fn put_claim(to: &mut Vec<u8>, asking: &Asking, which: u8) {
+    let Asking { claim, nonce } = asking;
     let (has_credential, credential) = match claim.credential {
         Some(credential) => (1, credential.0),
         None => (0, [0; 8]),
     };
+    let from = to.len();
     put(
-        argument,
+        to,
         &[
+            &nonce.to_be_bytes(),
             &claim.id.0,
             &claim.fingerprint.0,
             &[has_credential],
@@ -156,33 +191,26 @@ fn put_claim(argument: &mut impl io::Write, claim: &Claim, nonce: u32) {
             &1_u16.to_be_bytes(),
             &claim.attempts_max.to_be_bytes(),
             &span(claim.settle_after),
-            &span(claim.lease),
-            &nonce.to_be_bytes(),
-            &claim.overtakes.map_or([0; 16], fence_bytes),
         ],
     );
+    let digest = digest(&to[from..]);
+    let overtakes = claim.overtakes.map_or([0; 16], fence_bytes);
+    put(to, &[&digest, &[which], &overtakes]);
 }
 
-fn put_terms(argument: &mut impl io::Write, ending: &Ending) {
-    let mut how = [0; 17];
-    how[0] = match &ending.end {
+fn put_term(to: &mut Vec<u8>, ending: &Ending, spans: &mut Spans) {
+    let how = match &ending.end {
         Settlement::Complete {
             retention,
             remember,
             ..
-        } => {
-            how[1..9].copy_from_slice(&span(*retention));
-            how[9..].copy_from_slice(&span(*remember));
-            b'C'
-        }
-        Settlement::Release => b'R',
-        Settlement::Doubt { reason } => {
-            how[1] = *reason as u8;
-            b'D'
-        }
-        Settlement::NeverHappened => b'N',
+        } => [b'C', spans.find(*retention, *remember)],
+        Settlement::Release => [b'R', 0],
+        Settlement::Doubt { reason } => [b'D', *reason as u8],
+        Settlement::NeverHappened => [b'N', 0],
     };
-    put(argument, &[IN_FLIGHT, &ending.id.0, &how]);
+    let fence = fence_bytes(ending.fence);
+    put(to, &[IN_FLIGHT, &fence, &ending.id.0, &how]);
 }
 
 fn span(span: Duration) -> [u8; 8] {
@@ -198,11 +226,9 @@ fn put(argument: &mut impl io::Write, parts: &[&[u8]]) {
 }
 
 fn hex(id: RecordId) -> [u8; 32] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 32];
     for (pair, byte) in text.chunks_exact_mut(2).zip(id.0) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
+        pair.copy_from_slice(&codec::hex(byte));
     }
     text
 }

@@ -1,9 +1,9 @@
-//! Records as the scripts keep them, read back; the layout is told in `lua/record.lua`.
+//! Records as the scripts keep them, read back; the layout is told in `lua/begin.lua`.
 
 use std::time::Duration;
 
 use ::redis::Value;
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use refrain::{
     Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
     clock::Timestamp,
@@ -12,7 +12,11 @@ use refrain::{
 
 use super::trouble;
 
-const VERSION: u8 = 1;
+/// The version of the records that are written, and read.
+pub(super) const VERSION: u8 = 2;
+
+/// Where a record has the part of its fence that comes from the server.
+const STAMP: std::ops::Range<usize> = 2..14;
 
 /// The guarantee as a record has it.
 pub(super) fn guarantee_byte(guarantee: Guarantee) -> u8 {
@@ -38,18 +42,52 @@ pub(super) fn fence(bytes: &[u8]) -> Option<Fence> {
     reader.0.is_empty().then_some(fence)
 }
 
+/// The fence of a first attempt, whose claim has brought the nonce.
+pub(super) fn fence_of_new(stamp: &[u8], nonce: u32) -> Option<Fence> {
+    let mut reader = Reader(stamp);
+    let (epoch, counter) = (reader.u32()?, reader.u64()?);
+    reader.0.is_empty().then_some(Fence {
+        epoch,
+        counter,
+        nonce,
+    })
+}
+
+/// What a record carries to tell that it is whole, over what who claims knows of it.
+pub(super) fn digest(body: &[u8]) -> [u8; 8] {
+    let digest = sha1_smol::Sha1::from(body).digest().bytes();
+    let mut text = [0; 8];
+    for (pair, byte) in text.chunks_exact_mut(2).zip(digest) {
+        pair.copy_from_slice(&hex(byte));
+    }
+    text
+}
+
+/// A byte in digits, as the server writes it.
+pub(super) fn hex(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [
+        DIGITS[usize::from(byte >> 4)],
+        DIGITS[usize::from(byte & 15)],
+    ]
+}
+
 /// A record without its outcome. `None` where the bytes are none; their digest is the scripts' business.
 pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     let mut reader = Reader(bytes);
     let (version, name) = (reader.u8()?, reader.u8()?);
+    let fence = reader.fence()?;
     if version != VERSION || reader.array::<16>()? != id.0 {
         return None;
     }
     let fingerprint = Fingerprint(reader.array()?);
     let has_credential = reader.u8()? == 1;
     let credential = Some(Credential(reader.array()?)).filter(|_| has_credential);
-    let mut hold = reader.hold()?;
+    let mut hold = reader.hold(fence)?;
     reader.array::<8>()?; // the digest
+    if bytes.get(STAMP) != Some(&reader.array::<12>()?[..]) {
+        return None;
+    }
     let (one, two, sum) = (reader.u64()?, reader.u64()?, reader.u64()?);
     let is_whole = one.checked_add(two)?.checked_add(name.into())? == sum;
     if !is_whole || !reader.0.is_empty() {
@@ -121,13 +159,6 @@ impl Answer {
         self.text.get(1..).unwrap_or_default()
     }
 
-    /// The same without copying it.
-    pub(super) fn into_rest(self) -> Bytes {
-        let mut text = Bytes::from(self.text);
-        text.advance(1.min(text.len()));
-        text
-    }
-
     pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {
         match self.parts.next()? {
             Value::BulkString(bytes) => Some(bytes),
@@ -181,7 +212,7 @@ impl Reader<'_> {
     }
 
     /// All of it but the moment when it settles.
-    fn hold(&mut self) -> Option<Hold> {
+    fn hold(&mut self, fence: Fence) -> Option<Hold> {
         Some(Hold {
             claimant: Claimant(self.u64()?),
             guarantee: match self.u8()? {
@@ -194,7 +225,7 @@ impl Reader<'_> {
             attempts_max: self.u16()?,
             settle_after: Duration::from_millis(self.u64()?),
             settles: Timestamp::default(),
-            fence: self.fence()?,
+            fence,
         })
     }
 }

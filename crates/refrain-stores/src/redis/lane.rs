@@ -8,24 +8,23 @@
 use std::sync::Arc;
 
 use ::redis::{Cmd, Value};
-use refrain::Claim;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
 };
 
 use super::{
-    calls::{Calls, Ending},
+    calls::{Asking, Calls, Ending},
     line::{Line, Trouble},
     trouble,
 };
 
+mod intake;
+
+use intake::Intake;
+
 /// How many travel in one call: a server does nothing else while a script runs, and one takes about 10 µs.
 const TOGETHER_MAX: usize = 128;
-/// How many bytes of outcomes travel in one call, if it is more than one.
-const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// How often those who can go on are let go first while ever more come along.
-const GATHER_MAX: u32 = 16;
 /// How many may wait for the next call; who comes then waits for room.
 const WAITING_MAX: usize = 1_024;
 
@@ -37,11 +36,11 @@ pub(super) trait Load: Send + Sync + Sized + 'static {
     /// Whether it is worth carrying where nobody waits for the answer any more.
     fn is_wanted_by_nobody(&self) -> bool;
 
-    /// The call for all of these; as many answers come.
+    /// The call for all of these; as many answers come, or one that stands for all.
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Cmd;
 }
 
-impl Load for Claim {
+impl Load for Asking {
     fn bytes(&self) -> usize {
         0
     }
@@ -74,6 +73,36 @@ struct Job<L> {
     answer: oneshot::Sender<Result<Value, Trouble>>,
 }
 
+/// One connection: for what is asked alone, and for what travels together.
+pub(super) struct Lanes {
+    pub(super) line: Line,
+    pub(super) claims: Lane<Asking>,
+    pub(super) settlements: Lane<Ending>,
+}
+
+impl Lanes {
+    /// Calls go on in `runtime` until this is dropped.
+    pub(super) fn new(line: Line, calls: &Arc<Calls>, runtime: &Handle) -> Self {
+        let (claims, asked) = Lane::new(&line);
+        let (settlements, ended) = Lane::new(&line);
+        let carrier = Carrier {
+            line: line.clone(),
+            calls: calls.clone(),
+        };
+        if calls.known.is_lossy() {
+            runtime.spawn(carrier.clone().run(asked));
+            runtime.spawn(carrier.run(ended));
+        } else {
+            runtime.spawn(carrier.run_together(ended, asked));
+        }
+        Self {
+            line,
+            claims,
+            settlements,
+        }
+    }
+}
+
 /// The way to the server for one kind of load.
 pub(super) struct Lane<L> {
     jobs: mpsc::Sender<Job<L>>,
@@ -81,19 +110,10 @@ pub(super) struct Lane<L> {
 }
 
 impl<L: Load> Lane<L> {
-    /// Calls go on in `runtime` until this is dropped.
-    pub(super) fn new(line: Line, calls: Arc<Calls>, runtime: &Handle) -> Self {
-        let (sender, jobs) = mpsc::channel(WAITING_MAX);
-        let carrier = Carrier {
-            intake: Intake {
-                jobs,
-                waiting: Vec::new(),
-            },
-            line: line.clone(),
-            calls,
-        };
-        runtime.spawn(carrier.run());
-        Self { jobs: sender, line }
+    fn new(line: &Line) -> (Self, Intake<L>) {
+        let (jobs, taken) = mpsc::channel(WAITING_MAX);
+        let line = line.clone();
+        (Self { jobs, line }, Intake::new(taken))
     }
 
     /// The script's answer to this one.
@@ -106,88 +126,47 @@ impl<L: Load> Lane<L> {
     }
 }
 
-/// What has come and is not under way.
-struct Intake<L> {
-    jobs: mpsc::Receiver<Job<L>>,
-    waiting: Vec<Job<L>>,
-}
-
-impl<L: Load> Intake<L> {
-    /// What travels next; `None` when nobody can come any more.
-    async fn next(&mut self) -> Option<Vec<Job<L>>> {
-        loop {
-            if self.waiting.is_empty()
-                && self.jobs.recv_many(&mut self.waiting, TOGETHER_MAX).await == 0
-            {
-                return None;
-            }
-            self.gather().await;
-            self.waiting
-                .retain(|job| job.load.is_wanted_by_nobody() || !job.answer.is_closed());
-            if !self.waiting.is_empty() {
-                return Some(self.fitting());
-            }
-        }
-    }
-
-    /// An answer lets many go on at once: they do so first, and may want to come along. Who comes alone loses no time.
-    async fn gather(&mut self) {
-        for _ in 0..GATHER_MAX {
-            tokio::task::yield_now().await;
-            let before = self.waiting.len();
-            while self.waiting.len() < TOGETHER_MAX
-                && let Ok(job) = self.jobs.try_recv()
-            {
-                self.waiting.push(job);
-            }
-            if self.waiting.len() == before {
-                return;
-            }
-        }
-    }
-
-    /// The first of those that wait, as many as one call takes.
-    fn fitting(&mut self) -> Vec<Job<L>> {
-        let mut bytes = 0;
-        let fits = |job: &&Job<L>| {
-            bytes += job.load.bytes();
-            bytes <= TOGETHER_BYTES_MAX
-        };
-        let count = self.waiting.iter().take_while(fits).count();
-        let rest = self.waiting.split_off(count.max(1));
-        std::mem::replace(&mut self.waiting, rest)
-    }
-
-    /// Those who wait while a server is silent have waited as long as they should.
-    fn refuse_all(&mut self, trouble: &Trouble) {
-        while let Ok(job) = self.jobs.try_recv() {
-            self.waiting.push(job);
-        }
-        refuse(self.waiting.drain(..), trouble);
-    }
-}
-
-fn refuse<L>(jobs: impl Iterator<Item = Job<L>>, trouble: &Trouble) {
-    for job in jobs {
-        let _ = job.answer.send(Err(trouble.again()));
-    }
-}
-
 /// Makes one call after the other.
-struct Carrier<L> {
-    intake: Intake<L>,
+#[derive(Clone)]
+struct Carrier {
     line: Line,
     calls: Arc<Calls>,
 }
 
-impl<L: Load> Carrier<L> {
-    async fn run(mut self) {
-        while let Some(jobs) = self.intake.next().await {
-            self.carry(jobs).await;
+impl Carrier {
+    /// Claims and settlements each go as they come: one kind gathers here while the server is busy with the other.
+    async fn run<L: Load>(self, mut intake: Intake<L>) {
+        while intake.wait().await {
+            intake::gather(&mut intake).await;
+            self.carry(&mut intake).await;
         }
     }
 
-    async fn carry(&mut self, jobs: Vec<Job<L>>) {
+    /// A server that syncs before it answers does so once for all that has come by then: both kinds go side by side.
+    async fn run_together(self, mut ended: Intake<Ending>, mut asked: Intake<Asking>) {
+        loop {
+            let is_open = tokio::select! {
+                is_open = ended.wait() => is_open,
+                is_open = asked.wait() => is_open,
+            };
+            if !is_open {
+                break;
+            }
+            intake::gather_both(&mut ended, &mut asked).await;
+            // What is longer first: it has not arrived whole when the server begins to read, and so both are run together.
+            tokio::join!(self.carry(&mut ended), self.carry(&mut asked));
+        }
+        // The store is gone, and both lanes with it; what is left in them is carried to its end.
+        tokio::join!(self.clone().run(ended), self.clone().run(asked));
+    }
+
+    /// Carries what fits into one call; nothing where nobody waits.
+    async fn carry<L: Load>(&self, intake: &mut Intake<L>) {
+        let jobs = intake.fitting();
+        intake.expect(jobs.len());
+        if jobs.is_empty() {
+            return;
+        }
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
         match self.ask(&call).await {
             Ok(answers) if answers.len() == jobs.len() => {
@@ -196,11 +175,17 @@ impl<L: Load> Carrier<L> {
                     let _ = job.answer.send(answer);
                 }
             }
-            Ok(_) => refuse(jobs.into_iter(), &Trouble::Told(trouble::miscounted())),
+            Ok(answers) => match &answers[..] {
+                [answer] => tell_all(jobs, answer),
+                _ => tell_all(jobs, &Err(Trouble::Told(trouble::miscounted()))),
+            },
             Err(trouble) => {
-                refuse(jobs.into_iter(), &trouble);
-                if trouble.is_silence() {
-                    self.intake.refuse_all(&trouble);
+                let is_silence = trouble.is_silence();
+                let refused = Err(trouble);
+                tell_all(jobs, &refused);
+                // Those who wait while a server is silent have waited as long as they should.
+                if is_silence {
+                    tell_all(intake.all(), &refused);
                 }
             }
         }
@@ -216,5 +201,13 @@ impl<L: Load> Carrier<L> {
             self.line.ask(&script).await?;
         }
         self.line.ask_each(call).await
+    }
+}
+
+/// Tells everybody the same.
+fn tell_all<L>(jobs: Vec<Job<L>>, answer: &Result<Value, Trouble>) {
+    for job in jobs {
+        let answer = answer.as_ref().map(Value::clone);
+        let _ = job.answer.send(answer.map_err(Trouble::again));
     }
 }

@@ -5,10 +5,10 @@
 use ::redis::cmd;
 use refrain::{Error, ErrorKind, Result, Secret};
 
-use super::{reception::Node, trouble};
+use super::{codec, reception::Node, trouble};
 
 /// The version of keys and records that is written.
-const VERSION: u32 = 1;
+const VERSION: u32 = codec::VERSION as u32;
 const START: &str = "refrain store ";
 
 #[derive(Debug)]

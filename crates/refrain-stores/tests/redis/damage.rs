@@ -86,7 +86,7 @@ async fn what_is_not_the_records_is_never_taken_for_it() {
     let _: redis::Value = ask(&redis_url(), redis::cmd("LPUSH").arg(record(7)).arg("x"));
     check("a list", &store, 7, ErrorKind::Corrupt).await;
     let mut newer = get(&record(8));
-    newer[0] = 2;
+    newer[0] = 3;
     set(&record(8), &newer);
     check("a newer version", &store, 8, ErrorKind::Unsupported).await;
     // The list is no value, and is passed over.

@@ -145,15 +145,16 @@ async fn a_user_without_rights_is_told_which() {
 
 #[tokio::test]
 async fn what_lies_under_the_prefix_and_is_not_ours_is_left_alone() {
-    let newer = format!("refrain store 2 {}", "0".repeat(64));
+    let [older, newer] = [1, 3].map(|it| format!("refrain store {it} {}", "0".repeat(64)));
     for (value, kind, what) in [
         ("somebody's", ErrorKind::Unsupported, "is not Refrain's"),
         (
-            "refrain store 1 00",
+            "refrain store 2 00",
             ErrorKind::Unsupported,
             "is not Refrain's",
         ),
-        (&newer, ErrorKind::Unsupported, "has format version 2"),
+        (&older, ErrorKind::Unsupported, "has format version 1"),
+        (&newer, ErrorKind::Unsupported, "has format version 3"),
     ] {
         let prefix = Prefix::new();
         let mut set = redis::cmd("SET");

@@ -4,6 +4,7 @@ use super::stage::{Stage, Stop};
 
 mod answers;
 mod callers;
+mod connections;
 mod duplicates;
 mod errors;
 mod in_flight;
@@ -33,7 +34,7 @@ pub struct Case {
     pub(super) needs_count: bool,
 }
 
-const fn case(
+pub(super) const fn case(
     id: &'static str,
     title: &'static str,
     explanation: &'static str,
@@ -59,7 +60,7 @@ const fn shown(case: Case) -> Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 31] = [
+pub const CASES: [Case; 33] = [
     case(
         "sequential-duplicate",
         "The same request again",
@@ -91,9 +92,9 @@ pub const CASES: [Case; 31] = [
     case(
         "duplicate-in-flight",
         "A duplicate while the first one runs",
-        "A duplicate comes at several moments of the first one's run, and once overtakes it. It has to wait or be told to come back (409), and later gets the first answer.",
-        "Between reading and claiming the key there is a gap in which a duplicate runs too.",
-        "Claim first, or read once more under the claim; answer 409 with Retry-After, or wait.",
+        "A duplicate comes at several moments of the first one's run, comes back if it is told to, and once overtakes it. It has to wait or be told to come back (409), and later gets the first answer.",
+        "Between reading and claiming the key there is a gap in which a duplicate runs too, or a duplicate that gives up clears away the claim of the one that runs.",
+        "Claim first, or read once more under the claim; answer 409 with Retry-After, or wait; let nobody but its holder end a claim.",
     ),
     case(
         "client-hangs-up",
@@ -203,16 +204,16 @@ pub const CASES: [Case; 31] = [
     case(
         "error-4xx-then-retry",
         "A refused request, then a corrected one",
-        "A bad body is refused with 4xx; then the corrected body comes with the same key. It may run (the key is free again) or be told to take a new key (422, 409); the old error is no answer to it.",
-        "The error is replayed to a corrected request, and the client cannot know why.",
-        "Release the key when nothing ran, or answer 422 to another body.",
+        "A bad body is refused with 4xx, twice; then the corrected body comes with the same key. It may run (the key is free again) or be told to take a new key (422, 409); the old error is no answer to it.",
+        "The error is replayed to a corrected request, and the client cannot know why; or the error's duplicate says success.",
+        "Release the key when nothing ran, or answer 422 to another body; keep the status with the answer.",
     ),
     case(
         "error-5xx-then-retry",
         "A failed request, then a retry",
-        "A request fails with 5xx and is retried with the same key. It may get the same error or run again as long as it takes effect once; it must not be in flight for ever.",
-        "A failed run is repeated though it took effect, or leaves its claim behind.",
-        "Settle the claim on every way out: keep the failure, or release it when nothing took effect.",
+        "A request fails with 5xx and is retried with the same key. It may run again as long as it takes effect once, or get the same error, marked as a replay where the cause may be gone; it must not be in flight for ever.",
+        "A failed run is repeated though it took effect, leaves its claim behind, is replayed as a success, or is kept for ever and nothing says so.",
+        "Settle the claim on every way out: release it when nothing took effect, else keep the failure with its status, and mark its replay.",
     ),
     case(
         "large-body",
@@ -249,6 +250,13 @@ pub const CASES: [Case; 31] = [
         "Clients and logs cannot tell a replay from a run.",
         "Add `Idempotent-Replayed: true` to replays.",
     )),
+    shown(case(
+        "next-on-connection",
+        "The next request after a replay",
+        "A duplicate is sent and replayed, and another request follows on the same connection. It has to get its own answer, or the connection has to be closed.",
+        "The replay left the request's body unread, so that it is taken for the next request: request smuggling.",
+        "Read the body to its end before a replay, or close the connection after it.",
+    )),
     case(
         "late-duplicate",
         "A duplicate after a while",
@@ -276,6 +284,13 @@ pub const CASES: [Case; 31] = [
         "The service is killed (-9) while a request runs, started again, and the client retries. It may run if it had not taken effect, be replayed, or be refused as unknown; it must not take effect twice, nor be in flight for ever.",
         "A crash between effect and record runs it again, or leaves the key locked for as long as answers are kept.",
         "Commit effect and record in one transaction; give claims a lease that is shorter than retention.",
+    ),
+    case(
+        "kill-after-answer",
+        "The service is killed after it answered",
+        "A request is answered, the service is killed (-9) and started again, and the duplicate comes. It has to get the first answer and must not run.",
+        "Records live in memory, or are written later: a restart forgets keys, and every retry runs again.",
+        "Keep the answer where it survives the process, before it leaves.",
     ),
 ];
 
@@ -308,10 +323,12 @@ pub(super) async fn run(id: &str, stage: &mut Stage<'_>) -> Result<(), Stop> {
         "set-cookie" => answers::set_cookie(stage).await,
         "location" => answers::location(stage).await,
         "replay-marked" => answers::marked(stage).await,
+        "next-on-connection" => connections::next(stage).await,
         "late-duplicate" => duplicates::late(stage).await,
         "retention" => duplicates::retention(stage).await,
         "paused-past-lease" => processes::paused(stage).await,
         "kill-mid-request" => processes::killed(stage).await,
+        "kill-after-answer" => processes::killed_after(stage).await,
         other => Err(Stop::Skip(format!("there is no case {other}"))),
     }
 }

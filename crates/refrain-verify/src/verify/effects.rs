@@ -61,6 +61,15 @@ impl Counter {
         }
     }
 
+    /// Counts at a place that has nothing to do with what is tested.
+    pub(super) fn elsewhere(counting: Counting, way: &Way) -> Self {
+        Self {
+            counting,
+            headers: Vec::new(),
+            way: way.clone(),
+        }
+    }
+
     /// Whether there is a source to count at.
     pub(super) fn is_exact(&self) -> bool {
         self.counting != Counting::Answers

@@ -9,6 +9,9 @@ const SHOWN_BYTES_MAX: usize = 2_048;
 /// How much of a header's value a report shows.
 const VALUE_BYTES_MAX: usize = 300;
 
+/// What is said of a message that the broker holds.
+const PUBLISHED: &str = "published";
+
 /// One request and what came back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
@@ -65,6 +68,40 @@ impl Exchange {
             response,
             response_body,
         }
+    }
+}
+
+impl Exchange {
+    /// A message that was published, and whether the broker holds it.
+    pub(super) fn published(
+        label: &str,
+        queue: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+        (at_ms, took_ms, is_held): (u64, u64, bool),
+    ) -> Self {
+        let headers = headers.iter().map(|(name, value)| line(name, value, &[]));
+        let said = match is_held {
+            true => PUBLISHED,
+            false => "the broker did not take it",
+        };
+        Self {
+            label: label.to_owned(),
+            at_ms,
+            took_ms,
+            request: std::iter::once(format!("publish to {queue}"))
+                .chain(headers)
+                .collect(),
+            request_body: shown(body),
+            status: None,
+            response: vec![said.into()],
+            response_body: String::new(),
+        }
+    }
+
+    /// Whether it is a message that the broker holds.
+    pub(super) fn is_published(&self) -> bool {
+        self.response.first().is_some_and(|said| said == PUBLISHED)
     }
 }
 

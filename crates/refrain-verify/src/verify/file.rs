@@ -59,7 +59,7 @@ struct Typed {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Effects {
+pub(super) struct Effects {
     url: Option<String>,
     pointer: Option<String>,
     sql: Option<String>,
@@ -67,9 +67,18 @@ struct Effects {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Restart {
+pub(super) struct Restart {
     command: Option<String>,
     pid: Option<u32>,
+}
+
+impl From<Restart> for Process {
+    fn from(restart: Restart) -> Self {
+        Self {
+            command: restart.command,
+            pid: restart.pid,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -98,14 +107,7 @@ impl File {
     /// # Errors
     /// [`BadFile`] with the place of the first mistake.
     pub fn read(path: &Path) -> Result<Self, BadFile> {
-        let name = path.display().to_string();
-        let bad = |message: String| BadFile {
-            place: name.clone(),
-            message,
-        };
-        let text = limited(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
-        let text = String::from_utf8(text).map_err(|_| bad("is not UTF-8".into()))?;
-        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let (text, name, folder) = text(path)?;
         Self::parse(&text, &name, &folder)
     }
 
@@ -114,10 +116,7 @@ impl File {
     /// # Errors
     /// [`BadFile`] with the place of the first mistake.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, BadFile> {
-        let at = |offset: usize, message: String| BadFile {
-            place: place(name, text, offset),
-            message,
-        };
+        let at = |offset: usize, message: String| mistake(name, text, offset, message);
         let typed: Typed = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             at(offset, error.message().to_owned())
@@ -131,7 +130,6 @@ impl File {
             built.map_err(|error| at(start, error.to_string()))
         });
         let counting = typed.effects.map(counting).transpose();
-        let restart = typed.restart;
         Ok(Self {
             url: typed.url,
             trust: match (typed.insecure, typed.cacert) {
@@ -143,12 +141,30 @@ impl File {
                 }
             },
             counting: counting.map_err(|error| at(0, error.to_string()))?,
-            process: Process {
-                command: restart.as_ref().and_then(|it| it.command.clone()),
-                pid: restart.and_then(|it| it.pid),
-            },
+            process: typed.restart.map(Process::from).unwrap_or_default(),
             operations: operations.collect::<Result<_, _>>()?,
         })
+    }
+}
+
+/// The text of a file, what to call it, and its folder.
+pub(super) fn text(path: &Path) -> Result<(String, String, PathBuf), BadFile> {
+    let name = path.display().to_string();
+    let bad = |message: String| BadFile {
+        place: name.clone(),
+        message,
+    };
+    let text = limited(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
+    let text = String::from_utf8(text).map_err(|_| bad("is not UTF-8".into()))?;
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    Ok((text, name, folder))
+}
+
+/// A mistake at a byte of the text.
+pub(super) fn mistake(name: &str, text: &str, offset: usize, message: String) -> BadFile {
+    BadFile {
+        place: place(name, text, offset),
+        message,
     }
 }
 
@@ -231,7 +247,7 @@ pub fn sql(text: &str) -> Result<Counting, BadPlan> {
     })
 }
 
-fn counting(effects: Effects) -> Result<Counting, BadPlan> {
+pub(super) fn counting(effects: Effects) -> Result<Counting, BadPlan> {
     match (effects.url, effects.sql) {
         (Some(url), None) => Ok(Counting::Url {
             url,

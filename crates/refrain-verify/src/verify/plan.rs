@@ -252,11 +252,16 @@ impl std::fmt::Debug for Way {
 
 impl Way {
     pub(super) fn new(plan: &Plan) -> Result<Self, String> {
-        let counts =
-            matches!(&plan.counting, Counting::Url { url, .. } if url.starts_with("https://"));
-        let needs_tls = plan.target.is_tls || counts;
-        let tls = needs_tls.then(|| plan.trust.connector()).transpose()?;
-        Ok(Self(tls))
+        match plan.target.is_tls {
+            true => Ok(Self(Some(plan.trust.connector()?))),
+            false => Self::to_count(&plan.counting, &plan.trust),
+        }
+    }
+
+    /// To where effects are counted alone.
+    pub(super) fn to_count(counting: &Counting, trust: &Trust) -> Result<Self, String> {
+        let is_tls = matches!(counting, Counting::Url { url, .. } if url.starts_with("https://"));
+        Ok(Self(is_tls.then(|| trust.connector()).transpose()?))
     }
 
     pub(super) fn to(&self, target: &Target) -> Result<Place, String> {

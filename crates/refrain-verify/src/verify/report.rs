@@ -12,7 +12,7 @@ mod sarif;
 
 pub use html::html;
 pub use junit::junit;
-pub use sarif::sarif;
+pub use sarif::{sarif, sarif_log};
 
 /// What a case came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

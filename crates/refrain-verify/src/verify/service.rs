@@ -16,12 +16,15 @@ const START_MAX: Duration = Duration::from_secs(20);
 /// How long a killed process may take to be gone.
 const END_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long something without an address has to live to count as started.
+const SEEMS_UP: Duration = Duration::from_millis(200);
 
 /// The process. A child of ours is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Service {
     command: Option<String>,
-    address: String,
+    /// Where it takes connections, which shows that it is up; a consumer has none.
+    address: Option<String>,
     running: Running,
 }
 
@@ -37,7 +40,7 @@ enum Running {
 
 impl Service {
     /// Starts the service where that is ours to do.
-    pub(super) async fn new(process: &Process, address: &str) -> Result<Self, String> {
+    pub(super) async fn new(process: &Process, address: Option<&str>) -> Result<Self, String> {
         let pid = process.pid.map(|pid| {
             let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1);
             let pid = pid.and_then(Pid::from_raw);
@@ -50,11 +53,13 @@ impl Service {
         };
         let mut service = Self {
             command: process.command.clone(),
-            address: address.to_owned(),
+            address: address.map(str::to_owned),
             running,
         };
         if service.command.is_some() && process.pid.is_none() {
-            if service.is_up().await {
+            if let Some(address) = address
+                && service.is_up().await
+            {
                 return Err(format!(
                     "something answers at {address} already; end it, so that --restart-command can start it, or name it with --pid"
                 ));
@@ -134,13 +139,17 @@ impl Service {
 
     async fn wait(&mut self) -> Result<(), String> {
         let since = Instant::now();
-        while !self.is_up().await {
+        loop {
+            let is_up = self.is_up().await;
             if let Running::Child(child, _) = &mut self.running
                 && let Ok(Some(status)) = child.try_wait()
             {
                 return Err(format!(
                     "the service ended when it was started ({status}); run the command by hand to see why"
                 ));
+            }
+            if is_up {
+                return Ok(());
             }
             if since.elapsed() > START_MAX {
                 return Err(format!(
@@ -149,11 +158,17 @@ impl Service {
             }
             sleep(LOOK_EVERY).await;
         }
-        Ok(())
     }
 
     async fn is_up(&self) -> bool {
-        TcpStream::connect(&self.address).await.is_ok()
+        match &self.address {
+            Some(address) => TcpStream::connect(address).await.is_ok(),
+            None => {
+                // One that ends at once is found out; the rest shows when it works.
+                sleep(SEEMS_UP).await;
+                true
+            }
+        }
     }
 }
 

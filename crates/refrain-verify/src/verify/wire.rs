@@ -68,8 +68,12 @@ impl Request {
             bytes.extend(value);
             bytes.extend(b"\r\n");
         }
+        let is_told = |(name, _): &(String, _)| name.eq_ignore_ascii_case("connection");
+        if !self.headers.iter().any(is_told) {
+            bytes.extend(b"connection: close\r\n");
+        }
         let length = self.body.len();
-        bytes.extend(format!("content-length: {length}\r\nconnection: close\r\n\r\n").bytes());
+        bytes.extend(format!("content-length: {length}\r\n\r\n").bytes());
         bytes.extend(&self.body);
         bytes
     }
@@ -103,6 +107,8 @@ impl Answer {
 pub(super) struct Line {
     stream: Box<dyn Stream>,
     held: Option<u8>,
+    /// What has come and is not read yet.
+    buffer: Vec<u8>,
 }
 
 impl Line {
@@ -122,7 +128,11 @@ impl Line {
             Ok::<_, std::io::Error>(stream)
         };
         let stream = timed(patience, opened).await?;
-        Ok(Self { stream, held })
+        Ok(Self {
+            stream,
+            held,
+            buffer: Vec::new(),
+        })
     }
 
     /// Sends the last byte: from here on the service has the whole request.
@@ -140,21 +150,35 @@ impl Line {
         }
     }
 
+    /// Writes another request behind the one that was answered.
+    pub(super) async fn write(
+        &mut self,
+        authority: &str,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<(), Lost> {
+        let bytes = request.bytes(authority);
+        timed(patience, self.stream.write_all(&bytes)).await
+    }
+
     /// Waits for the answer.
-    pub(super) async fn answer(mut self, patience: Duration) -> Sent {
+    pub(super) async fn answer(&mut self, patience: Duration) -> Sent {
         self.release().await?;
         let read = async {
-            let mut buffer = Vec::new();
+            let mut is_end = false;
             loop {
-                let len = match self.stream.read_buf(&mut buffer).await {
-                    // Many services do not say goodbye as TLS asks them to.
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => 0,
-                    read => read?,
-                };
-                if let Some(parsed) = parse(&buffer, len == 0) {
-                    return Ok(parsed);
+                if let Some(parsed) = parse(&self.buffer, is_end) {
+                    return Ok(parsed.map(|(answer, used)| {
+                        self.buffer.drain(..used);
+                        answer
+                    }));
                 }
-                if buffer.len() > ANSWER_BYTES_MAX {
+                is_end = match self.stream.read_buf(&mut self.buffer).await {
+                    // Many services do not say goodbye as TLS asks them to.
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => true,
+                    read => read? == 0,
+                };
+                if self.buffer.len() > ANSWER_BYTES_MAX {
                     return Ok(Err(Lost(format!(
                         "the answer is over {ANSWER_BYTES_MAX} bytes"
                     ))));
@@ -172,7 +196,7 @@ pub(super) async fn send(
     request: &Request,
     patience: Duration,
 ) -> Sent {
-    let line = Line::prepare(place, authority, request, patience).await?;
+    let mut line = Line::prepare(place, authority, request, patience).await?;
     line.answer(patience).await
 }
 
@@ -187,8 +211,8 @@ async fn timed<T>(
     }
 }
 
-/// The answer in `bytes`; `None` while more has to come.
-fn parse(bytes: &[u8], is_end: bool) -> Option<Sent> {
+/// The answer in `bytes`, and how many of them it takes; `None` while more has to come.
+fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(Answer, usize), Lost>> {
     let mut rest = bytes;
     loop {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -222,18 +246,19 @@ fn parse(bytes: &[u8], is_end: bool) -> Option<Sent> {
             headers: head.headers.iter().map(text).collect(),
             body: Bytes::new(),
         };
-        answer.body = match body(&answer, rest, is_end)? {
-            Ok(body) => body.into(),
-            Err(lost) => return Some(Err(lost)),
-        };
-        return Some(Ok(answer));
+        let before = bytes.len() - rest.len();
+        return Some(body(&answer, rest, is_end)?.map(|(body, used)| {
+            answer.body = body.into();
+            (answer, before + used)
+        }));
     }
 }
 
-fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<Vec<u8>, Lost>> {
+/// The body in front of `rest`, and how many bytes of it are taken.
+fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<(Vec<u8>, usize), Lost>> {
     let cut = || is_end.then(|| Err(Lost("the answer's body was cut".into())));
     if matches!(answer.status, 204 | 304) {
-        return Some(Ok(Vec::new()));
+        return Some(Ok((Vec::new(), 0)));
     }
     let is_chunked = answer
         .all("transfer-encoding")
@@ -243,15 +268,15 @@ fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<Vec<u8>, Lo
     }
     let length = answer.header("content-length");
     match length.and_then(|length| length.trim().parse::<usize>().ok()) {
-        Some(length) if rest.len() >= length => Some(Ok(rest[..length].to_vec())),
+        Some(length) if rest.len() >= length => Some(Ok((rest[..length].to_vec(), length))),
         Some(_) => cut(),
-        None => is_end.then(|| Ok(rest.to_vec())),
+        None => is_end.then(|| Ok((rest.to_vec(), rest.len()))),
     }
 }
 
-/// The body in chunks; `None` while it is not whole.
-fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
+/// The body in chunks, and how many bytes they take; `None` while it is not whole.
+fn unchunked(mut rest: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let (mut body, whole) = (Vec::new(), rest.len());
     loop {
         let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
         let line = std::str::from_utf8(&rest[..end]).ok()?;
@@ -259,7 +284,11 @@ fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(size, 16).ok()?;
         rest = &rest[end + 2..];
         if size == 0 {
-            return Some(body);
+            // Trailers, which nobody looks at, end with an empty line.
+            let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+            let trailed = rest.windows(4).position(|four| four == b"\r\n\r\n");
+            let used = if end == 0 { 2 } else { trailed? + 4 };
+            return Some((body, whole - rest.len() + used));
         }
         body.extend(rest.get(..size)?);
         rest = rest.get(size + 2..)?;
@@ -296,7 +325,7 @@ mod tests {
                 Some("ok!"),
             ),
         ] {
-            let parsed = parse(text.as_bytes(), is_end).map(|sent| sent.unwrap().body);
+            let parsed = parse(text.as_bytes(), is_end).map(|sent| sent.unwrap().0.body);
             assert_eq!(parsed.as_deref(), body.map(str::as_bytes), "{text}");
         }
         for text in [

@@ -3,7 +3,10 @@
 use bytes::BytesMut;
 use proptest::prelude::*;
 
-use crate::upstream::{Broken, Framing, Head, Limits, Step};
+use crate::{
+    http1::{Broken, Framing, Limits, Step},
+    upstream::Heads,
+};
 
 const LIMITS: Limits = Limits {
     bytes_max: 1 << 10,
@@ -34,11 +37,12 @@ fn words(headers: &http::HeaderMap) -> Vec<(String, String)> {
 /// Reads an answer that comes in pieces, up to its end or that of the connection.
 fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, is_to_head: bool) -> Result<Read, Broken> {
     let (mut input, mut read) = (BytesMut::new(), Read::default());
+    let mut heads = Heads::default();
     let mut framing: Option<Framing> = None;
     for piece in pieces {
         input.extend_from_slice(piece);
         while framing.is_none()
-            && let Some(head) = Head::take(&mut input, is_to_head, LIMITS)?
+            && let Some(head) = heads.take(&mut input, is_to_head, LIMITS)?
         {
             if !head.is_interim() {
                 read.status = head.status.as_u16();
@@ -272,7 +276,8 @@ fn trailers_come_behind_the_last_chunk() {
 fn the_name_of_a_status_is_kept_where_it_is_the_upstreams_own() {
     for (reason, own) in [("OK", None), ("Fine", Some("Fine")), ("", Some(""))] {
         let answer = format!("HTTP/1.1 200 {reason}\r\n\r\n");
-        let head = Head::take(&mut answer.as_bytes().into(), false, LIMITS)
+        let head = Heads::default()
+            .take(&mut answer.as_bytes().into(), false, LIMITS)
             .unwrap()
             .unwrap();
         let read = head.reason.as_ref().map(|reason| reason.as_bytes());

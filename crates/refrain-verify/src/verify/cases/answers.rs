@@ -118,7 +118,7 @@ pub(super) async fn marked(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 /// Any header that speaks of replays, hits or duplicates, and does not deny it.
-fn is_marked(answer: &Answer) -> bool {
+pub(super) fn is_marked(answer: &Answer) -> bool {
     answer.headers.iter().any(|(name, value)| {
         let (name, value) = (name.to_ascii_lowercase(), value.to_ascii_lowercase());
         let is_telling = ["replay", "duplicate"]

@@ -1,7 +1,11 @@
 //! Runs that did not go well.
 
-use super::judge::MOMENT;
-use crate::verify::stage::{Stage, Stop, is_busy, says_done, says_unknown};
+use super::{answers::is_marked, judge::MOMENT};
+use crate::verify::{
+    change,
+    stage::{Intent, Stage, Stop, is_busy, says_done, says_unknown},
+    wire::{Answer, Sent},
+};
 
 pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(bad) = stage.world.operation.bad_body.clone() else {
@@ -13,6 +17,15 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(first) = first.ok().filter(|answer| answer.is_refusal()) else {
         return Err(Stop::Skip("the --bad-body is not refused with 4xx".into()));
     };
+    let same = stage.decided("the bad body again", &request, MOMENT).await;
+    if let Ok(same) = same
+        && same.is_success()
+    {
+        stage.fail(format!(
+            "the refused request's duplicate was answered {}, as if it had run",
+            same.status
+        ));
+    }
     let corrected = stage
         .decided("the corrected body, same key", &intent.request, MOMENT)
         .await;
@@ -36,10 +49,14 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
                 && answer.body == first.body
                 && !matches!(answer.status, 409 | 422) =>
         {
-            stage.warn(format!(
+            let finding = format!(
                 "the corrected request got the old answer ({}): the client cannot know that it needs a new key",
                 answer.status
-            ));
+            );
+            match is_usual(stage, answer).await? {
+                true => stage.warn(finding),
+                false => stage.fail(finding),
+            }
         }
         Ok(answer) if answer.status < 500 => {
             stage.say("a refused request keeps its key; a corrected one needs a new key");
@@ -54,6 +71,18 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
         stage.fail(format!("it took effect {} times", effects.count));
     }
     Ok(())
+}
+
+/// Whether the service refuses any other request under a used key in these words, too.
+async fn is_usual(stage: &mut Stage<'_>, refusal: &Answer) -> Result<bool, Stop> {
+    let intent = stage.intent();
+    stage.first(&intent).await?;
+    let other = change::varied(&intent.request.body, 1_000).unwrap_or_default();
+    let request = Stage::rewritten(&intent, &other);
+    let sent = stage
+        .send("another request with a used key", &request)
+        .await;
+    Ok(sent.is_ok_and(|it| it.status == refusal.status && it.body == refusal.body))
 }
 
 pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -82,6 +111,12 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         Ok(_) => {}
         Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
     }
+    if retry.as_ref().is_ok_and(Answer::is_success) && effects.under(1) {
+        stage.fail("the retry was answered as if it had run, and it never took effect");
+    }
+    if effects.is_exact && effects.count == 0 {
+        kept(stage, &failing, &intent, &retry).await;
+    }
     if let (Ok(retry), Ok(again)) = (&retry, &again)
         && retry.is_success()
         && again.is_success()
@@ -96,4 +131,23 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         ));
     }
     Ok(())
+}
+
+/// Whether the failure is kept though its cause is gone, and nothing says so.
+async fn kept(stage: &mut Stage<'_>, failing: &[u8], intent: &Intent, retry: &Sent) {
+    let is_silent = |sent: &Sent| {
+        sent.as_ref()
+            .is_ok_and(|it| it.status >= 500 && !is_marked(it))
+    };
+    if !is_silent(retry) {
+        return;
+    }
+    let fresh = stage.intent_with(failing).key;
+    let header = &stage.world.operation.key_header;
+    let request = intent.request.clone().with(header, fresh);
+    let other = stage.send("the same with a fresh key", &request).await;
+    let last = stage.send("the first key once more", &intent.request).await;
+    if other.is_ok_and(|it| it.is_success()) && is_silent(&last) {
+        stage.fail("a fresh key succeeds by now, and the old one still gets its old error, which does not say that it is a replay");
+    }
 }

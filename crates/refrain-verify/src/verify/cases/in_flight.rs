@@ -10,7 +10,7 @@ use crate::{
     verify::{
         Verdict,
         between::Between,
-        stage::{Intent, Stage, Stop},
+        stage::{Intent, Stage, Stop, is_busy},
         wire::{Lost, Sent},
     },
 };
@@ -48,7 +48,7 @@ async fn at_once(stage: &Stage<'_>, intent: &Intent) -> Vec<Sent> {
     for line in lines {
         answers.spawn(async move {
             match line {
-                Ok(line) => line.answer(timeout).await,
+                Ok(mut line) => line.answer(timeout).await,
                 Err(lost) => Err(lost),
             }
         });
@@ -86,7 +86,15 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
             let stage = &*stage;
             let (one, other) = tokio::join!(stage.send("first", &intent.request), async {
                 sleep(later).await;
-                stage.send("duplicate", &intent.request).await
+                let sent = stage.send("duplicate", &intent.request).await;
+                if !sent.as_ref().is_ok_and(is_busy) {
+                    return sent;
+                }
+                // Who is told to come back does so, and finds the first one still at work.
+                sleep(latency / MOMENTS).await;
+                stage
+                    .send("duplicate that comes back", &intent.request)
+                    .await
             });
             [one, other]
         };

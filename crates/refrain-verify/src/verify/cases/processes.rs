@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::judge;
+use super::judge::{self, MOMENT};
 use crate::verify::{
     Verdict,
     stage::{Intent, Stage, Stop},
@@ -88,6 +88,18 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+pub(super) async fn killed_after(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    known(stage)?;
+    let intent = stage.intent();
+    let first = stage.first(&intent).await?;
+    stage.service.kill().await.map_err(Stop::Broken)?;
+    stage.service.restart().await.map_err(Stop::Broken)?;
+    let label = "duplicate after the restart";
+    let again = stage.decided(label, &intent.request, MOMENT).await;
+    judge::replay(stage, &first, &again);
+    judge::effects(stage, 1).await
 }
 
 fn known(stage: &Stage<'_>) -> Result<(), Stop> {

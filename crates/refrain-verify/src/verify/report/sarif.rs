@@ -22,16 +22,22 @@ pub fn sarif(report: &Report) -> Value {
         let found = found.filter(|case| matches!(case.verdict, Verdict::Fail | Verdict::Warn));
         found.map(|case| result(report, operation, case))
     });
+    sarif_log("refrain verify", rules.collect(), results.collect())
+}
+
+/// A SARIF 2.1.0 log of one run of a tool.
+#[must_use]
+pub fn sarif_log(tool: &str, rules: Vec<Value>, results: Vec<Value>) -> Value {
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{
             "tool": { "driver": {
-                "name": "refrain verify",
+                "name": tool,
                 "version": env!("CARGO_PKG_VERSION"),
-                "rules": rules.collect::<Vec<_>>(),
+                "rules": rules,
             }},
-            "results": results.collect::<Vec<_>>(),
+            "results": results,
         }],
     })
 }

@@ -24,7 +24,7 @@ pub(super) struct Server {
     /// Where the proxy listens. Default: 127.0.0.1:8377.
     #[schemars(with = "Option<schema::Address>")]
     pub(super) listen: Option<String>,
-    /// Where dashboard, API, metrics and probes are served. Default: 127.0.0.1:8378.
+    /// Where API, metrics and probes are served. Default: 127.0.0.1:8378.
     #[schemars(with = "Option<schema::Address>")]
     pub(super) admin: Option<String>,
     /// The service behind the proxy, such as `http://127.0.0.1:3000`.
@@ -166,7 +166,7 @@ pub(super) struct Section {
     pub(super) on_store_failure: Option<String>,
     /// Whether at-most-once claims may lie in a store that may lose what it acknowledged. Default: false.
     pub(super) accept_lossy_claims: Option<bool>,
-    /// Whether every ending is written to the audit log. Default: false.
+    /// Whether every ending is to be written to an audit log; taken, and without effect in this release. Default: false.
     pub(super) audit: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! Where the body of an answer ends.
+//! Where the body of a message ends.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,6 +8,8 @@ use super::Broken;
 
 /// The longest line that tells the size of a chunk, extensions included.
 const SIZE_LINE_MAX: usize = 1 << 10;
+/// All that extensions may take in one body: they mean nothing here, and cost the same.
+const EXTENSION_BYTES_MAX: usize = 16 << 10;
 const TRAILER_BYTES_MAX: usize = 16 << 10;
 const TRAILER_FIELDS_MAX: usize = 64;
 
@@ -16,7 +18,11 @@ const TRAILER_FIELDS_MAX: usize = 64;
 pub(crate) enum Framing {
     /// So many bytes are left.
     Length(u64),
-    Chunked(Chunks),
+    Chunked {
+        at: Chunks,
+        /// What extensions may still take.
+        extensions_max: usize,
+    },
     UntilClose,
 }
 
@@ -46,19 +52,29 @@ pub(crate) enum Step {
 
 impl Framing {
     pub(crate) fn chunked() -> Self {
-        Self::Chunked(Chunks::Size)
+        Self::Chunked {
+            at: Chunks::Size,
+            extensions_max: EXTENSION_BYTES_MAX,
+        }
     }
 
     /// Whether the body has ended.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self, Self::Length(0) | Self::Chunked(Chunks::Over))
+        matches!(
+            self,
+            Self::Length(0)
+                | Self::Chunked {
+                    at: Chunks::Over,
+                    ..
+                }
+        )
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(left) => SizeHint::with_exact(*left),
-            Self::Chunked(Chunks::Over) => SizeHint::with_exact(0),
-            Self::Chunked(_) | Self::UntilClose => SizeHint::default(),
+            _ if self.is_over() => SizeHint::with_exact(0),
+            Self::Chunked { .. } | Self::UntilClose => SizeHint::default(),
         }
     }
 
@@ -69,7 +85,7 @@ impl Framing {
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
         match self {
             Self::Length(left) => Ok(data(input, left)),
-            Self::Chunked(chunks) => chunks.next(input),
+            Self::Chunked { at, extensions_max } => at.next(input, extensions_max),
             Self::UntilClose if input.is_empty() => Ok(Step::More),
             Self::UntilClose => Ok(Step::Data(input.split().freeze())),
         }
@@ -95,10 +111,10 @@ fn data(input: &mut BytesMut, left: &mut u64) -> Step {
 }
 
 impl Chunks {
-    fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
+    fn next(&mut self, input: &mut BytesMut, extensions_max: &mut usize) -> Result<Step, Broken> {
         loop {
             match self {
-                Self::Size => match take_size(input)? {
+                Self::Size => match take_size(input, extensions_max)? {
                     None => return Ok(Step::More),
                     Some(0) => *self = Self::Trailers,
                     Some(size) => *self = Self::Within(size),
@@ -128,30 +144,34 @@ impl Chunks {
 fn line(input: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, Broken> {
     let within = &input[..input.len().min(bytes_max)];
     match memchr::memchr(b'\n', within) {
-        None if within.len() < input.len() => Err(Broken("a line of the answer is too long")),
+        None if within.len() < input.len() => Err(Broken("a line among the chunks is too long")),
         None => Ok(None),
         Some(at) => match within[..at].split_last() {
             Some((b'\r', line)) => Ok(Some(line)),
-            _ => Err(Broken("a line among the answer's chunks ends without CR")),
+            _ => Err(Broken("a line among the chunks ends without CR")),
         },
     }
 }
 
-fn take_size(input: &mut BytesMut) -> Result<Option<u64>, Broken> {
+fn take_size(input: &mut BytesMut, extensions_max: &mut usize) -> Result<Option<u64>, Broken> {
     let Some(line) = line(input, SIZE_LINE_MAX)? else {
         return Ok(None);
     };
-    let (read, size) = (line.len() + 2, size(line)?);
+    let digits = memchr::memchr(b';', line).unwrap_or(line.len());
+    let (digits, extensions) = line.split_at(digits);
+    let left = extensions_max.checked_sub(extensions.len());
+    *extensions_max = left.ok_or(Broken("the extensions of the chunks are too long"))?;
+    let (read, size) = (line.len() + 2, size(digits, extensions)?);
     input.advance(read);
     Ok(Some(size))
 }
 
-/// Hexadecimal digits, and extensions, which mean nothing here.
-fn size(line: &[u8]) -> Result<u64, Broken> {
+/// Hexadecimal digits, with nothing but blanks behind them.
+fn size(digits: &[u8], extensions: &[u8]) -> Result<u64, Broken> {
     let bad = Broken("the size of a chunk is none");
-    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
-    let digits = digits.trim_ascii_end();
-    if digits.is_empty() || digits.len() > 16 || line.contains(&b'\r') {
+    let blanks = digits.iter().rev().take_while(|byte| b" \t".contains(byte));
+    let digits = &digits[..digits.len() - blanks.count()];
+    if digits.is_empty() || digits.len() > 16 || extensions.contains(&b'\r') {
         return Err(bad);
     }
     let mut size = 0;
@@ -169,7 +189,7 @@ fn take_line_end(input: &mut BytesMut) -> Result<bool, Broken> {
             Ok(true)
         }
         [] | [b'\r'] => Ok(false),
-        _ => Err(Broken("a chunk of the answer is longer than it says")),
+        _ => Err(Broken("a chunk is longer than it says")),
     }
 }
 
@@ -184,7 +204,7 @@ fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Broken> {
             break;
         }
         if end > TRAILER_BYTES_MAX {
-            return Err(Broken("the answer's trailers are too large"));
+            return Err(Broken("the trailers are too large"));
         }
     }
     let bytes = input.split_to(end).freeze();
@@ -192,7 +212,7 @@ fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Broken> {
 }
 
 fn trailers(bytes: &Bytes) -> Result<HeaderMap, Broken> {
-    let bad = Broken("the answer's trailers are malformed");
+    let bad = Broken("the trailers are malformed");
     let mut fields = [httparse::EMPTY_HEADER; TRAILER_FIELDS_MAX];
     let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(bytes, &mut fields)
     else {

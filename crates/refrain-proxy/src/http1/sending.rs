@@ -1,4 +1,4 @@
-//! A request on its way to the upstream.
+//! A message on its way to the other side.
 
 use std::{
     io::{self, IoSlice, Write as _},
@@ -8,18 +8,16 @@ use std::{
 
 use bytes::{Buf as _, Bytes};
 use http::{HeaderMap, HeaderName, header};
-use http_body::Body as _;
+use http_body::Body;
 use refrain::http::BodyError;
 use tokio::io::AsyncWrite;
-
-use crate::outgoing::Outgoing;
 
 /// How much is gathered before it is written.
 const GATHERED_MAX: usize = 16 << 10;
 /// Pieces up to this length are gathered; longer ones are written from where they are.
 pub(crate) const COPIED_MAX: usize = 4 << 10;
 
-/// Trailers that would change how the request is read; they are never sent.
+/// Trailers that would change how the message is read; they are never sent.
 const NEVER_TRAILERS: [HeaderName; 10] = [
     header::AUTHORIZATION,
     header::CONTENT_ENCODING,
@@ -33,7 +31,7 @@ const NEVER_TRAILERS: [HeaderName; 10] = [
     header::TRANSFER_ENCODING,
 ];
 
-/// How the upstream finds the end of the body.
+/// How the other side finds the end of the body.
 #[derive(Debug)]
 pub(crate) enum Length {
     /// So many bytes are still to come.
@@ -42,10 +40,12 @@ pub(crate) enum Length {
         /// The trailers that were announced.
         trailers: Vec<HeaderName>,
     },
+    /// It ends with the connection.
+    UntilClose,
 }
 
-/// A request on its way: what is written next, and what comes behind it.
-pub(crate) struct Sending {
+/// A message on its way: what is written next, and what comes behind it.
+pub(crate) struct Sending<B> {
     /// Head, sizes and short pieces, gathered.
     gathered: Vec<u8>,
     /// How much of it was written.
@@ -54,7 +54,7 @@ pub(crate) struct Sending {
     piece: Bytes,
     /// Whether the line behind the piece is to be ended.
     is_chunk_open: bool,
-    body: Outgoing,
+    body: B,
     length: Length,
     /// Nothing more comes of the body.
     is_gathered: bool,
@@ -67,21 +67,21 @@ pub(crate) struct Sending {
 /// Why sending does not go on.
 #[derive(Debug)]
 pub(crate) enum Stuck {
-    /// The upstream takes no more.
-    Upstream(io::Error),
-    /// The client's body broke off, or is not as long as was said.
-    Client(BodyError),
+    /// The other side takes no more.
+    Io(io::Error),
+    /// The body broke off, or is not as long as was said.
+    Body(BodyError),
 }
 
 impl From<io::Error> for Stuck {
     fn from(error: io::Error) -> Self {
-        Self::Upstream(error)
+        Self::Io(error)
     }
 }
 
-impl Sending {
-    /// A request of which nothing has left. `head` is all that comes before the body.
-    pub(crate) fn new(head: Vec<u8>, length: Length, body: Outgoing) -> Self {
+impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
+    /// A message of which nothing has left. `head` is all that comes before the body.
+    pub(crate) fn new(head: Vec<u8>, length: Length, body: B) -> Self {
         Self {
             gathered: head,
             written: 0,
@@ -106,8 +106,13 @@ impl Sending {
     }
 
     /// Whether anything has come of its body since this was last asked.
-    pub(super) fn take_moved(&mut self) -> bool {
+    pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
+    }
+
+    /// What was gathered in, to be used again.
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        self.gathered
     }
 
     /// Writes as much as there is and can be; ready once all of it has left.
@@ -140,7 +145,7 @@ impl Sending {
             match frame {
                 None => self.finish(None)?,
                 Some(frame) => {
-                    let frame = frame.map_err(Stuck::Client)?;
+                    let frame = frame.map_err(Stuck::Body)?;
                     match frame.into_data().map_err(|frame| frame.into_trailers()) {
                         Ok(data) => self.add(data)?,
                         Err(trailers) => self.finish(trailers.ok())?,
@@ -158,13 +163,14 @@ impl Sending {
         match &mut self.length {
             Length::Left(left) => {
                 let after = left.checked_sub(data.len() as u64);
-                *left = after.ok_or_else(|| Stuck::Client("the body is too long".into()))?;
+                *left = after.ok_or_else(|| Stuck::Body("the body is too long".into()))?;
                 self.is_gathered = *left == 0;
             }
             Length::Chunked { .. } => {
                 write!(self.gathered, "{:x}\r\n", data.len())?;
                 self.is_chunk_open = true;
             }
+            Length::UntilClose => {}
         }
         if data.len() > COPIED_MAX {
             self.piece = data;
@@ -183,8 +189,8 @@ impl Sending {
 
     fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<(), Stuck> {
         match &self.length {
-            Length::Left(0) => {}
-            Length::Left(_) => return Err(Stuck::Client("the body is too short".into())),
+            Length::Left(0) | Length::UntilClose => {}
+            Length::Left(_) => return Err(Stuck::Body("the body is too short".into())),
             Length::Chunked {
                 trailers: announced,
             } => {

@@ -1,0 +1,34 @@
+//! Every command with its help, as it prints it.
+
+use clap::{Command, CommandFactory as _};
+
+use super::check;
+use crate::Cli;
+
+#[test]
+fn commands() {
+    let mut root = Cli::command().bin_name("refrain");
+    root.build();
+    let mut page = String::from(
+        "# Commands\n\n\
+         What `refrain COMMAND --help` prints.\n\
+         Exit codes are the same everywhere: 0 fine, 1 a check found problems, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached.\n\n",
+    );
+    add(&mut root, "refrain", &mut page);
+    check("commands.md", &(page.trim_end().to_owned() + "\n"));
+}
+
+/// The command's help, and behind it that of the commands below.
+fn add(command: &mut Command, name: &str, page: &mut String) {
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+    *page += &format!("## {name}\n\n```text\n{}\n```\n\n", lines.join("\n"));
+    let below = command.get_subcommands_mut();
+    for command in below.filter(|it| !it.is_hide_set() && it.get_name() != "help") {
+        let name = format!("{name} {}", command.get_name());
+        add(command, &name, page);
+    }
+    let end = page.trim_end().len();
+    page.truncate(end);
+    *page += "\n\n";
+}

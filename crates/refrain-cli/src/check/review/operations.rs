@@ -1,0 +1,126 @@
+//! Questions about each operation: what it is, what names it, who shares its keys, what counts as the same request.
+
+use refrain::{
+    fingerprint::Part,
+    key::{ScopePart, Source},
+    policy::{Class, Mode, Operation, ReplayTo},
+};
+
+use super::{Facts, Line, or_done};
+use crate::check::summary::{list, word};
+
+pub(super) fn classified(facts: &Facts) -> Vec<Line> {
+    let named: Vec<_> = facts
+        .settings
+        .policy
+        .operations()
+        .filter(|it| !facts.is_catch_all(it))
+        .collect();
+    if named.is_empty() && facts.settings.workers.is_empty() {
+        return vec![Line::open(
+            facts.whole(),
+            "no operation is named: every POST and PATCH is treated alike, and PUT and DELETE are not guarded",
+            "add an [[operation]] with `match` and `class` for each path that changes something",
+        )];
+    }
+    let unclear = named.iter().filter(|it| it.class.is_none()).map(|it| {
+        Line::open(
+            facts.place(&it.name),
+            format!("{} has no class", it.name),
+            "write class = \"create\", \"monetary\", \"transition\", \"replace\", \"delete\", \"event\" or \"read\"",
+        )
+    });
+    let classes: Vec<_> = named.iter().filter_map(|it| said(it)).collect();
+    or_done(unclear.collect(), facts.whole(), classes.join("; "))
+}
+
+fn said(operation: &Operation) -> Option<String> {
+    let class = word(&operation.class?);
+    Some(format!("{} is {class}", operation.name))
+}
+
+pub(super) fn keys(facts: &Facts) -> Vec<Line> {
+    let mut open = Vec::new();
+    for operation in facts.guarded() {
+        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let is_money = operation.class == Some(Class::Monetary);
+        if is_money && !operation.required {
+            let why = format!("{name} moves money, and runs unguarded without a key");
+            open.push(Line::open(&place, why, "write required = true"));
+        }
+        if is_money && operation.key.contains(&Source::Derive) {
+            let why = format!(
+                "{name} derives its key: two equal payments that are both meant become one"
+            );
+            let fix = "take the key from a header or from business identifiers";
+            open.push(Line::open(&place, why, fix));
+        }
+        if !operation.required && !is_money && !facts.is_catch_all(operation) {
+            let why = format!("{name} runs unguarded without a key");
+            open.push(Line::advice(
+                &place,
+                why,
+                "write required = true once all clients send one",
+            ));
+        }
+    }
+    let strategy = facts
+        .guarded()
+        .map(|it| format!("{}: {}", it.name, list(&it.key, " or ")));
+    let strategy: Vec<_> = strategy.collect();
+    or_done(open, facts.whole(), strategy.join("; "))
+}
+
+pub(super) fn scope(facts: &Facts) -> Vec<Line> {
+    let mut open = Vec::new();
+    for operation in facts.guarded() {
+        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let is_shared = operation.scope.contains(&ScopePart::None);
+        let is_trusting = operation.replay_to == ReplayTo::SameScope;
+        if is_shared && is_trusting && operation.signature.is_none() {
+            let why = format!("everybody shares the keys of {name}, and sees each other's replays");
+            let fix = "name a scope, or write replay_to = \"same-credential\"";
+            open.push(Line::open(&place, why, fix));
+        }
+        let is_chosen = |part: &ScopePart| matches!(part, ScopePart::Header(_));
+        if is_trusting && operation.webhook.is_none() && operation.scope.iter().any(is_chosen) {
+            let why = format!("replays of {name} go to whoever sends its scope's header");
+            let fix = "see to it that a gateway sets that header and takes it from clients";
+            open.push(Line::advice(&place, why, fix));
+        }
+    }
+    let scopes = facts
+        .guarded()
+        .map(|it| format!("{}: {}", it.name, list(&it.scope, " + ")));
+    let scopes: Vec<_> = scopes.collect();
+    or_done(open, facts.whole(), scopes.join("; "))
+}
+
+pub(super) fn conflicts(facts: &Facts) -> Vec<Line> {
+    let mut open = Vec::new();
+    for operation in facts.guarded() {
+        let (name, place) = (&operation.name, facts.place(&operation.name));
+        if operation.mode == Mode::Observe {
+            let why = format!("{name} is only observed: duplicates run");
+            open.push(Line::open(&place, why, "write mode = \"enforce\""));
+        }
+        let is_body = |part: &Part| matches!(part, Part::Body | Part::Member(_));
+        if operation.webhook.is_none() && !operation.fingerprint.iter().any(is_body) {
+            let why = format!(
+                "the fingerprint of {name} covers nothing of the body: another request is answered with the first one's outcome"
+            );
+            open.push(Line::open(
+                &place,
+                why,
+                "add \"body\", or the members that count, to `fingerprint`",
+            ));
+        }
+        let is_path = |part: &Part| matches!(part, Part::Path);
+        if !operation.fingerprint.iter().any(is_path) {
+            let why = format!("the fingerprint of {name} does not cover the path");
+            open.push(Line::advice(&place, why, "add \"path\" to `fingerprint`"));
+        }
+    }
+    let why = "the same key for another request is answered with 422 key-reused, a second one in flight with its outcome or 409";
+    or_done(open, facts.whole(), why)
+}

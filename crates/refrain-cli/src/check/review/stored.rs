@@ -1,0 +1,99 @@
+//! Questions about the store, and about how long it keeps what.
+
+use refrain::{
+    policy::{Class, OnStoreFailure, redacted, units::Span},
+    store::embedded::Durability,
+};
+
+use super::{Facts, Line, or_done};
+
+pub(super) fn storage(facts: &Facts) -> Vec<Line> {
+    let settings = &facts.settings;
+    let mut open = Vec::new();
+    // Where claims are kept: the last one named.
+    let store = settings
+        .store
+        .last()
+        .map(String::as_str)
+        .unwrap_or_default();
+    let place = facts.place(store);
+    if store.starts_with("memory:") {
+        let why = "memory: forgets every key when the process ends, and retries run again";
+        let fix = "write store = \"file:DIR\", \"postgres://…\" or \"redis://…\"";
+        open.push(Line::open(&place, why, fix));
+    }
+    if store.starts_with("file:") && settings.durability == Durability::Relaxed {
+        let why = "durability = \"relaxed\" may lose granted claims with the power";
+        open.push(Line::open(&place, why, "write durability = \"full\""));
+    }
+    let needs = facts.guarded().find(|it| it.needs_every_claim());
+    if let Some(operation) = needs.filter(|_| store.starts_with("redis")) {
+        let name = &operation.name;
+        let why = format!(
+            "{name} is at-most-once on Redis, which has to keep what it acknowledged; only the server can tell"
+        );
+        let fix = "set appendonly yes and appendfsync always on a server without replicas; the proxy refuses any other";
+        open.push(Line::advice(&place, why, fix));
+    }
+    for operation in facts.guarded() {
+        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let is_money = operation.class == Some(Class::Monetary);
+        if operation.accept_lossy_claims {
+            let why =
+                format!("{name} accepts a store that may lose claims: what is lost runs twice");
+            let fix = "remove accept_lossy_claims, or write guarantee = \"at-least-once\"";
+            open.push(line(is_money, place.clone(), why, fix));
+        }
+        if operation.on_store_failure == OnStoreFailure::Pass {
+            let why = format!("{name} runs unguarded while the store cannot be reached");
+            open.push(line(
+                is_money,
+                place,
+                why,
+                "write on_store_failure = \"refuse\"",
+            ));
+        }
+    }
+    let stores: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
+    or_done(
+        open,
+        place,
+        format!("records are in {}", stores.join(", in front of ")),
+    )
+}
+
+fn line(is_required: bool, place: String, why: String, fix: &str) -> Line {
+    match is_required {
+        true => Line::open(place, why, fix),
+        false => Line::advice(place, why, fix),
+    }
+}
+
+pub(super) fn retention(facts: &Facts) -> Vec<Line> {
+    let settings = &facts.settings;
+    let warned = settings.policy.warnings();
+    let mut open: Vec<_> = warned
+        .map(|it| {
+            let why = format!("{}: {}", it.name, it.message);
+            Line::open(facts.place(&it.name), why, it.help)
+        })
+        .collect();
+    for operation in facts.guarded().filter(|it| it.terms.remember.is_zero()) {
+        let why = format!(
+            "{} runs again as soon as retention has ended",
+            operation.name
+        );
+        let fix = "write remember = \"7d\" or longer: a late retry is refused then";
+        open.push(Line::open(facts.place(&operation.name), why, fix));
+    }
+    let operations = facts.guarded().map(|it| {
+        let (kept, known) = (Span(it.terms.retention), Span(it.terms.remember));
+        format!("{}: {kept}, then refused for {known}", it.name)
+    });
+    let workers = settings.workers.iter().map(|it| {
+        let known = Span(it.terms.retention + it.terms.remember);
+        format!("worker {}: known for {known}", it.name)
+    });
+    let kept: Vec<_> = operations.chain(workers).collect();
+    or_done(open, facts.whole(), kept.join("; "))
+}

@@ -1,0 +1,244 @@
+//! The last reports of `refrain verify`: whether there are any, whether they are about this, and what they say.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use refrain::policy::Operation;
+use refrain_verify::verify::{OperationReport, Report, Verdict};
+
+use super::{Facts, Line, or_done};
+
+/// The largest report that is read.
+const BYTES_MAX: u64 = 64 << 20;
+/// Where a report is looked for, beside the policy.
+const USUAL: &str = "verify.json";
+/// What has to be tried for duplicates of requests to count as tested.
+const CORE: [&str; 3] = [
+    "sequential-duplicate",
+    "concurrent-duplicates",
+    "lost-answer",
+];
+/// The same for messages.
+const CORE_OF_MESSAGES: [&str; 2] = ["duplicate-message", "duplicate-in-flight"];
+
+/// The reports that there are.
+pub(super) struct Tested(Vec<Found>);
+
+struct Found {
+    name: String,
+    report: Report,
+    /// Whether the policy was changed behind it.
+    is_older: bool,
+}
+
+impl Tested {
+    /// Reads the reports that were named, or the usual one where there is one.
+    pub(super) fn find(policy: &Path, named: &[PathBuf]) -> Result<Self, String> {
+        let usual = policy.with_file_name(USUAL);
+        let paths = match named.is_empty() && usual.exists() {
+            true => &[usual],
+            false => named,
+        };
+        let found = paths.iter().map(|path| Found::read(policy, path));
+        found.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Found {
+    fn read(policy: &Path, path: &Path) -> Result<Self, String> {
+        let name = path.display().to_string();
+        let mut text = String::new();
+        let read = File::open(path);
+        let read = read.and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text));
+        read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
+        let report = serde_json::from_str(&text)
+            .map_err(|error| format!("{name}: is no report of refrain verify --json: {error}"))?;
+        let changed = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
+        let is_older = changed(path) < changed(policy);
+        Ok(Self {
+            name,
+            report,
+            is_older,
+        })
+    }
+
+    /// The queue, where messages were tested.
+    fn queue(&self) -> Option<&str> {
+        let (queue, _) = self.report.target.split_once(" at ")?;
+        Some(queue)
+    }
+}
+
+pub(super) fn tests(facts: &Facts) -> Vec<Line> {
+    let Tested(found) = &facts.tested;
+    let Some(first) = found.first() else {
+        return vec![absent(facts)];
+    };
+    let mut open = Vec::new();
+    for it in found {
+        open.extend(stale(it));
+        open.extend(elsewhere(facts, it));
+        let tried = it.report.operations.iter();
+        let tried = tried.filter(|it| it.left_out.is_none());
+        open.extend(tried.flat_map(|operation| failed(it, operation)));
+    }
+    let wanted = facts.guarded().filter(|it| !facts.is_catch_all(it));
+    open.extend(wanted.filter_map(|it| untried(facts, found, it)));
+    open.extend(unheard(facts, found));
+    let said = found.iter().map(|Found { report, .. }| {
+        let passed = report.count(Verdict::Pass);
+        format!("{passed} cases passed at {}, none failed", report.target)
+    });
+    or_done(
+        open,
+        first.name.clone(),
+        said.collect::<Vec<_>>().join("; "),
+    )
+}
+
+fn absent(facts: &Facts) -> Line {
+    let has_requests = facts.guarded().any(|it| !facts.is_catch_all(it));
+    let fix = match facts.settings.workers.first().filter(|_| !has_requests) {
+        Some(it) => format!(
+            "run refrain verify --worker --broker {} --queue {} … --json {USUAL}",
+            it.source, it.queue
+        ),
+        None => format!(
+            "run refrain verify http://{} --config verify.toml --json {USUAL}",
+            facts.settings.listen
+        ),
+    };
+    let why = format!("there is no report: neither {USUAL} beside the file nor --verify-report");
+    Line::open(facts.whole(), why, fix)
+}
+
+fn stale(found: &Found) -> Option<Line> {
+    let Found { name, .. } = found.is_older.then_some(found)?;
+    let fix = format!("run refrain verify again, with --json {name}");
+    Some(Line::open(name, "the report is older than the policy", fix))
+}
+
+/// An operation of the file of which no report says anything, or that it was left out.
+fn untried(facts: &Facts, found: &[Found], operation: &Operation) -> Option<Line> {
+    let (name, place) = (&operation.name, facts.place(&operation.name));
+    if operation.signature.is_some() {
+        let why = format!("{name} takes signed deliveries, which refrain verify does not send");
+        return Some(Line::not_applicable(place, why));
+    }
+    let is_it = |target: &str, tested: &OperationReport| {
+        let (method, path) = tested.operation.split_once(' ').unwrap_or_default();
+        let path = path.split('?').next().unwrap_or_default();
+        let (_, prefix) = host_and_prefix(target);
+        let found = facts
+            .settings
+            .policy
+            .find(method, &format!("{prefix}{path}"));
+        found.is_some_and(|it| it.operation.name == *name)
+    };
+    let requests = || {
+        found
+            .iter()
+            .filter(|it| it.queue().is_none())
+            .map(|it| &it.report)
+    };
+    let told = || {
+        requests().flat_map(|report| {
+            let operations = report.operations.iter();
+            operations.filter(|it| is_it(&report.target, it))
+        })
+    };
+    if told().any(|it| it.left_out.is_none()) {
+        return None;
+    }
+    let why = match told().find_map(|it| it.left_out.as_deref()) {
+        Some(why) => format!("{name} was left out of the test: {why}"),
+        None => format!("{name} is not in the report"),
+    };
+    let fix = "add it to verify.toml and run refrain verify again";
+    Some(Line::open(place, why, fix))
+}
+
+/// Workers whose queues no report is about.
+fn unheard(facts: &Facts, found: &[Found]) -> Vec<Line> {
+    let is_tested = |queue: &str| found.iter().any(|it| it.queue() == Some(queue));
+    let workers = facts.settings.workers.iter();
+    let unheard = workers.filter(|worker| !is_tested(&worker.queue));
+    let lines = unheard.map(|worker| {
+        let why = format!("no report is about the messages of worker {}", worker.name);
+        let fix = format!(
+            "run refrain verify --worker --broker {} --queue {} … --json FILE, and name FILE with --verify-report, too",
+            worker.source, worker.queue
+        );
+        Line::open(facts.place(&worker.name), why, fix)
+    });
+    lines.collect()
+}
+
+/// A report about something else proves nothing about this.
+fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
+    if found.queue().is_some() {
+        return None;
+    }
+    let target = &found.report.target;
+    let (host, _) = host_and_prefix(target);
+    let listen = facts.settings.listen;
+    let port = format!(":{}", listen.port());
+    let is_any = listen.ip().is_unspecified() && host.ends_with(&port);
+    let is_local = listen.ip().is_loopback() && host == format!("localhost{port}");
+    if is_any || is_local || host == listen.to_string() {
+        return None;
+    }
+    let upstream = facts.settings.upstream.as_deref().map(host_and_prefix);
+    if upstream.is_some_and(|(upstream, _)| upstream == host) {
+        let why = format!("the report is about {target}, the service behind the proxy");
+        let fix = format!("run refrain verify http://{listen}");
+        return Some(Line::open(&found.name, why, fix));
+    }
+    let why = format!("the report is about {target}; the file listens on {listen}");
+    let fix = "see to it that the same policy was in force there";
+    Some(Line::advice(&found.name, why, fix))
+}
+
+/// `host:port`, and what goes before every path.
+fn host_and_prefix(target: &str) -> (&str, &str) {
+    let rest = target.split_once("://").map_or(target, |(_, rest)| rest);
+    let (host, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    (host, prefix.trim_end_matches('/'))
+}
+
+fn failed(found: &Found, operation: &OperationReport) -> Vec<Line> {
+    let name = &found.name;
+    let core: &[&str] = match found.queue() {
+        Some(_) => &CORE_OF_MESSAGES,
+        None => &CORE,
+    };
+    let tested = &operation.operation;
+    let cases = operation.cases.iter();
+    let mut open: Vec<_> = cases
+        .filter(|case| case.verdict == Verdict::Fail)
+        .map(|case| {
+            let why = format!("{tested}: {} failed: {}", case.id, case.findings.join("; "));
+            Line::open(name, why, case.fix.clone())
+        })
+        .collect();
+    for core in core {
+        let case = operation.cases.iter().find(|case| case.id == *core);
+        if case.is_none_or(|case| case.verdict == Verdict::Skipped) {
+            let why = format!("{tested}: {core} was not tried");
+            open.push(Line::open(
+                name,
+                why,
+                "run refrain verify without --case, and heed why it skips",
+            ));
+        }
+    }
+    if operation.is_weak {
+        let why = format!("{tested}: effects were seen in answers alone");
+        let fix = "count them with --effects-url or --effects-sql";
+        open.push(Line::advice(name, why, fix));
+    }
+    open
+}

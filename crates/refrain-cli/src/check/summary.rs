@@ -1,0 +1,221 @@
+//! What a file comes to, for people: what is guarded, and how.
+
+use refrain::{
+    Guarantee,
+    policy::{
+        Mode, OnStoreFailure, Operation, RelaySettings, ReplayTo, Reply, Settings, Signature,
+        Warning, redacted, units::Span,
+    },
+};
+
+pub(super) fn summary(name: &str, settings: &Settings) -> String {
+    let store: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
+    let upstream = settings.upstream.as_deref().unwrap_or("not set");
+    let operations = || settings.policy.operations();
+    let mut rows = vec![HEADINGS.map(String::from)];
+    rows.extend(operations().map(row));
+    format!(
+        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
+        settings.listen,
+        settings.admin,
+        store.join(", "),
+        workers(settings),
+        relays(settings),
+        aligned(&rows),
+        legend(operations()),
+        caveat(settings),
+        warnings(settings)
+    )
+}
+
+/// What `refrain work` would do.
+fn workers(settings: &Settings) -> String {
+    let told = settings.workers.iter().map(|worker| {
+        format!(
+            "\nworker   {}: {} at {} to {}, {}, key from {}, known for {}",
+            worker.name,
+            worker.queue,
+            worker.source,
+            worker.deliver,
+            word(&worker.terms.guarantee),
+            list(&worker.key, " or "),
+            Span(worker.terms.retention + worker.terms.remember)
+        )
+    });
+    told.collect()
+}
+
+/// What `refrain relay` would do.
+fn relays(settings: &Settings) -> String {
+    let told = settings.relays.iter().map(|relay| {
+        let RelaySettings {
+            name, outbox, to, ..
+        } = relay;
+        format!("\nrelay    {name}: from the outbox at {outbox} to {to}")
+    });
+    told.collect()
+}
+
+/// What is allowed and probably not meant.
+fn warnings(settings: &Settings) -> String {
+    let told = settings.warnings().map(|warning| {
+        let Warning {
+            name,
+            message,
+            help,
+            ..
+        } = warning;
+        format!("\n\nwarning: {name}: {message}\n  fix: {help}")
+    });
+    told.collect()
+}
+
+/// What only the store itself can tell, once the proxy starts.
+fn caveat(settings: &Settings) -> &'static str {
+    // Where claims are kept: the last one named.
+    let is_redis = |url: &String| url.starts_with("redis");
+    let mut operations = settings.policy.operations();
+    let is_told =
+        settings.store.last().is_some_and(is_redis) && operations.any(Operation::needs_every_claim);
+    match is_told {
+        true => {
+            "\n\nAt-most-once on Redis needs a server that loses no claims: appendonly yes, appendfsync always, no replicas.\n\
+             The proxy looks when it starts, and refuses any other unless accept_lossy_claims = true."
+        }
+        false => "",
+    }
+}
+
+/// What the guarantees in force promise.
+fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
+    let in_force: Vec<_> = operations
+        .filter(|operation| operation.guarded)
+        .map(|operation| operation.terms.guarantee)
+        .collect();
+    let promises = [
+        (
+            Guarantee::AtMostOnce,
+            "what may have taken effect is not run again by itself; an outcome that could not be learnt is unknown",
+        ),
+        (
+            Guarantee::AtLeastOnce,
+            "what did not demonstrably succeed runs again with the next retry, and may run twice",
+        ),
+        (
+            Guarantee::ExactlyOnce,
+            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once until the first receipt is seen",
+        ),
+    ];
+    let said = promises.iter().filter(|(it, _)| in_force.contains(it));
+    let said = said.map(|(guarantee, promise)| format!("{}: {promise}", word(guarantee)));
+    let said: Vec<_> = said.collect();
+    match said.is_empty() {
+        true => "Nothing is guarded.".into(),
+        false => said.join("\n"),
+    }
+}
+
+const HEADINGS: [&str; 8] = [
+    "OPERATION",
+    "CLASS",
+    "GUARANTEE",
+    "KEY",
+    "SCOPE",
+    "RETENTION",
+    "REMEMBER",
+    "NOTES",
+];
+
+fn row(operation: &Operation) -> [String; 8] {
+    let class = operation.class.map_or("-".into(), |class| word(&class));
+    let name = operation.name.clone();
+    if !operation.guarded {
+        let dash = || "-".to_owned();
+        return [
+            name,
+            class,
+            "unguarded".into(),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+            String::new(),
+        ];
+    }
+    let terms = &operation.terms;
+    [
+        name,
+        class,
+        word(&terms.guarantee),
+        list(&operation.key, " or ")
+            + if operation.required {
+                " (required)"
+            } else {
+                ""
+            },
+        list(&operation.scope, " + "),
+        Span(terms.retention).to_string(),
+        Span(terms.remember).to_string(),
+        notes(operation),
+    ]
+}
+
+/// What is out of the ordinary.
+fn notes(operation: &Operation) -> String {
+    let notes = [
+        (operation.mode == Mode::Observe, "observe only"),
+        (operation.reply == Reply::Streamed, "streamed"),
+        (
+            operation.on_store_failure == OnStoreFailure::Pass,
+            "passes without store",
+        ),
+        (
+            operation.replay_to == ReplayTo::SameScope,
+            "replays to the scope",
+        ),
+        (
+            !operation.keep.is_empty() || !operation.release.is_empty(),
+            "own keep/release",
+        ),
+        (operation.probe.is_some(), "probe"),
+        (operation.is_receipted(), "receipts"),
+        (operation.accept_lossy_claims, "accepts lossy claims"),
+        (operation.audit, "audit"),
+    ];
+    let said = notes
+        .iter()
+        .filter(|(is_so, _)| *is_so)
+        .map(|(_, note)| (*note).to_owned());
+    let signed = operation.signature.iter().map(signed);
+    signed.chain(said).collect::<Vec<_>>().join(", ")
+}
+
+/// How it is signed, and where the secrets come from.
+fn signed(signature: &Signature) -> String {
+    let (sender, secrets) = (signature.sender(), list(signature.secrets(), ", "));
+    format!("signed by {sender} ({secrets})")
+}
+
+pub(super) fn list(parts: &[impl ToString], between: &str) -> String {
+    let parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
+    parts.join(between)
+}
+
+/// A choice as the file writes it.
+pub(super) fn word(choice: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(choice).unwrap_or_default();
+    value.as_str().unwrap_or_default().into()
+}
+
+fn aligned(rows: &[[String; 8]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..8).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &[String; 8]| {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<_> = cells
+            .map(|(cell, &width)| format!("{cell:width$}"))
+            .collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}

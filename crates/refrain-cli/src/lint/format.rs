@@ -1,0 +1,153 @@
+//! Findings for people, for code scanners, and for pull requests.
+
+use refrain_lint::{Finding, Report, Rule, Rules, Severity};
+use refrain_verify::verify::sarif_log;
+use serde_json::{Value, json};
+
+use crate::output::say;
+
+/// For people.
+pub(super) fn text(report: &Report) {
+    for finding in &report.findings {
+        say(one(finding));
+    }
+    for note in &report.notes {
+        say(format_args!("note: {note}"));
+    }
+    let exactly = |severity| {
+        report
+            .findings
+            .iter()
+            .filter(|it| it.severity == severity)
+            .count()
+    };
+    let mut more = String::new();
+    for (count, what) in [
+        (report.allowed, "allowed by comments"),
+        (report.test_files, "tests not looked at (--tests)"),
+        (report.other_files, "in other languages"),
+    ] {
+        if count > 0 {
+            more.push_str(&format!(", {count} {what}"));
+        }
+    }
+    say(format_args!(
+        "{} errors, {} warnings, {} hints in {} files, {} lines{more}",
+        exactly(Severity::Error),
+        exactly(Severity::Warning),
+        exactly(Severity::Hint),
+        report.files,
+        report.lines
+    ));
+}
+
+fn one(finding: &Finding) -> String {
+    let Finding {
+        path,
+        line,
+        column,
+        rule,
+        severity,
+        title,
+        why,
+        fix,
+        link,
+        source,
+        ..
+    } = finding;
+    let number = line.to_string();
+    let gap = " ".repeat(number.len());
+    let seen = match finding.note.as_str() {
+        "" => String::new(),
+        note => format!("\n {gap} | seen: {note}"),
+    };
+    format!(
+        "{path}:{line}:{column}: {severity}: {title} [{rule}]\n {number} | {}{seen}\n {gap} | why:  {why}\n {gap} | fix:  {fix}\n {gap} | more: {link}\n",
+        source.trim_end()
+    )
+}
+
+/// What a finding says in one paragraph.
+fn message(finding: &Finding) -> String {
+    let Finding {
+        title,
+        note,
+        why,
+        fix,
+        ..
+    } = finding;
+    let seen = if note.is_empty() {
+        String::new()
+    } else {
+        format!(" ({note})")
+    };
+    format!("{title}{seen}. {why} {fix}")
+}
+
+/// A rule for programs.
+pub(super) fn rule(rule: &Rule) -> Value {
+    json!({
+        "id": rule.id, "severity": rule.severity, "title": rule.title,
+        "why": rule.why, "fix": rule.fix, "link": rule.link,
+    })
+}
+
+/// For code scanners.
+pub(super) fn sarif(rules: &Rules, report: &Report) -> Value {
+    let rules = rules.rules.iter().map(|rule| {
+        json!({
+            "id": rule.id,
+            "shortDescription": { "text": rule.title },
+            "fullDescription": { "text": rule.why },
+            "help": { "text": format!("{} See {}.", rule.fix, rule.link) },
+            "defaultConfiguration": { "level": level(rule.severity) },
+        })
+    });
+    let results = report.findings.iter().map(|finding| {
+        json!({
+            "ruleId": finding.rule,
+            "level": level(finding.severity),
+            "message": { "text": message(finding) },
+            "locations": [{ "physicalLocation": {
+                "artifactLocation": { "uri": finding.path.replace(' ', "%20") },
+                "region": { "startLine": finding.line, "startColumn": finding.column, "snippet": { "text": finding.source } },
+            }}],
+            "partialFingerprints": { "line": format!("{} {} {}", finding.path, finding.rule, finding.source.trim()) },
+        })
+    });
+    sarif_log("refrain lint", rules.collect(), results.collect())
+}
+
+fn level(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Hint => "note",
+    }
+}
+
+/// For pull requests on GitHub.
+pub(super) fn github(report: &Report) {
+    for finding in &report.findings {
+        let kind = match finding.severity {
+            Severity::Hint => "notice",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        let property = |text: &str| escaped(text).replace(':', "%3A").replace(',', "%2C");
+        say(format_args!(
+            "::{kind} file={},line={},col={},title={}::{}",
+            property(&finding.path),
+            finding.line,
+            finding.column,
+            property(&finding.rule),
+            escaped(&message(finding))
+        ));
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('%', "%25")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
+}

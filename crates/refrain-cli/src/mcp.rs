@@ -1,0 +1,56 @@
+//! `refrain mcp`: lets an assistant look, and change nothing.
+
+use std::process::ExitCode;
+
+#[cfg(feature = "mcp")]
+mod server;
+#[cfg(feature = "mcp")]
+mod tools;
+
+/// Serve the read-only commands to an assistant, over standard input and output
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain mcp                           for what starts servers of the Model Context Protocol
+  refrain mcp --admin http://127.0.0.1:8378
+                                        the proxy whose records may be looked at
+
+Tools: check, review, lint, explain, list_records, show_record. None of them changes anything.
+It ends when standard input does. Needs a build with --features mcp.
+Exit codes: 0 the other side has hung up, 2 wrong usage, 64 this build cannot do it, 69 the other side speaks something else.")]
+pub(crate) struct Args {
+    /// The proxy's admin address
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+}
+
+/// Says how to get a build that can.
+#[cfg(not(feature = "mcp"))]
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Args { admin: _ } = args;
+    eprintln!(
+        "refrain: this build does not speak the Model Context Protocol; build with --features mcp"
+    );
+    Ok(64.into())
+}
+
+#[cfg(feature = "mcp")]
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    /// The other side speaks something else.
+    const UNAVAILABLE: u8 = 69;
+    /// Standard input and output have one each; the rest is for calls at the same time.
+    const BLOCKING_THREADS_MAX: usize = 8;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()?;
+    let served = runtime.block_on(server::serve(args.admin.clone()));
+    // A read of standard input cannot be called off: nobody waits for it.
+    runtime.shutdown_background();
+    match served {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(why) => {
+            eprintln!("refrain: {why}");
+            Ok(UNAVAILABLE.into())
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The tools: each is a command line of this same command, so that both always say the same.
+
+use std::{
+    env,
+    process::{Command, Stdio},
+};
+
+use rmcp::model;
+use serde_json::{Map, Value, json};
+
+/// The longest answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// A tool: its name, what it says of itself, and the command line that it stands for.
+pub(super) struct Tool {
+    pub(super) name: &'static str,
+    description: &'static str,
+    /// What comes first on the command line.
+    command: &'static [&'static str],
+    arguments: &'static [Argument],
+    /// Whether exit code 1 is an answer, too.
+    finds: bool,
+    /// Whether a proxy is asked.
+    asks: bool,
+}
+
+/// One argument of a tool.
+struct Argument {
+    name: &'static str,
+    description: &'static str,
+    kind: Kind,
+}
+
+/// How an argument is written on the command line.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// It has to be there, and stands alone.
+    Needed,
+    /// It stands alone.
+    Alone,
+    /// Behind this flag.
+    Flag(&'static str),
+    /// Each of several, behind this flag.
+    Flags(&'static str),
+}
+
+const FILE: Argument = Argument {
+    name: "file",
+    description: "The path of the refrain.toml",
+    kind: Kind::Needed,
+};
+
+pub(super) const TOOLS: &[Tool] = &[
+    Tool {
+        name: "check",
+        description: "Read a refrain.toml as the proxy would: every setting of every operation as it is resolved, or what is wrong with it and where.",
+        command: &["check", "--json"],
+        arguments: &[FILE],
+        finds: false,
+        asks: false,
+    },
+    Tool {
+        name: "review",
+        description: "Review a refrain.toml: what is done, what is open and what to do about it.",
+        command: &["check", "--report=json"],
+        arguments: &[
+            FILE,
+            Argument {
+                name: "verify_reports",
+                description: "The paths of reports of refrain verify --json",
+                kind: Kind::Flags("--verify-report"),
+            },
+            Argument {
+                name: "openapi",
+                description: "The path of the API's OpenAPI description",
+                kind: Kind::Flag("--openapi"),
+            },
+        ],
+        finds: true,
+        asks: false,
+    },
+    #[cfg(feature = "lint")]
+    Tool {
+        name: "lint",
+        description: "Find code that may do the same thing twice, or lose it, when something is tried again; in Python, JavaScript, TypeScript, Go, Java, Rust, Ruby and PHP.",
+        command: &["lint", "--json"],
+        arguments: &[Argument {
+            name: "path",
+            description: "The file or folder",
+            kind: Kind::Needed,
+        }],
+        finds: true,
+        asks: false,
+    },
+    Tool {
+        name: "explain",
+        description: "Explain a problem code of Refrain, such as outcome-unknown: what happened, what a client and what an operator should do. Lists all codes without one.",
+        command: &["explain", "--json"],
+        arguments: &[Argument {
+            name: "code",
+            description: "The code",
+            kind: Kind::Alone,
+        }],
+        finds: false,
+        asks: false,
+    },
+    Tool {
+        name: "list_records",
+        description: "List records of the running proxy, up to 100: their identities, states and what is left of their times.",
+        command: &["records", "list", "--json"],
+        arguments: &[
+            Argument {
+                name: "state",
+                description: "in-flight, completed, indeterminate or tombstone",
+                kind: Kind::Flag("--state"),
+            },
+            Argument {
+                name: "after",
+                description: "Only those behind this identity",
+                kind: Kind::Flag("--after"),
+            },
+        ],
+        finds: false,
+        asks: true,
+    },
+    Tool {
+        name: "show_record",
+        description: "Show one record of the running proxy with its outcome, by its identity, or by the request that it belongs to.",
+        command: &["records", "show", "--json"],
+        arguments: &[
+            Argument {
+                name: "id",
+                description: "The record's identity",
+                kind: Kind::Alone,
+            },
+            Argument {
+                name: "request",
+                description: "In place of the identity: method and path, such as POST /v1/payments",
+                kind: Kind::Flag("--request"),
+            },
+            Argument {
+                name: "key",
+                description: "The request's key",
+                kind: Kind::Flag("--key"),
+            },
+            Argument {
+                name: "headers",
+                description: "Headers of the request that name the caller, each as Name: value",
+                kind: Kind::Flags("--header"),
+            },
+        ],
+        finds: false,
+        asks: true,
+    },
+];
+
+impl Tool {
+    /// As the protocol describes it.
+    pub(super) fn described(&self) -> model::Tool {
+        let properties = self.arguments.iter().map(|argument| {
+            let text = json!({ "type": "string", "description": argument.description });
+            let schema = match argument.kind {
+                Kind::Flags(_) => {
+                    json!({ "type": "array", "items": text, "description": argument.description })
+                }
+                _ => text,
+            };
+            (argument.name.to_owned(), schema)
+        });
+        let needed = self.arguments.iter().filter(|it| it.kind == Kind::Needed);
+        let needed: Vec<_> = needed.map(|it| it.name).collect();
+        let mut schema = Map::new();
+        schema.insert("type".into(), "object".into());
+        schema.insert("properties".into(), Value::Object(properties.collect()));
+        schema.insert("required".into(), needed.into());
+        schema.insert("additionalProperties".into(), false.into());
+        let hints = model::ToolAnnotations::new().read_only(true);
+        model::Tool::new(self.name, self.description, schema).with_annotations(hints)
+    }
+
+    /// The words of the command line, or what is wrong with what was given.
+    pub(super) fn words(
+        &self,
+        given: &Map<String, Value>,
+        admin: Option<&str>,
+    ) -> Result<Vec<String>, String> {
+        let known = |name: &String| self.arguments.iter().any(|it| it.name == name);
+        if let Some(stranger) = given.keys().find(|name| !known(name)) {
+            return Err(format!("{} takes no argument {stranger}", self.name));
+        }
+        let mut words: Vec<String> = self.command.iter().map(|word| (*word).into()).collect();
+        let mut alone = Vec::new();
+        for argument in self.arguments {
+            let texts = texts(argument, given.get(argument.name))?;
+            match argument.kind {
+                Kind::Needed if texts.is_empty() => {
+                    return Err(format!(
+                        "{} needs the argument {}",
+                        self.name, argument.name
+                    ));
+                }
+                Kind::Needed | Kind::Alone => alone.extend(texts),
+                // One word, so that a value is never taken for a flag.
+                Kind::Flag(flag) | Kind::Flags(flag) => {
+                    words.extend(texts.iter().map(|text| format!("{flag}={text}")));
+                }
+            }
+        }
+        words.extend(
+            admin
+                .filter(|_| self.asks)
+                .map(|url| format!("--admin={url}")),
+        );
+        if !alone.is_empty() {
+            words.push("--".into());
+            words.extend(alone);
+        }
+        Ok(words)
+    }
+
+    /// What the command prints; what it says is wrong, where it fails.
+    pub(super) fn run(&self, words: &[String]) -> Result<String, String> {
+        let program = env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        let output = command.args(words).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| error.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match output.status.code() {
+            Some(0) | Some(1) if output.status.success() || self.finds => {
+                if output.stdout.len() > ANSWER_BYTES_MAX {
+                    let bytes = output.stdout.len();
+                    return Err(format!(
+                        "the answer has {bytes} bytes, too many; run the command itself"
+                    ));
+                }
+                Ok(text(&output.stdout))
+            }
+            _ => Err(text(&output.stderr)),
+        }
+    }
+}
+
+fn texts(argument: &Argument, value: Option<&Value>) -> Result<Vec<String>, String> {
+    let bad = || format!("{} is no text", argument.name);
+    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(bad);
+    match (value, argument.kind) {
+        (None | Some(Value::Null), _) => Ok(Vec::new()),
+        (Some(Value::Array(values)), Kind::Flags(_)) => values.iter().map(text).collect(),
+        (Some(value), _) => Ok(vec![text(value)?]),
+    }
+}

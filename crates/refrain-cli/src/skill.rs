@@ -1,0 +1,117 @@
+//! `refrain skill`: the six stages as a skill for assistants, built into the command.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::builder::PossibleValuesParser;
+
+use crate::output::{say, show};
+
+/// Somebody changed a file that would be written over.
+const CHANGED: u8 = 1;
+/// The folder cannot be written to.
+const UNAVAILABLE: u8 = 69;
+
+/// The folder that the skill is installed as.
+const NAME: &str = "refrain";
+
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        /// Each file, by its path in the skill's folder.
+        const FILES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../../../skills/refrain/", $path)))),*];
+    };
+}
+
+files![
+    "SKILL.md",
+    "references/answers.md",
+    "references/keys.md",
+    "references/policy.md",
+    "references/verify.md",
+];
+
+/// Install or show the skill that leads an assistant through the six stages
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain skill install .claude/skills   writes .claude/skills/refrain/SKILL.md and what belongs to it
+  refrain skill show                     prints SKILL.md
+  refrain skill show references/keys.md  prints another of its files
+
+Exit codes: 0 done, 1 a file was changed by hand and nothing was written, 2 wrong usage, 69 the folder cannot be written to.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Write the skill into a folder of skills
+    Install {
+        /// The folder of skills; the skill gets a folder of its own in it
+        dir: PathBuf,
+        /// Write over files that differ
+        #[arg(long)]
+        force: bool,
+    },
+    /// Print a file of the skill
+    Show {
+        /// Which
+        #[arg(default_value = "SKILL.md", value_parser = PossibleValuesParser::new(FILES.iter().map(|(path, _)| *path)))]
+        file: String,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Install { dir, force } => Ok(install(&dir.join(NAME), *force)),
+        Command::Show { file } => {
+            let found = FILES.iter().find(|(path, _)| path == file);
+            show(found.map_or("", |(_, text)| text));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// All of it, or nothing: half a skill would be followed all the same.
+fn install(folder: &Path, force: bool) -> ExitCode {
+    let unavailable = |path: &Path, error: &dyn std::fmt::Display| {
+        eprintln!("refrain: {}: {error}", path.display());
+        ExitCode::from(UNAVAILABLE)
+    };
+    let mut stale = Vec::new();
+    let mut changed = Vec::new();
+    for (name, text) in FILES {
+        let path = folder.join(name);
+        match fs::read_to_string(&path) {
+            Ok(is) if is == *text => {}
+            Ok(_) => {
+                changed.push(path.display().to_string());
+                stale.push((path, text));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => stale.push((path, text)),
+            Err(error) => return unavailable(&path, &error),
+        }
+    }
+    if !changed.is_empty() && !force {
+        let files = changed.join(", ");
+        eprintln!(
+            "refrain: other than this version has it: {files}; nothing was written; --force writes over it"
+        );
+        return ExitCode::from(CHANGED);
+    }
+    for (path, text) in &stale {
+        let parent = path.parent().unwrap_or(folder);
+        if let Err(error) = fs::create_dir_all(parent).and_then(|()| fs::write(path, text)) {
+            return unavailable(path, &error);
+        }
+        say(format!("wrote {}", path.display()));
+    }
+    if stale.is_empty() {
+        say(format!("{} is up to date", folder.display()));
+    }
+    ExitCode::SUCCESS
+}

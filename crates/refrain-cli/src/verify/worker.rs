@@ -1,0 +1,177 @@
+//! `refrain verify --worker`: the same proof for a consumer of messages.
+
+use std::{path::Path, sync::Arc};
+
+use refrain::{
+    Guarantee,
+    consume::{Broker, Source},
+    policy::redacted,
+};
+use refrain_verify::verify::{
+    self, Counting, Process, Report,
+    worker::{self, File, Lines, Plan, Template},
+};
+
+use super::{Args, agree, bad, counting, progress, seed, tell, time, trouble, trust};
+use crate::proxy::Failure;
+
+/// What only consumers have.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "With --worker")]
+pub(crate) struct WorkerArgs {
+    /// Test a consumer of messages through its broker
+    #[arg(long, conflicts_with_all = ["url", "op", "openapi"])]
+    worker: bool,
+    /// The broker: nats://, amqp://, redis:// or postgres://
+    #[arg(long, value_name = "URL", requires = "worker")]
+    broker: Option<String>,
+    /// The queue, stream or subject that the consumer reads
+    #[arg(long, value_name = "NAME", requires = "worker")]
+    queue: Option<String>,
+    /// What the transport calls the message; {id} and {n} are filled in
+    #[arg(long, value_name = "TEXT", requires = "worker")]
+    message_id: Option<String>,
+    /// What the consumer promises: at-least-once, at-most-once or exactly-once
+    #[arg(long, value_name = "GUARANTEE", requires = "worker", value_parser = guarantee)]
+    guarantee: Option<Guarantee>,
+    /// How many consumers each get every message, and count into the same ledger
+    #[arg(long, value_name = "N", requires = "worker")]
+    consumers: Option<u64>,
+    /// The queue of the consumer's dead letters
+    #[arg(long, value_name = "NAME", requires = "worker")]
+    dead_letter: Option<String>,
+    /// A body that fails until the consumer gives it up, and works after that
+    #[arg(long, value_name = "BODY", requires = "worker")]
+    poison_body: Option<String>,
+    /// Lets dead letters through again [default: the message is published again]
+    #[arg(long, value_name = "COMMAND", requires = "worker")]
+    redrive_command: Option<String>,
+}
+
+impl WorkerArgs {
+    pub(super) fn is_meant(&self) -> bool {
+        self.worker
+    }
+}
+
+fn guarantee(text: &str) -> Result<Guarantee, String> {
+    let named = serde_json::from_value(text.into());
+    named.map_err(|_| "write at-least-once, at-most-once or exactly-once".into())
+}
+
+pub(super) async fn run(args: &Args) -> Result<Report, Failure> {
+    let file = args.config.as_deref().map(File::read).transpose();
+    let file = file.map_err(bad)?.unwrap_or_default();
+    let (plan, broker) = plan(args, &file)?;
+    agree(args, &plan.broker, is_here(&broker))?;
+    let publisher = refrain_brokers::open_publisher(&broker).await?;
+    let dead = match args
+        .worker
+        .dead_letter
+        .as_ref()
+        .or(file.dead_letter.as_ref())
+    {
+        Some(queue) => Some(dead(&broker, queue, plan.seed).await?),
+        None => None,
+    };
+    let place = format!("{} at {}, seed {}", plan.queue, plan.broker, plan.seed);
+    tell(args, place);
+    let lines = Lines { publisher, dead };
+    let mut named = String::new();
+    let report = worker::run(&plan, &lines, |template, case| {
+        progress(args, &mut named, &template.name, case);
+    });
+    report.await.map_err(trouble)
+}
+
+/// Under a name of its own, so that nobody's dead letters are taken away where each name gets all of them.
+async fn dead(broker: &str, queue: &str, seed: u64) -> Result<Arc<dyn Broker>, Failure> {
+    let source = Source::new(broker, queue, format!("refrain-verify-{seed}"));
+    Ok(refrain_brokers::open(&source).await?)
+}
+
+fn plan(args: &Args, file: &File) -> Result<(Plan, String), Failure> {
+    let told = &args.worker;
+    let one = |flag: &Option<String>, filed: &Option<String>| flag.clone().or(filed.clone());
+    let broker = one(&told.broker, &file.broker)
+        .ok_or_else(|| bad("no broker is named; write --broker redis://127.0.0.1"))?;
+    let queue = one(&told.queue, &file.queue)
+        .ok_or_else(|| bad("no queue is named; write --queue NAME, which the consumer reads"))?;
+    let mut plan = Plan::new(&broker, &queue, seed(args));
+    plan.late = time("late", &args.late)?;
+    if let Some(patience) = &args.patience {
+        plan.patience = time("patience", patience)?;
+    }
+    if let Some(settle) = &args.settle {
+        plan.settle = time("settle", settle)?;
+    }
+    plan.concurrent = args.concurrent;
+    plan.only.clone_from(&args.only);
+    plan.guarantee = told.guarantee.or(file.guarantee).unwrap_or(plan.guarantee);
+    plan.consumers = told.consumers.or(file.consumers).unwrap_or(1);
+    plan.redrive = one(&told.redrive_command, &file.redrive_command);
+    let counting = counting(args).map_err(bad)?;
+    let counting = counting.or_else(|| file.counting.clone());
+    plan.counting = counting.unwrap_or(Counting::Answers);
+    plan.trust = trust(args).unwrap_or_default();
+    plan.process = Process {
+        command: one(&args.restart_command, &file.process.command),
+        pid: args.pid.or(file.process.pid),
+    };
+    plan.messages = match &args.body {
+        Some(text) => vec![message(args, text).map_err(bad)?],
+        None => file.messages.clone(),
+    };
+    Ok((plan, broker))
+}
+
+fn message(args: &Args, text: &str) -> Result<Template, verify::BadPlan> {
+    let body = |text: &String| verify::body(text, Path::new(""));
+    let other = |text: &Option<String>| text.as_ref().map(body).transpose();
+    let mut template = Template::new("message", body(&text.to_owned())?);
+    let headers = args.headers.iter().map(|it| verify::header(it));
+    template.headers = headers.collect::<Result<_, _>>()?;
+    template.set_content_type(args.content_type.as_deref());
+    template.message_id.clone_from(&args.worker.message_id);
+    template.slow_body = other(&args.slow_body)?;
+    template.failing_body = other(&args.failing_body)?;
+    template.poison_body = other(&args.worker.poison_body)?;
+    Ok(template)
+}
+
+/// Whether all of the broker's servers are on this machine by their names.
+fn is_here(broker: &str) -> bool {
+    let shown = redacted(broker);
+    let rest = shown.split_once("://").map_or("", |(_, rest)| rest);
+    let rest = rest.split(['/', '?']).next().unwrap_or_default();
+    let hosts = rest.rsplit('@').next().unwrap_or_default();
+    hosts.split(',').all(|host| {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        let is_address = |ip: std::net::IpAddr| ip.is_loopback();
+        name == "localhost" || name.parse().is_ok_and(is_address)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_here;
+
+    #[test]
+    fn another_machine_is_told_from_this_one() {
+        for (broker, here) in [
+            ("redis://127.0.0.1", true),
+            ("redis://user:pw@localhost:6379/0", true),
+            ("nats://127.0.0.1:1,127.0.0.1:2", true),
+            ("amqp://[::1]:5672/%2f", true),
+            ("nats://127.0.0.1:1,queue.example:2", false),
+            ("redis://localhost@queue.example", false),
+            ("postgres://app@db/app", false),
+            ("redis://", false),
+        ] {
+            assert_eq!(is_here(broker), here, "{broker}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A real browser without a screen: Chromium, driven over the DevTools protocol through a pipe.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::support::PATIENCE;
+
+/// Messages come and go on the descriptors 3 and 4, each with a zero byte behind it.
+const START: &str = r#"exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage \
+    --no-first-run --hide-scrollbars --user-data-dir="$0" --remote-debugging-pipe \
+    3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
+
+/// A browser with one page; ends with its test.
+pub(crate) struct Browser {
+    child: Child,
+    commands: ChildStdin,
+    messages: Receiver<Value>,
+    session: Option<String>,
+    sent: u64,
+    /// What happened in the page since it was last asked for.
+    events: Vec<Value>,
+    _folder: TempDir,
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Browser {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", START])
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let commands = child.stdin.take().unwrap();
+        let mut answers = BufReader::new(child.stdout.take().unwrap());
+        let (tells, messages) = channel();
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            while answers.read_until(0, &mut bytes).is_ok_and(|read| read > 0) {
+                bytes.pop();
+                let message = serde_json::from_slice(&bytes).unwrap();
+                if tells.send(message).is_err() {
+                    return;
+                }
+                bytes.clear();
+            }
+        });
+        let mut browser = Self {
+            child,
+            commands,
+            messages,
+            session: None,
+            sent: 0,
+            events: Vec::new(),
+            _folder: folder,
+        };
+        browser.open_page();
+        browser
+    }
+
+    fn open_page(&mut self) {
+        let page = self.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attached = json!({ "targetId": page["targetId"], "flatten": true });
+        let session = self.call("Target.attachToTarget", attached);
+        self.session = Some(session["sessionId"].as_str().unwrap().to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.call(&format!("{domain}.enable"), json!({}));
+        }
+    }
+
+    /// Asks the browser for something and waits for the answer.
+    pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.sent += 1;
+        let mut command = json!({ "id": self.sent, "method": method, "params": parameters });
+        if let Some(session) = &self.session {
+            command["sessionId"] = json!(session);
+        }
+        let mut bytes = command.to_string().into_bytes();
+        bytes.push(0);
+        let sent = self.commands.write_all(&bytes);
+        sent.unwrap_or_else(|error| {
+            panic!("{error}: is chromium installed? `cargo xtask test` does that")
+        });
+        loop {
+            let message = self.next(method);
+            if message["id"] == self.sent {
+                assert!(message["error"].is_null(), "{method}: {message}");
+                return message["result"].clone();
+            }
+            self.events.push(message);
+        }
+    }
+
+    fn next(&self, what: &str) -> Value {
+        let next = self.messages.recv_timeout(PATIENCE);
+        next.unwrap_or_else(|_| {
+            panic!("{what}: chromium says nothing; `cargo xtask test` installs it")
+        })
+    }
+
+    /// Opens an address, and answers what happened until the page was there.
+    pub(crate) fn open(&mut self, url: &str) -> Vec<Value> {
+        self.events.clear();
+        self.call("Page.navigate", json!({ "url": url }));
+        while !self
+            .events
+            .iter()
+            .any(|it| it["method"] == "Page.loadEventFired")
+        {
+            let message = self.next("load");
+            self.events.push(message);
+        }
+        // What the page does when it has loaded is seen too.
+        self.evaluate("new Promise(done => setTimeout(done, 100))");
+        std::mem::take(&mut self.events)
+    }
+
+    /// The value of an expression in the page.
+    pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
+        let asked =
+            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let answer = self.call("Runtime.evaluate", asked);
+        assert!(
+            answer["exceptionDetails"].is_null(),
+            "{expression}: {answer}"
+        );
+        answer["result"]["value"].clone()
+    }
+
+    /// How wide the window is, and whether it is `light` or `dark`.
+    pub(crate) fn look(&mut self, width: u32, scheme: &str) {
+        let metrics =
+            json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", metrics);
+        let scheme = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.call(
+            "Emulation.setEmulatedMedia",
+            json!({ "media": "", "features": scheme }),
+        );
+    }
+
+    /// The page as PNG, from its top; as a whole it would take long to look at.
+    pub(crate) fn screenshot(&mut self, width: u32, height: u32) -> Vec<u8> {
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+        let asked = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
+        let answer = self.call("Page.captureScreenshot", asked);
+        BASE64.decode(answer["data"].as_str().unwrap()).unwrap()
+    }
+
+    /// The page as it is printed, as PDF.
+    pub(crate) fn printed(&mut self) -> Vec<u8> {
+        let answer = self.call("Page.printToPDF", json!({ "printBackground": true }));
+        BASE64.decode(answer["data"].as_str().unwrap()).unwrap()
+    }
+}

@@ -1,0 +1,230 @@
+//! The proxy as a server of HTTP/1, byte by byte: however requests are cut or sent ahead, each is answered once and in its order.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    io::{Read as _, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use support::{Client, Next, Proxy, Upstream, answer, call, get, post, request, until};
+
+/// Several requests of all kinds, one behind the other.
+fn several() -> Vec<u8> {
+    let chunked = "PUT /chunked HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx-sum: 1\r\n\r\n";
+    [
+        request("PUT /long", &[("X-Name", "1")], b"hello"),
+        chunked.into(),
+        get("/none"),
+        b"\r\nDELETE /old HTTP/1.1\nhost: a\n\n".to_vec(),
+        request("PUT /last", &[("connection", "close")], b"bye"),
+    ]
+    .concat()
+}
+
+#[test]
+fn requests_are_the_same_wherever_they_are_cut() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    let bytes = several();
+    for cut in 0..bytes.len() {
+        let before = upstream.count();
+        let mut client = Client::connect(proxy.address);
+        client.send(&bytes[..cut]);
+        // Long enough for the first part to be read by itself, mostly.
+        thread::sleep(Duration::from_micros(300));
+        client.send(&bytes[cut..]);
+        let mut bodies = Vec::new();
+        while let Some(answer) = client.try_answer() {
+            assert_eq!(answer.status, 200, "cut at {cut}");
+            bodies.push(String::from_utf8(answer.body).unwrap());
+        }
+        assert_eq!(bodies, ["hello", "abcde", "", "", "bye"], "cut at {cut}");
+        let seen = upstream.seen().split_off(before);
+        let starts: Vec<_> = seen.iter().map(|seen| seen.start()).collect();
+        let expected = [
+            "PUT /long",
+            "PUT /chunked",
+            "GET /none",
+            "DELETE /old",
+            "PUT /last",
+        ];
+        assert_eq!(starts, expected, "cut at {cut}");
+    }
+}
+
+#[test]
+fn requests_that_come_byte_by_byte_are_answered_as_well() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    let mut writer = client.stream.try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        for byte in several() {
+            writer.write_all(&[byte]).unwrap();
+        }
+    });
+    for body in ["hello", "abcde", "", "", "bye"] {
+        assert_eq!(client.answer().text(), body);
+    }
+    assert!(client.is_closed());
+    writing.join().unwrap();
+    assert_eq!(upstream.count(), 5);
+}
+
+#[test]
+fn an_old_client_that_asks_to_be_kept_is_kept_and_never_gets_chunks() {
+    let upstream = Upstream::start(|seen, stream| match seen.start() {
+        "GET /chunked" => {
+            let answer =
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).unwrap();
+            Next::Keep
+        }
+        _ => answer(stream, "200 OK", &[], b"ok"),
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    for _ in 0..3 {
+        client.send("GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nok") {
+            answer.extend(client.exactly(1));
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
+        assert!(answer.contains("connection: keep-alive\r\n"), "{answer}");
+        assert!(answer.contains("content-length: 2\r\n"), "{answer}");
+    }
+    client.send("GET /chunked HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    let mut rest = String::new();
+    client.stream.read_to_string(&mut rest).unwrap();
+    let (head, body) = rest.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
+    assert!(!head.contains("transfer-encoding"), "{head}");
+    assert_eq!(body, "ok");
+}
+
+#[test]
+fn a_short_body_that_nobody_read_does_not_cost_the_connection() {
+    let upstream = Upstream::echo();
+    let settings = "[[operation]]\nmatch = \"POST /needs\"\nrequired = true";
+    let proxy = Proxy::start(upstream.address, settings);
+    let mut client = Client::connect(proxy.address);
+    // The body comes only after the answer.
+    client.send("POST /needs HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n");
+    let refused = client.answer();
+    assert_eq!((refused.status, refused.header("connection")), (400, None));
+    client.send("hello").send(get("/next"));
+    assert_eq!(client.answer().status, 200);
+    // A long one does, and the answer says so.
+    client.send("POST /needs HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n");
+    let refused = client.answer();
+    let told = (refused.status, refused.header("connection"));
+    assert_eq!(told, (400, Some("close")));
+    assert!(client.is_closed());
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn who_was_refused_before_it_sent_its_body_is_closed() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    client.send("POST /a HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\nidempotency-key: a b\r\ncontent-length: 5\r\n\r\n");
+    let refused = client.head().unwrap();
+    let told = (refused.status, refused.header("connection"));
+    assert_eq!(told, (400, Some("close")));
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn what_is_no_request_is_told_why() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nheaders_max = 20");
+    let many = "x: y\r\n".repeat(30);
+    for (bytes, status) in [
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\nx y: z\r\n\r\n".to_owned(),
+            400,
+        ),
+        ("GET / HTTP/9.9\r\nhost: a\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), 431),
+        // Much of it, which is still on its way when the answer leaves.
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(200_000)),
+            431,
+        ),
+    ] {
+        let mut client = Client::connect(proxy.address);
+        client.send(bytes);
+        let refused = client.answer();
+        assert_eq!(refused.status, status);
+        assert_eq!(refused.header("connection"), Some("close"));
+        assert_eq!(
+            refused.header("content-type"),
+            Some("application/problem+json")
+        );
+        assert!(refused.header("date").is_some());
+        assert!(client.is_closed());
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn a_client_that_hangs_up_is_noticed_while_it_is_answered() {
+    let is_let_go = Arc::new(AtomicBool::new(false));
+    let let_go = is_let_go.clone();
+    let upstream = Upstream::start(move |seen, stream| {
+        if seen.header("idempotency-key").is_some() {
+            thread::sleep(Duration::from_millis(300));
+            return answer(stream, "201 Created", &[], b"made");
+        }
+        // It answers nothing, and ends when the proxy does not wait any more.
+        let read = stream.read(&mut [0]);
+        let_go.store(matches!(read, Ok(0) | Err(_)), Relaxed);
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let mut gone = Client::connect(proxy.address);
+    gone.send(get("/slow"));
+    upstream.wait_for(1);
+    drop(gone);
+    until("the upstream is let go", || is_let_go.load(Relaxed));
+    // What is guarded goes on all the same, and its outcome is there.
+    let mut gone = Client::connect(proxy.address);
+    gone.send(post("k", "x"));
+    upstream.wait_for(2);
+    drop(gone);
+    let again = call(proxy.address, post("k", "x"));
+    assert_eq!((again.status, again.text()), (201, "made"));
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn a_body_that_is_broken_ends_the_connection_behind_its_answer() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    for key in ["", "idempotency-key: k\r\n"] {
+        let mut client = Client::connect(proxy.address);
+        let head =
+            format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}transfer-encoding: chunked\r\n\r\n");
+        client.send(head).send("2\r\nokk\r\n").send(get("/inner"));
+        let refused = client.answer();
+        assert_eq!(refused.status, 400);
+        assert!(client.is_closed());
+    }
+    assert!(
+        upstream
+            .seen()
+            .iter()
+            .all(|seen| seen.start() != "GET /inner")
+    );
+}

@@ -1,0 +1,80 @@
+//! The pages that show people how the command is used, and the code blocks in them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A page, with its path from the root of the project.
+pub(crate) struct Page {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// What stands between two fences.
+pub(crate) struct Block<'p> {
+    /// `path:line` of the fence.
+    pub(crate) place: String,
+    /// The first word behind the fence.
+    pub(crate) language: &'p str,
+    pub(crate) lines: Vec<&'p str>,
+}
+
+/// Every page of the book and of the skill, and those at the root.
+pub(crate) fn all() -> Vec<Page> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
+    let mut folders = vec![
+        root.join("docs"),
+        root.join("skills"),
+        root.join("examples"),
+    ];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true if path.ends_with("node_modules") => {}
+                true => folders.push(path),
+                false if path.extension().is_some_and(|it| it == "md") => files.push(path),
+                false => {}
+            }
+        }
+    }
+    files.sort();
+    let pages = files.iter().map(|file| Page {
+        path: file.strip_prefix(&root).unwrap().display().to_string(),
+        text: fs::read_to_string(file).unwrap(),
+    });
+    pages.collect()
+}
+
+impl Page {
+    /// Its code blocks.
+    pub(crate) fn blocks(&self) -> Vec<Block<'_>> {
+        let mut blocks = Vec::new();
+        let mut open: Option<Block<'_>> = None;
+        for (at, line) in self.text.lines().enumerate() {
+            let fence = line.trim_start().strip_prefix("```");
+            match (fence, open.take()) {
+                (Some(language), None) => {
+                    open = Some(Block {
+                        place: format!("{}:{}", self.path, at + 1),
+                        language: language.split([',', ' ']).next().unwrap_or_default(),
+                        lines: Vec::new(),
+                    });
+                }
+                (Some(_), Some(block)) => blocks.push(block),
+                (None, Some(mut block)) => {
+                    block.lines.push(line);
+                    open = Some(block);
+                }
+                (None, None) => {}
+            }
+        }
+        assert!(open.is_none(), "{}: a fence is left open", self.path);
+        blocks
+    }
+}

@@ -1,0 +1,372 @@
+//! `refrain verify --worker` as a user runs it: against `refrain work` in front of a naive service, which has to pass everything,
+//! and against consumers that each have one hole, which has to be named, alone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use refrain_testkit::servers::PrivateRedis;
+use serde_json::Value;
+use support::{Next, Seen, Upstream, answer};
+use tempfile::TempDir;
+
+const CASES: [&str; 10] = [
+    "duplicate-message",
+    "same-body-other-id",
+    "duplicates-at-once",
+    "out-of-order",
+    "duplicate-in-flight",
+    "late-duplicate",
+    "two-consumers",
+    "failed-message",
+    "killed-in-flight",
+    "dead-letter-replay",
+];
+
+/// What a message did, and how often it was tried.
+#[derive(Debug, Default)]
+struct Book {
+    effects: HashMap<String, u64>,
+    tried: HashMap<String, u64>,
+}
+
+/// A service without any notion of keys, which is its own ledger.
+///
+/// POST /events handles an order, slowly or not, and fails as often as the order says. POST and GET /effects/ID add and count.
+fn naive() -> Upstream {
+    let book = Arc::new(Mutex::new(Book::default()));
+    Upstream::start(move |seen, stream| {
+        let (method, path) = seen.start().split_once(' ').unwrap();
+        match (method, path.strip_prefix("/effects/")) {
+            ("GET", Some(id)) => {
+                let effects = book.lock().unwrap().effects.get(id).copied();
+                let count = effects.unwrap_or_default().to_string();
+                answer(stream, "200 OK", &[], count.as_bytes())
+            }
+            ("POST", Some(id)) => {
+                *book.lock().unwrap().effects.entry(id.into()).or_default() += 1;
+                answer(stream, "200 OK", &[], b"")
+            }
+            _ => handle(&book, seen, stream),
+        }
+    })
+}
+
+fn handle(book: &Mutex<Book>, seen: &Seen, stream: &mut TcpStream) -> Next {
+    let order: Value = serde_json::from_slice(&seen.body).unwrap();
+    let id = order["order"].as_str().unwrap().to_owned();
+    let who = seen.header("refrain-worker").unwrap_or_default();
+    let mut locked = book.lock().unwrap();
+    let tried = locked.tried.entry(format!("{who} {id}")).or_default();
+    *tried += 1;
+    if *tried <= order["fail"].as_u64().unwrap_or_default() {
+        drop(locked);
+        return answer(stream, "500 Internal Server Error", &[], b"not yet");
+    }
+    drop(locked);
+    let slow = order["slow"].as_f64().unwrap_or_default();
+    std::thread::sleep(Duration::from_secs_f64(slow));
+    *book.lock().unwrap().effects.entry(id).or_default() += 1;
+    answer(stream, "200 OK", &[], b"")
+}
+
+/// A folder, a ledger, and what to run beside.
+struct Stage {
+    folder: TempDir,
+    ledger: Upstream,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self {
+            folder: TempDir::new().unwrap(),
+            ledger: naive(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What all consumers here are verified with.
+    fn verify(&self, broker: &str, restart: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        command
+            .args([
+                "verify", "--worker", "--broker", broker, "--queue", "orders",
+            ])
+            .args(["--body", r#"{"order":"{id}"}"#])
+            .args(["--slow-body", r#"{"order":"{id}","slow":0.4}"#])
+            .args(["--failing-body", r#"{"order":"{id}","fail":1}"#])
+            .args(["--poison-body", r#"{"order":"{id}","fail":3}"#])
+            .args(["--dead-letter", "orders-dead"])
+            .arg("--effects-url")
+            .arg(format!("http://{}/effects/{{id}}", self.ledger.address))
+            .args(["--restart-command", restart, "--late", "1s"])
+            .arg("--json")
+            .arg(self.path("report.json"))
+            .current_dir(&self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Two workers of the same messages, in front of the naive service.
+    fn refrain_work(&self, broker: &str, key: &str) -> String {
+        let worker = |name: &str| {
+            format!(
+                "[[worker]]\nname = \"{name}\"\nsource = \"{broker}\"\nqueue = \"orders\"\nkey = [\"{key}\"]\n\
+                 deliver = \"http://{}/events\"\ndead_letter = \"orders-dead\"\nattempts = 3\nbackoff = \"20ms\"\n\
+                 backoff_max = \"200ms\"\nack_wait = \"1s\"\nlease = \"1s\"\n",
+                self.ledger.address
+            )
+        };
+        let text = format!(
+            "store = \"file:records\"\n{}{}",
+            worker("billing"),
+            worker("shipping")
+        );
+        fs::write(self.path("refrain.toml"), text).unwrap();
+        let program = env!("CARGO_BIN_EXE_refrain");
+        format!("exec {program} work --config refrain.toml 2>>work.log >>work.log")
+    }
+
+    /// The verdict of each case that was run.
+    fn verdicts(&self) -> Vec<(String, String)> {
+        let report = fs::read(self.path("report.json")).unwrap();
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        let cases = report["operations"][0]["cases"].as_array().unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        cases
+            .iter()
+            .map(|case| (text(&case["id"]), text(&case["verdict"])))
+            .collect()
+    }
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// `refrain work` passes every case, none left out.
+fn check_work(stage: &Stage, broker: &str, key: &str, arguments: &[&str]) {
+    let restart = stage.refrain_work(broker, key);
+    let output = stage
+        .verify(broker, &restart)
+        .args(["--consumers", "2"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let log = fs::read_to_string(stage.path("work.log")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(0), "{}{log}", said(&output));
+    let want = CASES.map(|id| (id.to_owned(), "pass".to_owned()));
+    assert_eq!(stage.verdicts(), want, "{}", said(&output));
+}
+
+#[test]
+fn refrain_work_passes_every_case_on_redis() {
+    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    check_work(&stage, &redis.url(), "id", &["--message-id", "{id}"]);
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn refrain_work_passes_every_case_on_nats() {
+    let stage = Stage::new();
+    let nats = refrain_testkit::servers::PrivateNats::start().unwrap();
+    let header = ["--header", "Order-Id: {id}", "--message-id", "{id}-{n}"];
+    check_work(&stage, &nats.url(), "header:Order-Id", &header);
+}
+
+/// A consumer of the gallery, as many as are named, and the cases that fail.
+fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
+    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    let url = redis.url();
+    let port = url.rsplit(':').next().unwrap();
+    let program = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/broken/consumers")
+        .join(name);
+    let started = consumers.iter().map(|consumer| {
+        format!(
+            "python3 -B {} {port} orders {consumer} http://{}/effects 2>>work.log",
+            program.display(),
+            stage.ledger.address
+        )
+    });
+    let restart = started.collect::<Vec<_>>().join(" & ") + " & wait";
+    let output = stage
+        .verify(&url, &restart)
+        .args(["--message-id", "{id}", "--patience", "4s"])
+        .args(["--consumers", &consumers.len().to_string()])
+        .output()
+        .unwrap();
+    let log = fs::read_to_string(stage.path("work.log")).unwrap_or_default();
+    let code = i32::from(!want.is_empty());
+    assert_eq!(output.status.code(), Some(code), "{}{log}", said(&output));
+    let failed = stage.verdicts().into_iter();
+    let failed = failed.filter(|(_, verdict)| verdict == "fail");
+    let failed: Vec<_> = failed.map(|(id, _)| id).collect();
+    assert_eq!(failed, want, "{}{log}", said(&output));
+}
+
+#[test]
+fn the_right_consumer_passes() {
+    check_broken("right.py", &["billing", "shipping"], &[]);
+}
+
+#[test]
+fn duplicates_that_take_effect_are_found() {
+    check_broken(
+        "no_dedup.py",
+        &["billing"],
+        &[
+            "duplicate-message",
+            "duplicates-at-once",
+            "out-of-order",
+            "duplicate-in-flight",
+            "late-duplicate",
+        ],
+    );
+}
+
+#[test]
+fn a_mark_before_handling_is_found() {
+    check_broken(
+        "mark_before_handle.py",
+        &["billing"],
+        &["failed-message", "killed-in-flight"],
+    );
+}
+
+#[test]
+fn an_acknowledgement_before_handling_is_found() {
+    check_broken(
+        "ack_before_handle.py",
+        &["billing"],
+        &["failed-message", "killed-in-flight"],
+    );
+}
+
+#[test]
+fn a_key_without_the_consumers_name_is_found() {
+    let consumers = ["billing", "shipping"];
+    check_broken("no_consumer_name.py", &consumers, &["two-consumers"]);
+}
+
+#[test]
+fn a_refused_dead_letter_is_found() {
+    check_broken(
+        "dead_letter_refused.py",
+        &["billing"],
+        &["dead-letter-replay"],
+    );
+}
+
+#[test]
+fn what_cannot_be_tested_is_said_with_the_fix() {
+    let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    let url = redis.url();
+    let check = |arguments: &[&str], code: i32, words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_refrain"))
+            .arg("verify")
+            .args(arguments)
+            .current_dir(&stage.folder)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "`{word}` is not in: {text}");
+        }
+    };
+    let effects = format!("http://{}/effects/{{id}}", stage.ledger.address);
+    let basic = [
+        "--worker",
+        "--broker",
+        &url,
+        "--queue",
+        "orders",
+        "--effects-url",
+        &effects,
+    ];
+    let with = |more: &[&'static str]| -> Vec<String> {
+        basic
+            .iter()
+            .chain(more)
+            .map(|it| (*it).to_owned())
+            .collect()
+    };
+    let check_with = |more: &[&'static str], code: i32, words: &[&str]| {
+        let all = with(more);
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        check(&all, code, words);
+    };
+    check(&["--broker", &url], 2, &["--worker"]);
+    check(&["--worker"], 64, &["no broker is named", "--broker"]);
+    check(&["--worker", "--broker", &url], 64, &["--queue NAME"]);
+    check(
+        &[
+            "--worker",
+            "--broker",
+            "redis://queue.example",
+            "--queue",
+            "q",
+            "--body",
+            "{id}",
+        ],
+        64,
+        &["queue.example", "another machine", "--yes"],
+    );
+    check(
+        &[
+            "--worker", "--broker", &url, "--queue", "q", "--body", "{id}",
+        ],
+        64,
+        &["--effects-url or --effects-sql"],
+    );
+    check_with(&[], 64, &["no message is named"]);
+    check_with(&["--body", "{}"], 64, &["has no {id}"]);
+    check_with(
+        &["--body", "{id}", "--case", "lost-answer"],
+        64,
+        &["is no case for a consumer"],
+    );
+    check_with(
+        &["--body", "{id}", "--guarantee", "twice"],
+        2,
+        &["at-least-once"],
+    );
+    check_with(
+        &["--body", "{id}", "--patience", "1s"],
+        69,
+        &["had no effect within 1s", "is the consumer running"],
+    );
+    check(&["--worker", "--list"], 0, &["dead-letter-replay"]);
+    let dead = "redis://127.0.0.1:9";
+    check(
+        &[
+            "--worker",
+            "--broker",
+            dead,
+            "--queue",
+            "q",
+            "--body",
+            "{id}",
+            "--effects-url",
+            &effects,
+        ],
+        69,
+        &["127.0.0.1:9"],
+    );
+}

@@ -1,0 +1,55 @@
+//! Prints how the rules do on the labelled corpus; `cargo xtask lint-corpus` runs it.
+
+use std::{collections::BTreeMap, path::Path, process::ExitCode};
+
+#[path = "../tests/corpus/score.rs"]
+mod score;
+
+use score::{Score, Table, score};
+
+fn main() -> ExitCode {
+    let part = std::env::args().nth(1).unwrap_or_default();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let table = score(&corpus, |name| name.contains(&part));
+    let Table {
+        rules,
+        languages,
+        snippets,
+        total,
+        faults,
+    } = table;
+    print("RULE", &rules, |_| String::new());
+    print("LANGUAGE", &languages, |name| {
+        format!("{} snippets", snippets.get(name).unwrap_or(&0))
+    });
+    print("ALL", &BTreeMap::from([(String::new(), total)]), |_| {
+        String::new()
+    });
+    for fault in &faults {
+        println!("{fault}");
+    }
+    match total.precision() >= 0.95 && total.recall() >= 0.85 {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn print(title: &str, rows: &BTreeMap<String, Score>, more: impl Fn(&str) -> String) {
+    println!(
+        "{title:30} {:>5} {:>5} {:>6} {:>9} {:>6}",
+        "RIGHT", "WRONG", "MISSED", "PRECISION", "RECALL"
+    );
+    for (name, score) in rows {
+        let row = format!(
+            "{name:30} {:5} {:5} {:6} {:9.2} {:6.2}  {}",
+            score.right,
+            score.wrong,
+            score.missed,
+            score.precision(),
+            score.recall(),
+            more(name)
+        );
+        println!("{}", row.trim_end());
+    }
+    println!();
+}

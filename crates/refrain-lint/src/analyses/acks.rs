@@ -1,0 +1,49 @@
+//! Messages that are acknowledged before they are handled.
+
+use super::{Hit, money, work};
+use crate::{item::Role, names, project::Project};
+
+pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    let mut hits = Vec::new();
+    for ack in source.of(Role::Call) {
+        let item = &source.items[ack];
+        if !names::fits_any(&item.name, &project.words.messages.acks) {
+            continue;
+        }
+        let guarded = source.around(ack).any(|at| {
+            matches!(
+                source.items[at].role,
+                Role::Catch | Role::Finally | Role::Deferred
+            )
+        });
+        let Some(function) = source.function(ack).filter(|_| !guarded) else {
+            continue;
+        };
+        // What a loop did for the message before does not count for this one.
+        let around = source
+            .nearest(ack, Role::Loop)
+            .filter(|at| source.items[*at].at() > source.items[function].at());
+        let body = around.map_or(source.items[function].span.clone(), |at| {
+            source.items[at].span.clone()
+        });
+        let head = around.map_or(0..0, |at| source.items[at].value.clone());
+        let work: Vec<usize> = work::work(project, source, function)
+            .into_iter()
+            .filter(|at| {
+                !head.contains(&source.items[*at].at())
+                    && source.items[*at].at() >= body.start
+                    && source.items[*at].span.end <= body.end
+            })
+            .collect();
+        let before = work
+            .iter()
+            .any(|at| source.items[*at].at() < item.at() && !source.items[*at].holds(&item.span));
+        let after = work.iter().find(|at| work::follows(source, ack, **at));
+        if let Some(after) = after.filter(|_| !before) {
+            let note = format!("`{}` comes only after it", source.items[*after].name);
+            hits.push(Hit::new(money::place(source, ack), note));
+        }
+    }
+    hits
+}

@@ -1,0 +1,242 @@
+//! Which calls send something, and whether a key goes with them.
+
+use crate::{
+    file::File,
+    item::{Role, Span},
+    names,
+    project::Project,
+    words::Sdk,
+};
+
+/// Whether a call sends a POST, as far as can be seen.
+pub(super) fn is_post(project: &Project, file: usize, call: usize) -> bool {
+    let (source, words) = (&project.files[file], &project.words.http);
+    let item = &source.items[call];
+    if names::fits_any(&item.name, &words.posts) || is_post_of_client(&item.name) {
+        return item.args.len() + usize::from(item.args.is_empty()) > 0 && !is_route(source, call);
+    }
+    names::fits_any(&item.name, &words.any_method) && says_post(source, call)
+}
+
+/// `client.r.setbody.post`: a chain that begins at a client and ends in POST.
+fn is_post_of_client(name: &str) -> bool {
+    let mut segments = name.rsplit('.');
+    let clients = [
+        "r",
+        "request",
+        "newrequest",
+        "client",
+        "httpclient",
+        "http",
+        "rest",
+        "webclient",
+        "api",
+    ];
+    segments.next() == Some("post") && segments.any(|segment| clients.contains(&segment))
+}
+
+/// `app.post("/path", handler)` defines a route.
+fn is_route(file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let base = item.base.rsplit('.').next().unwrap_or_default();
+    let router = [
+        "app",
+        "router",
+        "server",
+        "route",
+        "routes",
+        "fastify",
+        "blueprint",
+        "bp",
+        "r",
+        "mock",
+        "nock",
+    ];
+    router.contains(&base)
+        || item.args.iter().skip(1).any(|arg| {
+            let handler = file
+                .items
+                .iter()
+                .any(|it| it.role == Role::Function && it.span == arg.span);
+            handler && file.lang != crate::language::Lang::Ruby
+        })
+}
+
+/// POST is among the arguments, as a string or a constant.
+fn says_post(file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let text = file.low(&item.value);
+    [
+        "\"post\"",
+        "'post'",
+        "methodpost",
+        "method::post",
+        ":post",
+        "curlopt_post",
+        "httpmethod.post",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
+        || text.contains("bodypublishers") && file.low(&item.span).contains(".post(")
+}
+
+/// The SDK whose money-moving call this is.
+pub(super) fn sdk<'p>(project: &'p Project, file: &File, call: usize) -> Option<&'p Sdk> {
+    let item = &file.items[call];
+    let found = project.words.sdks.iter().find(|sdk| {
+        names::fits_any(&item.name, &sdk.calls)
+            && names::has_any(
+                &file.lower,
+                &sdk.mentions
+                    .iter()
+                    .map(|it| format!("*{it}"))
+                    .collect::<Vec<_>>(),
+            )
+    })?;
+    let text = file.low(&item.span);
+    (!found.unless.iter().any(|word| text.contains(word.as_str()))).then_some(found)
+}
+
+/// The whole of what a call belongs to: the chain of calls it is part of, up to its statement.
+pub(super) fn chain(file: &File, call: usize) -> Span {
+    let mut span = file.items[call].span.clone();
+    for at in file.around(call) {
+        let item = &file.items[at];
+        if item.role != Role::Call || item.span.start != span.start {
+            break;
+        }
+        span = item.span.clone();
+    }
+    span
+}
+
+/// Whether a key takes part in a call: in its arguments, in what they are made of, in its receiver, or through its caller.
+pub(super) fn has_key(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    let span = chain(source, call);
+    let reach = project.reach(file, &span);
+    if reach.has(project, &project.words.key_evidence) {
+        return true;
+    }
+    let open = [
+        "opts",
+        "options",
+        "kwargs",
+        "headers",
+        "requestoptions",
+        "config",
+        "init",
+        "reqopts",
+        "extraheaders",
+        "params",
+        "request",
+        "req",
+        "builder",
+    ];
+    let carried = |name: &String| open.contains(&name.as_str());
+    let in_loop_of_own =
+        reach.params.iter().any(carried) && passes(project, file, call, &reach.params);
+    in_loop_of_own || follows(project, file, call)
+}
+
+/// A parameter that can carry a key goes on into the call as a whole.
+fn passes(project: &Project, file: usize, call: usize, params: &[String]) -> bool {
+    let source = &project.files[file];
+    let mut certain = vec![
+        "opts",
+        "options",
+        "kwargs",
+        "headers",
+        "requestoptions",
+        "init",
+        "reqopts",
+        "extraheaders",
+    ];
+    // An SDK takes its key beside the request, not in it.
+    if sdk(project, source, call).is_none() {
+        certain.extend(["request", "req", "builder"]);
+    }
+    let item = &source.items[call];
+    item.args.iter().any(|arg| {
+        let text = names::fold(&source.text[arg.span.clone()]);
+        let text = text.trim_start_matches("init");
+        params.iter().any(|param| {
+            certain.contains(&param.as_str()) && (text == param || text.starts_with(param.as_str()))
+        })
+    })
+}
+
+/// What is made here is given a key further down: `req = new Request(…)`, then `req.Header.Set("Idempotency-Key", …)`.
+fn follows(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    let Some(assign) = source
+        .around(call)
+        .find(|at| source.items[*at].role == Role::Assign)
+    else {
+        return false;
+    };
+    let Some(function) = source.function(call) else {
+        return false;
+    };
+    let assigned = &source.items[assign];
+    // Several variables on the left are several items side by side.
+    let names: Vec<&str> = source
+        .within(&assigned.span)
+        .chain([assign])
+        .chain(
+            (assign.saturating_sub(3)..assign).filter(|at| source.items[*at].span == assigned.span),
+        )
+        .map(|at| &source.items[at])
+        .filter(|it| it.role == Role::Assign && it.span == assigned.span)
+        .map(|it| it.name.as_str())
+        .collect();
+    let rest = assigned.span.end..source.items[function].span.end;
+    source.within(&rest).any(|at| {
+        let item = &source.items[at];
+        let base = item.base.split('.').next().unwrap_or_default();
+        let written = matches!(item.role, Role::Call | Role::Assign) && names.contains(&base);
+        let handed = item.role == Role::Call
+            && item
+                .args
+                .iter()
+                .any(|arg| names.contains(&names::fold(&source.text[arg.span.clone()]).as_str()));
+        (written
+            && project
+                .reach(file, &item.span)
+                .has(project, &project.words.key_evidence))
+            || (handed
+                && project.callees(file, at).iter().any(|(at, function)| {
+                    let span = &project.files[*at].items[*function].span;
+                    names::has_any(project.files[*at].low(span), &project.words.key_evidence)
+                }))
+    })
+}
+
+/// The address that a call goes to, in small letters, with what its variables hold.
+pub(super) fn address(project: &Project, file: usize, call: usize) -> String {
+    let source = &project.files[file];
+    let item = &source.items[call];
+    let mut text = String::new();
+    for arg in item.args.iter().take(3) {
+        let is_address = arg.name.is_empty() || matches!(arg.name.as_str(), "url" | "uri" | "path");
+        let plain = source.items.get(call + 1).is_some();
+        if !is_address || !plain || source.low(&arg.span).starts_with(['{', '[']) {
+            continue;
+        }
+        text.push_str(source.low(&arg.span));
+        text.push(' ');
+        let names = source.names(&arg.span);
+        if names.len() <= 6 {
+            for piece in project.reach(file, &arg.span).pieces.iter().take(6) {
+                if piece.span.len() < 200 {
+                    text.push_str(project.files[piece.file].low(&piece.span));
+                    text.push(' ');
+                }
+            }
+        }
+        if text.contains('/') || !names.is_empty() && text.contains("url") {
+            break;
+        }
+    }
+    text
+}

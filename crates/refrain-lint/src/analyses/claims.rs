@@ -1,0 +1,197 @@
+//! Looking first and acting then, with nothing that makes the first one win.
+
+use super::{Hit, money, work};
+use crate::{
+    file::File,
+    item::{Role, Span},
+    names,
+    project::Project,
+};
+
+/// What says that a store is asked about a key, and not about something to cache.
+const KEYED: [&str; 14] = [
+    "*idempot",
+    "*dedup",
+    "*processed",
+    "*already",
+    "*seen",
+    "idem:",
+    "idem_",
+    "*event_id",
+    "*message_id",
+    "*eventid",
+    "*messageid",
+    "*request_key",
+    "*webhook_id",
+    "*handled",
+];
+
+pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    let mut hits: Vec<Hit> = Vec::new();
+    let mut seen = Vec::new();
+    for get in source.of(Role::Call) {
+        let item = &source.items[get];
+        let asks =
+            names::fits_any(&item.name, &project.words.stores.gets) && asked(source, get).len() > 2;
+        let Some(function) = source.method(get).filter(|at| asks && !seen.contains(at)) else {
+            continue;
+        };
+        if !is_keyed(project, file, get)
+            || reads_header(source, get)
+            || is_atomic(project, file, function)
+        {
+            continue;
+        }
+        let Some(set) = written_later(project, file, function, get) else {
+            continue;
+        };
+        seen.push(function);
+        let note = format!(
+            "`{}` writes it only later, so two at once both find nothing",
+            source.items[set].name
+        );
+        hits.push(Hit::new(money::place(source, get), note));
+    }
+    hits
+}
+
+/// What a call asks for: its arguments, or those of the chain before a bare `.first()`.
+fn asked(file: &File, call: usize) -> Span {
+    let item = &file.items[call];
+    match item.args.is_empty() {
+        true if item.name.matches('.').count() > 1 => item.span.start..item.value.start,
+        _ => item.value.clone(),
+    }
+}
+
+/// A call that reads or writes a store.
+pub(super) fn is_store(project: &Project, file: &File, call: usize) -> bool {
+    let name = &file.items[call].name;
+    let words = &project.words.stores;
+    let nx = ["*setnx", "*setifabsent", "*sadd", "*.expire", "*.setnx"];
+    let writes = names::fits_any(name, &words.sets)
+        && !names::fits_any(
+            name,
+            &[
+                "*.create".into(),
+                "*.save".into(),
+                "create".into(),
+                "save".into(),
+            ],
+        );
+    names::fits_any(name, &words.gets) || writes || nx.iter().any(|it| names::fits(name, it))
+}
+
+/// `request.headers.get("Idempotency-Key")` asks the request, not a store.
+pub(super) fn reads_header(file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let base = &item.base;
+    [
+        "header",
+        "headers",
+        "request",
+        "req",
+        "params",
+        "query",
+        "metadata",
+        "environ",
+        "attributes",
+        "meta",
+        "dict",
+        "json",
+        "body",
+        "data",
+        "payload",
+        "args",
+        "kwargs",
+        "event",
+        "message",
+        "msg",
+    ]
+    .iter()
+    .any(|word| base.rsplit('.').next() == Some(*word))
+        || file
+            .low(&item.value)
+            .trim_matches(['(', ')', '"', '\'', ' '])
+            .eq_ignore_ascii_case("idempotency-key")
+}
+
+/// The arguments, or what they are made of, speak of a key.
+pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    let item = &source.items[call];
+    if names::has_any(source.low(&asked(source, call)), &KEYED)
+        || names::has_any(&item.base, &["*idempot", "*processed", "*dedup", "*seen"])
+        || names::has_any(item.tail(), &["*idempot", "*eventid", "*messageid"])
+    {
+        return true;
+    }
+    item.args.iter().any(|arg| {
+        let pieces = project.reach(file, &arg.span).pieces;
+        pieces
+            .iter()
+            .filter(|piece| piece.span.len() < 200)
+            .any(|piece| names::has_any(project.files[piece.file].low(&piece.span), &KEYED))
+    })
+}
+
+/// Something in the function, or in what it calls, lets only one pass.
+fn is_atomic(project: &Project, file: usize, function: usize) -> bool {
+    let source = &project.files[file];
+    let span = &source.items[function].span;
+    let words = &project.words.stores.atomic;
+    let marked = names::has_any(&source.items[function].base, &["*serializable", "*lock"]);
+    marked
+        || names::has_any(source.low(span), words)
+        || source.calls(span).any(|call| {
+            let callees = project.callees(file, call);
+            callees.iter().any(|(at, function)| {
+                let helper = &project.files[*at];
+                names::has_any(helper.low(&helper.items[*function].span), words)
+            })
+        })
+}
+
+/// The write that comes after the work, or is the work.
+fn written_later(project: &Project, file: usize, function: usize, get: usize) -> Option<usize> {
+    let source = &project.files[file];
+    let end = source.items[function].span.end;
+    let after = source.items[get].span.end..end;
+    let names_of = |call: usize| -> Vec<String> {
+        source.items[call]
+            .args
+            .iter()
+            .flat_map(|arg| source.names(&arg.span))
+            .filter(|name| {
+                name.len() > 1
+                    && ![
+                        "ctx", "context", "true", "false", "json", "self", "this", "params", "err",
+                    ]
+                    .contains(&name.as_str())
+            })
+            .collect()
+    };
+    let asked = names_of(get);
+    source.calls(&after).find(|set| {
+        let item = &source.items[*set];
+        let writes =
+            names::fits_any(&item.name, &project.words.stores.sets) && !item.args.is_empty();
+        let text = source.low(&item.value);
+        let inserts = text.contains("insert into")
+            || matches!(
+                item.tail(),
+                "create" | "save" | "insert" | "insertone" | "persist"
+            );
+        let selects = text.contains("select ") || text.contains("begin");
+        if !writes || selects || reads_header(source, *set) {
+            return false;
+        }
+        let same =
+            names_of(*set).iter().any(|name| asked.contains(name)) || is_keyed(project, file, *set);
+        let worked = source
+            .calls(&(source.items[get].span.end..item.at()))
+            .any(|call| work::is_work(project, source, call) && !is_store(project, source, call));
+        same && (worked || inserts)
+    })
+}

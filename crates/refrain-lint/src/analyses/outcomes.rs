@@ -1,0 +1,238 @@
+//! What becomes of a failure's outcome.
+
+use super::{Hit, calls, claims, money};
+use crate::{
+    file::File,
+    item::{Item, Role},
+    names,
+    project::Project,
+    rule::Severity,
+};
+
+/// Errors of which it is known that nothing happened.
+const NOTHING_RAN: [&str; 12] = [
+    "*connecterror",
+    "*connectionrefused",
+    "*econnrefused",
+    "*refused",
+    "*validation",
+    "*declined",
+    "*invalidrequest",
+    "*badrequest",
+    "*carderror",
+    "*resolve",
+    "*unauthorized",
+    "*ratelimit",
+];
+
+/// An error is written where retries look for the outcome.
+pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    let mut hits = Vec::new();
+    for set in source.of(Role::Call) {
+        let item = &source.items[set];
+        let writes = names::fits_any(&item.name, &project.words.stores.sets) && item.args.len() > 1;
+        if !writes || claims::reads_header(source, set) || !is_idempotency(project, file, set) {
+            continue;
+        }
+        let text = source.low(&item.value);
+        let note = "the failure is kept as the outcome: every retry is answered with it";
+        match failing(source, set) {
+            Some(_) if is_state(text) => {}
+            Some(_) => {
+                let again = project.rerun(file, set).is_some()
+                    || names::has_any(
+                        &source.lower,
+                        &["*at-least-once", "*at_least_once", "*atleastonce"],
+                    );
+                let hit = Hit::new(money::place(source, set), note);
+                hits.push(if again { hit } else { hit.with(Severity::Hint) });
+            }
+            None if names::has_any(text, &["*status"])
+                && !is_state(text)
+                && !looks_at_status(source, set) =>
+            {
+                let note = "whatever the status is, it is kept: a 503 is answered to every retry";
+                hits.push(Hit::new(money::place(source, set), note).with(Severity::Hint));
+            }
+            None => {}
+        }
+    }
+    hits
+}
+
+/// The claim is deleted although the effect may have happened.
+pub(super) fn dropped(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    let mut hits = Vec::new();
+    for delete in source.of(Role::Call) {
+        let item = &source.items[delete];
+        let deletes =
+            names::fits_any(&item.name, &project.words.stores.deletes) && !item.args.is_empty();
+        if !deletes || !is_idempotency(project, file, delete) {
+            continue;
+        }
+        let Some(place) = failing(source, delete)
+            .filter(|at| !names::has_any(source.low(&source.items[*at].value), &NOTHING_RAN))
+        else {
+            continue;
+        };
+        if moves_money(project, file, place, delete) {
+            let note =
+                "the call may have taken effect: with the claim gone the next retry makes it again";
+            hits.push(Hit::new(money::place(source, delete), note));
+        }
+    }
+    hits
+}
+
+/// The key of an idempotency record is among the arguments.
+fn is_idempotency(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    let item = &source.items[call];
+    let words = ["*idempot", "idem:", "idem_key", "idemkey", "idem-"];
+    names::has_any(source.low(&item.value), &words)
+        || names::has_any(&item.base, &words)
+        || item.args.iter().any(|arg| {
+            let pieces = project.reach(file, &arg.span).pieces;
+            pieces
+                .iter()
+                .filter(|piece| piece.span.len() < 200)
+                .any(|piece| names::has_any(project.files[piece.file].low(&piece.span), &words))
+        })
+}
+
+/// The catch, or the branch for a failure, that an item stands in.
+fn failing(file: &File, item: usize) -> Option<usize> {
+    file.around(item)
+        .take_while(|at| file.items[*at].role != Role::Function || file.items[*at].name.is_empty())
+        .find(|at| {
+            let around = &file.items[*at];
+            let head = file.low(&around.value);
+            match around.role {
+                Role::Catch => true,
+                Role::If => {
+                    !around.value.contains(&file.items[item].at())
+                        && fails(head)
+                        && !in_else(file, around, item)
+                }
+                _ => false,
+            }
+        })
+}
+
+fn fails(head: &str) -> bool {
+    let ok = names::has_any(
+        head,
+        &[
+            "== nil",
+            "is none",
+            "is_ok",
+            "*redis.nil",
+            "existing",
+            "cached",
+            "*2xx",
+            "< 400",
+            "< 500",
+            "<400",
+            "<500",
+            "< 300",
+            "ok(",
+        ],
+    );
+    let bad = names::has_any(
+        head,
+        &[
+            "err != nil",
+            "error",
+            "err(",
+            "*is_err",
+            ">= 400",
+            ">= 500",
+            ">=500",
+            ">=400",
+            "*is_server_error",
+            "*isservererror",
+            "*servererror",
+            "*failed",
+            "> 499",
+            "*exception",
+            "!response.ok",
+            "!resp.ok",
+            "!res.ok",
+            "*is5xx",
+        ],
+    );
+    bad && !ok
+}
+
+fn in_else(file: &File, branch: &Item, item: usize) -> bool {
+    let before = file.low(&(branch.value.end..file.items[item].at()));
+    names::has_any(before, &["else"])
+}
+
+/// A state of the record, and not an answer that is played back.
+fn is_state(text: &str) -> bool {
+    names::has_any(
+        text,
+        &[
+            "*in_progress",
+            "*inprogress",
+            "*in-progress",
+            "pending",
+            "processing",
+            "*started",
+            "\"failed\"",
+            "'failed'",
+            "*indeterminate",
+            "*unknown",
+            "*in_flight",
+        ],
+    )
+}
+
+fn looks_at_status(file: &File, set: usize) -> bool {
+    let Some(function) = file.method(set) else {
+        return true;
+    };
+    let body = &file.items[function].span;
+    file.within(body).any(|at| {
+        let item = &file.items[at];
+        item.role == Role::If
+            && names::has_any(
+                file.low(&item.value),
+                &["*status", "*.ok", "*success", "*is5xx", "*failed", "*error"],
+            )
+    }) || names::has_any(
+        file.low(body),
+        &[
+            "*raise_for_status",
+            "*error_for_status",
+            "*ensuresuccess",
+            "->throw()",
+            "*match ",
+        ],
+    )
+}
+
+/// What was tried sends a POST, calls a payment SDK, or is named after money.
+fn moves_money(project: &Project, file: usize, place: usize, delete: usize) -> bool {
+    let source = &project.files[file];
+    let tried = match source.items[place].role {
+        Role::Catch => source.nearest(place, Role::Try).or(source.function(place)),
+        _ => source.function(delete),
+    };
+    let Some(span) = tried.map(|at| source.items[at].span.start..source.items[place].at()) else {
+        return false;
+    };
+    let verbs = [
+        "charge", "pay", "capture", "refund", "transfer", "payout", "withdraw", "debit", "credit",
+        "process", "execute", "handle", "submit", "send", "callnext", "next", "place",
+    ];
+    source.calls(&span).any(|call| {
+        let tail = source.items[call].tail();
+        calls::sdk(project, source, call).is_some()
+            || calls::is_post(project, file, call)
+            || verbs.iter().any(|verb| tail.starts_with(verb))
+    })
+}

@@ -1,0 +1,188 @@
+//! Messages that leave before the transaction they speak of is committed.
+
+use super::{Hit, money};
+use crate::{
+    file::File,
+    item::{Role, Span},
+    language::Lang,
+    names,
+    project::Project,
+};
+
+pub(super) fn in_transaction(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    let mut hits: Vec<Hit> = Vec::new();
+    for call in source.of(Role::Call) {
+        let item = &source.items[call];
+        let Some(scope) = transaction(project, file, call) else {
+            continue;
+        };
+        let own = publishes(project, source, call);
+        let callees = project.callees(file, call);
+        let through = callees
+            .iter()
+            .find(|(at, function)| helper_publishes(project, *at, *function));
+        let is_outbox = callees
+            .iter()
+            .any(|(at, function)| keeps_outbox(project, *at, *function));
+        let found = if callees.is_empty() {
+            own
+        } else {
+            through.is_some()
+        };
+        let deferred = source.around(call).any(|at| {
+            source.items[at].role == Role::Call
+                && names::has_any(&source.items[at].name, &project.words.publishing.exempt)
+        });
+        if !found
+            || is_outbox
+            || deferred
+            || is_exempt(project, source.low(&scope)) && own && !says_db(source.low(&scope))
+        {
+            continue;
+        }
+        let nested = hits.iter().any(|hit| item.span.contains(&hit.at));
+        if !nested {
+            let how = if own && callees.is_empty() {
+                "it leaves"
+            } else {
+                "its helper publishes"
+            };
+            hits.push(Hit::new(
+                money::place(source, call),
+                format!("{how} before the commit, and stays sent after a rollback"),
+            ));
+        }
+    }
+    hits
+}
+
+/// The transaction that an item runs in: a block, a closure, a marked function, or the stretch from begin to commit.
+pub(super) fn transaction(project: &Project, file: usize, item: usize) -> Option<Span> {
+    let source = &project.files[file];
+    let words = &project.words.publishing;
+    for at in source.around(item) {
+        let around = &source.items[at];
+        let found = match around.role {
+            Role::With => source
+                .calls(&around.value)
+                .any(|call| names::fits_any(&source.items[call].name, &words.transactions)),
+            Role::Function => {
+                let parent = &source.items[around.parent];
+                let handed = parent.role == Role::Call
+                    && around.parent != at
+                    && names::fits_any(&parent.name, &words.transactions);
+                let class = source
+                    .nearest(at, Role::Class)
+                    .map_or("", |class| source.items[class].base.as_str());
+                let marked = names::has_any(&format!("{}\n", around.base), &words.transactional)
+                    || !around.name.is_empty() && names::has_any(class, &words.transactional);
+                if !handed
+                    && !marked
+                    && let Some(span) = begun(source, at, item)
+                {
+                    return Some(span);
+                }
+                handed || marked
+            }
+            _ => false,
+        };
+        if found {
+            return Some(around.span.clone());
+        }
+    }
+    None
+}
+
+/// `begin` before and `commit` behind, in the same function.
+fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
+    let body = &file.items[function].span;
+    let at = file.items[item].at();
+    let begins = [
+        "begin",
+        "begintx",
+        "beginx",
+        "begintransaction",
+        "starttransaction",
+        "*.begin",
+        "begintxx",
+        "beginner",
+    ];
+    let begin = file.calls(body).find(|call| {
+        begins.contains(&file.items[*call].tail()) && file.items[*call].span.end <= at
+    })?;
+    let commit = file.calls(body).find(|call| {
+        let it = &file.items[*call];
+        it.tail() == "commit"
+            && it.at() > at
+            && *call != item
+            && file.nearest(*call, Role::Deferred).is_none()
+    })?;
+    let early = file
+        .calls(&(file.items[begin].span.end..at))
+        .any(|call| file.items[call].tail() == "commit");
+    (!early).then(|| file.items[begin].at()..file.items[commit].span.end)
+}
+
+fn publishes(project: &Project, file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let fits = names::fits_any(&item.name, &project.words.publishing.publishes);
+    let here = match item.tail() {
+        "dispatch" => file.lang == Lang::Php && (item.args.len() <= 3),
+        "delay" | "applyasync" => file.lang == Lang::Python,
+        "enqueue" | "add" | "push" => item.args.len() >= 1,
+        _ => true,
+    };
+    let text = file.low(&super::calls::chain(file, call));
+    fits && here
+        && !is_exempt(project, text)
+        && !names::has_any(
+            &item.base,
+            &["*outbox", "*eventemitter", "subject", "*listener"],
+        )
+}
+
+fn is_exempt(project: &Project, text: &str) -> bool {
+    names::has_any(text, &project.words.publishing.exempt)
+}
+
+fn says_db(text: &str) -> bool {
+    names::has_any(
+        text,
+        &["insert ", "update ", "*.save", "*.create", "*.execute"],
+    )
+}
+
+/// A helper that puts the message into a table, in the same transaction.
+fn keeps_outbox(project: &Project, file: usize, function: usize) -> bool {
+    let source = &project.files[file];
+    let text = source.low(&source.items[function].span);
+    names::has_any(
+        text,
+        &[
+            "*outbox",
+            "insert into",
+            "*pending_events",
+            "*pendingevents",
+        ],
+    )
+}
+
+/// A helper that publishes by itself, or through one more helper.
+fn helper_publishes(project: &Project, file: usize, function: usize) -> bool {
+    let source = &project.files[file];
+    let span = source.items[function].value.clone();
+    source.calls(&span).any(|call| {
+        let callees = project.callees(file, call);
+        if callees.is_empty() {
+            return publishes(project, source, call);
+        }
+        callees.iter().any(|(at, function)| {
+            let helper = &project.files[*at];
+            !keeps_outbox(project, *at, *function)
+                && helper.calls(&helper.items[*function].value).any(|call| {
+                    publishes(project, helper, call) && project.callees(*at, call).is_empty()
+                })
+        })
+    })
+}

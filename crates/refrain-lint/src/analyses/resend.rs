@@ -1,0 +1,206 @@
+//! Requests that are sent again because the connection closed before the answer came.
+
+use super::{Hit, calls};
+use crate::{
+    file::File,
+    item::{Role, Span},
+    names,
+    project::Project,
+    rule::Severity,
+};
+
+/// How clients say that the connection went away after the request was sent.
+const CLOSED: [&str; 22] = [
+    "*connection closed before message completed",
+    "*is_incomplete_message",
+    "*incompletemessage",
+    "*econnreset",
+    "*socket hang up",
+    "*remotedisconnected",
+    "*nohttpresponseexception",
+    "*unexpected eof",
+    "io.eof",
+    "io.errunexpectedeof",
+    "eoferror",
+    "epipe",
+    "*connectionreset",
+    "*connection reset",
+    "*connection aborted",
+    "*server closed",
+    "*connectionclosed",
+    "*remoteprotocolerror",
+    "*empty reply",
+    "*serverdisconnected",
+    "*err_socket_closed",
+    "*curle_got_nothing",
+];
+
+pub(super) fn on_closed(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    if !names::has_any(&source.lower, &CLOSED) {
+        return Vec::new();
+    }
+    let mut hits: Vec<Hit> = Vec::new();
+    for at in 0..source.items.len() {
+        let item = &source.items[at];
+        if !matches!(item.role, Role::If | Role::Catch) {
+            continue;
+        }
+        let Some(said) = said(source, &item.value) else {
+            continue;
+        };
+        if let Some(certain) = resends(project, file, at) {
+            push(&mut hits, source, said, certain);
+        }
+    }
+    for at in source.of(Role::Function) {
+        predicate(project, file, at, &mut hits);
+    }
+    hits
+}
+
+/// A function that a client asks whether to send again.
+fn predicate(project: &Project, file: usize, function: usize, hits: &mut Vec<Hit>) {
+    let source = &project.files[file];
+    let item = &source.items[function];
+    let asks = [
+        "retrycondition",
+        "shouldretry",
+        "isretryable",
+        "retryif",
+        "retryon",
+        "checkretry",
+        "isretriable",
+        "decider",
+        "retrydecider",
+        "canretry",
+        "retryable",
+    ];
+    let around = source
+        .around(function)
+        .take(2)
+        .any(|at| asks.contains(&source.items[at].tail()));
+    if !asks.iter().any(|name| item.name.contains(name)) && !around || item.span.len() > 1_500 {
+        return;
+    }
+    let looks_at_method = names::has_any(source.low(&item.span), &["*method", "*idempot"]);
+    if let Some(said) = said(source, &item.value).filter(|_| !looks_at_method) {
+        let posts = source
+            .of(Role::Call)
+            .any(|call| calls::is_post(project, file, call));
+        let keyed = names::has_any(&source.lower, &project.words.key_evidence);
+        if !keyed {
+            push(hits, source, said, posts);
+        }
+    }
+}
+
+fn push(hits: &mut Vec<Hit>, file: &File, at: usize, certain: bool) {
+    let line = |at: usize| file.text[..at].matches('\n').count();
+    if hits.iter().any(|hit| line(hit.at) == line(at)) {
+        return;
+    }
+    let hit = Hit::new(
+        at,
+        "the request was on its way when the connection closed: it may have run",
+    );
+    hits.push(if certain {
+        hit
+    } else {
+        hit.with(Severity::Hint)
+    });
+}
+
+fn said(file: &File, span: &Span) -> Option<usize> {
+    let text = file.low(span);
+    CLOSED
+        .iter()
+        .filter_map(|word| names::find(text, word))
+        .min()
+        .map(|at| span.start + at)
+}
+
+/// Whether the branch leads to another send, and whether what is sent is surely a POST; `None` where it does not, or a key goes along.
+fn resends(project: &Project, file: usize, branch: usize) -> Option<bool> {
+    let source = &project.files[file];
+    let item = &source.items[branch];
+    let function = source.function(branch)?;
+    let body = source.items[function].span.clone();
+    let inside = item.value.end.max(item.span.start)..item.span.end;
+    let sends = |span: &Span| -> Vec<String> {
+        source
+            .calls(span)
+            .map(|at| &source.items[at])
+            .filter(|it| calls_out(&it.name))
+            .map(|it| it.name.clone())
+            .collect()
+    };
+    let before = sends(&(body.start..item.at()));
+    let again = source.within(&inside).any(|at| {
+        let it = &source.items[at];
+        let text = source.low(&it.span);
+        it.role == Role::Rerun
+            || it.role == Role::Exit
+                && text.starts_with("continue")
+                && source.nearest(branch, Role::Loop).is_some()
+            || it.role == Role::Call
+                && (before.contains(&it.name)
+                    || it.tail() == source.items[function].name && !it.tail().is_empty()
+                    || names::has_any(&it.name, &["*retry", "*resend"]))
+    });
+    let falls_back = source
+        .nearest(branch, Role::Loop)
+        .is_some_and(|at| project.retry_loop(source, at))
+        && item.role == Role::Catch
+        && !source
+            .within(&inside)
+            .any(|at| matches!(source.items[at].role, Role::Return | Role::Exit));
+    if !again && !falls_back {
+        return None;
+    }
+    let text = source.low(&body);
+    if names::has_any(text, &project.words.key_evidence) {
+        return None;
+    }
+    let posts: Vec<usize> = source
+        .calls(&body)
+        .filter(|call| calls::is_post(project, file, *call))
+        .collect();
+    if posts
+        .iter()
+        .any(|call| calls::has_key(project, file, *call))
+    {
+        return None;
+    }
+    let only_reads = posts.is_empty()
+        && names::has_any(
+            text,
+            &["*.get(", "\"get\"", "'get'", "*method::get", "*methodget"],
+        );
+    (!only_reads).then_some(!posts.is_empty())
+}
+
+fn calls_out(name: &str) -> bool {
+    let tails = [
+        "post",
+        "send",
+        "do",
+        "execute",
+        "request",
+        "fetch",
+        "perform",
+        "call",
+        "put",
+        "patch",
+        "postforobject",
+        "postforentity",
+        "invoke",
+        "submit",
+        "charge",
+        "roundtrip",
+        "pay",
+    ];
+    name.rsplit('.')
+        .next()
+        .is_some_and(|tail| tails.contains(&tail))
+}

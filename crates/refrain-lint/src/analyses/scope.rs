@@ -1,0 +1,99 @@
+//! Keys that are looked up without saying whose they are.
+
+use super::{Hit, claims, money};
+use crate::{
+    item::Role,
+    names,
+    project::{Kind, Project},
+};
+
+pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    if !source.lower.contains("idempotency-key") {
+        return Vec::new();
+    }
+    let mut hits = Vec::new();
+    let mut seen = Vec::new();
+    for call in source.of(Role::Call) {
+        let item = &source.items[call];
+        let words = &project.words.stores;
+        let nx = ["*setnx", "*setifabsent", "*.setnx"];
+        let stores = names::fits_any(&item.name, &words.gets)
+            || names::fits_any(&item.name, &words.sets)
+            || nx.iter().any(|it| names::fits(&item.name, it));
+        let function = source.method(call);
+        if !stores
+            || item.args.is_empty()
+            || claims::reads_header(source, call)
+            || seen.contains(&function)
+        {
+            continue;
+        }
+        if comes_from_header(project, file, call) && !is_scoped(project, file, call) {
+            seen.push(function);
+            hits.push(Hit::new(
+                money::place(source, call),
+                "two callers with the same key share one record",
+            ));
+        }
+    }
+    hits
+}
+
+/// One of the arguments is, or is made of, what the caller sent as the key.
+fn comes_from_header(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    source.items[call].args.iter().any(|arg| {
+        let reach = project.reach(file, &arg.span);
+        let near = reach.pieces.iter().filter(|piece| {
+            matches!(piece.kind, Kind::Own | Kind::Variable) && piece.span.len() < 240
+        });
+        let read = near.into_iter().any(|piece| {
+            let text = project.files[piece.file].low(&piece.span);
+            text.contains("idempotency-key")
+                && names::has_any(
+                    text,
+                    &["*header", "*request", "*req", "*ctx", "*environ", "*get("],
+                )
+        });
+        read || reach
+            .params
+            .iter()
+            .any(|param| declared(project, file, call, param))
+    })
+}
+
+/// `@RequestHeader("Idempotency-Key") String key`, `key: str = Header(alias="Idempotency-Key")`.
+fn declared(project: &Project, file: usize, call: usize, param: &str) -> bool {
+    let source = &project.files[file];
+    source
+        .around(call)
+        .filter(|at| source.items[*at].role == Role::Function)
+        .any(|at| {
+            source.items[at].args.iter().any(|arg| {
+                arg.name == param && source.low(&arg.span).contains("idempotency-key")
+                    || arg.name == param
+                        && source.low(&arg.span).contains("idempotency_key")
+                        && source.low(&arg.span).contains("header(")
+            })
+        })
+}
+
+/// Whose key it is takes part: in the arguments, in what they are made of, or in the SQL.
+fn is_scoped(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    let words = &project.words.stores.scopes;
+    let own = source.low(&source.items[call].value);
+    if names::has_any(own, words)
+        || names::has_any(&source.items[call].base, &["*tenant", "*scoped", "*user"])
+    {
+        return true;
+    }
+    source.items[call].args.iter().any(|arg| {
+        let pieces = project.reach(file, &arg.span).pieces;
+        pieces
+            .iter()
+            .filter(|piece| piece.span.len() < 600 && piece.kind != Kind::Written)
+            .any(|piece| names::has_any(project.files[piece.file].low(&piece.span), words))
+    })
+}

@@ -1,0 +1,175 @@
+//! The languages: which file is which, its grammar, and what its nodes are to the analyses.
+
+use std::{borrow::Cow, path::Path, sync::OnceLock};
+
+use ast_grep_core::{
+    Language,
+    matcher::{Pattern, PatternBuilder, PatternError},
+    tree_sitter::{LanguageExt, StrDoc, TSLanguage},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::item::Role;
+
+mod table;
+
+/// A language that the linter reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lang {
+    /// Python.
+    Python,
+    /// JavaScript, with JSX.
+    JavaScript,
+    /// TypeScript.
+    TypeScript,
+    /// TypeScript with JSX.
+    Tsx,
+    /// Go.
+    Go,
+    /// Java.
+    Java,
+    /// Rust.
+    Rust,
+    /// Ruby.
+    Ruby,
+    /// PHP.
+    Php,
+}
+
+impl Lang {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Python,
+        Self::JavaScript,
+        Self::TypeScript,
+        Self::Tsx,
+        Self::Go,
+        Self::Java,
+        Self::Rust,
+        Self::Ruby,
+        Self::Php,
+    ];
+
+    /// The language of a file, by the end of its name.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        Some(match path.extension()?.to_str()? {
+            "py" | "pyi" => Self::Python,
+            "js" | "jsx" | "mjs" | "cjs" => Self::JavaScript,
+            "ts" | "mts" | "cts" => Self::TypeScript,
+            "tsx" => Self::Tsx,
+            "go" => Self::Go,
+            "java" => Self::Java,
+            "rs" => Self::Rust,
+            "rb" | "rake" => Self::Ruby,
+            "php" => Self::Php,
+            _ => return None,
+        })
+    }
+
+    /// Its name in rules and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::JavaScript => "javascript",
+            Self::TypeScript => "typescript",
+            Self::Tsx => "tsx",
+            Self::Go => "go",
+            Self::Java => "java",
+            Self::Rust => "rust",
+            Self::Ruby => "ruby",
+            Self::Php => "php",
+        }
+    }
+
+    /// What a node of this kind is to the analyses, by the number of its kind.
+    pub(crate) fn roles(self) -> &'static [Role] {
+        static ROLES: [OnceLock<Vec<Role>>; 9] = [const { OnceLock::new() }; 9];
+        ROLES[self as usize].get_or_init(|| {
+            let grammar = self.get_ts_language();
+            let mut roles = vec![Role::Other; grammar.node_kind_count()];
+            for (role, kinds) in table::of(self) {
+                for kind in *kinds {
+                    let id = grammar.id_for_node_kind(kind, true);
+                    roles[usize::from(id)] = *role;
+                }
+            }
+            roles[0] = Role::Other;
+            roles
+        })
+    }
+
+    /// Where `$NAME` is no identifier, patterns are parsed with another letter in place of the `$`.
+    fn stands_in(self) -> char {
+        match self {
+            Self::JavaScript | Self::TypeScript | Self::Tsx | Self::Java => '$',
+            _ => 'µ',
+        }
+    }
+}
+
+impl Language for Lang {
+    fn pre_process_pattern<'q>(&self, query: &'q str) -> Cow<'q, str> {
+        match self.stands_in() {
+            '$' => Cow::Borrowed(query),
+            other => Cow::Owned(marked(query, other)),
+        }
+    }
+
+    fn expando_char(&self) -> char {
+        self.stands_in()
+    }
+
+    fn kind_to_id(&self, kind: &str) -> u16 {
+        self.get_ts_language().id_for_node_kind(kind, true)
+    }
+
+    fn field_to_id(&self, field: &str) -> Option<u16> {
+        let id = self.get_ts_language().field_id_for_name(field);
+        id.map(std::num::NonZero::get)
+    }
+
+    fn build_pattern(&self, builder: &PatternBuilder<'_>) -> Result<Pattern, PatternError> {
+        builder.build(|source| StrDoc::try_new(source, *self))
+    }
+}
+
+impl LanguageExt for Lang {
+    fn get_ts_language(&self) -> TSLanguage {
+        match self {
+            Self::Python => tree_sitter_python::LANGUAGE.into(),
+            Self::JavaScript => tree_sitter_javascript::LANGUAGE.into(),
+            Self::TypeScript => tree_sitter_typescript::LANGUAGE_TYPESCRIPT.into(),
+            Self::Tsx => tree_sitter_typescript::LANGUAGE_TSX.into(),
+            Self::Go => tree_sitter_go::LANGUAGE.into(),
+            Self::Java => tree_sitter_java::LANGUAGE.into(),
+            Self::Rust => tree_sitter_rust::LANGUAGE.into(),
+            Self::Ruby => tree_sitter_ruby::LANGUAGE.into(),
+            // Without the part for HTML, so that patterns need no opening tag.
+            Self::Php => tree_sitter_php::LANGUAGE_PHP_ONLY.into(),
+        }
+    }
+}
+
+/// Writes `$NAME` and `$$$` with another letter, and leaves PHP's own `$variable` as it is.
+fn marked(query: &str, letter: char) -> String {
+    let mut out = String::with_capacity(query.len());
+    let mut rest = query;
+    while let Some(at) = rest.find('$') {
+        let (before, dollars) = rest.split_at(at);
+        out.push_str(before);
+        let count = dollars.len() - dollars.trim_start_matches('$').len();
+        rest = &dollars[count..];
+        let is_variable = rest.starts_with(|c: char| c.is_ascii_uppercase() || c == '_');
+        let sign = if is_variable || count == 3 {
+            letter
+        } else {
+            '$'
+        };
+        out.extend(std::iter::repeat_n(sign, count));
+    }
+    out.push_str(rest);
+    out
+}

@@ -1,0 +1,109 @@
+//! Names, so that `idempotency_key`, `idempotencyKey` and `Idempotency-Key` are one.
+
+/// Small letters, without `_` and `-`.
+pub(crate) fn fold(name: &str) -> String {
+    let kept = name.chars().filter(|c| c.is_alphanumeric());
+    kept.flat_map(char::to_lowercase).collect()
+}
+
+/// The longest callee that is read; of a longer chain only its end counts.
+const CALLEE_BYTES_MAX: usize = 1_000;
+
+/// A callee as a path: `$this->client->post(…)->json` and `self.client.post(…).json` are both `client.post.json`.
+pub(crate) fn path(callee: &str) -> String {
+    let mut start = callee.len().saturating_sub(CALLEE_BYTES_MAX);
+    while !callee.is_char_boundary(start) {
+        start += 1;
+    }
+    let mut segments = vec![String::new()];
+    let mut depth = 0_u32;
+    let mut quote = None;
+    let mut escaped = false;
+    for c in callee[start..].chars() {
+        if let Some(open) = quote {
+            if c == open && !escaped {
+                quote = None;
+            }
+            escaped = c == '\\' && !escaped;
+            continue;
+        }
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            '"' | '`' => quote = Some(c),
+            _ if depth > 0 => {}
+            '.' | ':' | '>' | '\\' | ' ' | '\n' | '\t' => segments.push(String::new()),
+            c if c.is_alphanumeric() => {
+                if let Some(last) = segments.last_mut() {
+                    last.extend(c.to_lowercase());
+                }
+            }
+            _ => {}
+        }
+    }
+    let noise = ["", "this", "self", "await", "cls", "super", "async"];
+    segments.retain(|segment| !noise.contains(&segment.as_str()));
+    // `new Client` is a construction, `refund.New` a function.
+    if segments.len() > 1 && segments[0] == "new" {
+        segments.remove(0);
+    }
+    segments.join(".")
+}
+
+/// Whether a path ends as the pattern says: `stripe.*.create` segment by segment from the end.
+/// A segment of the pattern may begin and end with `*`.
+pub(crate) fn fits(path: &str, pattern: &str) -> bool {
+    let mut have = path.rsplit('.');
+    for want in pattern.rsplit('.') {
+        match have.next() {
+            Some(segment) if segment_fits(segment, want) => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn segment_fits(segment: &str, want: &str) -> bool {
+    match (want.strip_prefix('*'), want.strip_suffix('*')) {
+        (Some(""), _) => true,
+        (Some(rest), None) => segment.ends_with(rest),
+        (None, Some(rest)) => segment.starts_with(rest),
+        (Some(_), Some(_)) => segment.contains(want.trim_matches('*')),
+        (None, None) => segment == want,
+    }
+}
+
+/// Whether any pattern of a list fits.
+pub(crate) fn fits_any(path: &str, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| fits(path, pattern))
+}
+
+/// Whether a text holds one of the words; the text is in small letters.
+pub(crate) fn has_any<S: AsRef<str>>(text: &str, words: &[S]) -> bool {
+    words.iter().any(|word| has(text, word.as_ref()))
+}
+
+/// Whether a text holds a word that does not begin in the middle of another one.
+/// A word that begins with `*` may begin anywhere.
+pub(crate) fn has(text: &str, word: &str) -> bool {
+    find(text, word).is_some()
+}
+
+/// Where the word is.
+pub(crate) fn find(text: &str, word: &str) -> Option<usize> {
+    if let Some(word) = word.strip_prefix('*') {
+        return text.find(word);
+    }
+    let mut from = 0;
+    while let Some(at) = text[from..].find(word).map(|at| at + from) {
+        let before = text[..at].chars().next_back();
+        let first = word.chars().next();
+        let free =
+            !before.is_some_and(char::is_alphanumeric) || !first.is_some_and(char::is_alphanumeric);
+        if free {
+            return Some(at);
+        }
+        from = at + word.len().max(1);
+    }
+    None
+}

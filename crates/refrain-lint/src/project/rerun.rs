@@ -1,0 +1,228 @@
+//! What runs again: retry loops, closures handed to a retrier, jobs, handlers of messages, and what those call.
+
+use super::Project;
+use crate::{file::File, item::Role, language::Lang, names};
+
+/// Why something runs again, and what goes around.
+#[derive(Clone, Debug)]
+pub(crate) struct Rerun {
+    /// In the words of a finding: "a retry loop".
+    pub(crate) why: String,
+    /// The item that is run again, if it is in the same file.
+    pub(crate) around: usize,
+    /// Whether it is a loop, and so plain to see.
+    pub(crate) is_loop: bool,
+}
+
+impl Project {
+    /// What runs an item again, if anything does.
+    pub(crate) fn rerun(&self, file: usize, item: usize) -> Option<Rerun> {
+        let source = &self.files[file];
+        for at in source.around(item) {
+            let found = match source.items[at].role {
+                Role::Loop => self
+                    .retry_loop(source, at)
+                    .then(|| Rerun::of("a retry loop", at, true)),
+                Role::Try => {
+                    reruns_itself(source, at).then(|| Rerun::of("`retry` in its rescue", at, true))
+                }
+                Role::Function => self.rerun_function(file, at),
+                _ => None,
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn rerun_function(&self, file: usize, function: usize) -> Option<Rerun> {
+        let source = &self.files[file];
+        let item = &source.items[function];
+        if source.lang == Lang::Ruby && reruns_itself(source, function) {
+            return Some(Rerun::of("`retry` in its rescue", function, true));
+        }
+        if let Some(why) = self.handed_to_retrier(source, function) {
+            return Some(Rerun::of(&why, function, false));
+        }
+        if let Some(word) = self
+            .words
+            .rerun_attributes
+            .iter()
+            .find(|word| names::has(&item.base, word))
+        {
+            return Some(Rerun::of(
+                &format!("the function is marked `{}`", word.trim_matches('*')),
+                function,
+                false,
+            ));
+        }
+        if let Some(why) = self.job(source, function) {
+            return Some(Rerun::of(&why, function, false));
+        }
+        self.rerun.get(&(file, function)).cloned().map(|mut it| {
+            it.around = function;
+            it
+        })
+    }
+
+    /// A closure that is an argument of a call whose name says that it retries.
+    fn handed_to_retrier(&self, file: &File, function: usize) -> Option<String> {
+        let parent = file.items[function].parent;
+        let mut at = parent;
+        while matches!(file.items[at].role, Role::Pair) && file.items[at].parent != at {
+            at = file.items[at].parent;
+        }
+        let call = &file.items[at];
+        if call.role != Role::Call || at == function {
+            return None;
+        }
+        let counted = matches!(call.tail(), "times" | "loop" | "upto" | "step");
+        let body = file.low(&file.items[function].span);
+        if counted {
+            let says = names::has_any(body, &["attempt", "*retr", "tries"]);
+            return says.then(|| "a retry loop".into());
+        }
+        names::fits_any(&call.name, &self.words.retriers)
+            .then(|| format!("it is handed to `{}`", call.name))
+    }
+
+    /// A method of a class that a job framework runs again.
+    fn job(&self, file: &File, function: usize) -> Option<String> {
+        let item = &file.items[function];
+        let method = self.words.job_methods.iter().any(|name| *name == item.name);
+        let class = file.nearest(function, Role::Class)?;
+        if !method || file.function(function).is_some() {
+            return None;
+        }
+        let text = preamble(file, class);
+        let word = self
+            .words
+            .job_classes
+            .iter()
+            .find(|word| names::has(&text, word))?;
+        Some(format!(
+            "a job (`{}`) is run again when it fails",
+            word.trim_matches('*')
+        ))
+    }
+
+    /// Whether a loop tries the same thing again, rather than the next one.
+    pub(crate) fn retry_loop(&self, file: &File, at: usize) -> bool {
+        let item = &file.items[at];
+        let head = file.low(&item.value);
+        if names::has_any(head, &["attempt", "*retr", "*tries", "backoff"]) {
+            return true;
+        }
+        let text = file.low(&item.span);
+        if is_for_each(file, at) || names::has_any(text, &self.words.polls) {
+            return false;
+        }
+        let tries = names::has_any(text, &["attempt", "*retr", "*tries", "backoff"]);
+        let sleeps = names::has_any(
+            text,
+            &["*sleep", "*delay", "*backoff", "settimeout", "time.after"],
+        );
+        let catches = file
+            .within(&item.span)
+            .any(|it| matches!(file.items[it].role, Role::Catch))
+            || names::has_any(text, &["err ", "err(", "err{", "error"]);
+        catches && (tries || sleeps)
+    }
+
+    /// The functions that a call runs again: those it calls inside something that is rerun, and those it hands to a retrier.
+    pub(super) fn spread_call(&self, file: usize, call: usize) -> Vec<((usize, usize), Rerun)> {
+        let source = &self.files[file];
+        let item = &source.items[call];
+        let mut found = Vec::new();
+        if names::fits_any(&item.name, &self.words.retriers) {
+            for arg in &item.args {
+                let text = source.text[arg.span.clone()].trim_start_matches('&');
+                let plain = !text.contains(['(', ' ', '"', '\'']);
+                let name = names::path(text);
+                let name = name.rsplit('.').next().unwrap_or_default();
+                if plain && !name.is_empty() {
+                    let why = format!("it is handed to `{}`", item.name);
+                    let it = self.named(file, name).into_iter();
+                    found.extend(it.map(|at| (at, Rerun::of(&why, 0, false))));
+                }
+            }
+        }
+        let callees = self.callees(file, call);
+        if callees.is_empty() {
+            return found;
+        }
+        if let Some(rerun) = self.rerun(file, call) {
+            let who = source
+                .method(call)
+                .map_or("", |at| source.items[at].name.as_str());
+            let why = match rerun.is_loop {
+                true => format!("`{who}` calls it in a retry loop"),
+                false => format!("`{who}` calls it, and is run again"),
+            };
+            found.extend(
+                callees
+                    .into_iter()
+                    .map(|at| (at, Rerun::of(&why, 0, false))),
+            );
+        }
+        found
+    }
+}
+
+impl Rerun {
+    fn of(why: &str, around: usize, is_loop: bool) -> Self {
+        Self {
+            why: why.into(),
+            around,
+            is_loop,
+        }
+    }
+}
+
+/// Ruby: `retry` in a rescue of this very block.
+fn reruns_itself(file: &File, at: usize) -> bool {
+    let item = &file.items[at];
+    (at + 1..item.last).any(|inside| {
+        file.items[inside].role == Role::Rerun && {
+            let owner = file.around(inside).find(|it| {
+                let role = file.items[*it].role;
+                role == Role::Try || (role == Role::Function && file.items[*it].role != Role::Catch)
+            });
+            owner == Some(at)
+        }
+    })
+}
+
+/// A loop over the things of a collection, and not over numbers.
+fn is_for_each(file: &File, at: usize) -> bool {
+    let head = file.low(&file.items[at].value);
+    match file.lang {
+        Lang::Python => head.starts_with("for") && !names::has_any(head, &["range(", "count("]),
+        Lang::JavaScript | Lang::TypeScript | Lang::Tsx => names::has_any(head, &[" of ", " in "]),
+        Lang::Go => head.contains("range "),
+        Lang::Java => head.contains(" : ") && !head.contains(';'),
+        Lang::Rust => head.starts_with("for") && !head.contains(".."),
+        Lang::Ruby => head.starts_with("for"),
+        Lang::Php => head.starts_with("foreach"),
+    }
+}
+
+/// A class without its methods: its head, what it includes, its fields.
+pub(super) fn preamble(file: &File, class: usize) -> String {
+    let item = &file.items[class];
+    let mut text = item.base.clone();
+    let mut from = item.span.start;
+    for at in class + 1..item.last {
+        let inside = &file.items[at];
+        let is_method = inside.role == Role::Function
+            && file.nearest(at, Role::Class) == Some(class)
+            && file.function(at).is_none();
+        if is_method && inside.span.start >= from {
+            text.push_str(file.low(&(from..inside.span.start)));
+            from = inside.span.end;
+        }
+    }
+    text.push_str(file.low(&(from..item.span.end)));
+    text
+}

@@ -1,0 +1,317 @@
+//! A client that speaks HTTP/1: one request after the other, each answered in the task of its connection.
+//!
+//! A request is read with one call to the system and its answer written with another; nothing is handed about.
+//! A client that hangs up while it is answered ends the connection, and with it whatever waits for the answer:
+//! what must not be cut off is not cut off by that, for the layer sees to it.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::Response;
+use http_body::Body as _;
+use tokio::{
+    io::{AsyncWrite as _, AsyncWriteExt as _},
+    net::{TcpStream, tcp::OwnedWriteHalf},
+    sync::oneshot,
+};
+
+use super::{
+    ClientBody,
+    front::{Answer, Front, Fronting},
+    head::{Asked, Head, Refused},
+    inlet::{GoOn, Inlet},
+    reply::Reply,
+};
+use crate::{
+    http1::{Framing, Input, Limits, Sending, Step, Stuck},
+    tunnel::{self, Opened},
+    watch::{Client, WatchedStream},
+};
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// A buffer that was larger than this is not kept for the next answer.
+const SPARE_BYTES_MAX: usize = 32 << 10;
+/// How much is listened to from who still sends though it was told that nothing more is taken.
+const LINGER_BYTES_MAX: usize = 256 << 10;
+
+/// A client's connection.
+pub(super) struct Connection {
+    inlet: Inlet,
+    write: WatchedStream<OwnedWriteHalf>,
+    front: Front,
+    client: Arc<Client>,
+    limits: Limits,
+    /// What is left to say before the answer.
+    interim: &'static [u8],
+    /// What the next head is written into.
+    spare: Vec<u8>,
+}
+
+/// What a client says next.
+enum Next {
+    Request(Box<Head>),
+    Refused(Refused),
+    /// Nothing.
+    End,
+}
+
+/// What becomes of a connection behind an answer.
+enum After {
+    Next,
+    Close,
+    /// It is not ours any more.
+    Over(oneshot::Sender<Opened>),
+}
+
+impl Connection {
+    /// A connection of which `input` was read.
+    pub(super) fn new(stream: TcpStream, input: Input, front: Front, limits: Limits) -> Self {
+        let (read, write) = stream.into_split();
+        let client = front.client.clone();
+        Self {
+            inlet: Inlet::new(read, input),
+            write: WatchedStream {
+                stream: write,
+                client: client.clone(),
+            },
+            front,
+            client,
+            limits,
+            interim: &[],
+            spare: Vec::new(),
+        }
+    }
+
+    /// Answers requests until the last one.
+    ///
+    /// # Errors
+    /// When the client hangs up, or an answer breaks off.
+    pub(super) async fn serve(mut self) -> io::Result<()> {
+        loop {
+            let after = match poll_fn(|context| self.poll_next(context)).await? {
+                Next::End => return Ok(()),
+                Next::Request(head) => self.request(*head).await?,
+                Next::Refused(refused) => {
+                    let answer = self.front.refuse(refused.status, refused.why);
+                    self.send(answer, Asked::nothing()).await?;
+                    After::Close
+                }
+            };
+            match after {
+                After::Next if self.drained().await => {}
+                After::Next | After::Close => return self.close().await,
+                After::Over(opened) => return self.hand_over(opened),
+            }
+        }
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Next>> {
+        let mut reading = self.inlet.lock();
+        loop {
+            match reading.take_head(self.limits) {
+                Ok(None) => {}
+                Ok(Some(head)) => return Poll::Ready(Ok(Next::Request(Box::new(head)))),
+                Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
+            }
+            let is_begun = !reading.input.bytes.is_empty();
+            if is_begun {
+                self.client.note_head();
+            }
+            let polled = reading.poll_read(context);
+            if polled.is_pending() && !is_begun && self.client.is_draining() {
+                return Poll::Ready(Ok(Next::End));
+            }
+            if ready!(polled)? == 0 {
+                return Poll::Ready(Ok(Next::End));
+            }
+        }
+    }
+
+    async fn request(&mut self, head: Head) -> io::Result<After> {
+        let Head {
+            mut parts,
+            framing,
+            asked,
+        } = head;
+        let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
+        let body = self.body(framing, asked.expects_continue);
+        let mut fronting = self.front.call(parts, body);
+        let answer = poll_fn(|context| self.poll_answer(&mut fronting, context)).await?;
+        drop(fronting);
+        let switches = answer.status() == http::StatusCode::SWITCHING_PROTOCOLS;
+        let keeps_alive = self.send(answer, asked).await?;
+        Ok(match opened.filter(|_| switches) {
+            Some(opened) => After::Over(opened),
+            None if keeps_alive => After::Next,
+            None => After::Close,
+        })
+    }
+
+    /// Most bodies are there as a whole.
+    fn body(&self, mut framing: Framing, expects_continue: bool) -> ClientBody {
+        let mut reading = self.inlet.lock();
+        if let Framing::Length(length) = framing
+            && length <= reading.input.bytes.len() as u64
+        {
+            return ClientBody::whole(match framing.next(&mut reading.input.bytes) {
+                Ok(Step::Data(data)) => data,
+                _ => bytes::Bytes::new(),
+            });
+        }
+        reading.lend(framing, expects_continue);
+        drop(reading);
+        ClientBody::inlet(self.inlet.clone(), &self.client)
+    }
+
+    fn poll_answer(
+        &mut self,
+        fronting: &mut Fronting,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Response<Answer>>> {
+        if let Poll::Ready(answer) = Pin::new(fronting).poll(context) {
+            let Ok(answer) = answer;
+            return Poll::Ready(Ok(answer));
+        }
+        self.say_go_on(context)?;
+        self.poll_gone(context).map(Err)
+    }
+
+    /// Tells the client to send its body, once somebody wants that.
+    fn say_go_on(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let mut reading = self.inlet.lock();
+        if reading.go_on == GoOn::Wanted {
+            reading.go_on = GoOn::Said;
+            self.interim = CONTINUE;
+        }
+        drop(reading);
+        while !self.interim.is_empty() {
+            let polled = Pin::new(&mut self.write).poll_write(context, self.interim);
+            let Poll::Ready(written) = polled else {
+                break;
+            };
+            self.interim = &self.interim[written?..];
+        }
+        Ok(())
+    }
+
+    /// Ready when the client has hung up. Nothing is read but where the next request would be.
+    fn poll_gone(&self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let mut reading = self.inlet.lock();
+        if !reading.is_quiet() {
+            return Poll::Pending;
+        }
+        match ready!(reading.poll_read(context)) {
+            Ok(0) => Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
+        }
+    }
+
+    /// Sends an answer; whether the connection may be used again.
+    async fn send(&mut self, answer: Response<Answer>, asked: Asked) -> io::Result<bool> {
+        let (head, body) = answer.into_parts();
+        let reply = Reply {
+            head: &head,
+            size: match body.is_end_stream() {
+                true => Some(0),
+                false => body.size_hint().exact(),
+            },
+            asked,
+            keeps_alive: asked.keeps_alive
+                && !self.client.is_draining()
+                && self.inlet.lock().can_go_on(),
+        };
+        let mut out = std::mem::take(&mut self.spare);
+        out.extend_from_slice(std::mem::take(&mut self.interim));
+        let (length, keeps_alive) = reply.write(&mut out, &self.client.date());
+        let mut sending = Sending::new(out, length, body);
+        poll_fn(|context| self.poll_send(&mut sending, context)).await?;
+        let mut spare = sending.into_buffer();
+        if spare.capacity() <= SPARE_BYTES_MAX {
+            spare.clear();
+            self.spare = spare;
+        }
+        Ok(keeps_alive)
+    }
+
+    fn poll_send(
+        &mut self,
+        sending: &mut Sending<Answer>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        match sending.poll(&mut self.write, context) {
+            Poll::Pending => self.poll_gone(context).map(Err),
+            Poll::Ready(sent) => Poll::Ready(sent.map_err(|stuck| match stuck {
+                Stuck::Io(error) => error,
+                Stuck::Body(error) => io::Error::other(error),
+            })),
+        }
+    }
+
+    /// Makes the connection ready for its next request, if it can be.
+    async fn drained(&mut self) -> bool {
+        if !self.inlet.lock().is_over() && !self.drain().await {
+            return false;
+        }
+        self.inlet.lock().input.rest();
+        true
+    }
+
+    /// Takes away the rest of a body once nobody wants it.
+    async fn drain(&mut self) -> bool {
+        poll_fn(|context| self.inlet.lock().poll_let_go(context)).await;
+        let mut drained = 0;
+        poll_fn(|context| {
+            let before = drained;
+            let polled = self.inlet.lock().poll_drain(&mut drained, context);
+            if drained > before {
+                self.client.note_body(None, false);
+            }
+            self.client.note_body(None, polled.is_pending());
+            polled
+        })
+        .await
+    }
+
+    /// Ends the connection. Who still sends is listened to for a moment, or it might lose the answer to a reset.
+    async fn close(mut self) -> io::Result<()> {
+        self.write.shutdown().await?;
+        poll_fn(|context| self.inlet.lock().poll_let_go(context)).await;
+        if self.inlet.lock().is_quiet() {
+            return Ok(());
+        }
+        self.client.note_closing();
+        let mut heard = 0;
+        while heard <= LINGER_BYTES_MAX {
+            let read = poll_fn(|context| {
+                let mut reading = self.inlet.lock();
+                reading.input.bytes.clear();
+                reading.poll_read(context)
+            });
+            match read.await? {
+                0 => break,
+                read => heard += read,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the connection to who answered with `101`.
+    fn hand_over(self, opened: oneshot::Sender<Opened>) -> io::Result<()> {
+        let Self { inlet, write, .. } = self;
+        let parts = inlet.into_parts();
+        let (read, input) = parts.ok_or(io::ErrorKind::ResourceBusy)?;
+        let stream = read.reunite(write.stream).map_err(io::Error::other)?;
+        // Nobody takes it where the upstream is gone again.
+        let _ = opened.send(Opened {
+            stream,
+            read: input.bytes,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! In front of the layer: makes requests of all versions alike, and knows which are being answered.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use refrain::http::{Body, BodyError, RefrainService};
+use tower_service::Service as _;
+
+use super::ClientBody;
+use crate::{
+    faults,
+    forward::Forward,
+    headers,
+    upstream_body::UpstreamBody,
+    watch::{Active, Client, Taking},
+};
+
+/// The service that a connection's requests go to.
+#[derive(Clone)]
+pub(super) struct Front {
+    pub(super) service: RefrainService<Forward>,
+    pub(super) client: Arc<Client>,
+}
+
+type Answering = <RefrainService<Forward> as tower_service::Service<Request<ClientBody>>>::Future;
+
+impl Front {
+    pub(super) fn call(&mut self, mut head: request::Parts, body: ClientBody) -> Fronting {
+        let active = Active::start(&self.client);
+        if let Some(fault) = faults::of(&head) {
+            return Fronting::refused(faults::answer(StatusCode::BAD_REQUEST, fault), active);
+        }
+        headers::normalise(&mut head);
+        let answering = self.service.call(Request::from_parts(head, body));
+        Fronting {
+            making: Making::Answer(answering),
+            active: Some(active),
+        }
+    }
+
+    /// The answer to what is no request.
+    pub(super) fn refuse(&self, status: StatusCode, why: &str) -> Response<Answer> {
+        let taking = Taking::start(Active::start(&self.client));
+        faults::answer(status, why).map(|body| Answer {
+            body,
+            taking: Some(taking),
+        })
+    }
+}
+
+/// An answer that is being made.
+pub(super) struct Fronting {
+    making: Making,
+    active: Option<Active>,
+}
+
+enum Making {
+    Answer(Answering),
+    /// Nothing was asked for that could be answered. `None` once it was told.
+    Refusal(Option<Box<Response<Body<UpstreamBody>>>>),
+}
+
+impl Fronting {
+    fn refused(answer: Response<Body<UpstreamBody>>, active: Active) -> Self {
+        Self {
+            making: Making::Refusal(Some(Box::new(answer))),
+            active: Some(active),
+        }
+    }
+}
+
+impl Future for Fronting {
+    type Output = Result<Response<Answer>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = match &mut self.making {
+            Making::Answer(answering) => Pin::new(answering).poll(context),
+            Making::Refusal(answer) => match answer.take() {
+                Some(answer) => Poll::Ready(Ok(*answer)),
+                None => Poll::Pending,
+            },
+        };
+        polled.map_ok(|response| {
+            let taking = self.active.take().map(Taking::start);
+            response.map(|body| Answer { body, taking })
+        })
+    }
+}
+
+/// An answer's body; the request counts as being answered until this is dropped.
+pub(super) struct Answer {
+    body: Body<UpstreamBody>,
+    taking: Option<Taking>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Some(taking) = &self.taking {
+            taking.note(polled.is_ready());
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

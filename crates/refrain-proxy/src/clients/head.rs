@@ -1,0 +1,207 @@
+//! The head of a request.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{Method, Request, StatusCode, Uri, Version, header, request};
+
+use crate::http1::{Broken, Framing, Limits, Lines, Names, Said, collect, head_end, parsed};
+
+/// The longest target that is taken: what the library can hold.
+const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
+
+/// The head of a request, and what it says about what comes behind it.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) parts: request::Parts,
+    pub(super) framing: Framing,
+    pub(super) asked: Asked,
+}
+
+/// What a client wants besides the answer itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    /// Spoken by the client.
+    pub(super) version: Version,
+    /// Whether it asks for the head alone.
+    pub(super) is_to_head: bool,
+    pub(super) keeps_alive: bool,
+    pub(super) takes_trailers: bool,
+    /// Whether it waits to be told before it sends its body.
+    pub(super) expects_continue: bool,
+    pub(super) upgrades: bool,
+}
+
+impl Asked {
+    /// What can be known of a request that is none.
+    pub(super) fn nothing() -> Self {
+        Self {
+            version: Version::HTTP_11,
+            is_to_head: false,
+            keeps_alive: false,
+            takes_trailers: false,
+            expects_continue: false,
+            upgrades: false,
+        }
+    }
+}
+
+/// Why a head is not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) status: StatusCode,
+    /// In words for the client.
+    pub(super) why: &'static str,
+}
+
+impl Refused {
+    fn new(status: StatusCode, why: &'static str) -> Self {
+        Self { status, why }
+    }
+}
+
+impl From<Broken> for Refused {
+    fn from(Broken(why): Broken) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, why)
+    }
+}
+
+/// What a connection remembers between two looks at its heads.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    names: Names,
+    /// Where the line starts up to which was looked.
+    start: usize,
+}
+
+impl Heads {
+    /// Takes a head off the front of what was read; `None` when it is not all there.
+    ///
+    /// # Errors
+    /// When it is malformed, over a limit, or could be read in two ways.
+    pub(super) fn take(
+        &mut self,
+        input: &mut BytesMut,
+        limits: Limits,
+    ) -> Result<Option<Head>, Refused> {
+        if self.start == 0 {
+            skip_empty_lines(input);
+        }
+        // Requests have always been taken with either end of a line; they go on with both its characters.
+        let end = head_end(input, &mut self.start, Lines::Either)?;
+        if end.unwrap_or(input.len()) > limits.bytes_max {
+            let why = "The head of the request is too large; send less of it.";
+            return Err(Refused::new(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                why,
+            ));
+        }
+        let Some(end) = end else {
+            return Ok(None);
+        };
+        self.start = 0;
+        let bytes = input.split_to(end).freeze();
+        parsed(limits.fields_max, |fields| {
+            read(&bytes, fields, &mut self.names).map(Some)
+        })
+    }
+}
+
+/// Some clients send an empty line behind a body.
+fn skip_empty_lines(input: &mut BytesMut) {
+    loop {
+        match &input[..] {
+            [b'\r', b'\n', ..] => input.advance(2),
+            [b'\n', ..] => input.advance(1),
+            _ => return,
+        }
+    }
+}
+
+fn read<'h>(
+    bytes: &'h Bytes,
+    fields: &mut [MaybeUninit<httparse::Header<'h>>],
+    names: &mut Names,
+) -> Result<Head, Refused> {
+    let mut parsed = httparse::Request::new(&mut []);
+    let complete = httparse::ParserConfig::default()
+        .parse_request_with_uninit_headers(&mut parsed, bytes, fields)
+        .map_err(refused)?;
+    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(Broken("The first line is no request.").into());
+    };
+    if complete != httparse::Status::Complete(bytes.len()) {
+        return Err(Broken("The head does not end where it seems to.").into());
+    }
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = method_of(method)?;
+    parts.uri = target_of(bytes.slice_ref(target.as_bytes()))?;
+    parts.version = match version {
+        1 => Version::HTTP_11,
+        _ => Version::HTTP_10,
+    };
+    let (headers, said) = collect(bytes, parsed.headers, names)?;
+    parts.headers = headers;
+    let framing = framing(&parts, &said)?;
+    if said.is_chunked && said.length.is_some() {
+        parts.headers.remove(header::CONTENT_LENGTH);
+    }
+    let asked = asked(&parts, &said);
+    Ok(Head {
+        parts,
+        framing,
+        asked,
+    })
+}
+
+fn refused(error: httparse::Error) -> Refused {
+    let why = match error {
+        httparse::Error::TooManyHeaders => {
+            let why = "The request has too many fields; send fewer.";
+            return Refused::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why);
+        }
+        httparse::Error::HeaderName => "The name of a field is malformed.",
+        httparse::Error::HeaderValue | httparse::Error::NewLine => "A field is malformed.",
+        httparse::Error::Version => "The version of HTTP is not known; send HTTP/1.1.",
+        _ => "The first line is no request.",
+    };
+    Broken(why).into()
+}
+
+fn method_of(method: &str) -> Result<Method, Broken> {
+    Method::from_bytes(method.as_bytes()).map_err(|_| Broken("The method is malformed."))
+}
+
+fn target_of(target: Bytes) -> Result<Uri, Refused> {
+    if target.len() > TARGET_BYTES_MAX {
+        let why = "The target is too long; send a shorter one.";
+        return Err(Refused::new(StatusCode::URI_TOO_LONG, why));
+    }
+    let target = Uri::from_maybe_shared(target);
+    target.map_err(|_| Broken("The target is malformed.").into())
+}
+
+fn framing(parts: &request::Parts, said: &Said) -> Result<Framing, Broken> {
+    match said.length {
+        _ if said.is_chunked && parts.version == Version::HTTP_10 => {
+            Err(Broken("HTTP/1.0 has no chunks; send a length."))
+        }
+        _ if said.is_chunked => Ok(Framing::chunked()),
+        length => Ok(Framing::Length(length.unwrap_or(0))),
+    }
+}
+
+fn asked(parts: &request::Parts, said: &Said) -> Asked {
+    let is_new = parts.version == Version::HTTP_11;
+    // The encoding counts; who sends a length as well is not trusted with a second request.
+    let is_twofold = said.is_chunked && said.length.is_some();
+    Asked {
+        version: parts.version,
+        is_to_head: parts.method == Method::HEAD,
+        keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),
+        takes_trailers: is_new && said.takes_trailers,
+        expects_continue: is_new && said.expects_continue,
+        upgrades: is_new && said.upgrades && parts.method == Method::GET,
+    }
+}

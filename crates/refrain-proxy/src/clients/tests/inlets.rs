@@ -1,0 +1,170 @@
+//! Bodies that come in pieces, that nobody wants, and that are none: whose bytes are whose.
+
+use std::future::poll_fn;
+
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    clients::inlet::{GoOn, Inlet},
+    http1::{Framing, Input, Limits, Step},
+};
+
+const LIMITS: Limits = Limits {
+    bytes_max: 1 << 10,
+    fields_max: 8,
+};
+
+/// A client, and what the proxy reads of it. The other half is kept, so that the connection stays.
+async fn pair() -> (TcpStream, Inlet, tokio::net::tcp::OwnedWriteHalf) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap())
+        .await
+        .unwrap();
+    client.set_nodelay(true).unwrap();
+    let (read, write) = listener.accept().await.unwrap().0.into_split();
+    (client, Inlet::new(read, Input::default()), write)
+}
+
+/// The body that was lent, as far as it comes; `None` where it is none.
+async fn body(inlet: &Inlet) -> Option<Vec<u8>> {
+    let mut read = Vec::new();
+    loop {
+        let step = poll_fn(|context| inlet.poll_step(context)).await;
+        let (step, is_last) = step.ok()?;
+        if let Step::Data(data) = step {
+            read.extend_from_slice(&data);
+        }
+        if is_last {
+            inlet.let_go();
+            return Some(read);
+        }
+    }
+}
+
+/// Whether the connection can be used again once nobody wants the body.
+async fn drained(inlet: &Inlet) -> bool {
+    let mut drained = 0;
+    poll_fn(|context| inlet.lock().poll_let_go(context)).await;
+    poll_fn(|context| inlet.lock().poll_drain(&mut drained, context)).await
+}
+
+/// The target of the next request.
+async fn next(inlet: &Inlet) -> String {
+    loop {
+        if let Some(head) = inlet.lock().take_head(LIMITS).unwrap() {
+            return head.parts.uri.to_string();
+        }
+        let read = poll_fn(|context| inlet.lock().poll_read(context)).await;
+        assert_ne!(read.unwrap(), 0);
+    }
+}
+
+const NEXT: &str = "GET /next HTTP/1.1\r\n\r\n";
+
+#[tokio::test]
+async fn a_body_takes_its_own_bytes_and_no_more() {
+    for (framing, bytes) in [
+        (Framing::Length(5), "hello"),
+        (
+            Framing::chunked(),
+            "2\r\nhe\r\n3;x\r\nllo\r\n0\r\nx: y\r\n\r\n",
+        ),
+    ] {
+        for cut in 0..bytes.len() {
+            let (mut client, inlet, _write) = pair().await;
+            inlet.lock().lend(framing, false);
+            let all = format!("{bytes}{NEXT}");
+            let writing = async {
+                client.write_all(&all.as_bytes()[..cut]).await.unwrap();
+                tokio::task::yield_now().await;
+                client.write_all(&all.as_bytes()[cut..]).await.unwrap();
+            };
+            let (read, ()) = tokio::join!(body(&inlet), writing);
+            assert_eq!(read.unwrap(), b"hello", "cut at {cut}");
+            assert!(inlet.lock().is_over());
+            assert_eq!(next(&inlet).await, "/next", "cut at {cut}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_wants_is_drained_up_to_a_limit() {
+    for (len, is_drained) in [(100, true), (60 << 10, true), (1 << 20, false)] {
+        let (mut client, inlet, _write) = pair().await;
+        inlet.lock().lend(Framing::Length(len), false);
+        inlet.let_go();
+        assert_eq!(inlet.lock().can_go_on(), is_drained, "{len}");
+        let writing = async {
+            let _ = client.write_all(&vec![b'x'; len as usize]).await;
+            let _ = client.write_all(NEXT.as_bytes()).await;
+        };
+        let draining = async {
+            assert_eq!(drained(&inlet).await, is_drained, "{len}");
+            if is_drained {
+                assert_eq!(next(&inlet).await, "/next");
+            }
+        };
+        // Who is not drained does not get to write all of it.
+        tokio::select! {
+            () = draining => {}
+            () = async { writing.await; std::future::pending().await } => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_still_wants_a_body_is_waited_for() {
+    let (mut client, inlet, _write) = pair().await;
+    inlet.lock().lend(Framing::Length(5), false);
+    let wanting = async {
+        tokio::task::yield_now().await;
+        assert_eq!(body(&inlet).await.unwrap(), b"hello");
+    };
+    let writing = async { client.write_all(b"hello").await.unwrap() };
+    let (is_drained, (), ()) = tokio::join!(drained(&inlet), wanting, writing);
+    assert!(is_drained);
+}
+
+#[tokio::test]
+async fn a_body_that_is_none_or_is_cut_ends_the_connection() {
+    for (framing, bytes) in [
+        (Framing::chunked(), "x\r\n"),
+        (Framing::chunked(), "2\r\nok\r\n"),
+        (Framing::Length(3), "ok"),
+    ] {
+        let (mut client, inlet, _write) = pair().await;
+        inlet.lock().lend(framing, false);
+        client.write_all(bytes.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(body(&inlet).await, None, "{bytes:?}");
+        inlet.let_go();
+        assert!(!inlet.lock().can_go_on(), "{bytes:?}");
+        assert!(!drained(&inlet).await, "{bytes:?}");
+        // And it stays none.
+        assert_eq!(body(&inlet).await, None, "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_to_be_told_is_told_once_its_body_is_wanted() {
+    let (mut client, inlet, _write) = pair().await;
+    inlet.lock().lend(Framing::Length(2), true);
+    assert_eq!(inlet.lock().go_on, GoOn::Unsaid);
+    let telling = async {
+        while inlet.lock().go_on != GoOn::Wanted {
+            tokio::task::yield_now().await;
+        }
+        client.write_all(b"ok").await.unwrap();
+    };
+    let (read, ()) = tokio::join!(body(&inlet), telling);
+    assert_eq!(read.unwrap(), b"ok");
+    // Who was never told will not send it, and what it sends instead cannot be known.
+    let (_client, inlet, _write) = pair().await;
+    inlet.lock().lend(Framing::Length(2), true);
+    inlet.let_go();
+    assert!(!inlet.lock().can_go_on());
+    assert!(!drained(&inlet).await);
+}

@@ -1,0 +1,46 @@
+//! The date as answers tell it, made as often as the clock ticks and no more.
+
+use std::time::{Duration, SystemTime};
+
+use refrain::clock::{Clock as _, SystemClock};
+
+/// What every date is long.
+const LEN: usize = 29;
+
+/// A date as it stands in an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Date([u8; LEN]);
+
+impl Date {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The date of this moment.
+impl Default for Date {
+    fn default() -> Self {
+        let since_epoch = Duration::from_millis(SystemClock.wall().0);
+        let text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since_epoch);
+        let mut date = [b' '; LEN];
+        for (byte, from) in date.iter_mut().zip(text.bytes()) {
+            *byte = from;
+        }
+        Self(date)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_can_be_read_back() {
+        let date = Date::default();
+        let text = std::str::from_utf8(date.as_bytes()).unwrap();
+        let read = httpdate::parse_http_date(text).unwrap();
+        let since_epoch = read.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let now = SystemClock.wall().0 / 1_000;
+        assert!(now - since_epoch.as_secs() <= 1, "{text}");
+    }
+}

@@ -1,0 +1,362 @@
+//! Duplicate deliveries and crashes of consumers, on a broker in memory.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{
+    Guarantee,
+    consume::{Broker, Memory, Message, Publisher as _, caught},
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::{
+    CRASHES_MAX, add, at_points,
+    life::{Death, live},
+    struck,
+};
+use crate::{
+    Ledger,
+    door::{Going, fresh_key},
+    holes::{Case, Report, Seen},
+    ledger::Fall,
+};
+
+/// Where a consumer's dead letters have to go, so that the harness finds them.
+pub const DEAD_LETTERS: &str = "dead-letters";
+
+const QUEUE: &str = "messages";
+const NAME: &str = "under-test";
+const OTHER: &str = "another-under-test";
+/// The harness's own name, under which it looks at dead letters.
+const LOOKING: &str = "harness";
+const ACK_WAIT: Duration = Duration::from_millis(200);
+/// How long a message may take to be done with.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an effect may come later than the acknowledgement, and has to stay away after it.
+const QUIET: Duration = Duration::from_millis(150);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+const PLAIN: Case = Case {
+    id: "every-message",
+    hole: "A message that came once does not do what it is for, so nothing can be told about duplicates.",
+    fix: "Consume from the stand's broker under the stand's name, and call Ledger::take_effect once where the effect of a message happens.",
+};
+const DUPLICATE: Case = Case {
+    id: "duplicate-message",
+    hole: "Messages are not told apart by their ids, or done ones are not remembered: every redelivery takes effect again.",
+    fix: "Claim the message's id before handling, keep it when it is done, and skip what is done.",
+};
+const AT_ONCE: Case = Case {
+    id: "duplicates-at-once",
+    hole: "No claim, or check-then-act: copies that are handled at the same time all take effect.",
+    fix: "Claim the message's id in one atomic step before handling.",
+};
+const OUT_OF_ORDER: Case = Case {
+    id: "out-of-order",
+    hole: "Only the last message is remembered: a duplicate behind another one takes effect again, or a late one is lost.",
+    fix: "Remember every message by its id, not the highest or the last one.",
+};
+const TWO: Case = Case {
+    id: "two-consumers",
+    hole: "The key has no consumer's name in it: the second subscriber loses the message.",
+    fix: "Put the consumer's name into the scope of the key.",
+};
+const DIES: Case = Case {
+    id: "process-dies",
+    hole: "Marked or acknowledged before it was handled: a message is lost with the process; or handled again where that is not promised.",
+    fix: "Claim, handle, keep the outcome, and acknowledge last; for exactly one effect commit it together with the mark.",
+};
+const PANICS: Case = Case {
+    id: "handler-panics",
+    hole: "A message that failed is marked as done, or was acknowledged before: it is lost.",
+    fix: "Mark and acknowledge after handling alone; a failed message is given back.",
+};
+
+/// What a consumer under test has to work with.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Stand {
+    /// Where messages come from, and dead letters go: to [`DEAD_LETTERS`].
+    pub broker: Arc<dyn Broker>,
+    /// What the consumer has to call itself.
+    pub name: String,
+    /// Where its handler writes what it does.
+    pub ledger: Ledger,
+}
+
+/// Panics unless the consumer handles each message once, and keeps its guarantee whatever crashes.
+///
+/// `consume` is called once for each life of the process, and runs until it is dropped.
+/// It has to be called within a tokio runtime.
+///
+/// ```no_run
+/// # use refrain::{Engine, Guarantee, Outcome, consume::Consumer, store::Memory};
+/// # async fn example() {
+/// let store = Memory::new();
+/// refrain_testkit::assert_consumer(Guarantee::AtLeastOnce, move |stand| {
+///     let consumer = Consumer::new(stand.broker, Engine::new(store.clone()), stand.name);
+///     let ledger = stand.ledger;
+///     let handle = move |job: refrain::consume::Job| {
+///         let ledger = ledger.clone();
+///         async move {
+///             ledger.take_effect(job.key.as_str(), job.fence).await?;
+///             Ok(Outcome::new(0, "done"))
+///         }
+///     };
+///     async { drop(consumer.run(handle, std::future::pending()).await) }
+/// }).await;
+/// # }
+/// ```
+///
+/// # Panics
+/// When a case does not hold, naming each hole with what was seen and the fix.
+pub async fn assert_consumer<F>(
+    guarantee: Guarantee,
+    consume: impl Fn(Stand) -> F + Send + Sync + 'static,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    check_consumer(guarantee, consume).await.must_hold();
+}
+
+/// As [`assert_consumer`], and reports instead of panicking.
+pub async fn check_consumer<F>(
+    guarantee: Guarantee,
+    consume: impl Fn(Stand) -> F + Send + Sync + 'static,
+) -> Report
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let consume: Arc<Consume> = Arc::new(move |stand| Box::pin(consume(stand)));
+    let mut report = Report::default();
+    report.add(&PLAIN, plain(&consume).await);
+    if !report.holes.is_empty() {
+        return report;
+    }
+    report.add(&DUPLICATE, duplicate(&consume).await);
+    report.add(&AT_ONCE, delivered(&consume, &[0, 0, 0, 0, 0], 1).await);
+    report.add(&OUT_OF_ORDER, delivered(&consume, &[1, 0, 1, 0], 2).await);
+    report.add(&TWO, two(&consume).await);
+    let died = dies(guarantee, &consume).await;
+    let at_points = at_points(async |at, fall| at_point(guarantee, &consume, at, fall).await).await;
+    add(&mut report, [&DIES, &PANICS], died, at_points);
+    report
+}
+
+type Consume = dyn Fn(Stand) -> Going<()> + Send + Sync;
+
+/// A broker and a ledger of their own, and consumers that are started again when they end.
+struct Trial {
+    consume: Arc<Consume>,
+    memory: Memory,
+    ledger: Ledger,
+    ids: Vec<String>,
+    running: JoinSet<()>,
+    /// Whom messages are for so far.
+    names: Vec<&'static str>,
+}
+
+impl Trial {
+    fn new(consume: &Arc<Consume>) -> Self {
+        let memory = Memory::new().with_ack_wait(ACK_WAIT);
+        drop(memory.subscribe(DEAD_LETTERS, LOOKING));
+        Self {
+            consume: consume.clone(),
+            memory,
+            ledger: Ledger::in_memory(),
+            ids: (0..2).map(|_| fresh_key()).collect(),
+            running: JoinSet::new(),
+            names: Vec::new(),
+        }
+    }
+
+    fn stand(&self, name: &str) -> Stand {
+        Stand {
+            broker: Arc::new(self.memory.subscribe(QUEUE, name)),
+            name: name.to_owned(),
+            ledger: self.ledger.clone(),
+        }
+    }
+
+    fn start(&mut self, name: &'static str) {
+        let (consume, stand) = (self.consume.clone(), self.stand(name));
+        self.names.push(name);
+        self.running.spawn(async move {
+            loop {
+                // Whoever runs a consumer starts it again when it ends or panics.
+                drop(caught(async { consume(stand.clone()).await }).await);
+                sleep(LOOK_EVERY).await;
+            }
+        });
+    }
+
+    async fn publish(&self, which: usize) {
+        let id = &self.ids[which];
+        let message = Message::new(format!("{{\"id\":\"{id}\"}}"))
+            .with_id(id)
+            .with_content_type("application/json");
+        let published = self.memory.publish(QUEUE, &message).await;
+        published.unwrap_or_else(|error| panic!("the broker in memory refuses a message: {error}"));
+    }
+
+    fn backlog(&self) -> usize {
+        let of = |name: &&str| self.memory.backlog(QUEUE, name);
+        self.names.iter().map(of).sum()
+    }
+
+    fn effects(&self) -> usize {
+        self.ledger.count().unwrap_or_default()
+    }
+
+    /// How often it took effect once everything is done with; whether it is.
+    async fn settled(&self, want: usize) -> (usize, bool) {
+        let since = Instant::now();
+        while self.backlog() > 0 && since.elapsed() < PATIENCE {
+            sleep(LOOK_EVERY).await;
+        }
+        let is_done = self.backlog() == 0;
+        let mut since = Instant::now();
+        let mut effects = self.effects();
+        while since.elapsed() < QUIET || (effects < want && since.elapsed() < 4 * QUIET) {
+            sleep(LOOK_EVERY).await;
+            if self.effects() != effects {
+                (effects, since) = (self.effects(), Instant::now());
+            }
+        }
+        (effects, is_done)
+    }
+
+    async fn exactly(&self, want: usize, after: &str) -> Seen {
+        let (effects, is_done) = self.settled(want).await;
+        match (effects == want, is_done) {
+            (true, true) => Ok(()),
+            (true, false) => Err(format!(
+                "{after} something was not acknowledged within {PATIENCE:?}"
+            )),
+            (false, _) => Err(format!("{after} there were {effects} effects, not {want}")),
+        }
+    }
+
+    /// What the guarantee promises of one message that met a crash.
+    fn promised(
+        &self,
+        guarantee: Guarantee,
+        (effects, is_done): (usize, bool),
+        after: &str,
+    ) -> Seen {
+        let letters = self.memory.backlog(DEAD_LETTERS, LOOKING);
+        let seen = |why: &str| {
+            Err(format!(
+                "{after}; after the redelivery there were {effects} effects and {letters} dead letters: {why}"
+            ))
+        };
+        if !is_done {
+            return seen("the message was not done with in time");
+        }
+        match (guarantee, effects) {
+            (_, 0) if guarantee == Guarantee::AtMostOnce && letters > 0 => Ok(()),
+            (_, 0) => seen("the message is lost"),
+            (Guarantee::AtLeastOnce, _) | (_, 1) => Ok(()),
+            (Guarantee::AtMostOnce, _) => seen("it may take effect once at the most"),
+            (Guarantee::ExactlyOnce, _) => seen("it has to take effect once"),
+        }
+    }
+}
+
+async fn plain(consume: &Arc<Consume>) -> Seen {
+    delivered(consume, &[0, 1], 2).await
+}
+
+/// These messages at once, by number.
+async fn delivered(consume: &Arc<Consume>, which: &[usize], want: usize) -> Seen {
+    let mut trial = Trial::new(consume);
+    trial.start(NAME);
+    for which in which {
+        trial.publish(*which).await;
+    }
+    let after = format!("after {} deliveries of {want} messages", which.len());
+    trial.exactly(want, &after).await
+}
+
+/// The copy comes when the first one is done with.
+async fn duplicate(consume: &Arc<Consume>) -> Seen {
+    let mut trial = Trial::new(consume);
+    trial.start(NAME);
+    trial.publish(0).await;
+    trial.exactly(1, "after one message").await?;
+    trial.publish(0).await;
+    trial.exactly(1, "after the same message again").await
+}
+
+/// Two consumers of one message both get it, the second one when the first is done with it.
+async fn two(consume: &Arc<Consume>) -> Seen {
+    let mut trial = Trial::new(consume);
+    drop(trial.memory.subscribe(QUEUE, OTHER));
+    trial.start(NAME);
+    trial.publish(0).await;
+    trial.exactly(1, "after one message").await?;
+    trial.start(OTHER);
+    let after = "after a second consumer has read the same message";
+    trial.exactly(2, after).await
+}
+
+/// The process dies each time that the consumer has waited once more.
+async fn dies(guarantee: Guarantee, consume: &Arc<Consume>) -> Seen {
+    for awaits in 1..=CRASHES_MAX {
+        let mut trial = Trial::new(consume);
+        let work = one_life(&trial);
+        trial.publish(0).await;
+        let is_over = live(work, Death::AtAwait(awaits)).await.is_some();
+        trial.start(NAME);
+        let after = format!("the process died at await {awaits}");
+        let settled = trial.settled(1).await;
+        trial.promised(guarantee, settled, &after)?;
+        if is_over {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn at_point(
+    guarantee: Guarantee,
+    consume: &Arc<Consume>,
+    at: usize,
+    fall: Fall,
+) -> Option<Seen> {
+    let mut trial = Trial::new(consume);
+    trial.ledger.arm(at, fall);
+    let work = one_life(&trial);
+    trial.publish(0).await;
+    if fall == Fall::Stop {
+        live(work, Death::AtPoint(trial.ledger.clone())).await;
+    }
+    trial.start(NAME);
+    let settled = trial.settled(1).await;
+    let place = trial.ledger.fallen()?;
+    Some(trial.promised(guarantee, settled, &struck(fall, at, &place)))
+}
+
+/// Until the message is acknowledged, and what comes behind that had its time.
+async fn until_done(memory: Memory) {
+    while memory.backlog(QUEUE, NAME) > 0 {
+        sleep(LOOK_EVERY).await;
+    }
+    sleep(QUIET).await;
+}
+
+/// A consumer that lives until there is nothing more to do.
+fn one_life(trial: &Trial) -> impl FnOnce() -> Going<()> + Send + 'static {
+    let (consume, stand) = (trial.consume.clone(), trial.stand(NAME));
+    let idle = until_done(trial.memory.clone());
+    move || {
+        Box::pin(async move {
+            tokio::select! {
+                () = consume(stand) => {}
+                () = idle => {}
+            }
+        })
+    }
+}

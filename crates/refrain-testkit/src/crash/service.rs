@@ -1,0 +1,201 @@
+//! Crashes of services.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use refrain::Guarantee;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    CRASHES_MAX, add, at_points,
+    life::{Death, cut, live},
+    struck,
+};
+use crate::{
+    Audit, Ledger, Seen as Saw,
+    door::{Answer, Door, Got, Makers, Reading, fresh_key, told},
+    holes::{Case, Report, Seen},
+    ledger::Fall,
+};
+
+/// How long a retry may be told to come back, and an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+
+const HANGS_UP: Case = Case {
+    id: "client-hangs-up",
+    hole: "A client that goes away cancels the run or its recording: the retry runs again, or the key stays locked.",
+    fix: "Let run and recording go on when the client is gone, or commit effect and record together.",
+};
+const DIES: Case = Case {
+    id: "process-dies",
+    hole: "A crash between effect and record runs it again, or leaves the key locked for as long as answers are kept.",
+    fix: "Commit effect and record in one transaction; or give claims a lease, and say that the outcome is unknown when it lapses.",
+};
+const PANICS: Case = Case {
+    id: "handler-panics",
+    hole: "After a panic the key is free though the effect may have happened, or locked for ever.",
+    fix: "Settle the claim on every way out; a panic after the start leaves doubt, and never a free key.",
+};
+const LOST: Case = Case {
+    id: "lost-answer",
+    hole: "The retry after a lost answer runs again, or finds nothing.",
+    fix: "Keep the answer durably before it leaves, and replay it.",
+};
+
+/// One operation with a key of its own, and its ledger.
+struct Trial<'m> {
+    guarantee: Guarantee,
+    makers: &'m Makers,
+    ledger: Ledger,
+    key: String,
+    request: Request<Bytes>,
+}
+
+pub(super) async fn check(guarantee: Guarantee, makers: Makers) -> Report {
+    let mut report = Report::default();
+    report.add(&HANGS_UP, hangs_up(guarantee, &makers).await);
+    let died = dies(guarantee, &makers).await;
+    let at_points = at_points(async |at, fall| at_point(guarantee, &makers, at, fall).await).await;
+    add(&mut report, [&DIES, &PANICS], died, at_points);
+    report.add(&LOST, lost(guarantee, &makers).await);
+    report
+}
+
+/// The caller's future is dropped at each await; the process lives on.
+async fn hangs_up(guarantee: Guarantee, makers: &Makers) -> Seen {
+    for awaits in 1..=CRASHES_MAX {
+        let trial = Trial::new(guarantee, makers).await;
+        let door = makers.door(&trial.ledger);
+        let going = door.send(trial.request.clone(), Reading::All);
+        let Ok(cut) = timeout(PATIENCE, cut(going, awaits)).await else {
+            return Err(format!(
+                "a first request was not answered within {PATIENCE:?}"
+            ));
+        };
+        if cut.is_some() {
+            return Ok(());
+        }
+        let end = trial.retried(&door).await;
+        trial.judge(&end, &format!("the client hung up at await {awaits}"))?;
+    }
+    Ok(())
+}
+
+/// The runtime dies at each await.
+async fn dies(guarantee: Guarantee, makers: &Makers) -> Seen {
+    for awaits in 1..=CRASHES_MAX {
+        let trial = Trial::new(guarantee, makers).await;
+        if trial.life(Death::AtAwait(awaits)).await.is_some() {
+            return Ok(());
+        }
+        let end = trial.retried(&makers.door(&trial.ledger)).await;
+        trial.judge(&end, &format!("the process died at await {awaits}"))?;
+    }
+    Ok(())
+}
+
+async fn at_point(guarantee: Guarantee, makers: &Makers, at: usize, fall: Fall) -> Option<Seen> {
+    let trial = Trial::new(guarantee, makers).await;
+    trial.ledger.arm(at, fall);
+    let door = makers.door(&trial.ledger);
+    match fall {
+        Fall::Stop => drop(trial.life(Death::AtPoint(trial.ledger.clone())).await),
+        Fall::Panic => drop(trial.send(&door).await),
+    }
+    let place = trial.ledger.fallen()?;
+    let door = match fall {
+        Fall::Stop => makers.door(&trial.ledger),
+        Fall::Panic => door,
+    };
+    let end = trial.retried(&door).await;
+    Some(trial.judge(&end, &struck(fall, at, &place)))
+}
+
+async fn lost(guarantee: Guarantee, makers: &Makers) -> Seen {
+    let trial = Trial::new(guarantee, makers).await;
+    let door = makers.door(&trial.ledger);
+    let dropped = door.send(trial.request.clone(), Reading::Nothing);
+    if timeout(PATIENCE, dropped).await.is_err() {
+        return Err(format!(
+            "a first request was not answered within {PATIENCE:?}"
+        ));
+    }
+    let end = trial.retried(&door).await;
+    trial.judge(&end, "the answer was lost")
+}
+
+impl<'m> Trial<'m> {
+    async fn new(guarantee: Guarantee, makers: &'m Makers) -> Self {
+        let key = fresh_key();
+        Self {
+            guarantee,
+            makers,
+            ledger: Ledger::in_memory(),
+            request: makers.request(&key).await,
+            key,
+        }
+    }
+
+    /// The request in a process of its own.
+    async fn life(&self, death: Death) -> Option<Got> {
+        let (makers, ledger) = (self.makers.clone(), self.ledger.clone());
+        let request = self.request.clone();
+        let work = move || makers.door(&ledger).send(request, Reading::All);
+        live(work, death).await
+    }
+
+    async fn send(&self, door: &Door) -> Got {
+        let going = door.send(self.request.clone(), Reading::All);
+        let ended = timeout(PATIENCE, going).await;
+        ended.unwrap_or_else(|_| Err(format!("nothing within {PATIENCE:?}")))
+    }
+
+    /// As a client retries: for as long as it is told to come back.
+    async fn retried(&self, door: &Door) -> Got {
+        let since = Instant::now();
+        loop {
+            let got = self.send(door).await;
+            let is_open = got.as_ref().is_ok_and(Answer::is_busy);
+            if !is_open || since.elapsed() > PATIENCE {
+                return got;
+            }
+            sleep(ASK_AGAIN).await;
+        }
+    }
+
+    /// What the guarantee promises, held against the ledger and the last answer.
+    fn judge(&self, end: &Got, after: &str) -> Seen {
+        let effects = self.ledger.all().map_err(|error| error.to_string())?;
+        let seen = |why: String| {
+            Err(format!(
+                "{after}; the retry was answered {}, and it took effect {} times: {why}",
+                told(end),
+                effects.len()
+            ))
+        };
+        let saw = match end {
+            Ok(answer) if answer.is_busy() => {
+                return seen(format!("it is in flight after {PATIENCE:?} still"));
+            }
+            Ok(answer) if answer.is_success() => Saw::Completed,
+            Ok(answer) if answer.is_doubt() => Saw::Unknown,
+            Ok(_) => Saw::Failed,
+            Err(_) => Saw::Unknown,
+        };
+        if self.guarantee != Guarantee::AtMostOnce && saw != Saw::Completed {
+            return seen("it has to come to its end when it is retried".into());
+        }
+        // The one that crashed may have taken effect; nobody knows.
+        let mut audit = Audit::new(self.guarantee);
+        let named = effects.first().map_or(&*self.key, |effect| &*effect.key);
+        audit.saw(named, Saw::Unknown);
+        audit.saw(named, saw);
+        match audit.check(&effects).first() {
+            Some(violation) => seen(violation.what.clone()),
+            None if saw == Saw::Failed => seen("that is neither its answer nor a doubt".into()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a consumer of messages does with duplicates, seen from outside: one case for each hole that is known in the field.
+//!
+//! Messages go through a real broker to a consumer in any language; its effects are counted by a ledger or with SQL.
+//!
+//! ```no_run
+//! # async fn example(publisher: std::sync::Arc<dyn refrain::consume::Publisher>) -> Result<(), Box<dyn std::error::Error>> {
+//! use refrain_verify::verify::{Counting, worker::{Lines, Plan, Template, run}};
+//! let mut plan = Plan::new("redis://127.0.0.1", "orders", 7);
+//! plan.counting = Counting::Url { url: "http://127.0.0.1:3000/count?id={id}".into(), pointer: None };
+//! let mut order = Template::new("order", br#"{"order":"{id}"}"#.to_vec());
+//! order.message_id = Some("{id}".into());
+//! plan.messages.push(order);
+//! let lines = Lines { publisher, dead: None };
+//! let report = run(&plan, &lines, |_, case| println!("{} {}", case.verdict, case.id)).await?;
+//! assert!(!report.has_failed());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+
+use refrain::consume::{Broker, Publisher};
+use tokio::time::Instant;
+
+use super::{
+    CaseReport, OperationReport, Report, Trouble, Verdict, effects::Counter, plan::Way, report,
+    service::Service, stage::Stop,
+};
+
+mod cases;
+mod file;
+mod plan;
+mod scene;
+
+pub use cases::CASES;
+pub use file::File;
+pub use plan::{CONSUMERS_MAX, Plan, Template};
+
+use scene::{Pace, Scene, World};
+
+/// The ways to the broker.
+#[derive(Debug, Clone)]
+pub struct Lines {
+    /// Where messages are published.
+    pub publisher: Arc<dyn Publisher>,
+    /// Where dead letters are looked for.
+    pub dead: Option<Arc<dyn Broker>>,
+}
+
+/// Runs the plan's cases one after another; `progress` hears of each as it ends.
+///
+/// # Errors
+/// [`Trouble`] where the broker or the count cannot be reached, or the plain message has no effect.
+///
+/// # Cancellation
+/// Safe to drop: a consumer that was started is killed.
+pub async fn run(
+    plan: &Plan,
+    lines: &Lines,
+    mut progress: impl FnMut(&Template, &CaseReport),
+) -> Result<Report, Trouble> {
+    plan.check().map_err(Trouble::Plan)?;
+    let way = Way::to_count(&plan.counting, &plan.trust).map_err(Trouble::Plan)?;
+    let counter = Counter::elsewhere(plan.keyed(), &way);
+    let world = World {
+        plan,
+        lines,
+        counter,
+    };
+    let since = Instant::now();
+    let started = Service::new(&plan.process, None).await;
+    let mut service = started.map_err(Trouble::Unreachable)?;
+    let mut operations = Vec::new();
+    for (number, template) in plan.messages.iter().enumerate() {
+        let mut first = Scene::new(&world, (number, template), &mut service, "prelude").await?;
+        let pace = cases::pace(&mut first).await?;
+        let mut done = Vec::new();
+        for case in CASES.iter().filter(|case| plan.is_asked_for(case.id)) {
+            let scene = Scene::new(&world, (number, template), &mut service, case.id).await?;
+            let case = one(case, scene, pace).await?;
+            progress(template, &case);
+            done.push(case);
+        }
+        operations.push(OperationReport {
+            operation: template.name.clone(),
+            counting: plan.said(),
+            is_weak: false,
+            cases: done,
+            left_out: None,
+        });
+    }
+    Ok(Report {
+        version: 1,
+        target: format!("{} at {}", plan.queue, plan.broker),
+        seed: plan.seed,
+        took_ms: report::millis(since.elapsed()),
+        operations,
+    })
+}
+
+async fn one(case: &super::Case, mut scene: Scene<'_>, pace: Pace) -> Result<CaseReport, Trouble> {
+    let since = Instant::now();
+    scene.pace = pace;
+    match cases::run(case.id, &mut scene).await {
+        Ok(()) | Err(Stop::Found) => {}
+        Err(Stop::Skip(why)) if scene.verdict == Verdict::Pass => {
+            scene.verdict = Verdict::Skipped;
+            scene.findings = vec![why];
+        }
+        Err(Stop::Skip(why)) => scene.say(why),
+        Err(Stop::Broken(why)) => return Err(Trouble::Unreachable(why)),
+    }
+    let (verdict, findings) = (scene.verdict, std::mem::take(&mut scene.findings));
+    let exchanges = scene.into_exchanges();
+    let took = since.elapsed();
+    Ok(CaseReport::new(case, verdict, findings, took, exchanges))
+}

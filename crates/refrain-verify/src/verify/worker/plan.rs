@@ -1,0 +1,275 @@
+//! What is tested, and how.
+
+use std::time::Duration;
+
+use refrain::{Guarantee, consume::Message, policy::redacted};
+
+use super::CASES;
+use crate::verify::plan::{CONCURRENT_MAX, Counting, Process, Trust};
+
+/// The most consumers that may each get every message.
+pub const CONSUMERS_MAX: u64 = 100;
+
+/// What stands for the id of a message.
+const ID: &str = "{id}";
+/// What stands for the number of a publication: another one each time that something is published.
+const NUMBER: &str = "{n}";
+
+/// What is tested, and how.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Where the broker is, without secrets.
+    pub broker: String,
+    /// The queue, stream or subject that the consumer reads.
+    pub queue: String,
+    /// What ids go by.
+    pub seed: u64,
+    /// How effects are counted; `{id}` is filled in.
+    pub counting: Counting,
+    /// Whose certificates are believed where effects are counted.
+    pub trust: Trust,
+    /// The consumer's process, where it may be killed.
+    pub process: Process,
+    /// What the consumer promises.
+    pub guarantee: Guarantee,
+    /// How many consumers each get every message, and count their effects.
+    pub consumers: u64,
+    /// How long a message may take to have its effect, a redelivery included.
+    pub patience: Duration,
+    /// How much later the late duplicate comes.
+    pub late: Duration,
+    /// How long the count of effects has to stay as it is.
+    pub settle: Duration,
+    /// How many duplicates come at once.
+    pub concurrent: usize,
+    /// Lets dead letters through again; without one the message is published again.
+    pub redrive: Option<String>,
+    /// The cases to run; all where none is named.
+    pub only: Vec<String>,
+    /// The messages under test.
+    pub messages: Vec<Template>,
+}
+
+/// A message, with places to be filled in: `{id}` for its id, `{n}` for the number of the publication.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Template {
+    /// As the report calls it.
+    pub name: String,
+    /// A body that the consumer handles.
+    pub body: Vec<u8>,
+    /// Headers of each message.
+    pub headers: Vec<(String, String)>,
+    /// What kind the body is.
+    pub content_type: Option<String>,
+    /// What the transport calls the message.
+    pub message_id: Option<String>,
+    /// A body that takes the consumer a while.
+    pub slow_body: Option<Vec<u8>>,
+    /// A body that fails when it is first handled, and works when it is delivered again.
+    pub failing_body: Option<Vec<u8>>,
+    /// A body that fails until the consumer gives it up, and works after that.
+    pub poison_body: Option<Vec<u8>>,
+}
+
+impl Plan {
+    /// A plan with the usual times and no messages yet.
+    #[must_use]
+    pub fn new(broker: &str, queue: &str, seed: u64) -> Self {
+        Self {
+            broker: redacted(broker),
+            queue: queue.into(),
+            seed,
+            counting: Counting::Answers,
+            trust: Trust::default(),
+            process: Process::default(),
+            guarantee: Guarantee::AtLeastOnce,
+            consumers: 1,
+            patience: Duration::from_secs(15),
+            late: Duration::from_secs(2),
+            settle: Duration::from_millis(300),
+            concurrent: 10,
+            redrive: None,
+            only: Vec::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    /// Whether this can be tested at all.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.counting == Counting::Answers {
+            return Err("a consumer answers nobody, so its effects have to be counted: give --effects-url or --effects-sql".into());
+        }
+        if !(2..=CONCURRENT_MAX).contains(&self.concurrent) {
+            return Err(format!("2 to {CONCURRENT_MAX} duplicates come at once"));
+        }
+        if !(1..=CONSUMERS_MAX).contains(&self.consumers) {
+            return Err(format!("1 to {CONSUMERS_MAX} consumers get each message"));
+        }
+        if self.messages.is_empty() {
+            return Err("no message is named; write --body '{\"id\":\"{id}\"}', or --config FILE with [[message]]".into());
+        }
+        let known = |id: &&String| !CASES.iter().any(|case| case.id == **id);
+        if let Some(id) = self.only.iter().find(known) {
+            let all: Vec<_> = CASES.iter().map(|case| case.id).collect();
+            return Err(format!(
+                "`{id}` is no case for a consumer; there are {}",
+                all.join(", ")
+            ));
+        }
+        self.messages.iter().try_for_each(|it| self.check_id(it))
+    }
+
+    /// Duplicates have to share an id, and have to reach the consumer.
+    fn check_id(&self, template: &Template) -> Result<(), String> {
+        if !template.has_id() {
+            return Err(format!(
+                "message `{}` has no {ID}: write it where its id stands, in the body, a header or --message-id",
+                template.name
+            ));
+        }
+        let drops = ["nats:", "tls:", "sqs:"]
+            .iter()
+            .any(|scheme| self.broker.starts_with(scheme));
+        let id = template.message_id.as_deref().unwrap_or(NUMBER);
+        match drops && !id.contains(NUMBER) {
+            true => Err(format!(
+                "this broker itself drops a second message under the same id, so no duplicate reaches the consumer: write --message-id '{ID}-{NUMBER}', and put {ID} into a header or the body, where the consumer takes it from"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn is_asked_for(&self, id: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|it| it == id)
+    }
+
+    /// What the report says about how effects were counted.
+    pub(super) fn said(&self) -> String {
+        match &self.counting {
+            Counting::Url { url, .. } => format!("at {}", redacted(url)),
+            Counting::Sql { database, .. } => format!("with SQL at {}", redacted(database)),
+            Counting::Answers => "not at all".into(),
+        }
+    }
+
+    /// With `{id}` as the counter knows it.
+    pub(super) fn keyed(&self) -> Counting {
+        let keyed = |text: &String| text.replace(ID, "{key}");
+        match &self.counting {
+            Counting::Url { url, pointer } => Counting::Url {
+                url: keyed(url),
+                pointer: pointer.clone(),
+            },
+            Counting::Sql {
+                database,
+                statement,
+            } => Counting::Sql {
+                database: database.clone(),
+                statement: keyed(statement),
+            },
+            Counting::Answers => Counting::Answers,
+        }
+    }
+}
+
+impl Template {
+    /// A message that says this.
+    #[must_use]
+    pub fn new(name: impl Into<String>, body: Vec<u8>) -> Self {
+        Self {
+            name: name.into(),
+            body,
+            ..Self::default()
+        }
+    }
+
+    /// Says what kind the body is: as given, else JSON where it looks like it.
+    pub fn set_content_type(&mut self, given: Option<&str>) {
+        let start = self.body.trim_ascii_start().first();
+        let guessed = matches!(start, Some(b'{' | b'[')).then_some("application/json");
+        self.content_type = given.or(guessed).map(str::to_owned);
+    }
+
+    fn has_id(&self) -> bool {
+        let in_body = String::from_utf8_lossy(&self.body).contains(ID);
+        let in_header = self.headers.iter().any(|(_, value)| value.contains(ID));
+        let in_id = self.message_id.as_ref().is_some_and(|id| id.contains(ID));
+        in_body || in_header || in_id
+    }
+
+    /// The message with this id, published for the `number`-th time.
+    pub(super) fn filled(&self, body: &[u8], id: &str, number: u64) -> Message {
+        let fill = |text: &str| text.replace(ID, id).replace(NUMBER, &number.to_string());
+        let payload = match std::str::from_utf8(body) {
+            Ok(text) => fill(text).into_bytes(),
+            Err(_) => body.to_owned(),
+        };
+        let mut message = Message::new(payload);
+        for (name, value) in &self.headers {
+            message = message.with_header(name, fill(value));
+        }
+        message.id = self.message_id.as_deref().map(fill);
+        message.content_type = self.content_type.clone();
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(broker: &str, template: Template) -> Plan {
+        let mut plan = Plan::new(broker, "orders", 7);
+        plan.counting = Counting::Url {
+            url: "http://127.0.0.1:1/{id}".into(),
+            pointer: None,
+        };
+        plan.messages.push(template);
+        plan
+    }
+
+    #[test]
+    fn what_would_prove_nothing_is_refused_with_the_fix() {
+        let body = Template::new("order", b"{id}".to_vec());
+        let named = |id: &str| Template {
+            message_id: Some(id.into()),
+            ..body.clone()
+        };
+        assert_eq!(plan("redis://h", named("{id}")).check(), Ok(()));
+        assert_eq!(plan("nats://h", body.clone()).check(), Ok(()));
+        assert_eq!(plan("nats://h", named("{id}-{n}")).check(), Ok(()));
+        let no_id = Template::new("order", b"{}".to_vec());
+        let mut uncounted = plan("redis://h", body.clone());
+        uncounted.counting = Counting::Answers;
+        let mut odd = plan("redis://h", body.clone());
+        odd.only.push("lost-answer".into());
+        for (plan, said) in [
+            (plan("nats://h", named("{id}")), "--message-id '{id}-{n}'"),
+            (plan("redis://h", no_id), "has no {id}"),
+            (uncounted, "--effects-url"),
+            (
+                odd,
+                "is no case for a consumer; there are duplicate-message",
+            ),
+            (Plan::new("redis://h", "q", 1), "--effects-url"),
+        ] {
+            let error = plan.check().unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn templates_are_filled_in() {
+        let mut template = Template::new("order", b"{\"id\":\"{id}\"}".to_vec());
+        template.headers.push(("x-id".into(), "{id}".into()));
+        template.message_id = Some("{id}-{n}".into());
+        template.set_content_type(None);
+        let message = template.filled(&template.body, "a", 3);
+        assert_eq!(message.payload, "{\"id\":\"a\"}");
+        assert_eq!(message.header("X-Id").unwrap(), "a");
+        assert_eq!(message.id.as_deref(), Some("a-3"));
+        assert_eq!(message.content_type.as_deref(), Some("application/json"));
+    }
+}

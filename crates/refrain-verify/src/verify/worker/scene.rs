@@ -1,0 +1,240 @@
+//! What a case has to work with: fresh ids, the broker, the count of effects, and a place for what it finds.
+
+use std::time::Duration;
+
+use refrain::consume::Message;
+use tokio::time::{Instant, sleep};
+
+use super::{Lines, Plan, Template};
+use crate::verify::{
+    Exchange, Verdict, draw, effects::Counter, report::millis, service::Service, stage::Stop,
+};
+
+/// The most publications that a report shows of one case.
+const EXCHANGES_MAX: usize = 60;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// However slowly effects come: the longest wait for a count to stay as it is.
+const SETTLE_MAX: Duration = Duration::from_secs(3);
+
+/// What all cases share.
+#[derive(Debug)]
+pub(super) struct World<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) lines: &'p Lines,
+    pub(super) counter: Counter,
+}
+
+/// What a plain message does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    /// How long its first effect takes.
+    pub(super) latency: Duration,
+    /// How many effects it has: one for each consumer, where all is well.
+    pub(super) effects: u64,
+}
+
+/// One case while it runs.
+#[derive(Debug)]
+pub(super) struct Scene<'w> {
+    pub(super) plan: &'w Plan,
+    pub(super) lines: &'w Lines,
+    pub(super) template: &'w Template,
+    pub(super) service: &'w mut Service,
+    pub(super) pace: Pace,
+    counter: &'w Counter,
+    /// Which case of which message: none has an id of another one.
+    place: String,
+    drawn: u64,
+    published: u64,
+    /// Ids so far, for a count that goes by them.
+    ids: Vec<String>,
+    /// The count when the case began, where it goes by nothing.
+    before: u64,
+    since: Instant,
+    seen: Vec<Exchange>,
+    pub(super) verdict: Verdict,
+    pub(super) findings: Vec<String>,
+}
+
+impl<'w> Scene<'w> {
+    pub(super) async fn new(
+        world: &'w World<'w>,
+        (number, template): (usize, &'w Template),
+        service: &'w mut Service,
+        id: &str,
+    ) -> Result<Self, Stop> {
+        let mut scene = Self {
+            plan: world.plan,
+            lines: world.lines,
+            template,
+            service,
+            pace: Pace::default(),
+            counter: &world.counter,
+            place: format!("worker {number} {id}"),
+            drawn: 0,
+            published: 0,
+            ids: Vec::new(),
+            before: 0,
+            since: Instant::now(),
+            seen: Vec::new(),
+            verdict: Verdict::Pass,
+            findings: Vec::new(),
+        };
+        if !scene.counter.is_keyed() {
+            scene.before = scene.read("").await?;
+        }
+        Ok(scene)
+    }
+
+    /// An id that nothing else has.
+    pub(super) fn fresh(&mut self) -> String {
+        let id = draw::key(self.plan.seed, &self.place, self.drawn);
+        self.drawn += 1;
+        self.ids.push(id.clone());
+        id
+    }
+
+    /// Publishes the plain message under this id.
+    pub(super) async fn publish(&mut self, label: &str, id: &str) -> Result<(), Stop> {
+        self.publish_as(label, id, &self.template.body).await
+    }
+
+    pub(super) async fn publish_as(
+        &mut self,
+        label: &str,
+        id: &str,
+        body: &[u8],
+    ) -> Result<(), Stop> {
+        self.published += 1;
+        let message = self.template.filled(body, id, self.published);
+        let since = Instant::now();
+        let published = self.lines.publisher.publish(&self.plan.queue, &message);
+        let published = published.await;
+        self.note(label, &message, published.is_ok(), since);
+        published.map_err(|error| Stop::Broken(format!("the broker takes no message: {error}")))
+    }
+
+    fn note(&mut self, label: &str, message: &Message, is_held: bool, since: Instant) {
+        if self.seen.len() == EXCHANGES_MAX {
+            return;
+        }
+        let headers = message.headers.iter();
+        let headers = headers.map(|(name, value)| {
+            let value = String::from_utf8_lossy(value);
+            (name.clone(), value.into_owned())
+        });
+        let id = message.id.clone().map(|id| ("message id".to_owned(), id));
+        let lines: Vec<_> = id.into_iter().chain(headers).collect();
+        self.seen.push(Exchange::published(
+            label,
+            &self.plan.queue,
+            &lines,
+            &message.payload,
+            (millis(since - self.since), millis(since.elapsed()), is_held),
+        ));
+    }
+
+    async fn read(&self, id: &str) -> Result<u64, Stop> {
+        self.counter.read(id, id).await.map_err(Stop::Broken)
+    }
+
+    /// How often this id took effect; where the count goes by nothing, all of this case.
+    async fn count_of(&self, ids: &[String]) -> Result<u64, Stop> {
+        if !self.counter.is_keyed() {
+            let now = self.read("").await?;
+            return now.checked_sub(self.before).ok_or_else(|| {
+                Stop::Skip("the count of effects went back: it is lost with the consumer".into())
+            });
+        }
+        let mut sum = 0;
+        for id in ids {
+            sum += self.read(id).await?;
+        }
+        Ok(sum)
+    }
+
+    /// How many effects this case has had.
+    pub(super) async fn count(&self) -> Result<u64, Stop> {
+        self.count_of(&self.ids).await
+    }
+
+    /// Waits until the case has had so many effects; whether it came to that in time.
+    pub(super) async fn reach(&self, want: u64) -> Result<bool, Stop> {
+        let since = Instant::now();
+        loop {
+            if self.count().await? >= want {
+                return Ok(true);
+            }
+            if since.elapsed() >= self.plan.patience {
+                return Ok(false);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// How many effects the case has had once everything that was published has been looked at.
+    ///
+    /// A message behind the others has its effect when those before it were taken, too; then the count has to stay as it is.
+    /// The effects of that message are left out.
+    pub(super) async fn settled(&mut self) -> Result<u64, Stop> {
+        let before = self.count().await?;
+        let marker = self.fresh();
+        self.publish("a last message, to know that the others were seen", &marker)
+            .await?;
+        let unit = self.pace.effects.max(1);
+        let is_keyed = self.counter.is_keyed();
+        let since = Instant::now();
+        loop {
+            let came = match is_keyed {
+                true => self.count_of(std::slice::from_ref(&marker)).await?,
+                false => self.count().await?.saturating_sub(before),
+            };
+            if came >= unit {
+                break;
+            }
+            if since.elapsed() > self.plan.patience {
+                let why = "a last message had no effect in time: the consumer stands still";
+                self.fail(why);
+                return Err(Stop::Found);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        let all = self.quiet().await?;
+        if is_keyed {
+            self.ids.pop();
+            return self.count().await;
+        }
+        Ok(all.saturating_sub(unit))
+    }
+
+    /// The count once it stays as it is.
+    pub(super) async fn quiet(&self) -> Result<u64, Stop> {
+        let settle = self.plan.settle.max(self.pace.latency * 3).min(SETTLE_MAX);
+        let (mut count, mut since) = (self.count().await?, Instant::now());
+        while since.elapsed() < settle {
+            sleep(settle / 6).await;
+            let now = self.count().await?;
+            if now != count {
+                (count, since) = (now, Instant::now());
+            }
+        }
+        Ok(count)
+    }
+
+    pub(super) fn fail(&mut self, finding: impl Into<String>) {
+        self.verdict = Verdict::Fail;
+        self.say(finding);
+    }
+
+    /// What is worth saying though nothing is wrong with it.
+    pub(super) fn say(&mut self, finding: impl Into<String>) {
+        let finding = finding.into();
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    pub(super) fn into_exchanges(self) -> Vec<Exchange> {
+        self.seen
+    }
+}

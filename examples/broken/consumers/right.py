@@ -1,0 +1,5 @@
+"""Nothing is wrong."""
+
+from base import Consumer, main
+
+main(Consumer)

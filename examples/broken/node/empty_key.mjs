@@ -1,0 +1,14 @@
+// An empty key is a key.
+//
+// Seen where only the absence of the header is checked.
+// Cost: clients whose key variable is empty share one key: the second order is refused, or answered with the first one's.
+
+import { Service, serve } from "./base.mjs";
+
+class EmptyKey extends Service {
+  keyOf(request) {
+    return request.headers["idempotency-key"] === "" ? "" : super.keyOf(request);
+  }
+}
+
+serve(EmptyKey);

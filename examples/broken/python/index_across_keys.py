@@ -1,0 +1,18 @@
+"""Fingerprints are unique across keys: the same order under another key "must be a duplicate".
+
+Seen where keys were added to a service that had found duplicates by their content before.
+Cost: two customers, or one customer on two days, buy the same thing, and the second one is refused.
+"""
+
+from base import Refused, Service, serve
+
+
+class IndexAcrossKeys(Service):
+    def find(self, identity, fingerprint):
+        same = "SELECT 1 FROM records WHERE fingerprint = ? AND identity <> ?"
+        if self.sql.execute(same, (fingerprint, identity)).fetchone():
+            raise Refused(409, "this order was placed already")
+        return super().find(identity, fingerprint)
+
+
+serve(IndexAcrossKeys)

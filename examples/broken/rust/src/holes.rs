@@ -1,0 +1,31 @@
+//! One file for each.
+
+use crate::hole::Hole;
+
+mod body_per_chunk;
+mod disconnect_cancels;
+mod key_truncated;
+mod oversize_not_kept;
+mod replay_always_200;
+mod seconds_for_milliseconds;
+mod unscoped_key;
+
+/// Nothing is wrong here: `refrain verify` has to be silent.
+struct Right;
+
+impl Hole for Right {}
+
+/// The hole of this name.
+pub(crate) fn named(name: &str) -> Option<Box<dyn Hole>> {
+    Some(match name {
+        "right" => Box::new(Right),
+        "body_per_chunk" => Box::new(body_per_chunk::BodyPerChunk),
+        "disconnect_cancels" => Box::new(disconnect_cancels::DisconnectCancels),
+        "key_truncated" => Box::new(key_truncated::KeyTruncated),
+        "oversize_not_kept" => Box::new(oversize_not_kept::OversizeNotKept),
+        "replay_always_200" => Box::new(replay_always_200::ReplayAlways200),
+        "seconds_for_milliseconds" => Box::new(seconds_for_milliseconds::SecondsForMilliseconds),
+        "unscoped_key" => Box::new(unscoped_key::UnscopedKey),
+        _ => return None,
+    })
+}

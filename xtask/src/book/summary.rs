@@ -1,0 +1,54 @@
+//! Every page is in the table of contents, and the table names no page twice.
+
+use std::{fs, path::Path};
+
+const SUMMARY: &str = "SUMMARY.md";
+
+/// What is missing from `SUMMARY.md`, or there twice. That its pages exist, mdbook checks itself.
+pub(super) fn check(sources: &Path) -> Result<Vec<String>, String> {
+    let path = sources.join(SUMMARY);
+    let summary =
+        fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(compare(&summary, &super::files(sources, ".md")?))
+}
+
+fn compare(summary: &str, pages: &[String]) -> Vec<String> {
+    let named: Vec<&str> = summary
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .collect();
+    let count = |page: &str| named.iter().filter(|name| **name == page).count();
+    let pages = pages.iter().filter(|page| *page != SUMMARY);
+    let findings = pages.filter_map(|page| match count(page) {
+        0 => Some(format!(
+            "docs/{page}: not in the table of contents; add a line to docs/{SUMMARY}"
+        )),
+        1 => None,
+        times => Some(format!(
+            "docs/{SUMMARY}: {page} is there {times} times; leave one"
+        )),
+    });
+    findings.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! A page that nobody finds might as well not be there.
+
+    #[test]
+    fn pages_that_are_missing_or_there_twice_are_found() {
+        let pages = ["SUMMARY.md", "a.md", "b/c.md", "d.md"].map(String::from);
+        let summary = "# Summary\n\n[A](a.md)\n\n- [D](d.md)\n  - [D again](d.md)\n";
+        let found = super::compare(summary, &pages);
+        assert_eq!(
+            found,
+            [
+                "docs/b/c.md: not in the table of contents; add a line to docs/SUMMARY.md",
+                "docs/SUMMARY.md: d.md is there 2 times; leave one"
+            ]
+        );
+        let summary = "[A](a.md)\n- [C](b/c.md)\n- [D](d.md)\n";
+        assert!(super::compare(summary, &pages).is_empty());
+    }
+}

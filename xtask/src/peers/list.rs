@@ -1,0 +1,139 @@
+//! Who is compared, and how each is set up.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::cargo;
+
+/// A session that is known by its cookie; those who have no sessions do not look at it.
+pub(super) const SESSION: &str = "Cookie: session=YWxpY2UtYWxpY2UtYWxpYw";
+const OTHER_SESSION: &str = "Cookie: session=bWFsbG9yeS1tYWxsb3J5LQ";
+/// JWTs of alice, of alice once more, and of mallory, which nobody verifies.
+pub(super) const CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJqdGkiOiIxIn0.c2lnbmF0dXJl";
+pub(super) const ROTATED: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJqdGkiOiIyIn0.c2lnbmF0dXJl";
+const OTHER_CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoibWFsbG9yeSIsImp0aSI6IjEifQ.c2lnbmF0dXJl";
+
+/// One library in front of the payments service.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) name: &'static str,
+    pub(super) version: &'static str,
+    /// What starts it.
+    pub(super) source: &'static str,
+    /// Somebody else, as this one tells callers apart.
+    pub(super) other: &'static str,
+    pub(super) is_ours: bool,
+    /// Its records end with its process; it is not blamed for that.
+    pub(super) is_in_memory: bool,
+    /// How it was set up.
+    pub(super) setup: &'static str,
+}
+
+pub(super) const PEERS: [Peer; 6] = [
+    Peer {
+        name: "refrain proxy",
+        version: "of this repository",
+        source: "",
+        other: OTHER_CALLER,
+        is_ours: true,
+        is_in_memory: false,
+        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.",
+    },
+    Peer {
+        name: "express-idempotency",
+        version: EXPRESS_IDEMPOTENCY,
+        source: "express-idempotency.js",
+        other: OTHER_CALLER,
+        is_ours: false,
+        is_in_memory: true,
+        setup: "The middleware for all POST with its defaults, as in its README, and a handler that returns where `isHit` says so. The default store is in memory, which its README does not recommend for production; the only other one that it names is on MongoDB.",
+    },
+    Peer {
+        name: "node-idempotency",
+        version: NODE_IDEMPOTENCY,
+        source: "node-idempotency.js",
+        other: OTHER_CALLER,
+        is_ours: false,
+        is_in_memory: false,
+        setup: "`@node-idempotency/core` with its Redis adapter and `enforceIdempotency`, called from Express as its README says (`onRequest`, `onResponse`), because its Express package was not to be had from the registry. Status, Location and the mark on replays are from the code around it, which keeps them as that package does; the rest is the library's.",
+    },
+    Peer {
+        name: "asgi-idempotency-header",
+        version: ASGI,
+        source: "asgi-idempotency-header.py",
+        other: OTHER_CALLER,
+        is_ours: false,
+        is_in_memory: false,
+        setup: "The middleware with its Redis backend and its defaults on FastAPI, as in its README.",
+    },
+    Peer {
+        name: "powertools",
+        version: POWERTOOLS,
+        source: "powertools.py",
+        other: OTHER_CALLER,
+        is_ours: false,
+        is_in_memory: false,
+        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the function that pays, behind FastAPI. The key is caller, header and path, and the context leaves 1 s. Payload validation is off: with Redis this version drops the hash of the payload when the function is done, and refuses every duplicate. It keeps what the function returns; status and Location are built around it, there is no cookie, and nothing tells a replay.",
+    },
+    Peer {
+        name: "axum-idempotent",
+        version: AXUM,
+        source: "",
+        other: OTHER_SESSION,
+        is_ours: false,
+        is_in_memory: true,
+        setup: "The layers of its README's example: direct key mode, key required, sessions in memory; callers are told apart by their session's cookie. Its README says that it is best effort, and that duplicates that come at once can both run.",
+    },
+];
+
+pub(super) const EXPRESS_IDEMPOTENCY: &str = "1.0.6";
+pub(super) const NODE_IDEMPOTENCY: &str = "1.0.11";
+pub(super) const ASGI: &str = "0.2.0";
+pub(super) const POWERTOOLS: &str = "3.37.0";
+/// As in the manifest of `benches/peers/axum`.
+const AXUM: &str = "0.6.0";
+
+/// A file of `benches/peers`.
+pub(super) fn source(name: &str) -> PathBuf {
+    cargo::root().join("benches/peers").join(name)
+}
+
+/// What starts the peer on the first port; our own has the service on the second.
+pub(super) fn command(
+    peer: &Peer,
+    place: &Path,
+    data: &Path,
+    (port, upstream): (u16, u16),
+    redis: &str,
+) -> io::Result<String> {
+    let (at, data_text) = (place.display(), data.display());
+    let file = source(peer.source);
+    let file = file.display();
+    let environment = format!(
+        "exec env REDIS_URL={redis} PYTHONDONTWRITEBYTECODE=1 NODE_PATH={at}/node/node_modules"
+    );
+    Ok(match peer.name {
+        "refrain proxy" => {
+            let policy = format!(
+                "listen = \"127.0.0.1:{port}\"\nadmin = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:{upstream}\"\n\
+                 store = \"file:records\"\n[policy]\nlease = \"1s\"\nwait = \"300ms\"\n"
+            );
+            fs::write(data.join("refrain.toml"), policy)?;
+            let refrain = super::refrain();
+            format!(
+                "cd {data_text} && exec {} proxy --config refrain.toml",
+                refrain.display()
+            )
+        }
+        "asgi-idempotency-header" => {
+            format!("{environment} {at}/asgi/bin/python {file} {port} {data_text}")
+        }
+        "powertools" => {
+            format!("{environment} {at}/powertools/bin/python {file} {port} {data_text}")
+        }
+        "axum-idempotent" => format!("exec {at}/axum/debug/refrain-peers {port} {data_text}"),
+        _ => format!("{environment} node {file} {port} {data_text}"),
+    })
+}
