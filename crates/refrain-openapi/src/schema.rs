@@ -105,14 +105,16 @@ impl<'d> Schema<'d> {
     #[must_use]
     pub fn properties(&self) -> Vec<(&'d str, Schema<'d>)> {
         let mut found: Vec<(&'d str, Schema<'d>)> = Vec::new();
-        for part in self.parts() {
+        let parts = self.parts();
+        for part in &parts {
             let members = part
                 .view
                 .get("properties")
                 .into_iter()
                 .flat_map(|it| it.members());
             for (name, view) in members {
-                if !found.iter().any(|(known, _)| *known == name) {
+                // The members of one object have different names already.
+                if parts.len() == 1 || !found.iter().any(|(known, _)| *known == name) {
                     found.push((name, Schema::new(view)));
                 }
             }

@@ -3,7 +3,9 @@
 
 use std::{fmt::Write as _, fs};
 
-use refrain_openapi::{Document, FILE_BYTES_MAX, Flavour, Kind, ReadError, Schema};
+use refrain_openapi::{
+    Document, FILE_BYTES_MAX, Flavour, Format, Kind, Map, Node, ReadError, Schema,
+};
 
 /// The error of a text, as a person sees it.
 fn error(bytes: &[u8]) -> String {
@@ -231,4 +233,78 @@ fn what_was_read_is_written_back_in_its_order() {
     assert_eq!(again.root(), document.root(), "{written}");
     let order: Vec<_> = again.root().as_map().unwrap().keys().collect();
     assert_eq!(order, ["openapi", "zebra", "paths", "since"]);
+}
+
+#[test]
+fn texts_that_yaml_could_take_for_something_else_stay_texts() {
+    let long = "word ".repeat(60);
+    let texts = [
+        "yes",
+        "No",
+        "on",
+        "1.0",
+        "0x1F",
+        "0o7",
+        "010",
+        "null",
+        "~",
+        "",
+        " before",
+        "behind ",
+        "a: b",
+        "# c",
+        "x #y",
+        "- x",
+        "?",
+        ": z",
+        "'q'",
+        "\"dq\"",
+        "2024-01-01",
+        "1_000",
+        "1e3",
+        ".inf",
+        ".nan",
+        "é",
+        "line\n",
+        "a\n\nb",
+        "\ttab",
+        "@at",
+        "`tick`",
+        "%p",
+        "!tag",
+        "&a",
+        "*b",
+        "{x}",
+        "[y]",
+        "a, b",
+        "<<",
+        "=",
+        "---",
+        "...",
+        "\\",
+        "a\\nb",
+        "\u{7f}",
+        "\r\n",
+        "12:30:45",
+        "true",
+        "trailing\n\n\n",
+        " \n lead",
+        &long,
+        &format!("  {long}\n{long}  "),
+        "a  b   c",
+    ];
+    for format in [Format::Yaml, Format::Json] {
+        for text in texts {
+            let node = |text: &str| Node::Text(text.into());
+            let mut map = Map::new();
+            map.insert("openapi".into(), node("3.1.0"));
+            map.insert("text".into(), node(text));
+            map.insert(format!("x{text}"), Node::List(vec![node(text), Node::Null]));
+            let root = Node::Map(Box::new(map));
+            let written = format.write(&root).unwrap();
+            let read = Document::parse(written.as_bytes(), "again")
+                .unwrap_or_else(|error| panic!("{text:?}: {error}\n{written}"));
+            assert_eq!(*read.root(), root, "{text:?}\n{written}");
+        }
+    }
 }

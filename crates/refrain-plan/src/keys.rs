@@ -167,10 +167,12 @@ pub(crate) fn propose(members: &[(String, String)], is_monetary: bool) -> Vec<Na
     let reference = members
         .iter()
         .find(|(_, name)| lists::REFERENCE.contains(&name.as_str()));
-    if let Some((pointer, name)) = reference {
+    let shown = |pointer: &str| pointer.rsplit('/').next().unwrap_or_default().to_owned();
+    if let Some((pointer, _)) = reference {
+        let name = shown(pointer);
         proposals.push(NaturalKey {
             source: format!("body:{pointer}"),
-            risk: format!("as good as a client key where clients never use a {name} for two different things; where they do, the second is refused or taken for the first"),
+            risk: format!("as good as a client key where clients never use one `{name}` for two different things; where they do, the second is refused or taken for the first"),
         });
     }
     let is_named = |(pointer, name): &&(String, String)| {
@@ -193,7 +195,7 @@ pub(crate) fn propose(members: &[(String, String)], is_monetary: bool) -> Vec<Na
             .iter()
             .map(|(pointer, _)| format!("{{{pointer}}}"))
             .collect();
-        let names: Vec<_> = parts.iter().map(|(_, name)| name.as_str()).collect();
+        let names: Vec<_> = parts.iter().map(|(pointer, _)| shown(pointer)).collect();
         let same = names.join(", ");
         let again = if amount.is_some() {
             "paying the same again on purpose"

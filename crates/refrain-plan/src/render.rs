@@ -59,7 +59,7 @@ fn digest_of(text: &str) -> String {
     let at = text.find(MARK).map_or(text.len(), |at| at + MARK.len());
     let behind = text.get(at + DIGEST_LEN..).unwrap_or_default();
     let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-    hasher.write(text[..at].as_bytes());
+    hasher.write(&text.as_bytes()[..at]);
     hasher.write(behind.as_bytes());
     format!("{:016x}", hasher.finish())
 }

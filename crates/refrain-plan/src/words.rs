@@ -66,7 +66,7 @@ pub(crate) const MOVING: &[&str] = &[
 pub(crate) const LETTING_GO: &[&str] = &[
     "authorise", "authorize", "confirm", "accept", "release", "execute", "submit", "process", "send",
     "finalize", "finalise", "complete", "settle", "retry", "approve", "recall", "return", "reverse",
-    "resubmit", 
+    "resubmit",
     "bind", "clear", "post",
 ];
 

@@ -243,7 +243,7 @@ fn rewrite(node: &mut Node, folder: &str) {
                     Node::Text(text)
                         if name == "$ref" && !text.starts_with('#') && !text.contains("://") =>
                     {
-                        *text = format!("{folder}{text}")
+                        *text = format!("{folder}{text}");
                     }
                     node => rewrite(node, folder),
                 }

@@ -32,6 +32,7 @@ fn blocks(plan: &Plan, settings: &Settings) -> Vec<Block> {
     let rows = rows(plan, settings);
     if !rows.is_empty() || plan.consumers.is_empty() {
         requests(&rows, &mut blocks);
+        unmatched(plan, &mut blocks);
         sent(plan, &mut blocks);
         errors(settings, &mut blocks);
     }
@@ -93,9 +94,6 @@ fn requests(rows: &[Row<'_>], blocks: &mut Vec<Block>) {
         true => blocks.push(text("None: nothing that clients send changes anything.")),
         false => blocks.push(Block::Table(headings.map(String::from).into(), client)),
     }
-    blocks.push(text(
-        "Every other operation only reads, and can be sent again without a key.",
-    ));
     let events: Vec<_> = rows
         .iter()
         .filter(|it| it.rule.duplicates == Duplicates::Acknowledge)
@@ -106,6 +104,27 @@ fn requests(rows: &[Row<'_>], blocks: &mut Vec<Block>) {
         blocks.push(text("Deliver until you are told 2xx. What was taken before is acknowledged again, and not handled twice."));
         let headings = ["Operation", "An event is known by", "For"];
         blocks.push(Block::Table(headings.map(String::from).into(), events));
+    }
+}
+
+/// What is not in the tables only reads, as long as a pattern could tell every operation.
+fn unmatched(plan: &Plan, blocks: &mut Vec<Block>) {
+    let is_left =
+        |it: &&Planned| it.is_served && it.pattern.is_none() && it.verdict.class != Class::Read;
+    let left: Vec<_> = plan
+        .operations
+        .iter()
+        .filter(is_left)
+        .map(|it| format!("`{}`", line(&it.name())))
+        .collect();
+    match left.is_empty() {
+        true => blocks.push(Block::Text(
+            "Operations that are not listed only read, and can be sent again without a key.".into(),
+        )),
+        false => {
+            blocks.push(Block::Text("These change something, and are told from others by no pattern: ask before you rely on a key there.".into()));
+            blocks.push(Block::List(left));
+        }
     }
 }
 

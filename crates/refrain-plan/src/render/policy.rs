@@ -82,10 +82,16 @@ fn opening(plan: &Plan, upstream: Option<&str>) -> String {
         0 => String::new(),
         count => format!("# {count} of them are marked `unsure`: read the reasons and decide.\n"),
     };
+    let counted = match plan.operations.is_empty() {
+        true => String::new(),
+        false => format!(
+            "# {guarded} operations are guarded. What is read with GET is not, and is left out.\n"
+        ),
+    };
     let upstream = upstream.unwrap_or("http://127.0.0.1:3000");
     format!(
         "# The policy of {}, made from its description by `refrain plan`.\n\
-         # {guarded} operations are guarded. What is read with GET is not, and is left out.\n{told}\
+         {counted}{told}\
          # Edit it freely: running `refrain plan` again keeps what you wrote, and reports what changed in the API.\n\
          # `refrain check refrain.toml` shows what it comes to.\n\n\
          upstream = {}   # your service\n\
@@ -119,7 +125,7 @@ fn closing(plan: &Plan, existing: Option<&str>) -> String {
                 "#   {} ({})\n",
                 line(&it.name()),
                 class_name(it.verdict.class)
-            ))
+            ));
         });
     }
     text
@@ -174,7 +180,7 @@ impl Entry {
         match (&keys.event, &keys.header, verdict.class) {
             (_, _, Class::Read) => {}
             (Some(event), _, Class::Event) if keys.sender.is_none() => {
-                settings.push(("key", value(event)))
+                settings.push(("key", value(event)));
             }
             (None, _, Class::Event) if keys.sender.is_none() => {
                 comment.push("no id of the event was found: name it, such as key = \"body:/id\", or nothing is guarded".into());
@@ -352,7 +358,7 @@ fn follow(table: &mut Table, entry: Option<&Entry>, name: &str, drift: &mut Vec<
             kind,
             name: name.into(),
             message,
-        })
+        });
     };
     let (last, entry) = match (last, entry) {
         (Some(_), None) => {

@@ -29,7 +29,7 @@ pub(super) fn markdown(blocks: &[Block]) -> String {
     for block in blocks {
         match block {
             Block::Heading(level, text) => {
-                page.push_str(&format!("{} {text}\n\n", "#".repeat(usize::from(*level))))
+                page.push_str(&format!("{} {text}\n\n", "#".repeat(usize::from(*level))));
             }
             // One sentence a line, so that changes show where they are.
             Block::Text(text) => page.push_str(&(text.replace(". ", ".\n") + "\n\n")),
