@@ -207,7 +207,10 @@ impl Carrier {
 /// Tells everybody the same.
 fn tell_all<L>(jobs: Vec<Job<L>>, answer: &Result<Value, Trouble>) {
     for job in jobs {
-        let answer = answer.as_ref().map(Value::clone);
-        let _ = job.answer.send(answer.map_err(Trouble::again));
+        let answer = match answer {
+            Ok(value) => Ok(value.clone()),
+            Err(trouble) => Err(trouble.again()),
+        };
+        let _ = job.answer.send(answer);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{
     body::Incoming,
@@ -27,7 +27,7 @@ use super::{
     Chaos, Peer,
     body::{Sent, Shown},
     rule::Fault,
-    socket::Socket,
+    socket::{End, Socket},
 };
 use crate::place::Place;
 
@@ -83,7 +83,7 @@ type Answer = Result<Response<Shown>, Ended>;
 /// One client's connection.
 struct Line {
     chaos: Chaos,
-    client: Socket,
+    client: End,
     /// The connection to the upstream, while it stands.
     upstream: AsyncMutex<Option<SendRequest<Sent>>>,
 }
@@ -94,10 +94,11 @@ pub(super) async fn serve(
     peer: Peer,
     mut ended: watch::Receiver<()>,
 ) {
-    let client = Socket::new(stream);
+    let client = End::default();
+    let socket = Socket::new(stream, client.clone());
     let line = Arc::new(Line {
         chaos,
-        client: client.clone(),
+        client,
         upstream: AsyncMutex::new(None),
     });
     let service = service_fn(move |request| {
@@ -107,7 +108,7 @@ pub(super) async fn serve(
     let mut builder = server::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(None);
     builder.half_close(true).preserve_header_case(true);
-    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(client), service));
+    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
     let served = tokio::select! {
         served = &mut serving => served,
         _ = ended.changed() => {
@@ -372,11 +373,18 @@ async fn unheard(mut body: Shown) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 
+/// Takes away what belongs to the connection that a message came over; most bring nothing of it.
+fn without_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        for name in &HOP_BY_HOP {
+            headers.remove(name);
+        }
+    }
+}
+
 /// The head as it goes on: without what belongs to the connection that it came over.
 fn onward(mut head: request::Parts) -> request::Parts {
-    HOP_BY_HOP
-        .iter()
-        .for_each(|name| drop(head.headers.remove(name)));
+    without_hop_by_hop(&mut head.headers);
     // A whole body has a length of its own; hyper says it.
     head.version = http::Version::HTTP_11;
     head
@@ -384,9 +392,7 @@ fn onward(mut head: request::Parts) -> request::Parts {
 
 fn shown(response: Response<Incoming>) -> Response<Shown> {
     let mut response = response.map(Shown::Through);
-    HOP_BY_HOP
-        .iter()
-        .for_each(|name| drop(response.headers_mut().remove(name)));
+    without_hop_by_hop(response.headers_mut());
     *response.version_mut() = http::Version::HTTP_11;
     response
 }

@@ -1,10 +1,13 @@
-//! A connection that can be reset while somebody else reads and writes it.
+//! A connection that can be told to end with a reset while somebody else reads and writes it.
 
 use std::{
     io,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
 };
 
 use tokio::{
@@ -12,20 +15,37 @@ use tokio::{
     net::TcpStream,
 };
 
-/// One connection in several hands.
-#[derive(Debug, Clone)]
-pub(super) struct Socket(Arc<TcpStream>);
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    end: End,
+}
+
+/// How a connection is to end. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct End(Arc<AtomicBool>);
+
+impl End {
+    /// When the connection is closed, the other side sees a reset instead of an orderly end.
+    pub(super) fn reset_when_closed(&self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: TcpStream, end: End) -> Self {
         // Each piece leaves at once: what is measured and cut here is the application's, not the network's.
         let _ = stream.set_nodelay(true);
-        Self(Arc::new(stream))
+        Self { stream, end }
     }
+}
 
-    /// When the last hand lets go, the other side sees a reset instead of an orderly end.
-    pub(super) fn reset_when_closed(&self) {
-        if let Err(error) = self.0.set_zero_linger() {
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.end.0.load(Relaxed)
+            && let Err(error) = self.stream.set_zero_linger()
+        {
             tracing::warn!(%error, "the connection is closed in order instead of reset");
         }
     }
@@ -33,51 +53,29 @@ impl Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.0.poll_read_ready(context))?;
-            match self.0.try_read(buffer.initialize_unfilled()) {
-                Ok(read) => {
-                    buffer.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.0.poll_write_ready(context))?;
-            match self.0.try_write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.0.poll_write_ready(context))?;
-            match self.0.try_write_vectored(pieces) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
