@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::Response;
+use http::{Response, StatusCode};
 use http_body::Body as _;
 use tokio::{
     io::{AsyncWrite as _, AsyncWriteExt as _},
@@ -24,7 +24,7 @@ use super::{
     ClientBody,
     front::{Answer, Front, Fronting},
     head::{Asked, Head, Refused},
-    inlet::{GoOn, Inlet},
+    inlet::{GoOn, Inlet, Serving},
     reply::Reply,
 };
 use crate::{
@@ -42,6 +42,7 @@ const LINGER_BYTES_MAX: usize = 256 << 10;
 /// A client's connection.
 pub(super) struct Connection {
     inlet: Inlet,
+    serving: Serving,
     write: WatchedStream<OwnedWriteHalf>,
     front: Front,
     client: Arc<Client>,
@@ -54,10 +55,20 @@ pub(super) struct Connection {
 
 /// What a client says next.
 enum Next {
-    Request(Box<Head>),
+    Request(Head),
     Refused(Refused),
     /// Nothing.
     End,
+}
+
+/// An answer on its way.
+struct Leaving {
+    sending: Sending<Answer>,
+    /// Whether it says that the connection is used for something else from now on.
+    switches: bool,
+    keeps_alive: bool,
+    /// Who gets the connection then.
+    opened: Option<oneshot::Sender<Opened>>,
 }
 
 /// What becomes of a connection behind an answer.
@@ -73,8 +84,10 @@ impl Connection {
     pub(super) fn new(stream: TcpStream, input: Input, front: Front, limits: Limits) -> Self {
         let (read, write) = stream.into_split();
         let client = front.client.clone();
+        let inlet = Inlet::new(read, input);
         Self {
-            inlet: Inlet::new(read, input),
+            serving: Serving(inlet.clone()),
+            inlet,
             write: WatchedStream {
                 stream: write,
                 client: client.clone(),
@@ -95,11 +108,12 @@ impl Connection {
         loop {
             let after = match poll_fn(|context| self.poll_next(context)).await? {
                 Next::End => return Ok(()),
-                Next::Request(head) => self.request(*head).await?,
+                Next::Request(head) => self.request(head).await?,
                 Next::Refused(refused) => {
                     let answer = self.front.refuse(refused.status, refused.why);
-                    self.send(answer, Asked::nothing()).await?;
-                    After::Close
+                    let mut leaving = self.leaving(answer, Asked::nothing());
+                    poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
+                    self.left(leaving)
                 }
             };
             match after {
@@ -115,7 +129,7 @@ impl Connection {
         loop {
             match reading.take_head(self.limits) {
                 Ok(None) => {}
-                Ok(Some(head)) => return Poll::Ready(Ok(Next::Request(Box::new(head)))),
+                Ok(Some(head)) => return Poll::Ready(Ok(Next::Request(head))),
                 Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
             }
             let is_begun = !reading.input.bytes.is_empty();
@@ -141,15 +155,12 @@ impl Connection {
         let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
         let body = self.body(framing, asked.expects_continue);
         let mut fronting = self.front.call(parts, body);
-        let answer = poll_fn(|context| self.poll_answer(&mut fronting, context)).await?;
+        let mut leaving =
+            poll_fn(|context| self.poll_answer(&mut fronting, asked, context)).await?;
         drop(fronting);
-        let switches = answer.status() == http::StatusCode::SWITCHING_PROTOCOLS;
-        let keeps_alive = self.send(answer, asked).await?;
-        Ok(match opened.filter(|_| switches) {
-            Some(opened) => After::Over(opened),
-            None if keeps_alive => After::Next,
-            None => After::Close,
-        })
+        leaving.opened = opened.filter(|_| leaving.switches);
+        poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
+        Ok(self.left(leaving))
     }
 
     /// Most bodies are there as a whole.
@@ -171,11 +182,12 @@ impl Connection {
     fn poll_answer(
         &mut self,
         fronting: &mut Fronting,
+        asked: Asked,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<Response<Answer>>> {
+    ) -> Poll<io::Result<Leaving>> {
         if let Poll::Ready(answer) = Pin::new(fronting).poll(context) {
             let Ok(answer) = answer;
-            return Poll::Ready(Ok(answer));
+            return Poll::Ready(Ok(self.leaving(answer, asked)));
         }
         self.say_go_on(context)?;
         self.poll_gone(context).map(Err)
@@ -212,8 +224,8 @@ impl Connection {
         }
     }
 
-    /// Sends an answer; whether the connection may be used again.
-    async fn send(&mut self, answer: Response<Answer>, asked: Asked) -> io::Result<bool> {
+    /// Makes an answer ready to leave.
+    fn leaving(&mut self, answer: Response<Answer>, asked: Asked) -> Leaving {
         let (head, body) = answer.into_parts();
         let reply = Reply {
             head: &head,
@@ -229,27 +241,38 @@ impl Connection {
         let mut out = std::mem::take(&mut self.spare);
         out.extend_from_slice(std::mem::take(&mut self.interim));
         let (length, keeps_alive) = reply.write(&mut out, &self.client.date());
-        let mut sending = Sending::new(out, length, body);
-        poll_fn(|context| self.poll_send(&mut sending, context)).await?;
-        let mut spare = sending.into_buffer();
-        if spare.capacity() <= SPARE_BYTES_MAX {
-            spare.clear();
-            self.spare = spare;
+        Leaving {
+            sending: Sending::new(out, length, body),
+            switches: head.status == StatusCode::SWITCHING_PROTOCOLS,
+            keeps_alive,
+            opened: None,
         }
-        Ok(keeps_alive)
     }
 
     fn poll_send(
         &mut self,
-        sending: &mut Sending<Answer>,
+        leaving: &mut Leaving,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        match sending.poll(&mut self.write, context) {
+        match leaving.sending.poll(&mut self.write, context) {
             Poll::Pending => self.poll_gone(context).map(Err),
             Poll::Ready(sent) => Poll::Ready(sent.map_err(|stuck| match stuck {
                 Stuck::Io(error) => error,
                 Stuck::Body(error) => io::Error::other(error),
             })),
+        }
+    }
+
+    fn left(&mut self, leaving: Leaving) -> After {
+        let mut spare = leaving.sending.into_buffer();
+        if spare.capacity() <= SPARE_BYTES_MAX {
+            spare.clear();
+            self.spare = spare;
+        }
+        match leaving.opened {
+            Some(opened) => After::Over(opened),
+            None if leaving.keeps_alive => After::Next,
+            None => After::Close,
         }
     }
 
@@ -303,7 +326,13 @@ impl Connection {
 
     /// Gives the connection to who answered with `101`.
     fn hand_over(self, opened: oneshot::Sender<Opened>) -> io::Result<()> {
-        let Self { inlet, write, .. } = self;
+        let Self {
+            inlet,
+            serving,
+            write,
+            ..
+        } = self;
+        drop(serving);
         let parts = inlet.into_parts();
         let (read, input) = parts.ok_or(io::ErrorKind::ResourceBusy)?;
         let stream = read.reunite(write.stream).map_err(io::Error::other)?;

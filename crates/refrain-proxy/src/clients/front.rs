@@ -32,13 +32,13 @@ pub(super) struct Front {
 type Answering = <RefrainService<Forward> as tower_service::Service<Request<ClientBody>>>::Future;
 
 impl Front {
-    pub(super) fn call(&mut self, mut head: request::Parts, body: ClientBody) -> Fronting {
+    pub(super) fn call(&mut self, mut head: Box<request::Parts>, body: ClientBody) -> Fronting {
         let active = Active::start(&self.client);
         if let Some(fault) = faults::of(&head) {
             return Fronting::refused(faults::answer(StatusCode::BAD_REQUEST, fault), active);
         }
         headers::normalise(&mut head);
-        let answering = self.service.call(Request::from_parts(head, body));
+        let answering = self.service.call(Request::from_parts(*head, body));
         Fronting {
             making: Making::Answer(answering),
             active: Some(active),

@@ -13,7 +13,8 @@ const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
 /// The head of a request, and what it says about what comes behind it.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) parts: request::Parts,
+    /// Boxed, because it is handed about.
+    pub(super) parts: Box<request::Parts>,
     pub(super) framing: Framing,
     pub(super) asked: Asked,
 }
@@ -134,7 +135,7 @@ fn read<'h>(
     if complete != httparse::Status::Complete(bytes.len()) {
         return Err(Broken("The head does not end where it seems to.").into());
     }
-    let mut parts = Request::new(()).into_parts().0;
+    let mut parts = Box::new(Request::new(()).into_parts().0);
     parts.method = method_of(method)?;
     parts.uri = target_of(bytes.slice_ref(target.as_bytes()))?;
     parts.version = match version {

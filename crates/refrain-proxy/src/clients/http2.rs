@@ -70,7 +70,7 @@ impl Service<Request<Incoming>> for Front {
     fn call(&self, request: Request<Incoming>) -> Fronting {
         let (head, body) = request.into_parts();
         let body = ClientBody::stream(body, &self.client);
-        Front::call(&mut self.clone(), head, body)
+        Front::call(&mut self.clone(), Box::new(head), body)
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use http_body::SizeHint;
+use rustix::net::Shutdown;
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::head::{Head, Heads, Refused};
@@ -18,6 +19,20 @@ const DRAINED_BYTES_MAX: u64 = 64 << 10;
 /// The reading side of a connection, used in turns by who serves it and by the body of the request.
 #[derive(Clone)]
 pub(super) struct Inlet(Arc<Mutex<Reading>>);
+
+/// Held by who serves a connection: when this is dropped, who still reads a body from it is told that no more comes.
+pub(super) struct Serving(pub(super) Inlet);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut reading = self.0.lock();
+        if reading.is_held {
+            reading.is_broken = true;
+            // It wakes up to the end of the connection.
+            let _ = rustix::net::shutdown(reading.read.as_ref(), Shutdown::Both);
+        }
+    }
+}
 
 /// See [`Inlet`].
 pub(super) struct Reading {

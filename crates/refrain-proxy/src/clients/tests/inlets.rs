@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    clients::inlet::{GoOn, Inlet},
+    clients::inlet::{GoOn, Inlet, Serving},
     http1::{Framing, Input, Limits, Step},
 };
 
@@ -146,6 +146,20 @@ async fn a_body_that_is_none_or_is_cut_ends_the_connection() {
         // And it stays none.
         assert_eq!(body(&inlet).await, None, "{bytes:?}");
     }
+}
+
+#[tokio::test]
+async fn a_body_does_not_outlive_its_connection() {
+    let (mut client, inlet, _write) = pair().await;
+    let serving = Serving(inlet.clone());
+    inlet.lock().lend(Framing::Length(5), false);
+    client.write_all(b"he").await.unwrap();
+    let ending = async {
+        tokio::task::yield_now().await;
+        drop(serving);
+    };
+    let (read, ()) = tokio::join!(body(&inlet), ending);
+    assert_eq!(read, None);
 }
 
 #[tokio::test]
