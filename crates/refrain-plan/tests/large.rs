@@ -48,7 +48,7 @@ fn yaml() -> String {
     for n in 0..500 {
         write!(text, "    Thing{n}:\n      type: object\n      properties:\n        id: {{type: string}}\n        next: {{$ref: '#/components/schemas/Thing{}'}}\n", (n + 1) % 500).unwrap();
         for member in 0..100 {
-            write!(text, "        member_{member}: {{type: string, description: 'What it is, and why it is there at all.'}}\n").unwrap();
+            writeln!(text, "        member_{member}: {{type: string, description: 'What it is, and why it is there at all.'}}").unwrap();
         }
     }
     text
