@@ -121,7 +121,10 @@ fn an_operation_that_was_left_out_is_told_with_its_reason() {
     report.operations.push(out);
     let xml = junit(&report);
     check_well_formed(&xml, &[]);
-    assert!(xml.contains("tests=\"5\" failures=\"1\" skipped=\"2\""), "{xml}");
+    assert!(
+        xml.contains("tests=\"5\" failures=\"1\" skipped=\"2\""),
+        "{xml}"
+    );
     assert!(xml.contains("<skipped message=\"no key "), "{xml}");
     let page = html(&report);
     check_well_formed(&page, &["meta", "br"]);
@@ -131,7 +134,10 @@ fn an_operation_that_was_left_out_is_told_with_its_reason() {
     assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     // A report of before there was such a thing.
     let old = json.replace("\"left_out\"", "\"something_new\"");
-    assert_eq!(serde_json::from_str::<Report>(&old).unwrap().operations[1].left_out, None);
+    assert_eq!(
+        serde_json::from_str::<Report>(&old).unwrap().operations[1].left_out,
+        None
+    );
 }
 
 #[test]
