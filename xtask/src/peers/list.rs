@@ -39,7 +39,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: true,
         is_in_memory: false,
-        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.\nCallers are known by JWTs, whose subject is the scope by default.\nWith opaque bearer tokens it fails `rotated-credential`: each of them is a scope of its own, unless `scope` names something that stays.",
+        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.\nCallers are known by JWTs, whose subject is the scope by default.\nWith opaque bearer tokens it fails `rotated-credential`: each of them is a scope of its own, unless `scope` names something that stays.\nA first run with such tokens showed that, and all systems were given JWTs after it.",
     },
     Peer {
         name: "express-idempotency",
