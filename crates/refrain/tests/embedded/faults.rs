@@ -48,6 +48,11 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     soon(|| site.files().contains_key("00000002.log").then_some(()));
     disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
     let granted = claim_until_full(&store, 100);
+    // Nor is what was begun in the first segment carried into the room that is left.
+    soon(|| match wait(store.sweep(u32::MAX)) {
+        Err(error) => Some(assert_eq!(error.kind(), ErrorKind::Full)),
+        Ok(_) => None,
+    });
 
     let error = ask(&store, claim(3)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);

@@ -42,8 +42,9 @@ impl Shared {
             if due.is_empty() {
                 break;
             }
-            self.raise_watermark(&due)?;
-            let done = match due.iter().all(|sealed| sealed.drop_at <= now) {
+            let are_dropped = due.iter().all(|sealed| sealed.drop_at <= now);
+            self.raise_watermark(&due, are_dropped)?;
+            let done = match are_dropped {
                 true => self.drop_segments(&due),
                 false => self.compact(&due),
             };
@@ -94,7 +95,9 @@ impl Shared {
     }
 
     /// Has every record that can still change written again whose image lies in these segments or before them.
-    fn raise_watermark(&self, due: &[Sealed]) -> Result<()> {
+    ///
+    /// On a full disk only what frees room by being dropped: what is left is for settling what is in flight.
+    fn raise_watermark(&self, due: &[Sealed], are_dropped: bool) -> Result<()> {
         let logs = due.iter().filter(|sealed| !sealed.segment.is_archive);
         let Some(highest) = logs.map(|sealed| sealed.segment.number).max() else {
             return Ok(());
@@ -109,6 +112,9 @@ impl Shared {
             let ids = self.table.ids_after(after, is_below);
             let Some(last) = ids.last() else { break };
             after = Some(*last);
+            if !are_dropped {
+                self.check_room()?;
+            }
             let mut answers = Vec::new();
             for id in ids {
                 answers.push(self.submit(id, Request::Carry(watermark))?);

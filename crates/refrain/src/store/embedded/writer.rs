@@ -230,14 +230,14 @@ impl Writer {
             }
             Request::Settle(fence, end) => (Command::Settle(fence, end), false),
             Request::Renew(fence, lease) => (Command::Renew(fence, lease), false),
-            Request::Carry(below) => return Ok(self.carry(id, record, segment, below)),
+            Request::Carry(below) => {
+                self.leave_room();
+                return Ok(self.carry(id, record, segment, below));
+            }
         };
         let stepped = step(record, command, now);
         if stepped.change == Change::Record && is_claim {
-            // Past the middle, claims go on only once the segment behind is known to be there: what they begin has to be settled somewhere.
-            if self.active.as_ref().is_some_and(Active::is_half_full) {
-                self.shared.wait_for_spare();
-            }
+            self.leave_room();
             self.shared.check_room()?;
             self.fence.counter += 1;
         }
@@ -247,6 +247,16 @@ impl Writer {
             Change::Record => self.write(id, stepped.record),
         }
         Ok(stepped.reply)
+    }
+
+    /// Past the middle, nothing is begun or carried before it is known whether there is a segment behind:
+    /// what is in flight has to be settled somewhere.
+    fn leave_room(&self) {
+        let len = self.builder.len_max();
+        let is_past_middle = |active: &Active| active.end + len > active.capacity / 2;
+        if self.active.as_ref().is_some_and(is_past_middle) {
+            self.shared.wait_for_spare();
+        }
     }
 
     fn find(&self, id: RecordId) -> Result<(Option<Record>, u32)> {
@@ -443,10 +453,6 @@ fn is_live(record: &Record) -> bool {
 }
 
 impl Active {
-    fn is_half_full(&self) -> bool {
-        self.end > self.capacity / 2
-    }
-
     fn store(&mut self, frame: &[u8], durability: Durability) -> io::Result<()> {
         self.unclean = frame.len();
         self.segment.file.write_all_at(frame, self.end as u64)?;
