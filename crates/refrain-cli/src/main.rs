@@ -14,6 +14,7 @@ mod client;
 mod completions;
 mod demo;
 mod explain;
+mod init;
 mod key;
 #[cfg(feature = "lint")]
 mod lint;
@@ -53,6 +54,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain verify --worker --broker redis://127.0.0.1 --queue orders --body @order.json \\
       --effects-url http://127.0.0.1:3000/count
                                         the same for a consumer of messages
+  refrain init                          the six stages, with a guide that asks what it cannot find out
   refrain plan openapi.yaml             which operations need keys, and why: policy, page for clients, tests
   refrain check refrain.toml            what the file guards, and how
   refrain check refrain.toml --report   what a review finds done, and what is still open
@@ -83,6 +85,7 @@ enum Command {
     Relay(relay::Args),
     Chaos(chaos::Args),
     Verify(Box<verify::Args>),
+    Init(init::Args),
     Plan(plan::Args),
     Check(check::Args),
     #[cfg(feature = "lint")]
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
         #[cfg(feature = "lint")]

@@ -16,14 +16,17 @@ use serde_json::json;
 use crate::{output::say, proxy::Failure};
 
 mod files;
-use files::{Files, Outcome};
+use files::Files;
+pub(crate) use files::Outcome;
 
 /// Drift was found.
 const FOUND: u8 = 1;
 /// How many unsure operations are listed.
 const UNSURE_MAX: usize = 20;
+pub(crate) const POLICY: &str = "refrain.toml";
+pub(crate) const VERIFY: &str = "verify.toml";
 /// Where the proxy listens unless told otherwise.
-const PROXY: &str = "http://127.0.0.1:8377";
+pub(crate) const PROXY: &str = "http://127.0.0.1:8377";
 
 /// Decide from an API's description which operations need keys; write policy, page for clients, and tests
 #[derive(Debug, clap::Args)]
@@ -69,6 +72,20 @@ pub(crate) struct Args {
     url: String,
 }
 
+impl Args {
+    fn job(&self) -> Job<'_> {
+        Job {
+            description: &self.document,
+            out: &self.out,
+            is_check: self.check,
+            is_forced: self.force,
+            upstream: self.upstream.as_deref(),
+            url: &self.url,
+            adjust: &|_| {},
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match planned(args) {
         Ok(code) => Ok(code),
@@ -97,7 +114,14 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
             "{name}: has nothing to plan\n  fix: name a description with `paths`, `webhooks`, or channels that are received from"
         )));
     }
-    let (files, drift) = render(args, &document, &plan)?;
+    let written = write(&args.job(), &document, &plan)?;
+    if written.elsewhere > 0 && !args.json {
+        eprintln!(
+            "note: {} operations stand in other files, and are not annotated in the copy",
+            written.elsewhere
+        );
+    }
+    let Written { files, drift, .. } = written;
     let news = drift.iter().any(|it| it.kind != "kept") || files.iter().any(|it| it.is_drift());
     if args.json {
         let report = json!({ "plan": plan, "drift": drift, "files": files });
@@ -112,42 +136,86 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
+/// What is written from a plan, and where.
+pub(crate) struct Job<'a> {
+    pub(crate) description: &'a Path,
+    pub(crate) out: &'a Path,
+    pub(crate) is_check: bool,
+    pub(crate) is_forced: bool,
+    pub(crate) upstream: Option<&'a str>,
+    /// Where verify.toml finds the proxy.
+    pub(crate) url: &'a str,
+    /// What a new policy is given besides.
+    pub(crate) adjust: &'a dyn Fn(&mut toml_edit::DocumentMut),
+}
+
 /// Renders everything, and writes it unless only asked to look.
-fn render(
-    args: &Args,
-    document: &Document,
-    plan: &Plan,
-) -> Result<(Vec<Outcome>, Vec<Drift>), Failure> {
+///
+/// # Errors
+/// When a file that is there cannot be merged into, or one cannot be written.
+pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<Written, Failure> {
     let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
-    let mut files = Files::new(&args.out, args.check, args.force);
-    let path = args.out.join("refrain.toml");
-    let existing = files.merged("refrain.toml", "# plan: ")?;
-    let merged = render::policy(plan, existing.as_deref(), args.upstream.as_deref());
-    let merged = merged.map_err(|why| bad(format!("{}: {why}", path.display())))?;
+    let mut files = Files::new(job.out, job.is_check, job.is_forced);
+    let path = job.out.join(POLICY);
+    let existing = files.merged(POLICY, "# plan: ")?;
+    let merged = render::policy(plan, existing.as_deref(), job.upstream);
+    let mut merged = merged.map_err(|why| bad(format!("{}: {why}", path.display())))?;
+    if existing.is_none() {
+        merged.text = adjusted(&merged.text, job.adjust).map_err(bad)?;
+    }
     let settings: Settings = File::parse(&merged.text, &path.display().to_string())?;
-    files.write("refrain.toml", &merged.text)?;
+    files.write(POLICY, &merged.text)?;
     files.page("retrying-safely.md", &render::markdown(plan, &settings))?;
     files.page("retrying-safely.html", &render::html(plan, &settings))?;
-    let copy = render::annotated(
-        plan,
-        document,
-        &settings.policy,
-        &files::references(&args.document, &args.out),
-    );
-    let copy = copy.map_err(bad)?;
-    files.page(&copy_name(&args.document, document.format()), &copy.text)?;
-    if copy.elsewhere > 0 && !args.json {
-        eprintln!(
-            "note: {} operations stand in other files, and are not annotated in the copy",
-            copy.elsewhere
-        );
-    }
+    let references = files::references(job.description, job.out);
+    let copy = render::annotated(plan, document, &settings.policy, &references).map_err(bad)?;
+    files.page(&copy_name(job.description, document.format()), &copy.text)?;
     if !document.is_async() {
-        let existing = files.merged("verify.toml", "# plan: ")?;
-        let text = render::verify(plan, document, &args.url, existing.as_deref());
-        files.write("verify.toml", &text)?;
+        let existing = files.merged(VERIFY, "# plan: ")?;
+        let text = render::verify(plan, document, job.url, existing.as_deref());
+        files.write(VERIFY, &text)?;
     }
-    Ok((files.outcomes, merged.drift))
+    Ok(Written {
+        files: files.outcomes,
+        drift: merged.drift,
+        elsewhere: copy.elsewhere,
+    })
+}
+
+/// Writes a policy for an API that nothing describes: every POST and PATCH is guarded alike.
+///
+/// # Errors
+/// When there is a policy already, or it cannot be written.
+pub(crate) fn write_bare(
+    out: &Path,
+    upstream: &str,
+    adjust: &dyn Fn(&mut toml_edit::DocumentMut),
+) -> Result<Vec<Outcome>, Failure> {
+    let mut files = Files::new(out, false, false);
+    let text = format!(
+        "# Every POST and PATCH is guarded alike; [[operation]] names those that need more.\n\
+         # `refrain plan openapi.yaml` writes them from a description of the API.\n\n\
+         upstream = {}\n",
+        toml_edit::value(upstream)
+    );
+    let text = adjusted(&text, adjust).map_err(Failure::Configuration)?;
+    File::parse(&text, &out.join(POLICY).display().to_string())?;
+    files.page(POLICY, &text)?;
+    Ok(files.outcomes)
+}
+
+/// What became of a plan on disk.
+pub(crate) struct Written {
+    pub(crate) files: Vec<Outcome>,
+    drift: Vec<Drift>,
+    /// Operations that are not annotated, for they stand in other files.
+    elsewhere: usize,
+}
+
+fn adjusted(text: &str, adjust: &dyn Fn(&mut toml_edit::DocumentMut)) -> Result<String, String> {
+    let mut document = text.parse().map_err(|error| format!("{error}"))?;
+    adjust(&mut document);
+    Ok(document.to_string())
 }
 
 fn copy_name(document: &Path, format: Format) -> String {

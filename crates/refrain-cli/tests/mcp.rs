@@ -108,6 +108,7 @@ fn tools_say_what_the_command_says() {
         [
             "check",
             "review",
+            "plan",
             "lint",
             "explain",
             "list_records",
@@ -132,6 +133,16 @@ fn tools_say_what_the_command_says() {
     let (failed, text) = talk.call("review", json!({ "file": "refrain.toml" }));
     let review: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((failed, &review["open"]), (false, &json!(true)));
+    let api = "openapi: 3.0.3\npaths: {/refunds: {post: {responses: {'201': {description: Made}}}}}\n";
+    fs::write(folder.path().join("openapi.yaml"), api).unwrap();
+    let before = fs::read_dir(folder.path()).unwrap().count();
+    let (failed, text) = talk.call("plan", json!({ "description": "openapi.yaml" }));
+    assert!(!failed && text.contains("POST /refunds"), "{text}");
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        before,
+        "nothing is written"
+    );
     let twice = "for attempt in range(5):\n    requests.post(url, json=body, headers={\"Idempotency-Key\": str(uuid4())})\n";
     fs::write(folder.path().join("pay.py"), twice).unwrap();
     let (failed, text) = talk.call("lint", json!({ "path": "pay.py" }));

@@ -79,6 +79,18 @@ pub(super) const TOOLS: &[Tool] = &[
         finds: true,
         asks: false,
     },
+    Tool {
+        name: "plan",
+        description: "Classify every operation of an API's description, with evidence and a confidence, and tell how the files of an earlier plan have drifted from it. Writes nothing.",
+        command: &["plan", "--json", "--check"],
+        arguments: &[Argument {
+            name: "description",
+            description: "The path of the OpenAPI, Swagger or AsyncAPI document",
+            kind: Kind::Needed,
+        }],
+        finds: true,
+        asks: false,
+    },
     #[cfg(feature = "lint")]
     Tool {
         name: "lint",

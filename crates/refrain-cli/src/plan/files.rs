@@ -23,7 +23,7 @@ pub(super) struct Files<'a> {
 
 /// What became of one file.
 #[derive(Debug, serde::Serialize)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     path: PathBuf,
     /// `written`, `unchanged`, `stale` or `missing` under --check, `left` where it is not ours.
     state: &'static str,

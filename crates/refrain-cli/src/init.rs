@@ -1,0 +1,172 @@
+//! `refrain init`: the six stages as a guide that asks only what it cannot find out.
+
+use std::{
+    io::{self, IsTerminal as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use serde_json::json;
+
+use crate::{
+    output::say,
+    plan::{self, Outcome},
+};
+
+mod answers;
+mod ask;
+mod files;
+mod find;
+mod review;
+mod stages;
+
+use answers::Answers;
+use ask::{Interview, NoAnswer};
+use find::Found;
+use stages::{Choices, Given, Tell};
+
+const USAGE: u8 = 2;
+const BAD_CONFIGURATION: u8 = 64;
+/// What shells answer where somebody pressed Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// Go through the six stages, and write the policy, the page for clients and the tester's plan
+///
+/// Reads what is in the folder: descriptions of APIs, source, what names databases.
+/// Asks only what it cannot find out, and says in a sentence what each choice costs.
+/// What was answered is kept: stopping and going on later loses nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain init                       in the project's folder
+  refrain init services/payments     in another
+  refrain init --yes --json          without questions: what can be found out, defaults for the rest
+  refrain init --yes --upstream http://127.0.0.1:8080 --store postgres://refrain@db/refrain
+
+Writes refrain.toml, verify.toml and the pages \"Retrying safely\"; what you changed by hand stays.
+Exit codes: 0 done, 2 wrong usage, 64 a file cannot be used, 69 one cannot be written, 130 stopped (the answers are kept).")]
+pub(crate) struct Args {
+    /// The project's folder
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// Take the default for every question
+    #[arg(long)]
+    yes: bool,
+    /// Print what was chosen and written as JSON; needs --yes
+    #[arg(long, requires = "yes")]
+    json: bool,
+    /// Forget what was answered before
+    #[arg(long)]
+    restart: bool,
+    /// The description of the API, instead of what is found
+    #[arg(long, value_name = "FILE")]
+    openapi: Option<PathBuf>,
+    /// The service to be guarded
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Where keys and outcomes are kept
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if !args.yes && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+        eprintln!(
+            "refrain init: there is nobody to ask on this input; add --yes to take the defaults"
+        );
+        return Ok(ExitCode::from(USAGE));
+    }
+    match guide(args) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(NoAnswer::Stopped) => {
+            say(format!(
+                "\nStopped. Your answers are kept in {}; `refrain init` goes on from here.",
+                args.folder.join(answers::FILE).display()
+            ));
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        Err(NoAnswer::Failed(error)) => {
+            eprintln!("refrain init: {error:#}");
+            Ok(ExitCode::from(BAD_CONFIGURATION))
+        }
+        Err(NoAnswer::NotWritten(failure)) => {
+            eprintln!("{failure}");
+            Ok(failure.code())
+        }
+    }
+}
+
+fn guide(args: &Args) -> Result<(), NoAnswer> {
+    let folder = args.folder.as_path();
+    if !folder.is_dir() {
+        let missing = anyhow::anyhow!("{} is no folder", folder.display());
+        return Err(missing.into());
+    }
+    let answers = match args.restart {
+        true => Answers::restart(folder)?,
+        false => Answers::resume(folder)?,
+    };
+    let tell = Teller(args.json);
+    if answers.len() > 0 {
+        tell.say(&format!(
+            "Going on: {} answers are kept from before; --restart begins anew.",
+            answers.len()
+        ));
+    }
+    let mut interview = Interview {
+        answers,
+        takes_defaults: args.yes,
+    };
+    let given = Given {
+        openapi: args.openapi.clone(),
+        upstream: args.upstream.clone(),
+        store: args.store.clone(),
+    };
+    let found = Found::in_folder(folder);
+    if found.is_cut {
+        tell.say("The folder holds more than was looked at; name the description with --openapi if it was missed.");
+    }
+    let choices = stages::walk(folder, &found, &given, &mut interview, &tell)?;
+    let source = review::of(folder);
+    let written = files::write(folder, &choices)?;
+    interview.answers.forget()?;
+    conclude(args, folder, &choices, &source, &written);
+    Ok(())
+}
+
+fn conclude(
+    args: &Args,
+    folder: &Path,
+    choices: &Choices,
+    source: &review::Source,
+    written: &[Outcome],
+) {
+    if args.json {
+        let report = json!({"choices": choices, "source": source, "written": written});
+        say(report);
+        return;
+    }
+    say("");
+    written.iter().for_each(say);
+    say(format!("\nIn the source: {}", source.told(folder)));
+    let policy = folder.join(plan::POLICY);
+    say(format!(
+        "\nNext:\n  refrain check {0}            what is guarded, and how\n  refrain proxy --config {0}   start it\n  refrain verify --config {1}   prove it, once service and proxy are up",
+        policy.display(),
+        folder.join(plan::VERIFY).display(),
+    ));
+}
+
+/// Tells the person; who reads JSON is told at the end.
+struct Teller(bool);
+
+impl Tell for Teller {
+    fn stage(&self, number: usize, title: &str) {
+        self.say(&format!("\n{number} of 6  {title}"));
+    }
+
+    fn say(&self, line: &str) {
+        if !self.0 {
+            say(line);
+        }
+    }
+}

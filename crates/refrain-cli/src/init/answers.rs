@@ -1,0 +1,99 @@
+//! What was answered so far, kept beside the project until the end, so that one can stop and go on.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+
+/// The file that holds the answers meanwhile.
+pub(crate) const FILE: &str = ".refrain-init.json";
+/// A file that is longer was not written here.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Answers by the names of their questions.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    file: PathBuf,
+    kept: BTreeMap<String, String>,
+}
+
+impl Answers {
+    /// Takes up what an earlier run kept in `folder`.
+    ///
+    /// # Errors
+    /// When the file there cannot be read, or holds something else.
+    pub(crate) fn resume(folder: &Path) -> anyhow::Result<Self> {
+        let file = folder.join(FILE);
+        let kept = match fs::metadata(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error).with_context(|| file.display().to_string()),
+            Ok(found) if found.len() > FILE_BYTES_MAX => {
+                bail!("{} is too long to be answers; remove it", file.display())
+            }
+            Ok(_) => {
+                let text = fs::read(&file).with_context(|| file.display().to_string())?;
+                let fix = || {
+                    format!(
+                        "{} holds no answers; remove it, or add --restart",
+                        file.display()
+                    )
+                };
+                serde_json::from_slice(&text).with_context(fix)?
+            }
+        };
+        Ok(Self { file, kept })
+    }
+
+    /// Begins anew.
+    ///
+    /// # Errors
+    /// When what was kept cannot be removed.
+    pub(crate) fn restart(folder: &Path) -> anyhow::Result<Self> {
+        let answers = Self {
+            file: folder.join(FILE),
+            kept: BTreeMap::new(),
+        };
+        answers.forget()?;
+        Ok(answers)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    pub(crate) fn get(&self, question: &str) -> Option<&str> {
+        self.kept.get(question).map(String::as_str)
+    }
+
+    /// Keeps an answer, on disk before the next question.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn keep(&mut self, question: &str, answer: &str) -> anyhow::Result<()> {
+        self.kept.insert(question.into(), answer.into());
+        let text = serde_json::to_vec_pretty(&self.kept)?;
+        let write = || {
+            let mut new = self.file.clone();
+            new.as_mut_os_string().push(".new");
+            fs::write(&new, &text)?;
+            fs::rename(&new, &self.file)
+        };
+        write().with_context(|| format!("{} cannot be written", self.file.display()))
+    }
+
+    /// Removes the file: all was written where it belongs.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub(crate) fn forget(&self) -> anyhow::Result<()> {
+        let removed = match fs::remove_file(&self.file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => io::Result::Ok(()),
+        };
+        removed.with_context(|| format!("{} cannot be removed", self.file.display()))
+    }
+}

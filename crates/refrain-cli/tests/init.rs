@@ -1,0 +1,298 @@
+//! `refrain init` on a real terminal: somebody is asked, stops in the middle, comes back, and has a policy that works.
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+
+const REFRAIN: &str = env!("CARGO_BIN_EXE_refrain");
+const PATIENCE: Duration = Duration::from_secs(30);
+const ENTER: &[u8] = b"\r";
+const DOWN: &[u8] = b"\x1b[B";
+const CTRL_C: &[u8] = b"\x03";
+
+const API: &str = "openapi: 3.0.3
+info: {title: Shop, version: '1'}
+paths:
+  /v1/payments:
+    post:
+      summary: Pay an order
+      requestBody:
+        content:
+          application/json:
+            schema:
+              type: object
+              required: [order_id, amount, currency]
+              properties:
+                order_id: {type: string}
+                amount: {type: integer}
+                currency: {type: string}
+      responses: {'201': {description: Paid}}
+  /v1/orders/{id}:
+    get:
+      responses: {'200': {description: The order}}
+";
+
+/// A command on a terminal.
+struct Terminal {
+    child: Child,
+    keys: File,
+    seen: Arc<Mutex<String>>,
+    /// Up to where was looked.
+    read: usize,
+}
+
+impl Terminal {
+    fn start(folder: &Path, arguments: &[&str]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let size = Winsize {
+            ws_row: 40,
+            ws_col: 120,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&ours, size).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let theirs = File::options().read(true).write(true).open(name).unwrap();
+        let child = Command::new(REFRAIN)
+            .arg("init")
+            .args(arguments)
+            .current_dir(folder)
+            .env("TERM", "xterm")
+            .stdin(theirs.try_clone().unwrap())
+            .stdout(theirs.try_clone().unwrap())
+            .stderr(theirs)
+            .spawn()
+            .unwrap();
+        let keys = File::from(ours);
+        let mut screen = keys.try_clone().unwrap();
+        let seen = Arc::new(Mutex::new(String::new()));
+        let shown = seen.clone();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // The terminal is gone with the command.
+            while let Ok(len @ 1..) = screen.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..len]);
+                shown.lock().unwrap().push_str(&text);
+            }
+        });
+        Self {
+            child,
+            keys,
+            seen,
+            read: 0,
+        }
+    }
+
+    /// Waits until this is on the screen, behind what was waited for before.
+    fn see(&mut self, text: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let seen = self.seen.lock().unwrap().clone();
+            if let Some(at) = seen[self.read..].find(text) {
+                self.read += at + text.len();
+                return;
+            }
+            assert!(
+                Instant::now() < end,
+                "`{text}` does not come; there is {seen}"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).unwrap();
+    }
+
+    /// Sees a question and takes its default.
+    fn accept(&mut self, question: &str) {
+        self.see(question);
+        self.press(ENTER);
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < end => thread::sleep(Duration::from_millis(20)),
+                None => {
+                    self.child.kill().unwrap();
+                    panic!("it does not end; there is {}", self.seen.lock().unwrap());
+                }
+            }
+        };
+        thread::sleep(Duration::from_millis(100));
+        let seen = self.seen.lock().unwrap().clone();
+        (status.code(), seen)
+    }
+}
+
+fn project() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("openapi.yaml"), API).unwrap();
+    folder
+}
+
+fn refrain(folder: &Path, arguments: &[&str]) -> Output {
+    let output = Command::new(REFRAIN)
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output();
+    output.unwrap()
+}
+
+fn check_policy(folder: &Path) -> String {
+    let checked = refrain(folder, &["check", "refrain.toml"]);
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
+    fs::read_to_string(folder.join("refrain.toml")).unwrap()
+}
+
+/// All questions for this project, in their order.
+const QUESTIONS: [&str; 7] = [
+    "Which header do clients send their key in?",
+    "Use it where a client sends none?",
+    "Where are keys and outcomes kept?",
+    "For how long may a retry come",
+    "Whose is a key?",
+    "Where does the service listen",
+    "What does a duplicate get while",
+];
+
+#[test]
+fn the_six_stages_end_in_a_policy_that_works() {
+    let folder = project();
+    let mut terminal = Terminal::start(folder.path(), &[]);
+    terminal.see("1 of 6");
+    terminal.see("1 read, 1 monetary");
+    QUESTIONS
+        .iter()
+        .for_each(|question| terminal.accept(question));
+    terminal.see("6 of 6");
+    let (code, seen) = terminal.end();
+    assert_eq!(code, Some(0), "{seen}");
+    let policy = check_policy(folder.path());
+    assert!(policy.contains("POST /v1/payments"), "{policy}");
+    assert!(folder.path().join("verify.toml").exists());
+    assert!(folder.path().join("retrying-safely.md").exists());
+    assert!(!folder.path().join(".refrain-init.json").exists());
+}
+
+#[test]
+fn defaults_without_a_terminal_are_the_defaults_on_one() {
+    let (typed, taken) = (project(), project());
+    let mut terminal = Terminal::start(typed.path(), &[]);
+    QUESTIONS
+        .iter()
+        .for_each(|question| terminal.accept(question));
+    assert_eq!(terminal.end().0, Some(0));
+    let output = refrain(taken.path(), &["init", "--yes", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["choices"]["store"][0], "file:refrain-data");
+    assert_eq!(report["written"][0]["state"], "written");
+    assert_eq!(check_policy(typed.path()), check_policy(taken.path()));
+}
+
+#[test]
+fn stopping_loses_nothing() {
+    let folder = project();
+    let mut terminal = Terminal::start(folder.path(), &[]);
+    terminal.accept(QUESTIONS[0]);
+    terminal.accept(QUESTIONS[1]);
+    terminal.see(QUESTIONS[2]);
+    terminal.press(DOWN);
+    terminal.press(ENTER);
+    terminal.see("The address of postgres?");
+    terminal.press(b"postgres://me:secret@db/app\r");
+    terminal.see("leave the password out");
+    terminal.press(CTRL_C);
+    let (code, seen) = terminal.end();
+    assert_eq!(code, Some(130), "{seen}");
+    assert!(seen.contains("Your answers are kept"), "{seen}");
+    assert!(!folder.path().join("refrain.toml").exists());
+
+    let mut terminal = Terminal::start(folder.path(), &[]);
+    terminal.see("Going on: 3 answers");
+    terminal.accept("The address of postgres?");
+    QUESTIONS[3..]
+        .iter()
+        .for_each(|question| terminal.accept(question));
+    let (code, seen) = terminal.end();
+    assert_eq!(code, Some(0), "{seen}");
+    assert!(!seen.contains(QUESTIONS[0]), "{seen}");
+    let policy = fs::read_to_string(folder.path().join("refrain.toml")).unwrap();
+    assert!(
+        policy.contains("store = \"postgres://refrain@127.0.0.1/refrain\""),
+        "{policy}"
+    );
+}
+
+#[test]
+fn what_was_changed_by_hand_stays() {
+    let folder = project();
+    let first = refrain(folder.path(), &["init", "--yes"]);
+    assert!(first.status.success(), "{first:?}");
+    let file = folder.path().join("refrain.toml");
+    let policy = fs::read_to_string(&file).unwrap();
+    let changed = policy.replace("retention = \"24h\"", "retention = \"48h\" # ours");
+    assert_ne!(policy, changed);
+    fs::write(&file, &changed).unwrap();
+    let again = refrain(folder.path(), &["init", "--yes"]);
+    assert!(again.status.success(), "{again:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), changed);
+}
+
+#[test]
+fn a_project_without_a_description_gets_a_policy_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = refrain(
+        folder.path(),
+        &["init", "--yes", "--upstream", "http://127.0.0.1:8080"],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let policy = check_policy(folder.path());
+    assert!(policy.contains("http://127.0.0.1:8080"), "{policy}");
+}
+
+#[test]
+fn what_cannot_work_is_said() {
+    let folder = project();
+    let output = refrain(folder.path(), &["init"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--yes"), "{said}");
+
+    let output = refrain(folder.path(), &["init", "--yes", "nowhere"]);
+    assert_eq!(output.status.code(), Some(64));
+
+    fs::write(folder.path().join(".refrain-init.json"), "no answers").unwrap();
+    let output = refrain(folder.path(), &["init", "--yes"]);
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--restart"), "{said}");
+
+    fs::write(folder.path().join("refrain.toml"), "store = \"memory:\"\n").unwrap();
+    let output = refrain(folder.path(), &["init", "--yes", "--restart"]);
+    assert_eq!(output.status.code(), Some(64));
+    let kept = fs::read_to_string(folder.path().join("refrain.toml")).unwrap();
+    assert_eq!(kept, "store = \"memory:\"\n");
+}
