@@ -133,10 +133,12 @@ fn tools_say_what_the_command_says() {
     let (failed, text) = talk.call("review", json!({ "file": "refrain.toml" }));
     let review: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((failed, &review["open"]), (false, &json!(true)));
-    let api = "openapi: 3.0.3\npaths: {/refunds: {post: {responses: {'201': {description: Made}}}}}\n";
+    let api =
+        "openapi: 3.0.3\npaths: {/refunds: {post: {responses: {'201': {description: Made}}}}}\n";
     fs::write(folder.path().join("openapi.yaml"), api).unwrap();
     let before = fs::read_dir(folder.path()).unwrap().count();
-    let (failed, text) = talk.call("plan", json!({ "description": "openapi.yaml" }));
+    let asked = json!({ "description": "openapi.yaml", "out": "plan" });
+    let (failed, text) = talk.call("plan", asked);
     assert!(!failed && text.contains("POST /refunds"), "{text}");
     assert_eq!(
         fs::read_dir(folder.path()).unwrap().count(),

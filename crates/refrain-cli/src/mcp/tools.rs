@@ -83,11 +83,18 @@ pub(super) const TOOLS: &[Tool] = &[
         name: "plan",
         description: "Classify every operation of an API's description, with evidence and a confidence, and tell how the files of an earlier plan have drifted from it. Writes nothing.",
         command: &["plan", "--json", "--check"],
-        arguments: &[Argument {
-            name: "description",
-            description: "The path of the OpenAPI, Swagger or AsyncAPI document",
-            kind: Kind::Needed,
-        }],
+        arguments: &[
+            Argument {
+                name: "description",
+                description: "The path of the OpenAPI, Swagger or AsyncAPI document",
+                kind: Kind::Needed,
+            },
+            Argument {
+                name: "out",
+                description: "The folder with the files of an earlier plan; another one where refrain.toml was not made by refrain plan",
+                kind: Kind::Flag("--out"),
+            },
+        ],
         finds: true,
         asks: false,
     },
