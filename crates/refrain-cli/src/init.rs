@@ -69,7 +69,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if !args.yes && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+    let has_person = io::stdin().is_terminal() && io::stdout().is_terminal();
+    if !args.yes && !has_person {
         eprintln!(
             "refrain init: there is nobody to ask on this input; add --yes to take the defaults"
         );

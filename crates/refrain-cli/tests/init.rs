@@ -1,5 +1,10 @@
 //! `refrain init` on a real terminal: somebody is asked, stops in the middle, comes back, and has a policy that works.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a real terminal is waited for in real time"
+)]
+
 use std::{
     fs::{self, File},
     io::{Read as _, Write as _},
