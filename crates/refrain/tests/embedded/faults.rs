@@ -49,10 +49,8 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
     let granted = claim_until_full(&store, 100);
     // Nor is what was begun in the first segment carried into the room that is left.
-    soon(|| match wait(store.sweep(u32::MAX)) {
-        Err(error) => Some(assert_eq!(error.kind(), ErrorKind::Full)),
-        Ok(_) => None,
-    });
+    let refused = soon(|| wait(store.sweep(u32::MAX)).err());
+    assert_eq!(refused.kind(), ErrorKind::Full);
 
     let error = ask(&store, claim(3)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
