@@ -102,6 +102,8 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
         let missing = anyhow::anyhow!("{} is no folder", folder.display());
         return Err(missing.into());
     }
+    // Before anything is asked: nobody wants to hear it behind the last question.
+    plan::check_place(folder)?;
     let answers = match args.restart {
         true => Answers::restart(folder)?,
         false => Answers::resume(folder)?,

@@ -182,6 +182,15 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     })
 }
 
+/// Whether a plan can be written here: a policy that somebody else made is not merged into.
+///
+/// # Errors
+/// When there is such a policy.
+pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
+    let files = Files::new(out, false, false);
+    files.merged(POLICY, "# plan: ").map(drop)
+}
+
 /// Writes a policy for an API that nothing describes: every POST and PATCH is guarded alike.
 ///
 /// # Errors
@@ -194,7 +203,7 @@ pub(crate) fn write_bare(
     let mut files = Files::new(out, false, false);
     let text = format!(
         "# Every POST and PATCH is guarded alike; [[operation]] names those that need more.\n\
-         # `refrain plan openapi.yaml` writes them from a description of the API.\n\n\
+         # `refrain plan` writes them from a description of the API, and keeps what stands here.\n\n\
          upstream = {}\n",
         toml_edit::value(upstream)
     );

@@ -276,6 +276,13 @@ fn a_project_without_a_description_gets_a_policy_for_all() {
     assert!(output.status.success(), "{output:?}");
     let policy = check_policy(folder.path());
     assert!(policy.contains("http://127.0.0.1:8080"), "{policy}");
+
+    fs::write(folder.path().join("openapi.yaml"), API).unwrap();
+    let output = refrain(folder.path(), &["init", "--yes"]);
+    assert!(output.status.success(), "{output:?}");
+    let policy = check_policy(folder.path());
+    assert!(policy.contains("http://127.0.0.1:8080"), "{policy}");
+    assert!(policy.contains("POST /v1/payments"), "{policy}");
 }
 
 #[test]
@@ -288,6 +295,13 @@ fn what_cannot_work_is_said() {
 
     let output = refrain(folder.path(), &["init", "--yes", "nowhere"]);
     assert_eq!(output.status.code(), Some(64));
+
+    let secret = "postgres://me:secret@db/app";
+    let output = refrain(folder.path(), &["init", "--yes", "--store", secret]);
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("leave the password out"), "{said}");
+    assert!(!folder.path().join("refrain.toml").exists());
 
     fs::write(folder.path().join(".refrain-init.json"), "no answers").unwrap();
     let output = refrain(folder.path(), &["init", "--yes"]);

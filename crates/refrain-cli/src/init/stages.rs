@@ -255,6 +255,9 @@ fn store(
     tell: &dyn Tell,
 ) -> Result<Vec<String>, NoAnswer> {
     if let Some(store) = &given.store {
+        if has_password(store) {
+            return Err(anyhow::anyhow!("--store: {NO_PASSWORD}").into());
+        }
         return Ok(vec![store.clone()]);
     }
     for (engine, place) in [("PostgreSQL", &found.postgres), ("Redis", &found.redis)] {
@@ -295,6 +298,17 @@ fn store(
     Ok(store)
 }
 
+/// The file is read by many.
+const NO_PASSWORD: &str =
+    "leave the password out: the file is read by many; give the whole address in REFRAIN_STORE";
+
+fn has_password(address: &str) -> bool {
+    let behind = address.split_once("://").map_or("", |(_, behind)| behind);
+    let authority = behind.split('/').next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map(|(user, _)| user);
+    user.is_some_and(|user| user.contains(':')) || behind.contains("password=")
+}
+
 fn address(scheme: &str, default: &str, interview: &mut Interview) -> Result<String, NoAnswer> {
     let check = |typed: &str| {
         if !typed.starts_with(&format!("{scheme}://"))
@@ -302,14 +316,9 @@ fn address(scheme: &str, default: &str, interview: &mut Interview) -> Result<Str
         {
             return Err(format!("an address such as {default}"));
         }
-        let authority = typed
-            .split_once("://")
-            .map_or("", |(_, rest)| rest.split('/').next().unwrap_or(rest));
-        match authority.rsplit_once('@') {
-            Some((user, _)) if user.contains(':') => {
-                Err("leave the password out: the file is read by many; give the whole address in REFRAIN_STORE".into())
-            }
-            _ => Ok(()),
+        match has_password(typed) {
+            true => Err(NO_PASSWORD.into()),
+            false => Ok(()),
         }
     };
     interview.ask(&Question {
