@@ -117,10 +117,7 @@ impl File {
     /// [`BadFile`] with the place of the first mistake.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, BadFile> {
         let at = |offset: usize, message: String| mistake(name, text, offset, message);
-        let typed: Typed = toml::from_str(text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            at(offset, error.message().to_owned())
-        })?;
+        let typed: Typed = typed(text, name)?;
         if typed.operation.len() > OPERATIONS_MAX {
             return Err(at(0, format!("more than {OPERATIONS_MAX} operations")));
         }
@@ -145,6 +142,14 @@ impl File {
             operations: operations.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// What a text says, or the place of the first mistake.
+pub(super) fn typed<T: serde::de::DeserializeOwned>(text: &str, name: &str) -> Result<T, BadFile> {
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        mistake(name, text, offset, error.message().to_owned())
+    })
 }
 
 /// The text of a file, what to call it, and its folder.

@@ -82,10 +82,7 @@ impl File {
     /// [`BadFile`] with the place of the first mistake.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, BadFile> {
         let at = |offset: usize, message: String| mistake(name, text, offset, message);
-        let typed: Typed = toml::from_str(text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            at(offset, error.message().to_owned())
-        })?;
+        let typed: Typed = file::typed(text, name)?;
         if typed.message.len() > MESSAGES_MAX {
             return Err(at(0, format!("more than {MESSAGES_MAX} messages")));
         }
