@@ -104,7 +104,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.serves() {
+        take_small_pages();
+    }
+    let done = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Work(args) => work::run(&args),
@@ -130,4 +134,18 @@ fn main() -> ExitCode {
         eprintln!("refrain: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+impl Command {
+    /// Whether it runs for long and answers others.
+    fn serves(&self) -> bool {
+        use Command::{Chaos, Proxy, Relay, Work};
+        matches!(self, Chaos(_) | Proxy(_) | Relay(_) | Work(_))
+    }
+}
+
+/// A huge page is cleared whole when it is first touched: whoever has it cleared waits for milliseconds, and so do all others on the thread.
+fn take_small_pages() {
+    // Where the kernel has no huge pages there is nothing to do.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

@@ -39,6 +39,10 @@ impl Input {
         io: &mut (impl AsyncRead + Unpin),
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
+        if self.bytes.is_empty() {
+            // Back to the front, where the processor's cache is warm, if nobody holds a piece any more.
+            let _ = self.bytes.try_reclaim(self.room);
+        }
         if self.bytes.capacity() - self.bytes.len() < READ_MIN {
             self.bytes.reserve(self.room);
         }
