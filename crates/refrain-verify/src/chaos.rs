@@ -183,3 +183,6 @@ fn is_fatal(error: &io::Error) -> bool {
 
 /// Where a request came from, for the journal.
 pub(crate) type Peer = SocketAddr;
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ pub(super) const ROOM: usize = 1 << 10;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     status: StatusCode,
-    why: &'static str,
+    pub(super) why: &'static str,
 }
 
 impl Refused {
