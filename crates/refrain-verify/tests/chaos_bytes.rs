@@ -9,7 +9,7 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Barrier,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     thread,
@@ -362,6 +362,8 @@ fn what_is_no_request_is_refused_and_reaches_nobody() {
 #[test]
 fn a_connection_that_the_upstream_closed_is_not_used_again() {
     for is_reset in [false, true] {
+        let turns = Arc::new(Barrier::new(2));
+        let ours = turns.clone();
         let stage = Stage::new(&[], move |mut stream| {
             if head(&mut stream).is_ok() {
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -370,19 +372,20 @@ fn a_connection_that_the_upstream_closed_is_not_used_again() {
                 if !is_reset {
                     body(&mut stream, 4);
                 }
-                thread::sleep(Duration::from_millis(5));
-                // It ends without a word.
+                ours.wait();
+                drop(stream);
+                ours.wait();
             }
         });
         let mut client = stage.connect();
+        let asked = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody";
         for at in 0..20 {
-            client
-                .write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody")
-                .unwrap();
+            client.write_all(asked).unwrap();
             assert!(head(&mut client).is_ok(), "request {at}");
             assert_eq!(body(&mut client, 2), b"ok");
-            // Its end is on its way; who is quicker than that finds the connection as it was.
-            thread::sleep(Duration::from_millis(20));
+            // It ends without a word, and only then the next one is sent.
+            turns.wait();
+            turns.wait();
         }
         assert_eq!(stage.accepted.load(SeqCst), 20);
     }
