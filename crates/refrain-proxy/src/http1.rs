@@ -1,25 +1,9 @@
-//! HTTP/1.1 as bytes, for both sides: where a head and a body end, and how one is written.
-//!
-//! Nothing here reads leniently what another program may read differently: it is [`Broken`], and its connection is not used again.
+//! HTTP/1.1 as bytes, for both sides: how it is read is [`refrain_http1`]'s, how a message is sent is said here.
 
-mod fields;
-mod framing;
-mod input;
 mod sending;
 
-pub(crate) use fields::{Limits, Lines, Names, Said, collect, head_end, parsed};
-pub(crate) use framing::{Framing, Step};
-pub(crate) use input::Input;
+pub(crate) use refrain_http1::{
+    Broken, Framing, Input, Limits, Lines, Names, Said, Step, collect, head_end, parsed,
+    skip_empty_lines,
+};
 pub(crate) use sending::{COPIED_MAX, Length, Sending, Stuck, write_field};
-
-/// A message that is none, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) &'static str);
-
-impl std::fmt::Display for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Broken {}

@@ -27,14 +27,19 @@ use tokio::{
     task::JoinSet,
 };
 
-mod body;
+mod answer;
 mod control;
 mod dice;
 mod exchange;
+mod flow;
+mod harm;
+mod head;
 mod journal;
+mod line;
+mod request;
 mod rule;
 mod rules;
-mod socket;
+mod side;
 
 pub use control::router;
 pub use journal::{Event, Journal};
@@ -60,7 +65,7 @@ struct Shared {
     rules: Rules,
     journal: Journal,
     passed: AtomicU64,
-    reorder: exchange::Waiting,
+    reorder: harm::Waiting,
 }
 
 impl Chaos {
@@ -96,7 +101,7 @@ impl Chaos {
             rules: Rules::new(seed),
             journal: Journal::default(),
             passed: AtomicU64::new(0),
-            reorder: exchange::Waiting::default(),
+            reorder: harm::Waiting::default(),
         }))
     }
 
@@ -162,7 +167,7 @@ impl Chaos {
             while connections.try_join_next().is_some() {}
             let (chaos, ended) = (self.clone(), ended.clone());
             connections.spawn(async move {
-                exchange::serve(chaos, stream, client, ended).await;
+                line::serve(chaos, stream, client, ended).await;
                 drop(turn);
             });
         }
@@ -178,3 +183,6 @@ fn is_fatal(error: &io::Error) -> bool {
 
 /// Where a request came from, for the journal.
 pub(crate) type Peer = SocketAddr;
+
+#[cfg(test)]
+mod tests;

@@ -68,6 +68,11 @@ impl Place {
         })
     }
 
+    /// Whether it is reached in the clear.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
     /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect(&self.address).await?;

@@ -2,10 +2,12 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode, Uri, Version, header, request};
 
-use crate::http1::{Broken, Framing, Limits, Lines, Names, Said, collect, head_end, parsed};
+use crate::http1::{
+    Broken, Framing, Limits, Lines, Names, Said, collect, head_end, parsed, skip_empty_lines,
+};
 
 /// The longest target that is taken: what the library can hold.
 const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
@@ -105,17 +107,6 @@ impl Heads {
         parsed(limits.fields_max, |fields| {
             read(&bytes, fields, &mut self.names).map(Some)
         })
-    }
-}
-
-/// Some clients send an empty line behind a body.
-fn skip_empty_lines(input: &mut BytesMut) {
-    loop {
-        match &input[..] {
-            [b'\r', b'\n', ..] => input.advance(2),
-            [b'\n', ..] => input.advance(1),
-            _ => return,
-        }
     }
 }
 

@@ -1,407 +1,132 @@
-//! One client's connection: requests go on to the upstream one after another, and something may happen to each.
+//! One request and its answer, inside the future of who asks: there is no task for a connection.
 
 use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
+    future::poll_fn,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request};
-use http_body_util::{BodyExt as _, Limited};
-use hyper::{
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-    server::conn::http1 as server,
-    service::service_fn,
-};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    net::TcpStream,
-    sync::{Mutex as AsyncMutex, oneshot, watch},
-    time::{sleep, timeout},
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
 };
 
 use super::{
-    Chaos, Peer,
-    body::{Sent, Shown},
-    rule::Fault,
-    socket::{End, Socket},
+    answer::Answer,
+    flow::{Flow, Stuck},
+    request::Asked,
+    side::Side,
 };
-use crate::place::Place;
+use crate::place::{Place, Stream};
 
-/// How large a request may be to be sent twice.
-const TWICE_BYTES_MAX: usize = 16 << 20;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long an answer that nobody will see is listened to.
-const UNSEEN_MAX: Duration = Duration::from_secs(60);
 
-/// What concerns one connection alone.
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::UPGRADE,
-    header::EXPECT,
-];
+/// A connection to the upstream.
+pub(super) type Upstream = Side<Box<dyn Stream>>;
 
-/// Requests that are held back until another one has overtaken them, by rule.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<HashMap<u64, oneshot::Sender<()>>>);
-
-impl Waiting {
-    /// The one that waits for somebody to overtake it; else the caller is that one, and has this to wait for.
-    fn meet(&self, rule: u64) -> Result<oneshot::Sender<()>, oneshot::Receiver<()>> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has gone away meanwhile cannot be overtaken.
-        if let Some(other) = waiting.remove(&rule).filter(|other| !other.is_closed()) {
-            return Ok(other);
-        }
-        let (told, tells) = oneshot::channel();
-        waiting.insert(rule, told);
-        Err(tells)
-    }
-}
-
-/// The client's connection is to end without an answer.
+/// Why there is no answer.
 #[derive(Debug)]
-struct Ended;
+pub(super) enum Failed {
+    /// The connection took not a byte of the request, which may go over another one.
+    Unsent,
+    /// One of both sides broke off, or what came is no answer.
+    Lost,
+}
 
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ended on purpose")
+/// A new connection; `None` where nobody listens.
+pub(super) async fn connect(place: &Place) -> Option<Upstream> {
+    let connecting = timeout(CONNECT_MAX, place.connect());
+    Some(Side::new(connecting.await.ok()?.ok()?))
+}
+
+/// Sends a request on, and reads the head of its answer. What is left of the request stays in it.
+pub(super) async fn ask<C: AsyncRead + Unpin>(
+    client: &mut Side<C>,
+    upstream: &mut Upstream,
+    request: &mut Flow,
+    asked: Asked,
+) -> Result<Answer, Failed> {
+    poll_fn(|context| poll_ask(client, upstream, request, asked, context)).await
+}
+
+/// See [`ask`].
+pub(super) fn poll_ask<C: AsyncRead + Unpin>(
+    client: &mut Side<C>,
+    upstream: &mut Upstream,
+    request: &mut Flow,
+    asked: Asked,
+    context: &mut Context<'_>,
+) -> Poll<Result<Answer, Failed>> {
+    if !request.is_over() {
+        match request.poll(client, &mut upstream.io, context) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(Stuck::To(_))) if !request.has_begun() => {
+                return Poll::Ready(Err(Failed::Unsent));
+            }
+            // It may have said why it takes no more.
+            Poll::Ready(Err(Stuck::To(_))) => request.give_up(),
+            Poll::Ready(Err(Stuck::From(_) | Stuck::Cut)) => {
+                return Poll::Ready(Err(Failed::Lost));
+            }
+            Poll::Pending if !request.has_begun() => return Poll::Pending,
+            Poll::Pending => {}
+        }
+    }
+    let polled = poll_head(upstream, asked, context);
+    if polled.is_pending() && request.is_over() {
+        return client.poll_broken(context).map(|_| Err(Failed::Lost));
+    }
+    polled
+}
+
+fn poll_head(
+    upstream: &mut Upstream,
+    asked: Asked,
+    context: &mut Context<'_>,
+) -> Poll<Result<Answer, Failed>> {
+    loop {
+        let input = &mut upstream.input.bytes;
+        match upstream.heads.answer(input, asked) {
+            Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
+            Ok(None) => {}
+            Err(refused) => {
+                tracing::debug!(?refused, "what the upstream said is no answer");
+                return Poll::Ready(Err(Failed::Lost));
+            }
+        }
+        if !matches!(ready!(upstream.poll_read(context)), Ok(1..)) {
+            return Poll::Ready(Err(Failed::Lost));
+        }
     }
 }
 
-impl std::error::Error for Ended {}
-
-type Answer = Result<Response<Shown>, Ended>;
-
-/// One client's connection.
-struct Line {
-    chaos: Chaos,
-    client: End,
-    /// The connection to the upstream, while it stands.
-    upstream: AsyncMutex<Option<SendRequest<Sent>>>,
-}
-
-pub(super) async fn serve(
-    chaos: Chaos,
-    stream: TcpStream,
-    peer: Peer,
-    mut ended: watch::Receiver<()>,
-) {
-    let client = End::default();
-    let socket = Socket::new(stream, client.clone());
-    let line = Arc::new(Line {
-        chaos,
-        client,
-        upstream: AsyncMutex::new(None),
-    });
-    let service = service_fn(move |request| {
-        let line = line.clone();
-        async move { line.answer(request).await }
-    });
-    let mut builder = server::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(None);
-    builder.half_close(true).preserve_header_case(true);
-    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
-    let served = tokio::select! {
-        served = &mut serving => served,
-        _ = ended.changed() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = served {
-        tracing::debug!(%peer, %error, "a client's connection ended");
-    }
-}
-
-impl Line {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let judged = self
-            .chaos
-            .rules()
-            .judge(request.method().as_str(), request.uri().path());
-        let Some((rule, fault)) = judged else {
-            self.chaos
-                .0
-                .passed
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            return self.pass(request).await;
-        };
-        let named = (
-            request.method().to_string(),
-            request.uri().path().to_owned(),
-        );
-        let (answer, note) = self.harm(rule, fault, request).await;
-        let status = answer.upstream;
-        let said = (named.0.as_str(), named.1.as_str());
-        self.chaos.journal().note((rule, fault), said, status, note);
-        answer.shown
-    }
-
-    async fn pass(&self, request: Request<Incoming>) -> Answer {
-        let (head, body) = request.into_parts();
-        let response = self.send(head, Sent::Through(body)).await?;
-        Ok(response)
-    }
-
-    /// Does to this request what the rule says.
-    async fn harm(
-        &self,
-        rule: u64,
-        fault: Fault,
-        request: Request<Incoming>,
-    ) -> (Harmed, Option<String>) {
-        match fault {
-            Fault::ResetBefore => {
-                self.client.reset_when_closed();
-                (Harmed::ended(None), None)
-            }
-            Fault::Delay(time) => {
-                sleep(time).await;
-                (Harmed::shown(self.pass(request).await), None)
-            }
-            Fault::DelayAnswer(time) => {
-                let answer = self.pass(request).await;
-                sleep(time).await;
-                (Harmed::shown(answer), None)
-            }
-            Fault::Cut(at) => {
-                let cut = |body| match body {
-                    Shown::Through(body) => Shown::cut(body, at),
-                    other => other,
-                };
-                let answer = self.pass(request).await;
-                (
-                    Harmed::shown(answer.map(|response| response.map(cut))),
-                    None,
-                )
-            }
-            Fault::Slow(rate) => {
-                let slow = |body| match body {
-                    Shown::Through(body) => Shown::slow(body, rate),
-                    other => other,
-                };
-                let answer = self.pass(request).await;
-                (
-                    Harmed::shown(answer.map(|response| response.map(slow))),
-                    None,
-                )
-            }
-            Fault::DropAnswer => (self.drop_answer(request).await, None),
-            Fault::Reorder(patience) => self.reorder(rule, patience, request).await,
-            Fault::Twice(later) => self.twice(later, request).await,
-            Fault::ResetAfter => self.reset_after(request).await,
-        }
-    }
-
-    /// The upstream answers to the end, and nobody hears it.
-    async fn drop_answer(&self, request: Request<Incoming>) -> Harmed {
-        let status = match self.pass(request).await {
-            Ok(response) => {
-                let status = response.status().as_u16();
-                let _ = timeout(UNSEEN_MAX, unheard(response.into_body())).await;
-                Some(status)
-            }
-            Err(Ended) => None,
-        };
-        // The connection to the upstream goes with the client's.
-        self.upstream.lock().await.take();
-        Harmed::ended(status)
-    }
-
-    async fn reorder(
-        &self,
-        rule: u64,
-        patience: Duration,
-        request: Request<Incoming>,
-    ) -> (Harmed, Option<String>) {
-        match self.chaos.0.reorder.meet(rule) {
-            Ok(other) => {
-                let answer = self.pass(request).await;
-                // It may have waited long enough meanwhile.
-                let _ = other.send(());
-                (Harmed::shown(answer), Some("overtook another".into()))
-            }
-            Err(overtaken) => {
-                let note = match timeout(patience, overtaken).await {
-                    Ok(Ok(())) => "was overtaken",
-                    _ => "nobody came to overtake it",
-                };
-                (Harmed::shown(self.pass(request).await), Some(note.into()))
-            }
-        }
-    }
-
-    async fn twice(&self, later: Duration, request: Request<Incoming>) -> (Harmed, Option<String>) {
-        let (head, body) = match whole(request).await {
-            Ok(read) => read,
-            Err(note) => return (Harmed::ended(None), Some(note)),
-        };
-        let (again, copy) = (head.clone(), body.clone());
-        let upstream = self.chaos.0.upstream.clone();
-        let second = tokio::spawn(async move {
-            sleep(later).await;
-            let sent = send_alone(&upstream, again, Sent::whole(copy));
-            timeout(UNSEEN_MAX, sent).await.ok().flatten()
-        });
-        let answer = self.send(head, Sent::whole(body)).await;
-        let note = match later {
-            // At once: what the second one got is worth knowing.
-            Duration::ZERO => match second.await {
-                Ok(Some(status)) => format!("the second one got {status}"),
-                _ => "the second one got no answer".into(),
-            },
-            later => format!("comes again {later:?} later"),
-        };
-        (Harmed::shown(answer), Some(note))
-    }
-
-    /// The request goes out whole on a connection of its own, which outlives the client's.
-    async fn reset_after(&self, request: Request<Incoming>) -> (Harmed, Option<String>) {
-        let (head, body) = match whole(request).await {
-            Ok(read) => read,
-            Err(note) => return (Harmed::ended(None), Some(note)),
-        };
-        let (taken, sent) = oneshot::channel();
-        let bytes = Some(body).filter(|body| !body.is_empty());
-        let upstream = self.chaos.0.upstream.clone();
-        tokio::spawn(async move {
-            let body = Sent::Whole(bytes, Some(taken));
-            let _ = timeout(UNSEEN_MAX, send_alone(&upstream, head, body)).await;
-        });
-        let note = sent
-            .await
-            .err()
-            .map(|_| "the upstream could not be reached".to_owned());
-        self.client.reset_when_closed();
-        (Harmed::ended(None), note)
-    }
-
-    /// Over this client's own connection to the upstream, which is made when it is needed.
-    async fn send(&self, head: request::Parts, body: Sent) -> Answer {
-        let mut held = self.upstream.lock().await;
-        let mut request = Request::from_parts(onward(head), body);
-        if let Some(mut sender) = held.take()
-            && sender.ready().await.is_ok()
+/// Shows an answer to the client while the rest of its request goes on, if there is any.
+pub(super) async fn relay<C: AsyncRead + AsyncWrite + Unpin>(
+    client: &mut Side<C>,
+    upstream: &mut Upstream,
+    request: &mut Flow,
+    answer: &mut Flow,
+) -> Result<(), Stuck> {
+    poll_fn(|context| {
+        if !request.is_over()
+            && let Poll::Ready(Err(_)) = request.poll(client, &mut upstream.io, context)
         {
-            match sender.try_send_request(request).await {
-                Ok(response) => {
-                    *held = Some(sender);
-                    return Ok(shown(response));
-                }
-                Err(mut error) => match error.take_message() {
-                    // Nothing of it was sent: the upstream had closed the connection meanwhile.
-                    Some(unsent) => request = unsent,
-                    // As without us in between, the client sees its connection end.
-                    None => return Err(Ended),
-                },
-            }
+            request.give_up();
         }
-        let Some(mut sender) = connect(&self.chaos.0.upstream).await else {
-            return Ok(unreachable(&self.chaos.0.upstream.address));
-        };
-        let response = sender.send_request(request).await.map_err(|_| Ended)?;
-        *held = Some(sender);
-        Ok(shown(response))
+        answer.poll(upstream, &mut client.io, context)
+    })
+    .await
+}
+
+/// Lets the rest of a request go on that was answered before its end.
+pub(super) async fn finish<C: AsyncRead + Unpin>(
+    client: &mut Side<C>,
+    upstream: &mut Upstream,
+    request: &mut Flow,
+) {
+    if !request.is_over() {
+        let sent = poll_fn(|context| request.poll(client, &mut upstream.io, context));
+        // Who answered may take no more of it.
+        let _ = sent.await;
     }
-}
-
-/// What became of a request, and what the upstream said to it.
-struct Harmed {
-    shown: Answer,
-    upstream: Option<u16>,
-}
-
-impl Harmed {
-    fn shown(shown: Answer) -> Self {
-        let upstream = shown
-            .as_ref()
-            .ok()
-            .map(|response| response.status().as_u16());
-        Self { shown, upstream }
-    }
-
-    fn ended(upstream: Option<u16>) -> Self {
-        Self {
-            shown: Err(Ended),
-            upstream,
-        }
-    }
-}
-
-async fn whole(request: Request<Incoming>) -> Result<(request::Parts, Bytes), String> {
-    let (head, body) = request.into_parts();
-    let read = Limited::new(body, TWICE_BYTES_MAX).collect().await;
-    match read {
-        Ok(read) => Ok((head, read.to_bytes())),
-        Err(error) => Err(format!("its body could not be read whole: {error}")),
-    }
-}
-
-async fn connect(upstream: &Place) -> Option<SendRequest<Sent>> {
-    let connecting = timeout(CONNECT_MAX, upstream.connect());
-    let stream = connecting.await.ok()?.ok()?;
-    let mut builder = http1::Builder::new();
-    builder.preserve_header_case(true);
-    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.ok()?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the upstream ended");
-        }
-    });
-    Some(sender)
-}
-
-/// Sends over a connection of its own and hears the answer out; answers its status.
-async fn send_alone(upstream: &Place, head: request::Parts, body: Sent) -> Option<u16> {
-    let mut sender = connect(upstream).await?;
-    let request = Request::from_parts(onward(head), body);
-    let response = sender.send_request(request).await.ok()?;
-    let status = response.status().as_u16();
-    unheard(Shown::Through(response.into_body())).await;
-    Some(status)
-}
-
-async fn unheard(mut body: Shown) {
-    while let Some(Ok(_)) = body.frame().await {}
-}
-
-/// Takes away what belongs to the connection that a message came over; most bring nothing of it.
-fn without_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        for name in &HOP_BY_HOP {
-            headers.remove(name);
-        }
-    }
-}
-
-/// The head as it goes on: without what belongs to the connection that it came over.
-fn onward(mut head: request::Parts) -> request::Parts {
-    without_hop_by_hop(&mut head.headers);
-    // A whole body has a length of its own; hyper says it.
-    head.version = http::Version::HTTP_11;
-    head
-}
-
-fn shown(response: Response<Incoming>) -> Response<Shown> {
-    let mut response = response.map(Shown::Through);
-    without_hop_by_hop(response.headers_mut());
-    *response.version_mut() = http::Version::HTTP_11;
-    response
-}
-
-fn unreachable(upstream: &str) -> Response<Shown> {
-    let text = format!("refrain chaos: {upstream} cannot be reached; nothing was sent\n");
-    let mut response = Response::new(Shown::Own(Some(text.into())));
-    *response.status_mut() = StatusCode::BAD_GATEWAY;
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    response
 }

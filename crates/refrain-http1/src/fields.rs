@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Broken;
@@ -14,29 +14,38 @@ const NAMES_MAX: usize = 32;
 
 /// How large a head may be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) bytes_max: usize,
-    pub(crate) fields_max: usize,
+pub struct Limits {
+    /// All of it.
+    pub bytes_max: usize,
+    /// Its fields.
+    pub fields_max: usize,
 }
 
 /// Which ends of lines are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lines {
+pub enum Lines {
     /// CR and LF.
     Whole,
     /// LF, with or without CR.
     Either,
 }
 
+/// Takes away empty lines before a request: some clients send one behind a body.
+pub fn skip_empty_lines(input: &mut BytesMut) {
+    loop {
+        match &input[..] {
+            [b'\r', b'\n', ..] => input.advance(2),
+            [b'\n', ..] => input.advance(1),
+            _ => return,
+        }
+    }
+}
+
 /// Where a head ends: behind its first empty line. `start` is where the line starts up to which was looked before.
 ///
 /// # Errors
 /// When a line ends otherwise than it may.
-pub(crate) fn head_end(
-    input: &[u8],
-    start: &mut usize,
-    lines: Lines,
-) -> Result<Option<usize>, Broken> {
+pub fn head_end(input: &[u8], start: &mut usize, lines: Lines) -> Result<Option<usize>, Broken> {
     while let Some(len) = memchr::memchr(b'\n', &input[*start..]) {
         let line = &input[*start..*start + len];
         *start += len + 1;
@@ -54,7 +63,7 @@ pub(crate) fn head_end(
 }
 
 /// Lends room for as many fields as there may be.
-pub(crate) fn parsed<'h, T>(
+pub fn parsed<'h, T>(
     fields_max: usize,
     parse: impl FnOnce(&mut [MaybeUninit<httparse::Header<'h>>]) -> T,
 ) -> T {
@@ -67,10 +76,14 @@ pub(crate) fn parsed<'h, T>(
 
 /// The names of the fields of the last head, of which the next one mostly has the same in the same places.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Vec<HeaderName>);
+pub struct Names(Vec<HeaderName>);
 
 impl Names {
-    fn of(&mut self, at: usize, name: &[u8]) -> Result<HeaderName, Broken> {
+    /// The name of the field at this place of a head.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub fn of(&mut self, at: usize, name: &[u8]) -> Result<HeaderName, Broken> {
         let is_same = |known: &&HeaderName| known.as_str().as_bytes().eq_ignore_ascii_case(name);
         if let Some(known) = self.0.get(at).filter(is_same) {
             return Ok(known.clone());
@@ -88,22 +101,28 @@ impl Names {
 
 /// What the fields say about the connection and the body.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
-    pub(crate) closes: bool,
-    pub(crate) keeps_alive: bool,
-    pub(crate) length: Option<u64>,
-    pub(crate) is_chunked: bool,
+pub struct Said {
+    /// The connection ends behind this message.
+    pub closes: bool,
+    /// The connection goes on, where it would not by itself.
+    pub keeps_alive: bool,
+    /// How long the body is.
+    pub length: Option<u64>,
+    /// The body comes in chunks.
+    pub is_chunked: bool,
     /// The body is sent once somebody wants it.
-    pub(crate) expects_continue: bool,
-    pub(crate) takes_trailers: bool,
-    pub(crate) upgrades: bool,
+    pub expects_continue: bool,
+    /// Trailers are welcome.
+    pub takes_trailers: bool,
+    /// Something else is to be spoken from now on.
+    pub upgrades: bool,
 }
 
 /// Reads the fields of a head, of which `head` is all.
 ///
 /// # Errors
 /// When one is malformed, or they say two things about the length of the body.
-pub(crate) fn collect(
+pub fn collect(
     head: &Bytes,
     fields: &[httparse::Header<'_>],
     names: &mut Names,
@@ -123,8 +142,11 @@ pub(crate) fn collect(
 }
 
 impl Said {
-    /// Takes in what a field says; whether that is anything that was not said before.
-    fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, Broken> {
+    /// Takes in what a field says; `false` where it only repeats what was said before.
+    ///
+    /// # Errors
+    /// When it is malformed, or says something else about the length of the body than another one.
+    pub fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, Broken> {
         match *name {
             header::CONNECTION => {
                 self.closes |= has_token(value, b"close");

@@ -17,8 +17,9 @@ const READ_MAX: usize = 256 << 10;
 
 /// What was read from a connection and not taken yet.
 #[derive(Debug)]
-pub(crate) struct Input {
-    pub(crate) bytes: BytesMut,
+pub struct Input {
+    /// What may be taken off the front.
+    pub bytes: BytesMut,
     /// How much room is made for what comes next.
     room: usize,
 }
@@ -34,7 +35,7 @@ impl Default for Input {
 
 impl Input {
     /// Reads what has come; 0 at the end.
-    pub(crate) fn poll_read(
+    pub fn poll_read(
         &mut self,
         io: &mut (impl AsyncRead + Unpin),
         context: &mut Context<'_>,
@@ -55,12 +56,12 @@ impl Input {
     }
 
     /// Whether nothing was read yet, so that there is no room either.
-    pub(crate) fn is_fresh(&self) -> bool {
+    pub fn is_fresh(&self) -> bool {
         self.bytes.capacity() == 0
     }
 
     /// Makes it as it was before a long message: what that one needed is not held while idle.
-    pub(crate) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         if self.room > READ_USUAL {
             self.room = READ_USUAL;
             self.bytes = BytesMut::from(&self.bytes[..]);

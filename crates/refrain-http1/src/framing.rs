@@ -15,20 +15,23 @@ const TRAILER_FIELDS_MAX: usize = 64;
 
 /// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub enum Framing {
     /// So many bytes are left.
     Length(u64),
+    /// Its chunks tell.
     Chunked {
+        /// Where among them it is.
         at: Chunks,
         /// What extensions may still take.
         extensions_max: usize,
     },
+    /// It ends with the connection.
     UntilClose,
 }
 
 /// Where among its chunks a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Chunks {
+pub enum Chunks {
     /// Before the line that tells a size.
     Size,
     /// Within a chunk of which so much is left.
@@ -37,21 +40,26 @@ pub(crate) enum Chunks {
     Behind,
     /// Behind the last chunk.
     Trailers,
+    /// Behind all of it.
     Over,
 }
 
 /// What comes next of a body.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Step {
+pub enum Step {
+    /// A piece of it.
     Data(Bytes),
+    /// What stands behind its chunks.
     Trailers(HeaderMap),
     /// More has to be read before anything can be told.
     More,
+    /// It has ended.
     End,
 }
 
 impl Framing {
-    pub(crate) fn chunked() -> Self {
+    /// Chunks, of which none was read.
+    pub fn chunked() -> Self {
         Self::Chunked {
             at: Chunks::Size,
             extensions_max: EXTENSION_BYTES_MAX,
@@ -59,7 +67,7 @@ impl Framing {
     }
 
     /// Whether the body has ended.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         matches!(
             self,
             Self::Length(0)
@@ -70,7 +78,8 @@ impl Framing {
         )
     }
 
-    pub(crate) fn size_hint(&self) -> SizeHint {
+    /// How long the rest of the body is, as far as that is known.
+    pub fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(left) => SizeHint::with_exact(*left),
             _ if self.is_over() => SizeHint::with_exact(0),
@@ -82,7 +91,7 @@ impl Framing {
     ///
     /// # Errors
     /// When the chunks are none.
-    pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
+    pub fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
         match self {
             Self::Length(left) => Ok(data(input, left)),
             Self::Chunked { at, extensions_max } => at.next(input, extensions_max),
@@ -92,7 +101,7 @@ impl Framing {
     }
 
     /// Whether the body has ended if nothing more comes.
-    pub(crate) fn ends_with_connection(&self) -> bool {
+    pub fn ends_with_connection(&self) -> bool {
         self.is_over() || *self == Self::UntilClose
     }
 }

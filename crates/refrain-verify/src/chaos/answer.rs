@@ -1,0 +1,145 @@
+//! Answers: what the upstream says, or we do, and how that goes on to the client.
+
+use std::{io::Write as _, mem::MaybeUninit};
+
+use http::StatusCode;
+use httparse::{Header, ParserConfig};
+use refrain_http1::{Broken, Framing, Names, Said};
+
+use super::{
+    flow::{Flow, Manner},
+    head::{ROOM, Refused, check_end, pass_fields, put, refused, write_chunked},
+    request::Asked,
+};
+
+/// An answer, of which the body is still to be read.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    /// Its head as it goes to the client, without the end.
+    head: Vec<u8>,
+    /// A body of our own.
+    own: Vec<u8>,
+    framing: Framing,
+    is_chunked: bool,
+    /// Whether the upstream can be asked again over the same connection.
+    pub(super) stays_open: bool,
+    asked: Asked,
+}
+
+impl Answer {
+    /// An answer of our own, in words; the connection ends with it.
+    pub(super) fn own(status: StatusCode, text: &str, asked: Asked) -> Self {
+        let own = format!("refrain chaos: {text}\n").into_bytes();
+        let reason = status.canonical_reason().unwrap_or_default();
+        let mut head = start(status, reason, asked, 0);
+        // Writing to memory does not fail.
+        let _ = write!(
+            head,
+            "content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n",
+            own.len()
+        );
+        Self {
+            status,
+            head,
+            own: if asked.is_to_head { Vec::new() } else { own },
+            framing: Framing::Length(0),
+            is_chunked: false,
+            stays_open: false,
+            asked,
+        }
+    }
+
+    /// Whether the client may ask again over the same connection, as far as this answer goes.
+    pub(super) fn keeps_alive(&self) -> bool {
+        let ends_with_connection = !self.is_chunked && !matches!(self.framing, Framing::Length(_));
+        self.asked.keeps_alive && !ends_with_connection
+    }
+
+    /// The answer as it goes to the client.
+    pub(super) fn shown(mut self, keeps_alive: bool, manner: Manner) -> Flow {
+        let connection: &[u8] = match (self.asked.is_new, keeps_alive) {
+            (true, true) | (false, false) => b"",
+            (true, false) => b"connection: close\r\n",
+            (false, true) => b"connection: keep-alive\r\n",
+        };
+        self.head.extend_from_slice(connection);
+        self.head.extend_from_slice(b"\r\n");
+        self.head.extend_from_slice(&self.own);
+        Flow::new(self.head, self.framing, self.is_chunked, manner)
+    }
+
+    /// The answer where nobody hears it.
+    pub(super) fn unheard(self) -> Flow {
+        Flow::new(Vec::new(), self.framing, false, Manner::Unheard)
+    }
+}
+
+/// Reads the head of the answer to what was asked, of which `bytes` is all.
+pub(super) fn read<'h>(
+    bytes: &'h [u8],
+    fields: &mut [MaybeUninit<Header<'h>>],
+    names: &mut Names,
+    asked: Asked,
+) -> Result<Answer, Refused> {
+    let mut parsed = httparse::Response::new(&mut []);
+    let end = ParserConfig::default()
+        .parse_response_with_uninit_headers(&mut parsed, bytes, fields)
+        .map_err(refused)?;
+    let (Some(version), Some(code), Some(reason)) = (parsed.version, parsed.code, parsed.reason)
+    else {
+        return Err(Broken("The answer has no status.").into());
+    };
+    check_end(end, bytes)?;
+    let status = StatusCode::from_u16(code).map_err(|_| Broken("The status is none."))?;
+    if status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Broken("It switched protocols unasked.").into());
+    }
+    let mut head = start(status, reason, asked, bytes.len());
+    let said = pass_fields(&mut head, parsed.headers, names)?;
+    let is_new = version == 1;
+    if said.is_chunked && !is_new {
+        return Err(Broken("HTTP/1.0 has no chunks.").into());
+    }
+    let framing = framing(status, asked, &said);
+    let ends_with_connection = framing == Framing::UntilClose;
+    write_chunked(
+        &mut head,
+        asked.is_new && (said.is_chunked || ends_with_connection),
+    );
+    Ok(Answer {
+        status,
+        head,
+        own: Vec::new(),
+        stays_open: (is_new || said.keeps_alive)
+            && !said.closes
+            && !(said.is_chunked && said.length.is_some())
+            && !ends_with_connection,
+        is_chunked: asked.is_new && !matches!(framing, Framing::Length(_)),
+        framing,
+        asked,
+    })
+}
+
+fn framing(status: StatusCode, asked: Asked, said: &Said) -> Framing {
+    let is_bare = asked.is_to_head
+        || status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED;
+    match said.length {
+        _ if is_bare => Framing::Length(0),
+        _ if said.is_chunked => Framing::chunked(),
+        Some(length) => Framing::Length(length),
+        None => Framing::UntilClose,
+    }
+}
+
+fn start(status: StatusCode, reason: &str, asked: Asked, length: usize) -> Vec<u8> {
+    let mut head = Vec::with_capacity(length + ROOM);
+    let version = match asked.is_new {
+        true => "HTTP/1.1 ",
+        false => "HTTP/1.0 ",
+    };
+    put(&mut head, &[version, status.as_str(), " ", reason, "\r\n"]);
+    head
+}

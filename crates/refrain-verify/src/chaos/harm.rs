@@ -1,0 +1,254 @@
+//! What is done to a request that a rule strikes.
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    sync::{Mutex, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
+
+use super::{
+    answer::Answer,
+    exchange::{connect, poll_ask, relay},
+    flow::{Flow, Manner},
+    line::{Ended, Line},
+    request::{Asked, Request},
+    rule::Fault,
+    side::Side,
+};
+use crate::place::Place;
+
+/// How large a request may be to be sent twice.
+const TWICE_BYTES_MAX: usize = 16 << 20;
+/// How long an answer that nobody will see is listened to.
+const UNSEEN_MAX: Duration = Duration::from_secs(60);
+
+/// Requests that are held back until another one has overtaken them, by rule.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<HashMap<u64, oneshot::Sender<()>>>);
+
+impl Waiting {
+    /// The one that waits for somebody to overtake it; else the caller is that one, and has this to wait for.
+    fn meet(&self, rule: u64) -> Result<oneshot::Sender<()>, oneshot::Receiver<()>> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who has gone away meanwhile cannot be overtaken.
+        if let Some(other) = waiting.remove(&rule).filter(|other| !other.is_closed()) {
+            return Ok(other);
+        }
+        let (told, tells) = oneshot::channel();
+        waiting.insert(rule, told);
+        Err(tells)
+    }
+}
+
+/// What became of a request, and what the upstream said to it.
+pub(super) struct Harmed {
+    pub(super) shown: Result<(Answer, Manner), Ended>,
+    pub(super) upstream: Option<u16>,
+}
+
+impl Harmed {
+    fn shown(answer: Result<Answer, Ended>) -> Self {
+        Self::shown_so(answer, Manner::AsItComes)
+    }
+
+    fn shown_so(answer: Result<Answer, Ended>, manner: Manner) -> Self {
+        let upstream = answer.as_ref().ok().map(|answer| answer.status.as_u16());
+        Self {
+            shown: answer.map(|answer| (answer, manner)),
+            upstream,
+        }
+    }
+
+    fn ended(upstream: Option<u16>) -> Self {
+        Self {
+            shown: Err(Ended),
+            upstream,
+        }
+    }
+}
+
+impl Line {
+    /// Does to this request what the rule says.
+    pub(super) async fn harm(
+        &mut self,
+        rule: u64,
+        fault: Fault,
+        request: &mut Request,
+    ) -> (Harmed, Option<String>) {
+        match fault {
+            Fault::ResetBefore => {
+                self.reset_when_closed();
+                (Harmed::ended(None), None)
+            }
+            Fault::Delay(time) => {
+                sleep(time).await;
+                (Harmed::shown(self.pass(request).await), None)
+            }
+            Fault::DelayAnswer(time) => {
+                let answer = self.pass(request).await;
+                sleep(time).await;
+                (Harmed::shown(answer), None)
+            }
+            Fault::Cut(at) => {
+                let answer = self.pass(request).await;
+                (Harmed::shown_so(answer, Manner::Cut(at)), None)
+            }
+            Fault::Slow(rate) => {
+                let answer = self.pass(request).await;
+                (Harmed::shown_so(answer, Manner::slow(rate)), None)
+            }
+            Fault::DropAnswer => (self.drop_answer(request).await, None),
+            Fault::Reorder(patience) => self.reorder(rule, patience, request).await,
+            Fault::Twice(later) => self.twice(later, request).await,
+            Fault::ResetAfter => self.reset_after(request).await,
+        }
+    }
+
+    /// When the connection is closed, the client sees a reset instead of an orderly end.
+    fn reset_when_closed(&self) {
+        if let Err(error) = self.client.io.set_zero_linger() {
+            tracing::warn!(%error, "the connection is closed in order instead of reset");
+        }
+    }
+
+    /// The upstream answers to the end, and nobody hears it.
+    async fn drop_answer(&mut self, request: &mut Request) -> Harmed {
+        let Ok(answer) = self.pass(request).await else {
+            return Harmed::ended(None);
+        };
+        let status = answer.status.as_u16();
+        // The connection to the upstream goes with the client's.
+        if let Some(mut upstream) = self.upstream.take() {
+            let mut unheard = answer.unheard();
+            let onward = &mut request.onward;
+            let heard = relay(&mut self.client, &mut upstream, onward, &mut unheard);
+            let _ = timeout(UNSEEN_MAX, heard).await;
+        }
+        Harmed::ended(Some(status))
+    }
+
+    async fn reorder(
+        &mut self,
+        rule: u64,
+        patience: Duration,
+        request: &mut Request,
+    ) -> (Harmed, Option<String>) {
+        match self.chaos.0.reorder.meet(rule) {
+            Ok(other) => {
+                let answer = self.pass(request).await;
+                // It may have waited long enough meanwhile.
+                let _ = other.send(());
+                (Harmed::shown(answer), Some("overtook another".into()))
+            }
+            Err(overtaken) => {
+                let note = match timeout(patience, overtaken).await {
+                    Ok(Ok(())) => "was overtaken",
+                    _ => "nobody came to overtake it",
+                };
+                (Harmed::shown(self.pass(request).await), Some(note.into()))
+            }
+        }
+    }
+
+    async fn twice(&mut self, later: Duration, request: &mut Request) -> (Harmed, Option<String>) {
+        let whole = match self.whole(request).await {
+            Ok(whole) => whole,
+            Err(note) => return (Harmed::ended(None), Some(note)),
+        };
+        let (again, asked) = (whole.clone(), request.asked);
+        let upstream = self.chaos.0.upstream.clone();
+        let second = tokio::spawn(async move {
+            sleep(later).await;
+            let sent = send_alone(&upstream, again, asked, None);
+            timeout(UNSEEN_MAX, sent).await.ok().flatten()
+        });
+        request.onward = Flow::whole(whole);
+        let answer = self.pass(request).await;
+        let note = match later {
+            // At once: what the second one got is worth knowing.
+            Duration::ZERO => match second.await {
+                Ok(Some(status)) => format!("the second one got {status}"),
+                _ => "the second one got no answer".into(),
+            },
+            later => format!("comes again {later:?} later"),
+        };
+        (Harmed::shown(answer), Some(note))
+    }
+
+    /// The request goes out whole on a connection of its own, which outlives the client's.
+    async fn reset_after(&mut self, request: &mut Request) -> (Harmed, Option<String>) {
+        let whole = match self.whole(request).await {
+            Ok(whole) => whole,
+            Err(note) => return (Harmed::ended(None), Some(note)),
+        };
+        let (taken, sent) = oneshot::channel();
+        let (upstream, asked) = (self.chaos.0.upstream.clone(), request.asked);
+        tokio::spawn(async move {
+            let sent = send_alone(&upstream, whole, asked, Some(taken));
+            let _ = timeout(UNSEEN_MAX, sent).await;
+        });
+        let note = sent
+            .await
+            .err()
+            .map(|_| "the upstream could not be reached".to_owned());
+        self.reset_when_closed();
+        (Harmed::ended(None), note)
+    }
+
+    /// Reads a request to its end; answers all of it as it goes on.
+    async fn whole(&mut self, request: &mut Request) -> Result<Vec<u8>, String> {
+        let broken =
+            |why: &dyn std::fmt::Display| format!("its body could not be read whole: {why}");
+        let said = self.say_go_on(request).await;
+        said.map_err(|error| broken(&error))?;
+        loop {
+            let input = &mut self.client.input.bytes;
+            let taken = request.onward.take_whole(input);
+            let taken = taken.map_err(|stuck| broken(&stuck))?;
+            let so_far = request.onward.gathered_len();
+            if taken.as_ref().map_or(so_far, Vec::len) > TWICE_BYTES_MAX {
+                return Err(broken(&"it is larger than 16 MiB"));
+            }
+            if let Some(whole) = taken {
+                return Ok(whole);
+            }
+            match self.client.read().await {
+                Ok(0) => return Err(broken(&"the client hung up")),
+                Ok(_) => {}
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+    }
+}
+
+/// Sends over a connection of its own and hears the answer out; answers its status. Tells when all has left.
+async fn send_alone(
+    upstream: &Place,
+    request: Vec<u8>,
+    asked: Asked,
+    mut taken: Option<oneshot::Sender<()>>,
+) -> Option<u16> {
+    let (mut nobody, mut upstream) = (Side::new(tokio::io::empty()), connect(upstream).await?);
+    let mut request = Flow::whole(request);
+    let answer = poll_fn(|context| {
+        let polled = poll_ask(&mut nobody, &mut upstream, &mut request, asked, context);
+        if (request.is_over() || matches!(polled, Poll::Ready(Ok(_))))
+            && let Some(taken) = taken.take()
+        {
+            let _ = taken.send(());
+        }
+        polled
+    });
+    let answer = answer.await.ok()?;
+    let status = answer.status.as_u16();
+    let mut unheard = answer.unheard();
+    let _ = relay(&mut nobody, &mut upstream, &mut request, &mut unheard).await;
+    Some(status)
+}

@@ -1,0 +1,184 @@
+//! Heads: what is asked and answered, and how each goes on to the other side.
+//!
+//! Fields go on as they came, in their case and order, without those that belong to one connection.
+
+use bytes::{Buf as _, BytesMut};
+use http::{HeaderName, StatusCode, header};
+use httparse::{Header, Status};
+use refrain_http1::{Broken, Limits, Lines, Names, Said, head_end, parsed, skip_empty_lines};
+
+use super::{
+    answer::{self, Answer},
+    request::{self, Asked, Request},
+};
+
+/// How large a head may be.
+const LIMITS: Limits = Limits {
+    bytes_max: 256 << 10,
+    fields_max: 100,
+};
+/// What is usually written behind a head without another allocation.
+pub(super) const ROOM: usize = 1 << 10;
+
+/// Why a request is not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    status: StatusCode,
+    pub(super) why: &'static str,
+}
+
+impl Refused {
+    pub(super) fn new(status: StatusCode, why: &'static str) -> Self {
+        Self { status, why }
+    }
+
+    pub(super) fn answer(&self) -> Answer {
+        Answer::own(self.status, self.why, Asked::NOTHING)
+    }
+}
+
+impl From<Broken> for Refused {
+    fn from(Broken(why): Broken) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, why)
+    }
+}
+
+/// What a connection remembers between two looks at its heads.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    names: Names,
+    /// Where the line starts up to which was looked.
+    start: usize,
+}
+
+impl Heads {
+    /// Takes the head of a request off the front of what was read; `None` when it is not all there.
+    ///
+    /// # Errors
+    /// When it is malformed, over a limit, or could be read in two ways.
+    pub(super) fn request(&mut self, input: &mut BytesMut) -> Result<Option<Request>, Refused> {
+        if self.start == 0 {
+            skip_empty_lines(input);
+        }
+        let Some(end) = self.end(input)? else {
+            return Ok(None);
+        };
+        let head = parsed(LIMITS.fields_max, |fields| {
+            request::read(&input[..end], fields, &mut self.names)
+        });
+        input.advance(end);
+        head.map(Some)
+    }
+
+    /// Takes the head of the answer to what was asked off the front of what was read; `None` when it is not all there.
+    ///
+    /// # Errors
+    /// When it is malformed, or over a limit.
+    pub(super) fn answer(
+        &mut self,
+        input: &mut BytesMut,
+        asked: Asked,
+    ) -> Result<Option<Answer>, Refused> {
+        while let Some(end) = self.end(input)? {
+            let head = parsed(LIMITS.fields_max, |fields| {
+                answer::read(&input[..end], fields, &mut self.names, asked)
+            });
+            input.advance(end);
+            let head = head?;
+            // What only comes before an answer is between the upstream and us.
+            if !head.status.is_informational() {
+                return Ok(Some(head));
+            }
+        }
+        Ok(None)
+    }
+
+    fn end(&mut self, input: &[u8]) -> Result<Option<usize>, Refused> {
+        let end = head_end(input, &mut self.start, Lines::Either)?;
+        if end.unwrap_or(input.len()) > LIMITS.bytes_max {
+            return Err(Refused::new(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "The head is too large; send less of it.",
+            ));
+        }
+        if end.is_some() {
+            self.start = 0;
+        }
+        Ok(end)
+    }
+}
+
+/// Writes the fields that go on, and answers what they all say. The length of a body that is chunked stays behind.
+pub(super) fn pass_fields(
+    out: &mut Vec<u8>,
+    fields: &[Header<'_>],
+    names: &mut Names,
+) -> Result<Said, Broken> {
+    let (mut said, mut length) = (Said::default(), None);
+    for (at, field) in fields.iter().enumerate() {
+        let name = names.of(at, field.name.as_bytes())?;
+        if !said.hear(&name, field.value)? {
+            continue;
+        }
+        match name {
+            header::CONTENT_LENGTH => length = Some(field),
+            name if stays_behind(&name) => {}
+            _ => write_field(out, field),
+        }
+    }
+    if let Some(length) = length.filter(|_| !said.is_chunked) {
+        write_field(out, length);
+    }
+    Ok(said)
+}
+
+/// Whether a field concerns one connection alone.
+fn stays_behind(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION
+        | header::TRANSFER_ENCODING
+        | header::TE
+        | header::UPGRADE
+        | header::EXPECT => true,
+        _ => ["keep-alive", "proxy-connection"].contains(&name.as_str()),
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, field: &Header<'_>) {
+    put(out, &[field.name, ": "]);
+    out.extend_from_slice(field.value);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn write_chunked(out: &mut Vec<u8>, is_chunked: bool) {
+    if is_chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+}
+
+pub(super) fn put(out: &mut Vec<u8>, texts: &[&str]) {
+    for text in texts {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+pub(super) fn check_end(end: Status<usize>, bytes: &[u8]) -> Result<(), Broken> {
+    match end == Status::Complete(bytes.len()) {
+        true => Ok(()),
+        false => Err(Broken("The head does not end where it seems to.")),
+    }
+}
+
+pub(super) fn refused(error: httparse::Error) -> Refused {
+    let why = match error {
+        httparse::Error::TooManyHeaders => {
+            let why = "There are too many fields; send fewer.";
+            return Refused::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why);
+        }
+        httparse::Error::HeaderName => "The name of a field is malformed.",
+        httparse::Error::HeaderValue | httparse::Error::NewLine => "A field is malformed.",
+        httparse::Error::Version => "The version of HTTP is not known; send HTTP/1.1.",
+        _ => "The first line is malformed.",
+    };
+    Broken(why).into()
+}

@@ -1,0 +1,250 @@
+//! One client's connection: requests go on to the upstream one after another, and something may happen to each.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::atomic::Ordering::Relaxed,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::StatusCode;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::timeout};
+
+use super::{
+    Chaos, Peer,
+    answer::Answer,
+    exchange::{Failed, Upstream, ask, connect, finish, relay},
+    flow::{Flow, Manner},
+    head::Refused,
+    request::Request,
+    side::Side,
+};
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// How long, and how much, is listened to from who still sends though nothing more is taken.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 256 << 10;
+
+/// The client's connection is to end at once, without an answer or in the midst of one.
+#[derive(Debug)]
+pub(super) struct Ended;
+
+impl From<io::Error> for Ended {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+/// One client's connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) chaos: Chaos,
+    pub(super) client: Side<TcpStream>,
+    /// The connection to the upstream, while it stands.
+    pub(super) upstream: Option<Upstream>,
+    /// Changes when the proxy is told to stop.
+    ended: watch::Receiver<()>,
+}
+
+/// What a client says next.
+enum Next {
+    Request(Request),
+    Refused(Refused),
+    /// Nothing.
+    End,
+}
+
+pub(super) async fn serve(chaos: Chaos, stream: TcpStream, peer: Peer, ended: watch::Receiver<()>) {
+    // Each piece leaves at once: what is measured and cut here is the application's, not the network's.
+    let _ = stream.set_nodelay(true);
+    let line = Line {
+        chaos,
+        client: Side::new(stream),
+        upstream: None,
+        ended,
+    };
+    if line.serve().await.is_err() {
+        tracing::debug!(%peer, "a client's connection ended");
+    }
+}
+
+impl Line {
+    /// Answers requests until the last one.
+    async fn serve(mut self) -> Result<(), Ended> {
+        let mut ended = self.ended.clone();
+        // Only wakes: it is asked again and again.
+        let mut ending = pin!(async move {
+            let _ = ended.changed().await;
+            std::future::pending::<()>().await;
+        });
+        loop {
+            let next = poll_fn(|context| self.poll_next(ending.as_mut(), context));
+            let keeps_alive = match next.await? {
+                Next::End => return Ok(()),
+                Next::Request(request) => self.answer(request).await?,
+                Next::Refused(refused) => {
+                    self.say(refused.answer()).await?;
+                    false
+                }
+            };
+            if !keeps_alive {
+                return self.close().await;
+            }
+            self.client.input.rest();
+        }
+    }
+
+    fn poll_next(
+        &mut self,
+        ending: Pin<&mut impl Future<Output = ()>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Next>> {
+        // One that closed, or said something unasked, is not asked again.
+        if let Some(upstream) = &mut self.upstream
+            && upstream.poll_read(context).is_ready()
+        {
+            self.upstream = None;
+        }
+        loop {
+            let Side { input, heads, .. } = &mut self.client;
+            match heads.request(&mut input.bytes) {
+                Ok(None) => {}
+                Ok(Some(request)) => return Poll::Ready(Ok(Next::Request(request))),
+                Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
+            }
+            let is_begun = !input.bytes.is_empty();
+            let polled = self.client.poll_read(context);
+            if polled.is_pending() && !is_begun {
+                let _ = ending.poll(context);
+                return match self.is_ending() {
+                    true => Poll::Ready(Ok(Next::End)),
+                    false => Poll::Pending,
+                };
+            }
+            if ready!(polled)? == 0 {
+                return Poll::Ready(Ok(Next::End));
+            }
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ended.has_changed().is_err()
+    }
+
+    /// Answers a request, and whether another one may follow.
+    async fn answer(&mut self, mut request: Request) -> Result<bool, Ended> {
+        let (method, path) = (request.method.as_str(), request.uri.path());
+        let Some((rule, fault)) = self.chaos.rules().judge(method, path) else {
+            self.chaos.0.passed.fetch_add(1, Relaxed);
+            let answer = self.pass(&mut request).await?;
+            return self
+                .show(answer, Manner::AsItComes, &mut request.onward)
+                .await;
+        };
+        let (harmed, note) = self.harm(rule, fault, &mut request).await;
+        let named = (request.method.as_str(), request.uri.path());
+        let journal = self.chaos.journal();
+        journal.note((rule, fault), named, harmed.upstream, note);
+        let (answer, manner) = harmed.shown?;
+        self.show(answer, manner, &mut request.onward).await
+    }
+
+    /// Sends a request over this client's own connection to the upstream, which is made when it is needed.
+    pub(super) async fn pass(&mut self, request: &mut Request) -> Result<Answer, Ended> {
+        if self.upstream.is_some() {
+            match self.ask(request).await {
+                // With TLS a part may have left even where the whole could not.
+                Err(Failed::Unsent) if self.chaos.0.upstream.is_plain() => {}
+                // As without us in between, the client sees its connection end.
+                answer => return answer.map_err(|_| Ended),
+            }
+        }
+        self.upstream = connect(&self.chaos.0.upstream).await;
+        if self.upstream.is_none() {
+            return Ok(self.unreachable(request));
+        }
+        self.ask(request).await.map_err(|_| Ended)
+    }
+
+    async fn ask(&mut self, request: &mut Request) -> Result<Answer, Failed> {
+        self.say_go_on(request).await.map_err(|_| Failed::Lost)?;
+        let Some(upstream) = &mut self.upstream else {
+            return Err(Failed::Unsent);
+        };
+        ask(
+            &mut self.client,
+            upstream,
+            &mut request.onward,
+            request.asked,
+        )
+        .await
+    }
+
+    /// Tells a client that waits for it to send its body.
+    pub(super) async fn say_go_on(&mut self, request: &mut Request) -> io::Result<()> {
+        let is_expected = std::mem::take(&mut request.asked.expects_continue);
+        if is_expected && !request.onward.is_read() && self.client.input.bytes.is_empty() {
+            self.client.io.write_all(CONTINUE).await?;
+        }
+        Ok(())
+    }
+
+    fn unreachable(&self, request: &Request) -> Answer {
+        let upstream = &self.chaos.0.upstream.address;
+        let text = format!("{upstream} cannot be reached; nothing was sent");
+        Answer::own(StatusCode::BAD_GATEWAY, &text, request.asked)
+    }
+
+    /// Shows an answer while the rest of its request goes on, if there is any; whether another request may follow.
+    async fn show(
+        &mut self,
+        answer: Answer,
+        manner: Manner,
+        request: &mut Flow,
+    ) -> Result<bool, Ended> {
+        // Who answers before it has heard all is asked nothing else.
+        let keeps_alive = answer.keeps_alive() && request.is_sent() && !self.is_ending();
+        let stays_open = answer.stays_open && request.is_sent();
+        let Some(upstream) = &mut self.upstream else {
+            return self.say(answer).await.map(|()| false);
+        };
+        let mut flow = answer.shown(keeps_alive, manner);
+        relay(&mut self.client, upstream, request, &mut flow)
+            .await
+            .map_err(|_| Ended)?;
+        finish(&mut self.client, upstream, request).await;
+        match stays_open && upstream.input.bytes.is_empty() {
+            true => upstream.input.rest(),
+            false => self.upstream = None,
+        }
+        Ok(keeps_alive)
+    }
+
+    /// Gives an answer of our own.
+    async fn say(&mut self, answer: Answer) -> Result<(), Ended> {
+        let mut flow = answer.shown(false, Manner::AsItComes);
+        let mut nobody = Side::new(tokio::io::empty());
+        let said = poll_fn(|context| flow.poll(&mut nobody, &mut self.client.io, context));
+        said.await.map_err(|_| Ended)
+    }
+
+    /// Ends the connection. Who still sends is listened to for a moment, or it might lose the answer to a reset.
+    async fn close(mut self) -> Result<(), Ended> {
+        self.upstream = None;
+        self.client.io.shutdown().await?;
+        let rest = async {
+            let mut heard = 0;
+            while heard <= LINGER_BYTES_MAX {
+                self.client.input.bytes.clear();
+                match self.client.read().await {
+                    Ok(read @ 1..) => heard += read,
+                    _ => break,
+                }
+            }
+        };
+        let _ = timeout(LINGER_MAX, rest).await;
+        Ok(())
+    }
+}

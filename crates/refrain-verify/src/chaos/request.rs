@@ -1,0 +1,110 @@
+//! Requests: what a client wants, and how that goes on to the upstream.
+
+use std::mem::MaybeUninit;
+
+use http::{Method, StatusCode, Uri};
+use httparse::{Header, ParserConfig};
+use refrain_http1::{Broken, Framing, Names, Said};
+
+use super::{
+    flow::{Flow, Manner},
+    head::{ROOM, Refused, check_end, pass_fields, put, refused, write_chunked},
+};
+
+/// The longest target that is taken: what the library can hold.
+const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
+
+/// A request, of which the body is still to be read.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) asked: Asked,
+    /// As it goes to the upstream.
+    pub(super) onward: Flow,
+}
+
+/// What a client wants besides the answer itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    /// Whether it speaks HTTP/1.1.
+    pub(super) is_new: bool,
+    /// Whether it asks for the head alone.
+    pub(super) is_to_head: bool,
+    pub(super) keeps_alive: bool,
+    /// Whether it waits to be told before it sends its body.
+    pub(super) expects_continue: bool,
+}
+
+impl Asked {
+    /// What can be known of a request that is none.
+    pub(super) const NOTHING: Self = Self {
+        is_new: true,
+        is_to_head: false,
+        keeps_alive: false,
+        expects_continue: false,
+    };
+}
+
+/// Reads the head of a request, of which `bytes` is all.
+pub(super) fn read<'h>(
+    bytes: &'h [u8],
+    fields: &mut [MaybeUninit<Header<'h>>],
+    names: &mut Names,
+) -> Result<Request, Refused> {
+    let mut head = httparse::Request::new(&mut []);
+    let end = ParserConfig::default()
+        .parse_request_with_uninit_headers(&mut head, bytes, fields)
+        .map_err(refused)?;
+    let (Some(method), Some(target), Some(version)) = (head.method, head.path, head.version) else {
+        return Err(Broken("The first line is no request.").into());
+    };
+    check_end(end, bytes)?;
+    let uri = uri(target)?;
+    let method =
+        Method::from_bytes(method.as_bytes()).map_err(|_| Broken("The method is malformed."))?;
+    if method == Method::CONNECT {
+        let why = "Tunnels are not opened here.";
+        return Err(Refused::new(StatusCode::NOT_IMPLEMENTED, why));
+    }
+    let mut out = Vec::with_capacity(bytes.len() + ROOM);
+    put(&mut out, &[method.as_str(), " ", target, " HTTP/1.1\r\n"]);
+    let said = pass_fields(&mut out, head.headers, names)?;
+    let is_new = version == 1;
+    if said.is_chunked && !is_new {
+        return Err(Broken("HTTP/1.0 has no chunks; send a length.").into());
+    }
+    write_chunked(&mut out, said.is_chunked);
+    out.extend_from_slice(b"\r\n");
+    let asked = asked(&method, is_new, &said);
+    let framing = match said.is_chunked {
+        true => Framing::chunked(),
+        false => Framing::Length(said.length.unwrap_or(0)),
+    };
+    Ok(Request {
+        onward: Flow::new(out, framing, said.is_chunked, Manner::AsItComes),
+        method,
+        uri,
+        asked,
+    })
+}
+
+fn asked(method: &Method, is_new: bool, said: &Said) -> Asked {
+    // The chunks count; who sends a length as well is not trusted with a second request.
+    let is_twofold = said.is_chunked && said.length.is_some();
+    Asked {
+        is_new,
+        is_to_head: *method == Method::HEAD,
+        keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),
+        expects_continue: is_new && said.expects_continue,
+    }
+}
+
+fn uri(target: &str) -> Result<Uri, Refused> {
+    if target.len() > TARGET_BYTES_MAX {
+        let why = "The target is too long; send a shorter one.";
+        return Err(Refused::new(StatusCode::URI_TOO_LONG, why));
+    }
+    let uri = target.parse();
+    uri.map_err(|_| Broken("The target is malformed.").into())
+}
