@@ -79,6 +79,8 @@ impl Described {
 
 impl Api {
     fn read(file: &Path, is_named: bool) -> Result<Self, String> {
+        // What lies beside the file is called as the file is.
+        let file = file.strip_prefix("./").unwrap_or(file);
         let name = file.display().to_string();
         let document = Document::read(file).map_err(|error| error.to_string())?;
         if document.is_async() {
@@ -124,6 +126,7 @@ type Pair<'a> = (&'a Planned, Option<String>);
 /// The consumers that descriptions of messages speak of, with the names of these; what cannot be read tells of none.
 pub(super) fn consumers(found: &Found) -> Vec<(String, Consumer)> {
     let read = found.messages.iter().filter_map(|file| {
+        let file = file.strip_prefix("./").unwrap_or(file);
         let document = Document::read(file).ok()?;
         let plan = refrain_plan::plan(&document, &Options::default());
         let name = file.display().to_string();

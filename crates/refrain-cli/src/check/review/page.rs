@@ -4,7 +4,7 @@ use std::fs;
 
 use refrain_plan::render::{self, Owner, owner};
 
-use super::{Facts, Line, folder_of};
+use super::{Facts, Line};
 
 /// What `refrain plan` calls the page.
 const PAGE: &str = "retrying-safely.md";
@@ -14,7 +14,7 @@ pub(super) fn documented(facts: &Facts) -> Vec<Line> {
         let why = "no operation is named that clients could be told of";
         return vec![Line::not_applicable(facts.whole(), why)];
     }
-    let path = folder_of(&facts.file).join(PAGE);
+    let path = facts.file.with_file_name(PAGE);
     let place = path.display().to_string();
     let api = facts.described.api();
     let fix = match api {

@@ -83,7 +83,7 @@ pub(super) fn messages(
     tell.say(&match &described {
         None => "No AsyncAPI description of messages that are received is here; `refrain plan asyncapi.yaml` adds workers to the policy.".into(),
         Some(it) => format!(
-            "{}: {} consumed; each gets a [[worker]], whose `source` and `deliver` are for you to look at.",
+            "{}: {} consumed; every channel gets a [[worker]], whose `source` and `deliver` are for you to look at.",
             it.file.display(),
             match it.plan.consumers.len() {
                 1 => "1 channel is".into(),
