@@ -335,7 +335,7 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
     assert_eq!(
         lines(&found, "covered"),
-        ["done required all 2 operations that change something are named"]
+        ["done required every operation that changes something is named (2)"]
     );
     fs::remove_file(folder.path().join("openapi.yaml")).unwrap();
     for (bad, why) in [("paths: [", "openapi.json"), ("{}", "openapi.json")] {
@@ -385,7 +385,7 @@ fn the_description_beside_the_file_says_what_each_path_is() {
     let missing = "open required DELETE /products/{sku} is delete (the method is DELETE), and no operation of the file is for it";
     assert_eq!(found("covered"), [missing]);
     put("refrain.toml", &format!("{REVIEWED}{deletes}"));
-    let all = "done required all 2 operations that change something are named";
+    let all = "done required every operation that changes something is named (2)";
     assert_eq!(found("covered"), [all]);
     // What somebody chose is theirs to answer for; what was planned has to follow the API.
     let other = REVIEWED.replace("monetary", "create");

@@ -172,7 +172,7 @@ pub(super) fn covered(facts: &Facts) -> Vec<Line> {
         let why = format!("{} more are not named", missing.len() - TOLD_MAX);
         open.push(Line::open(&api.name, why, "name them, too"));
     }
-    let why = format!("all {count} operations that change something are named");
+    let why = format!("every operation that changes something is named ({count})");
     or_done(open, api.name.clone(), why)
 }
 
