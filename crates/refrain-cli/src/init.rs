@@ -86,8 +86,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(NoAnswer::Stopped) => {
             say(format!(
-                "\nStopped. Your answers are kept in {}; `refrain init` goes on from here.",
-                args.folder.join(answers::FILE).display()
+                "\nStopped. Your answers are kept in {}; `refrain init {}` goes on from here.",
+                args.folder.join(answers::FILE).display(),
+                quoted(&args.folder)
             ));
             Ok(ExitCode::from(INTERRUPTED))
         }
