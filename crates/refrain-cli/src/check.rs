@@ -28,8 +28,8 @@ const BAD_FILE: u8 = 64;
   refrain check refrain.toml --report   the review: what is done, and what is still open
   refrain check refrain.toml --report=html --verify-report verify.json > review.html
                                         the same as a page, with the last report of `refrain verify --json`
-  refrain check refrain.toml --report=json --openapi openapi.yaml
-                                        also: is every mutating path of the API in the file?
+  refrain check refrain.toml --report=json --openapi api/openapi.yaml
+                                        with this description of the API, instead of the one beside the file
   refrain check --schema > refrain.schema.json
                                         the JSON schema of the file, for editors
 
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// A report of `refrain verify --json`; may be given several times [default: verify.json beside the file, if it is there]
     #[arg(long = "verify-report", value_name = "FILE", requires = "report")]
     verify_reports: Vec<PathBuf>,
-    /// The API's description, OpenAPI 3 or Swagger 2: are all its mutating paths in the file?
+    /// The API's description, OpenAPI 3 or Swagger 2: are all its mutating paths in the file, as what they are? [default: the only one beside or below the file]
     #[arg(long, value_name = "FILE", requires = "report")]
     openapi: Option<PathBuf>,
 }

@@ -9,21 +9,27 @@ use std::{
 use serde_json::json;
 
 use crate::{
+    find::Found,
     output::say,
     plan::{self, Outcome},
+    proxy::Failure,
 };
 
 mod answers;
 mod ask;
+mod existing;
 mod files;
-mod find;
-mod review;
+mod source;
 mod stages;
 
 use answers::Answers;
 use ask::{Interview, NoAnswer};
-use find::Found;
-use stages::{Choices, Given, Tell};
+use existing::Existing;
+use source::Source;
+use stages::{Choices, Given, Ground, Tell};
+
+/// The header that clients and libraries know.
+const KEY_HEADER: &str = "Idempotency-Key";
 
 const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
@@ -80,8 +86,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(NoAnswer::Stopped) => {
             say(format!(
-                "\nStopped. Your answers are kept in {}; `refrain init` goes on from here.",
-                args.folder.join(answers::FILE).display()
+                "\nStopped. Your answers are kept in {}; `refrain init {}` goes on from here.",
+                args.folder.join(answers::FILE).display(),
+                quoted(&args.folder)
             ));
             Ok(ExitCode::from(INTERRUPTED))
         }
@@ -104,6 +111,13 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
     }
     // Before anything is asked: nobody wants to hear it behind the last question.
     plan::check_place(folder)?;
+    check_writable(folder)?;
+    let given = Given {
+        openapi: args.openapi.clone(),
+        upstream: args.upstream.clone(),
+        store: args.store.clone(),
+    };
+    given.check()?;
     let answers = match args.restart {
         true => Answers::restart(folder)?,
         false => Answers::resume(folder)?,
@@ -111,52 +125,111 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
     let tell = Teller(args.json);
     if answers.len() > 0 {
         tell.say(&format!(
-            "Going on: {} answers are kept from before; --restart begins anew.",
-            answers.len()
+            "Going on: {} from before; --restart begins anew.",
+            counted(answers.len(), "answer")
         ));
     }
     let mut interview = Interview {
         answers,
         takes_defaults: args.yes,
     };
-    let given = Given {
-        openapi: args.openapi.clone(),
-        upstream: args.upstream.clone(),
-        store: args.store.clone(),
+    let ground = Ground {
+        folder,
+        found: Found::in_folder(folder),
+        given,
+        existing: Existing::read(folder)?,
+        source: source::of(folder),
     };
-    let found = Found::in_folder(folder);
-    if found.is_cut {
+    if ground.found.is_cut {
         tell.say("The folder holds more than was looked at; name the description with --openapi if it was missed.");
     }
-    let choices = stages::walk(folder, &found, &given, &mut interview, &tell)?;
-    let source = review::of(folder);
+    let choices = stages::walk(&ground, &mut interview, &tell)?;
     let written = files::write(folder, &choices)?;
     interview.answers.forget()?;
-    conclude(args, folder, &choices, &source, &written);
+    conclude(args, folder, &choices, ground.source, &written);
     Ok(())
 }
 
-fn conclude(
-    args: &Args,
-    folder: &Path,
-    choices: &Choices,
-    source: &review::Source,
-    written: &[Outcome],
-) {
+/// Answers are kept here, and files are written.
+fn check_writable(folder: &Path) -> Result<(), Failure> {
+    let tried = tempfile::tempfile_in(folder).map(drop);
+    tried.map_err(|error| {
+        let why = std::io::Error::from(error.kind());
+        Failure::Unavailable(format!("{} cannot be written to: {why}", folder.display()))
+    })
+}
+
+fn conclude(args: &Args, folder: &Path, choices: &Choices, source: Source, written: &[Outcome]) {
     if args.json {
-        let report = json!({"choices": choices, "source": source, "written": written});
+        let report = json!({"choices": choices, "source": source.cut(), "written": written});
         say(report);
         return;
     }
     say("");
     written.iter().for_each(say);
     say(format!("\nIn the source: {}", source.told(folder)));
-    let policy = folder.join(plan::POLICY);
-    say(format!(
-        "\nNext:\n  refrain check {0}            what is guarded, and how\n  refrain proxy --config {0}   start it\n  refrain verify --config {1}   prove it, once service and proxy are up",
-        policy.display(),
-        folder.join(plan::VERIFY).display(),
+    say("\nNext:");
+    let next = next(folder, choices, &source);
+    let width = next.iter().map(|(line, _)| line.chars().count()).max();
+    for (line, does) in &next {
+        say(format!("  {line:0$}   {does}", width.unwrap_or_default()));
+    }
+}
+
+/// What to type next, and what it does.
+fn next(folder: &Path, choices: &Choices, source: &Source) -> Vec<(String, &'static str)> {
+    let file = |name: &str| quoted(&folder.join(name));
+    let policy = file(plan::POLICY);
+    let mut next = vec![(
+        format!("refrain check {policy}"),
+        "what is guarded, and how",
+    )];
+    if !source.is_clean() {
+        next.push((
+            format!("refrain lint {}", quoted(folder)),
+            "code that may do the same thing twice",
+        ));
+    }
+    let has_requests = choices.requests.is_some() || choices.messages.is_none();
+    if has_requests {
+        next.push((format!("refrain proxy --config {policy}"), "start it"));
+    }
+    if choices.messages.is_some() {
+        next.push((
+            format!("refrain work --config {policy}"),
+            "deliver messages, each once",
+        ));
+    }
+    if choices.requests.is_some() {
+        let (plan, report) = (file(plan::VERIFY), file("verify.json"));
+        next.push((
+            format!("refrain verify --config {plan} --json {report}"),
+            "prove it, once service and proxy are up",
+        ));
+    }
+    next.push((
+        format!("refrain check {policy} --report"),
+        "what is done, and what is still open",
     ));
+    next
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "/._-+@:".contains(it);
+    match text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// So many of these.
+fn counted(count: usize, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
+    }
 }
 
 /// Tells the person; who reads JSON is told at the end.

@@ -14,10 +14,12 @@ mod client;
 mod completions;
 mod demo;
 mod explain;
+mod find;
 mod init;
 mod key;
 #[cfg(feature = "lint")]
 mod lint;
+mod marks;
 mod mcp;
 mod migrate;
 mod output;

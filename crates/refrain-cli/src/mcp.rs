@@ -14,7 +14,7 @@ mod tools;
   refrain mcp --admin http://127.0.0.1:8378
                                         the proxy whose records may be looked at
 
-Tools: check, review, lint, explain, list_records, show_record. None of them changes anything.
+Tools: check, review, plan, lint, explain, list_records, show_record. None of them changes anything.
 It ends when standard input does. Needs a build with --features mcp.
 Exit codes: 0 the other side has hung up, 2 wrong usage, 64 this build cannot do it, 69 the other side speaks something else.")]
 pub(crate) struct Args {

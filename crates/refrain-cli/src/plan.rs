@@ -23,6 +23,8 @@ pub(crate) use files::Outcome;
 const FOUND: u8 = 1;
 /// How many unsure operations are listed.
 const UNSURE_MAX: usize = 20;
+/// What stands before the class that was planned, above a table of the policy.
+pub(crate) const MARK: &str = "# plan: ";
 pub(crate) const POLICY: &str = "refrain.toml";
 pub(crate) const VERIFY: &str = "verify.toml";
 /// Where the proxy listens unless told otherwise.
@@ -81,7 +83,8 @@ impl Args {
             is_forced: self.force,
             upstream: self.upstream.as_deref(),
             url: &self.url,
-            adjust: &|_| {},
+            messages: None,
+            adjust: &|_, _| {},
         }
     }
 }
@@ -145,9 +148,22 @@ pub(crate) struct Job<'a> {
     pub(crate) upstream: Option<&'a str>,
     /// Where verify.toml finds the proxy.
     pub(crate) url: &'a str,
-    /// What a new policy is given besides.
-    pub(crate) adjust: &'a dyn Fn(&mut toml_edit::DocumentMut),
+    /// A description of messages that goes into the same policy.
+    pub(crate) messages: Option<&'a Described>,
+    /// What the policy is given besides.
+    pub(crate) adjust: &'a Adjust<'a>,
 }
+
+/// A description, and what was decided about it.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) file: PathBuf,
+    pub(crate) document: Document,
+    pub(crate) plan: Plan,
+}
+
+/// Changes a policy before it is written; told whether it is new.
+pub(crate) type Adjust<'a> = dyn Fn(&mut toml_edit::DocumentMut, bool) + 'a;
 
 /// Renders everything, and writes it unless only asked to look.
 ///
@@ -157,12 +173,18 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
     let mut files = Files::new(job.out, job.is_check, job.is_forced);
     let path = job.out.join(POLICY);
-    let existing = files.merged(POLICY, "# plan: ")?;
+    let existing = files.merged(POLICY, MARK)?;
+    let place = |why: String| bad(format!("{}: {why}", path.display()));
     let merged = render::policy(plan, existing.as_deref(), job.upstream);
-    let mut merged = merged.map_err(|why| bad(format!("{}: {why}", path.display())))?;
-    if existing.is_none() {
-        merged.text = adjusted(&merged.text, job.adjust).map_err(bad)?;
+    let mut merged = merged.map_err(place)?;
+    merged.drift.retain(|it| is_about(it, document));
+    if let Some(Described { document, plan, .. }) = job.messages {
+        let both = render::policy(plan, Some(&merged.text), None).map_err(place)?;
+        let drift = both.drift.into_iter().filter(|it| is_about(it, document));
+        merged.drift.extend(drift.filter(|_| existing.is_some()));
+        merged.text = both.text;
     }
+    merged.text = adjusted(&merged.text, existing.is_none(), job.adjust).map_err(bad)?;
     let settings: Settings = File::parse(&merged.text, &path.display().to_string())?;
     files.write(POLICY, &merged.text)?;
     files.page("retrying-safely.md", &render::markdown(plan, &settings))?;
@@ -170,8 +192,14 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     let references = files::references(job.description, job.out);
     let copy = render::annotated(plan, document, &settings.policy, &references).map_err(bad)?;
     files.page(&copy_name(job.description, document.format()), &copy.text)?;
+    if let Some(it) = job.messages {
+        let references = files::references(&it.file, job.out);
+        let copy = render::annotated(&it.plan, &it.document, &settings.policy, &references);
+        let copy = copy.map_err(bad)?;
+        files.page(&copy_name(&it.file, it.document.format()), &copy.text)?;
+    }
     if !document.is_async() {
-        let existing = files.merged(VERIFY, "# plan: ")?;
+        let existing = files.merged(VERIFY, MARK)?;
         let text = render::verify(plan, document, job.url, existing.as_deref());
         files.write(VERIFY, &text)?;
     }
@@ -182,34 +210,48 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     })
 }
 
+/// What a description of requests does not have is not gone if it is a worker, and the other way round.
+fn is_about(drift: &Drift, document: &Document) -> bool {
+    let is_worker = !drift.name.contains(' ');
+    drift.kind != "gone" || is_worker == document.is_async()
+}
+
 /// Whether a plan can be written here: a policy that somebody else made is not merged into.
 ///
 /// # Errors
 /// When there is such a policy.
 pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     let files = Files::new(out, false, false);
-    files.merged(POLICY, "# plan: ").map(drop)
+    match files.is_foreign(POLICY, MARK)? {
+        false => Ok(()),
+        true => Err(Failure::Configuration(format!(
+            "refrain: {}: was not made by `refrain plan` or `refrain init`\n  fix: move it away, or have `refrain plan FILE --force` merge the API's description into it, which keeps what it says",
+            out.join(POLICY).display()
+        ))),
+    }
 }
 
 /// Writes a policy for an API that nothing describes: every POST and PATCH is guarded alike.
 ///
 /// # Errors
-/// When there is a policy already, or it cannot be written.
+/// When the policy that is there is somebody else's, or it cannot be written.
 pub(crate) fn write_bare(
     out: &Path,
     upstream: &str,
-    adjust: &dyn Fn(&mut toml_edit::DocumentMut),
+    adjust: &Adjust<'_>,
 ) -> Result<Vec<Outcome>, Failure> {
     let mut files = Files::new(out, false, false);
-    let text = format!(
+    let existing = files.merged(POLICY, MARK)?;
+    let fresh = format!(
         "# Every POST and PATCH is guarded alike; [[operation]] names those that need more.\n\
          # `refrain plan` writes them from a description of the API, and keeps what stands here.\n\n\
          upstream = {}\n",
         toml_edit::value(upstream)
     );
-    let text = adjusted(&text, adjust).map_err(Failure::Configuration)?;
+    let text = existing.as_deref().unwrap_or(&fresh);
+    let text = adjusted(text, existing.is_none(), adjust).map_err(Failure::Configuration)?;
     File::parse(&text, &out.join(POLICY).display().to_string())?;
-    files.page(POLICY, &text)?;
+    files.write(POLICY, &text)?;
     Ok(files.outcomes)
 }
 
@@ -221,9 +263,9 @@ pub(crate) struct Written {
     elsewhere: usize,
 }
 
-fn adjusted(text: &str, adjust: &dyn Fn(&mut toml_edit::DocumentMut)) -> Result<String, String> {
+fn adjusted(text: &str, is_new: bool, adjust: &Adjust<'_>) -> Result<String, String> {
     let mut document = text.parse().map_err(|error| format!("{error}"))?;
-    adjust(&mut document);
+    adjust(&mut document, is_new);
     Ok(document.to_string())
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8377]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records live: memory:, file:DIR or redis://HOST [default: file:refrain-data]
+    /// Where records live: memory:, file:DIR, postgres://… or redis://… [default: file:refrain-data]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Where probes, metrics and the records API are served [default: 127.0.0.1:8378]

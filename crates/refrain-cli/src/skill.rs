@@ -86,8 +86,8 @@ fn install(folder: &Path, force: bool) -> ExitCode {
     let mut changed = Vec::new();
     for (name, text) in FILES {
         let path = folder.join(name);
-        match fs::read_to_string(&path) {
-            Ok(is) if is == *text => {}
+        match fs::read(&path) {
+            Ok(is) if is == text.as_bytes() => {}
             Ok(_) => {
                 changed.push(path.display().to_string());
                 stale.push((path, text));
@@ -99,7 +99,7 @@ fn install(folder: &Path, force: bool) -> ExitCode {
     if !changed.is_empty() && !force {
         let files = changed.join(", ");
         eprintln!(
-            "refrain: other than this version has it: {files}; nothing was written; --force writes over it"
+            "refrain: not as this version has it: {files}\n  nothing was written; --force writes over it"
         );
         return ExitCode::from(CHANGED);
     }

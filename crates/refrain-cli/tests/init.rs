@@ -187,7 +187,7 @@ fn the_six_stages_end_in_a_policy_that_works() {
     let folder = project();
     let mut terminal = Terminal::start(folder.path(), &[]);
     terminal.see("1 of 6");
-    terminal.see("1 read, 1 monetary");
+    terminal.see("2 operations: 1 read, 1 monetary");
     QUESTIONS
         .iter()
         .for_each(|question| terminal.accept(question));
@@ -236,7 +236,7 @@ fn stopping_loses_nothing() {
     assert!(!folder.path().join("refrain.toml").exists());
 
     let mut terminal = Terminal::start(folder.path(), &[]);
-    terminal.see("Going on: 3 answers");
+    terminal.see("Going on: 3 answers from before");
     terminal.accept("The address of postgres?");
     QUESTIONS[3..]
         .iter()
@@ -266,6 +266,134 @@ fn what_was_changed_by_hand_stays() {
     assert_eq!(fs::read_to_string(&file).unwrap(), changed);
 }
 
+/// An operation of which the plan is not sure: what a person says about it is not to be forgotten by the next plan.
+const UNSURE: &str = "openapi: 3.0.3
+info: {title: Club, version: '1'}
+paths:
+  /subscriptions:
+    post:
+      summary: A box every month, charged to the card on file
+      responses: {'201': {description: Made}}
+";
+
+#[test]
+fn what_a_person_decided_survives_the_next_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("openapi.yaml"), UNSURE).unwrap();
+    let guessed = refrain(folder.path(), &["init", "--yes", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&guessed.stdout).unwrap();
+    assert_eq!(report["choices"]["unsure"][0], "POST /subscriptions");
+    let before = check_policy(folder.path());
+    assert!(before.contains("# unsure ("), "{before}");
+    assert!(before.contains("class = \"monetary\""), "{before}");
+    // The policy is there, and says all but what is unsure.
+    let mut terminal = Terminal::start(folder.path(), &[]);
+    terminal.see("(1 of 1) What does POST /subscriptions do?");
+    terminal.press(b"\x1b[A");
+    terminal.press(ENTER);
+    let (code, seen) = terminal.end();
+    assert_eq!(code, Some(0), "{seen}");
+    assert!(
+        seen.contains("refrain.toml has store = file:refrain-data, and keeps it"),
+        "{seen}"
+    );
+    let decided = check_policy(folder.path());
+    assert!(
+        decided.contains("# plan: monetary\n# decided: create\n"),
+        "{decided}"
+    );
+    assert!(decided.contains("class = \"create\""), "{decided}");
+    assert!(!decided.contains("# unsure ("), "{decided}");
+    let again = refrain(folder.path(), &["plan", "openapi.yaml"]);
+    assert!(again.status.success(), "{again:?}");
+    assert_eq!(check_policy(folder.path()), decided);
+    // Nothing is left to ask.
+    let (code, seen) = Terminal::start(folder.path(), &[]).end();
+    assert_eq!(code, Some(0), "{seen}");
+    assert_eq!(check_policy(folder.path()), decided);
+}
+
+#[test]
+fn a_policy_that_is_there_is_not_contradicted() {
+    let folder = project();
+    assert!(refrain(folder.path(), &["init", "--yes"]).status.success());
+    let output = refrain(folder.path(), &["init", "--yes", "--store", "memory:"]);
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("refrain.toml has store = file:refrain-data"),
+        "{said}"
+    );
+    // What it lacks is asked for, and added.
+    let file = folder.path().join("refrain.toml");
+    let policy = fs::read_to_string(&file).unwrap();
+    let without = policy.replace("retention = \"24h\"\n", "");
+    assert_ne!(policy, without);
+    fs::write(&file, &without).unwrap();
+    let mut terminal = Terminal::start(folder.path(), &[]);
+    terminal.see(QUESTIONS[3]);
+    terminal.press(DOWN);
+    terminal.press(ENTER);
+    let (code, seen) = terminal.end();
+    assert_eq!(code, Some(0), "{seen}");
+    assert!(!seen.contains(QUESTIONS[4]), "{seen}");
+    let policy = check_policy(folder.path());
+    assert!(policy.contains("retention = \"72h\""), "{policy}");
+}
+
+const MESSAGES: &str = "asyncapi: 3.0.0
+info: {title: Orders, version: '1'}
+servers: {main: {host: 'nats.example:4222', protocol: nats}}
+channels:
+  paid:
+    address: orders.paid
+    messages: {Paid: {payload: {type: object, properties: {id: {type: string}}}}}
+operations:
+  onPaid: {action: receive, channel: {$ref: '#/channels/paid'}}
+";
+
+#[test]
+fn requests_and_messages_go_into_one_policy() {
+    let folder = project();
+    fs::write(folder.path().join("asyncapi.yaml"), MESSAGES).unwrap();
+    let twice = "for attempt in range(5):\n    requests.post(url, json=body, headers={\"Idempotency-Key\": str(uuid4())})\n";
+    fs::write(folder.path().join("pay.py"), twice).unwrap();
+    let output = refrain(folder.path(), &["init", "--yes"]);
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    golden("told", &said);
+    let policy = check_policy(folder.path());
+    golden("refrain.toml", &policy);
+    for copy in ["openapi.refrain.yaml", "asyncapi.refrain.yaml"] {
+        assert!(folder.path().join(copy).exists(), "{copy}");
+    }
+    let output = refrain(folder.path(), &["init", "--yes", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    golden("report.json", &format!("{report:#}\n"));
+    // A worker is not gone from a description of requests, nor an operation from one of messages.
+    let check = refrain(folder.path(), &["plan", "openapi.yaml", "--check"]);
+    assert!(check.status.success(), "{check:?}");
+    let check = refrain(folder.path(), &["plan", "asyncapi.yaml", "--check"]);
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert!(!said.contains("gone"), "{said}");
+}
+
+/// Compares with what was seen and found good before.
+fn golden(name: &str, now: &str) {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/init_golden");
+    let path = home.join(format!("{name}.golden"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(&home).unwrap();
+        fs::write(&path, now).unwrap();
+    }
+    let before = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        now == before,
+        "{} differs; look at it, and run with UPDATE_GOLDEN=1\n{now}",
+        path.display()
+    );
+}
+
 #[test]
 fn a_project_without_a_description_gets_a_policy_for_all() {
     let folder = tempfile::tempdir().unwrap();
@@ -276,6 +404,14 @@ fn a_project_without_a_description_gets_a_policy_for_all() {
     assert!(output.status.success(), "{output:?}");
     let policy = check_policy(folder.path());
     assert!(policy.contains("http://127.0.0.1:8080"), "{policy}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        !said.contains("--config ./verify.toml"),
+        "there is none: {said}"
+    );
+    let again = refrain(folder.path(), &["init", "--yes"]);
+    let said = String::from_utf8(again.stdout).unwrap();
+    assert!(said.contains("unchanged ./refrain.toml"), "{said}");
 
     fs::write(folder.path().join("openapi.yaml"), API).unwrap();
     let output = refrain(folder.path(), &["init", "--yes"]);
@@ -301,6 +437,20 @@ fn what_cannot_work_is_said() {
     assert_eq!(output.status.code(), Some(64));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("leave the password out"), "{said}");
+    for (flag, wrong, why) in [
+        ("--store", "mysql://db/app", "is no store"),
+        (
+            "--upstream",
+            "http://h:1/path",
+            "is no address of a service",
+        ),
+    ] {
+        let output = refrain(folder.path(), &["init", "--yes", flag, wrong]);
+        assert_eq!(output.status.code(), Some(64));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(flag) && said.contains(why), "{said}");
+        assert_eq!(output.stdout, b"", "it is said before anything is asked");
+    }
     assert!(!folder.path().join("refrain.toml").exists());
 
     fs::write(folder.path().join(".refrain-init.json"), "no answers").unwrap();

@@ -81,6 +81,9 @@ fn what_somebody_changed_is_not_written_over() {
     );
     assert_eq!(fs::read_to_string(&keys).unwrap(), "our own");
     assert!(!skill.exists(), "nothing is written by halves");
+    // Whatever it is, and if it is no text at all.
+    fs::write(&keys, [0xFF, 0xFE]).unwrap();
+    assert_eq!(run(&["install", skills]).0, 1);
     assert_eq!(run(&["install", skills, "--force"]).0, 0);
     assert_eq!(files(&folder.path().join("refrain")), files(&source()));
 }

@@ -14,12 +14,16 @@ mod consumers;
 mod described;
 mod money;
 mod operations;
+mod page;
 mod stored;
 mod tested;
 mod written;
 
 use described::Described;
+use refrain_plan::Consumer;
 use tested::Tested;
+
+use crate::{find::Found, marks::Marks};
 
 /// The form in which a review is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -76,15 +80,19 @@ struct Facts {
     file: PathBuf,
     /// The file as it was typed, to find places in it.
     text: String,
+    /// What the plan left in it.
+    marks: Marks,
     settings: Settings,
     tested: Tested,
-    described: Option<Described>,
+    described: Described,
+    /// The channels that the project consumes, each with the name of its description.
+    consumed: Vec<(String, Consumer)>,
 }
 
 /// A question.
 type Question = (&'static str, &'static str, fn(&Facts) -> Vec<Line>);
 
-const QUESTIONS: [Question; 10] = [
+const QUESTIONS: [Question; 11] = [
     (
         "classified",
         "Mutating paths are classified",
@@ -104,6 +112,11 @@ const QUESTIONS: [Question; 10] = [
         "scope",
         "Keys have a scope, and replays a reader",
         operations::scope,
+    ),
+    (
+        "documented",
+        "Clients are told how to retry safely",
+        page::documented,
     ),
     (
         "storage",
@@ -148,10 +161,14 @@ impl Review {
         verify: &[PathBuf],
         openapi: Option<&Path>,
     ) -> Result<Self, String> {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let found = Found::in_folder(folder_of(file));
         let facts = Facts {
-            text: fs::read_to_string(file).unwrap_or_default(),
+            marks: Marks::of(&text),
+            text,
             tested: Tested::find(file, verify)?,
-            described: openapi.map(Described::read).transpose()?,
+            described: Described::find(openapi, &found, &settings)?,
+            consumed: described::consumers(&found),
             file: file.into(),
             settings,
         };
@@ -229,6 +246,19 @@ impl Facts {
         line.map_or(file.to_string(), |line| format!("{file}:{line}"))
     }
 
+    /// Whether this host and port are the proxy's own.
+    fn is_proxy(&self, host: &str) -> bool {
+        let listen = self.settings.listen;
+        let is_any = listen.ip().is_unspecified() && host.ends_with(&format!(":{}", listen.port()));
+        is_any || same_host(host, &listen.to_string())
+    }
+
+    /// Whether they are those of the service behind it.
+    fn is_upstream(&self, host: &str) -> bool {
+        let upstream = self.settings.upstream.as_deref();
+        upstream.is_some_and(|it| same_host(host, host_and_path(it).0))
+    }
+
     fn whole(&self) -> String {
         self.file.display().to_string()
     }
@@ -243,6 +273,63 @@ impl Facts {
         operation.class.is_none()
             && operation.pattern.to_string().ends_with(" *")
             && !self.text.contains(&format!("\"{}\"", operation.name))
+    }
+}
+
+fn folder_of(file: &Path) -> &Path {
+    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// `host:port`, and what stands behind it.
+fn host_and_path(address: &str) -> (&str, &str) {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()))
+}
+
+/// `localhost` is the name of the loopback address.
+fn same_host(one: &str, other: &str) -> bool {
+    let plain = |host: &str| host.replacen("localhost:", "127.0.0.1:", 1);
+    plain(one) == plain(other)
+}
+
+/// How many are named of those that have the same.
+const NAMED_MAX: usize = 4;
+
+/// Who has what, said once for all that have the same: `30d: POST /a, POST /b; 1d: POST /c`.
+fn grouped(pairs: impl Iterator<Item = (String, String)>) -> String {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for (what, who) in pairs {
+        match groups.iter_mut().find(|(it, _)| *it == what) {
+            Some((_, names)) => names.push(who),
+            None => groups.push((what, vec![who])),
+        }
+    }
+    let told = groups
+        .iter()
+        .map(|(what, names)| format!("{what}: {}", listed(names)));
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// All of a few names, or some of many and how many more there are.
+fn listed(names: &[String]) -> String {
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 | 1 => names.join(", "),
+        more => format!("{} and {more} more", names[..NAMED_MAX].join(", ")),
+    }
+}
+
+/// The same advice for each of a few, or once for many.
+fn folded(facts: &Facts, names: &[String], one: &str, many: &str, fix: &str) -> Vec<Line> {
+    match names.len() > NAMED_MAX {
+        true => {
+            let why = format!("{} operations {many}: {}", names.len(), listed(names));
+            vec![Line::advice(facts.whole(), why, fix)]
+        }
+        false => names
+            .iter()
+            .map(|name| Line::advice(facts.place(name), format!("{name} {one}"), fix))
+            .collect(),
     }
 }
 

@@ -9,6 +9,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
+use crate::proxy::Failure;
+
 /// The file that holds the answers meanwhile.
 pub(crate) const FILE: &str = ".refrain-init.json";
 /// A file that is longer was not written here.
@@ -73,16 +75,19 @@ impl Answers {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub(crate) fn keep(&mut self, question: &str, answer: &str) -> anyhow::Result<()> {
+    pub(crate) fn keep(&mut self, question: &str, answer: &str) -> Result<(), Failure> {
         self.kept.insert(question.into(), answer.into());
-        let text = serde_json::to_vec_pretty(&self.kept)?;
         let write = || {
+            let text = serde_json::to_vec_pretty(&self.kept)?;
             let mut new = self.file.clone();
             new.as_mut_os_string().push(".new");
             fs::write(&new, &text)?;
             fs::rename(&new, &self.file)
         };
-        write().with_context(|| format!("{} cannot be written", self.file.display()))
+        let file = self.file.display();
+        write().map_err(|error: io::Error| {
+            Failure::Unavailable(format!("{file} cannot be written: {error}"))
+        })
     }
 
     /// Removes the file: all was written where it belongs.

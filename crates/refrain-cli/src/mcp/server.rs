@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 
 use super::tools::{self, TOOLS};
 
-const INSTRUCTIONS: &str = "Looks at a refrain.toml, at the meaning of Refrain's problem codes and at the records of a running proxy. \
-    Nothing is changed by any tool; what has to be decided about a record is for a person.";
+const INSTRUCTIONS: &str = "Looks at descriptions of APIs, at source, at a refrain.toml, at the meaning of Refrain's problem codes \
+    and at the records of a running proxy. Nothing is changed by any tool; what has to be decided about a record is for a person.";
 
 struct Server {
     admin: Option<String>,

@@ -249,7 +249,8 @@ impl Tool {
                 if output.stdout.len() > ANSWER_BYTES_MAX {
                     let bytes = output.stdout.len();
                     return Err(format!(
-                        "the answer has {bytes} bytes, too many; run the command itself"
+                        "the answer has {bytes} bytes, too many; run the command itself: refrain {}",
+                        words.join(" ")
                     ));
                 }
                 Ok(text(&output.stdout))

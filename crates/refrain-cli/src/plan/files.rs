@@ -62,10 +62,7 @@ impl<'a> Files<'a> {
     /// A file to merge into, where there is one; one without the plan's mark is somebody else's.
     pub(super) fn merged(&self, name: &str, mark: &str) -> Result<Option<String>, Failure> {
         let text = self.read(name)?;
-        let is_foreign = text
-            .as_ref()
-            .is_some_and(|it| !it.contains(mark) && !it.contains("`refrain plan`"));
-        if is_foreign && !self.is_forced {
+        if !self.is_forced && self.is_foreign(name, mark)? {
             let path = self.folder.join(name);
             let path = path.display();
             return Err(Failure::Configuration(format!(
@@ -73,6 +70,12 @@ impl<'a> Files<'a> {
             )));
         }
         Ok(text)
+    }
+
+    /// Whether a file is there that was not made by a plan.
+    pub(super) fn is_foreign(&self, name: &str, mark: &str) -> Result<bool, Failure> {
+        let is_ours = |text: &String| text.contains(mark) || text.contains("`refrain plan`");
+        Ok(self.read(name)?.is_some_and(|it| !is_ours(&it)))
     }
 
     /// Writes a file that was merged, or is new.

@@ -153,7 +153,36 @@ fn each_question_finds_what_it_asks_for() {
         ("", "consumers", "not-applicable - the file has no workers"),
         ("", "covered", "open - no description"),
         ("", "tests", "open required there is no report"),
-        ("", "classified", "done required POST /payments is monetary"),
+        ("", "classified", "done required monetary: POST /payments"),
+        (
+            "",
+            "financial",
+            "open - an audit log is not built: this release writes none, and audit = true has no effect on POST /payments",
+        ),
+        (
+            "",
+            "financial",
+            "done required kept for 30d or longer: POST /payments",
+        ),
+        ("", "documented", "open - there is no retrying-safely.md"),
+        (
+            &format!(
+                "+{}dead_letter = \"D\"\n",
+                worker.replace("127.0.0.1:3000", "localhost:3000")
+            ),
+            "consumers",
+            "open required worker billing is at-least-once",
+        ),
+        (
+            &format!("+# plan: monetary\n{worker}"),
+            "financial",
+            "open required outcomes of worker billing are kept for 7d only",
+        ),
+        (
+            "+# plan: create\n# unsure (0.60): create, or monetary? The reasons:\n[[operation]]\nmatch = \"POST /orders\"\nclass = \"create\"\n",
+            "classified",
+            "open required POST /orders is taken for create, and the plan is unsure",
+        ),
     ];
     let folder = folder();
     for (settings, id, expected) in cases {
@@ -295,8 +324,7 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     let document = "openapi: 3.1.0\nservers: [{url: https://api.example/}]\npaths:\n  /payments: {post: {}, get: {}}\n  /orders/{id}: {put: {}}\n";
     fs::write(folder.path().join("openapi.yaml"), document).unwrap();
     let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
-    let expected =
-        "open required PUT /orders/{id} changes something, and no operation of the file is for it";
+    let expected = "open required PUT /orders/{id} is replace (the method is PUT), and no operation of the file is for it";
     assert_eq!(lines(&found, "covered"), [expected]);
     let more = "[[operation]]\nmatch = \"PUT /orders/{order}\"\nclass = \"read\"\n";
     fs::write(
@@ -307,8 +335,9 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
     assert_eq!(
         lines(&found, "covered"),
-        ["done required all 2 mutating operations are named"]
+        ["done required every operation that changes something is named (2)"]
     );
+    fs::remove_file(folder.path().join("openapi.yaml")).unwrap();
     for (bad, why) in [("paths: [", "openapi.json"), ("{}", "openapi.json")] {
         fs::write(folder.path().join("openapi.json"), bad).unwrap();
         let (code, _, stderr) = run(
@@ -323,6 +352,108 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
         );
         assert_eq!(code, 64, "{bad}");
         assert!(stderr.contains(why), "{stderr}");
+    }
+}
+
+/// A shop whose search is a POST, and whose payments move money.
+const API: &str = "openapi: 3.1.0
+info: {title: Shop, version: '1'}
+paths:
+  /payments:
+    post:
+      summary: Pay an order
+      requestBody: {content: {application/json: {schema: {properties: {amount: {type: integer}, currency: {type: string}, iban: {type: string}}}}}}
+      responses: {'201': {description: Paid}}
+  /products/search:
+    post:
+      summary: Search products
+      requestBody: {content: {application/json: {schema: {properties: {query: {type: string}, page: {type: integer}}}}}}
+      responses: {'200': {description: Found, content: {application/json: {schema: {type: array, items: {type: object}}}}}}
+  /products/{sku}:
+    delete: {responses: {'204': {description: Gone}}}
+";
+
+#[test]
+fn the_description_beside_the_file_says_what_each_path_is() {
+    let folder = folder();
+    let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let found = |id: &str| lines(&review(folder.path(), &[]).1, id);
+    let deletes = "[[operation]]\nmatch = \"DELETE /products/{sku}\"\nclass = \"delete\"\n";
+    put("api.yaml", API);
+    put("refrain.toml", REVIEWED);
+    // A POST that only looks is nothing that could be missing.
+    let missing = "open required DELETE /products/{sku} is delete (the method is DELETE), and no operation of the file is for it";
+    assert_eq!(found("covered"), [missing]);
+    put("refrain.toml", &format!("{REVIEWED}{deletes}"));
+    let all = "done required every operation that changes something is named (2)";
+    assert_eq!(found("covered"), [all]);
+    // What somebody chose is theirs to answer for; what was planned has to follow the API.
+    let other = REVIEWED.replace("monetary", "create");
+    let told = |class: &str, lines: &[String]| {
+        lines
+            .iter()
+            .any(|line| line.starts_with(class) && line.contains("monetary"))
+    };
+    put("refrain.toml", &format!("{other}{deletes}"));
+    let lines = found("classified");
+    assert!(
+        told("open - POST /payments is create in the file", &lines),
+        "{lines:#?}"
+    );
+    let planned = other.replace("[[operation]]", "# plan: create\n[[operation]]");
+    put("refrain.toml", &format!("{planned}{deletes}"));
+    let lines = found("classified");
+    assert!(
+        told("open required POST /payments was planned as create", &lines),
+        "{lines:#?}"
+    );
+    // Of several, the one that has the file's paths; of none of these, nothing is demanded.
+    put(
+        "other.yaml",
+        "openapi: 3.1.0\npaths: {/ships: {post: {}}}\n",
+    );
+    put("refrain.toml", &format!("{REVIEWED}{deletes}"));
+    assert_eq!(found("covered"), [all]);
+    fs::remove_file(folder.path().join("api.yaml")).unwrap();
+    assert_eq!(
+        found("covered"),
+        ["open - none of its paths is in the file: it may describe another API"]
+    );
+    put("other.yaml", "openapi: 3.1.0\npaths: [\n");
+    let lines = found("covered");
+    assert!(lines[0].starts_with("open - other.yaml:"), "{lines:#?}");
+    put(
+        "messages.yaml",
+        "asyncapi: 3.0.0\ninfo: {title: M, version: '1'}\nchannels: {orders: {address: orders.paid, messages: {Paid: {payload: {type: object, properties: {id: {type: string}}}}}}}\noperations: {onPaid: {action: receive, channel: {$ref: '#/channels/orders'}}}\n",
+    );
+    assert_eq!(
+        found("consumers")[1],
+        "open - orders.paid is consumed, and no worker of the file is for it"
+    );
+}
+
+#[test]
+fn a_plan_is_reviewed_as_it_was_found_good() {
+    let folder = folder();
+    fs::write(folder.path().join("openapi.yaml"), API).unwrap();
+    let (code, _, stderr) = run(folder.path(), &["plan", "openapi.yaml"]);
+    assert_eq!(code, 0, "{stderr}");
+    for form in ["md", "html", "json"] {
+        let args = ["check", "refrain.toml", &format!("--report={form}")];
+        let (code, now, stderr) = run(folder.path(), &args);
+        assert_eq!((code, stderr.as_str()), (1, ""), "nothing was verified");
+        let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check/golden");
+        let path = home.join(format!("review.{form}.golden"));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::create_dir_all(&home).unwrap();
+            fs::write(&path, &now).unwrap();
+        }
+        let before = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            now == before,
+            "{} differs; look at it, and run with UPDATE_GOLDEN=1\n{now}",
+            path.display()
+        );
     }
 }
 

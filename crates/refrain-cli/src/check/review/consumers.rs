@@ -6,14 +6,22 @@ use refrain::{
     policy::{Operation, WorkerSettings},
 };
 
-use super::{Facts, Line, or_done};
+use refrain_plan::Consumer;
+
+use super::{Facts, Line, host_and_path, or_done};
 use crate::check::summary::word;
 
 pub(super) fn aligned(facts: &Facts) -> Vec<Line> {
     let settings = &facts.settings;
+    let unheard: Vec<_> = facts
+        .consumed
+        .iter()
+        .filter_map(|it| unheard(facts, it))
+        .collect();
     if settings.workers.is_empty() {
         let why = "the file has no workers; consumers in code have their own settings";
-        return vec![Line::not_applicable(facts.whole(), why)];
+        let none = Line::not_applicable(facts.whole(), why);
+        return std::iter::once(none).chain(unheard).collect();
     }
     let is_worker = |name: &String| settings.workers.iter().any(|it| it.name == *name);
     let warned = settings.warnings().filter(|it| is_worker(&it.name));
@@ -26,6 +34,7 @@ pub(super) fn aligned(facts: &Facts) -> Vec<Line> {
     for worker in &settings.workers {
         open.extend(both_ways(facts, worker));
     }
+    open.extend(unheard);
     let workers = settings.workers.iter().map(|it| {
         let guarantee = word(&it.terms.guarantee);
         format!("{} is {guarantee}", it.name)
@@ -34,21 +43,29 @@ pub(super) fn aligned(facts: &Facts) -> Vec<Line> {
     or_done(open, facts.whole(), workers.join("; "))
 }
 
+/// A channel that the project's description says is consumed, and that no worker of the file takes.
+fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Option<Line> {
+    let mut workers = facts.settings.workers.iter();
+    let is_taken = workers.any(|it| it.queue == consumer.channel || it.name == consumer.name);
+    let why = format!(
+        "{} is consumed, and no worker of the file is for it",
+        consumer.channel
+    );
+    let fix = format!(
+        "see to it that its consumer in code tells duplicates apart, or run refrain plan {description}"
+    );
+    (!is_taken).then(|| Line::advice(description, why, fix))
+}
+
 /// Where a worker delivers to what the policy guards, the two have to agree.
 fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
-    let rest = worker
-        .deliver
-        .split_once("://")
-        .map_or("", |(_, rest)| rest);
-    let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (host, path) = host_and_path(&worker.deliver);
     let path = path
         .split('?')
         .next()
         .filter(|it| !it.is_empty())
         .unwrap_or("/");
-    let is_proxy = facts.settings.listen.to_string() == host;
-    let upstream = facts.settings.upstream.as_deref();
-    let is_upstream = upstream.is_some_and(|it| it.ends_with(&format!("://{host}")));
+    let (is_proxy, is_upstream) = (facts.is_proxy(host), facts.is_upstream(host));
     let found = facts.settings.policy.find("POST", path);
     let Some(found) = found.filter(|_| is_proxy || is_upstream) else {
         return Vec::new();

@@ -1,26 +1,86 @@
-//! The API's own description: which of its paths change something, and whether the file names them.
+//! The project's own descriptions: which of its paths change something, by what `refrain plan` takes them for,
+//! and whether the file names them.
 
 use std::path::Path;
 
-use refrain::{Policy, policy::Operation};
-use refrain_openapi::{Document, Kind};
+use refrain::{
+    Policy,
+    policy::{Class, Operation, Settings},
+};
+use refrain_openapi::Document;
+use refrain_plan::{Consumer, Options, Plan, Planned, render::class_name};
 
 use super::{Facts, Line, or_done};
+use crate::find::Found;
 
 /// The most paths that are named one by one.
 const TOLD_MAX: usize = 50;
-const MUTATING: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
+/// How many reasons are told.
+const REASONS_MAX: usize = 2;
 
-/// What a description says.
-pub(super) struct Described {
-    name: String,
-    /// Method and path, in the order of the description.
-    mutating: Vec<(String, String)>,
+/// What describes the API.
+pub(super) enum Described {
+    Api(Box<Api>),
+    /// Nothing does.
+    Nowhere,
+    /// More than one may.
+    Several(Vec<String>),
+    /// Something was found, and cannot be used: why.
+    Unusable(String),
+}
+
+/// A description, and what was decided about each of its operations.
+pub(super) struct Api {
+    pub(super) name: String,
+    pub(super) plan: Plan,
+    /// Whether it was named, rather than found.
+    is_named: bool,
 }
 
 impl Described {
-    /// Reads OpenAPI 3 or Swagger 2.
-    pub(super) fn read(file: &Path) -> Result<Self, String> {
+    /// Reads the description that was named, or the one beside the file; of several, the only one that has paths of the file.
+    ///
+    /// # Errors
+    /// When one that was named cannot be used.
+    pub(super) fn find(
+        named: Option<&Path>,
+        found: &Found,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        if let Some(file) = named {
+            return Api::read(file, true).map(|it| Self::Api(Box::new(it)));
+        }
+        let several = match found.descriptions.as_slice() {
+            [] => return Ok(Self::Nowhere),
+            [only] => {
+                let read = Api::read(only, false);
+                return Ok(read.map_or_else(Self::Unusable, |it| Self::Api(Box::new(it))));
+            }
+            several => several,
+        };
+        let readable = several.iter().filter_map(|it| Api::read(it, false).ok());
+        let mut fitting = readable.filter(|it| it.fits(settings));
+        match (fitting.next(), fitting.next()) {
+            (Some(api), None) => Ok(Self::Api(Box::new(api))),
+            _ => {
+                let names = several.iter().map(|it| it.display().to_string());
+                Ok(Self::Several(names.collect()))
+            }
+        }
+    }
+
+    pub(super) fn api(&self) -> Option<&Api> {
+        match self {
+            Self::Api(api) => Some(api),
+            _ => None,
+        }
+    }
+}
+
+impl Api {
+    fn read(file: &Path, is_named: bool) -> Result<Self, String> {
+        // What lies beside the file is called as the file is.
+        let file = file.strip_prefix("./").unwrap_or(file);
         let name = file.display().to_string();
         let document = Document::read(file).map_err(|error| error.to_string())?;
         if document.is_async() {
@@ -28,62 +88,164 @@ impl Described {
                 "{name}: describes messages, not requests; name an OpenAPI or Swagger document"
             ));
         }
-        let base = document.base_path();
-        let operations = document.operations();
-        let mutating = operations
-            .iter()
-            .filter(|it| it.kind() == Kind::Path && MUTATING.contains(&it.method()))
-            .map(|it| (it.method().to_owned(), format!("{base}{}", it.path())));
         Ok(Self {
-            mutating: mutating.collect(),
+            plan: refrain_plan::plan(&document, &Options::default()),
             name,
+            is_named,
         })
+    }
+
+    /// Whether the file has one of its operations, as the plan would write it.
+    fn fits(&self, settings: &Settings) -> bool {
+        let mut patterns = self
+            .plan
+            .operations
+            .iter()
+            .filter_map(|it| it.pattern.as_deref());
+        patterns.any(|it| settings.policy.operations().any(|rule| rule.name == it))
+    }
+
+    /// Every operation that is sent to the API, with what the file has for it, if it names it.
+    pub(super) fn held_against(&self, facts: &Facts) -> Result<Vec<Pair<'_>>, String> {
+        let named = everything(facts)?;
+        let served = self.plan.operations.iter().filter(|it| it.is_served);
+        let pairs = served.map(|planned| {
+            let Planned { method, path, .. } = planned;
+            let found = named.find(method, &format!("{}{path}", self.plan.base));
+            let found = found.filter(|it| !facts.is_catch_all(&it.operation));
+            let operation = found.map(|it| it.operation.name.clone());
+            (planned, operation)
+        });
+        Ok(pairs.collect())
     }
 }
 
+/// What is described, and the name of the file's operation for it.
+type Pair<'a> = (&'a Planned, Option<String>);
+
+/// The consumers that descriptions of messages speak of, with the names of these; what cannot be read tells of none.
+pub(super) fn consumers(found: &Found) -> Vec<(String, Consumer)> {
+    let read = found.messages.iter().filter_map(|file| {
+        let file = file.strip_prefix("./").unwrap_or(file);
+        let document = Document::read(file).ok()?;
+        let plan = refrain_plan::plan(&document, &Options::default());
+        let name = file.display().to_string();
+        Some(plan.consumers.into_iter().map(move |it| (name.clone(), it)))
+    });
+    read.flatten().collect()
+}
+
 pub(super) fn covered(facts: &Facts) -> Vec<Line> {
-    let Some(described) = &facts.described else {
-        return vec![Line::advice(
-            facts.whole(),
-            "no description of the API was given: paths that the file does not name are not seen",
-            "name one with --openapi FILE",
-        )];
+    let unseen = |why: String, fix: &str| vec![Line::advice(facts.whole(), why, fix)];
+    let fix = "name the API's description with --openapi FILE";
+    let api = match &facts.described {
+        Described::Api(api) => api,
+        Described::Nowhere => {
+            let why = "no description of the API was given, and none is beside the file: paths that the file does not name are not seen";
+            return unseen(why.into(), fix);
+        }
+        Described::Several(names) => {
+            let why = format!("there are several descriptions: {}", names.join(", "));
+            return unseen(why, fix);
+        }
+        Described::Unusable(why) => return unseen(why.clone(), fix),
     };
-    let named = match everything(facts) {
-        Ok(named) => named,
-        Err(why) => return vec![Line::advice(facts.whole(), why, "compare by hand")],
+    let pairs = match api.held_against(facts) {
+        Ok(pairs) => pairs,
+        Err(why) => return unseen(why, "compare by hand"),
     };
-    let is_named = |method: &str, path: &str| {
-        let found = named.find(method, path);
-        found.is_some_and(|it| !facts.is_catch_all(&it.operation))
-    };
-    let missing = described
-        .mutating
+    if !api.is_named && !pairs.is_empty() && pairs.iter().all(|(_, named)| named.is_none()) {
+        let why = "none of its paths is in the file: it may describe another API";
+        return vec![Line::advice(&api.name, why, fix)];
+    }
+    let mutating = pairs
         .iter()
-        .filter(|(method, path)| !is_named(method, path));
-    let missing: Vec<_> = missing
-        .map(|(method, path)| format!("{method} {path}"))
-        .collect();
+        .filter(|(planned, _)| planned.verdict.class != Class::Read);
+    let count = mutating.clone().count();
+    let missing: Vec<_> = mutating.filter(|(_, named)| named.is_none()).collect();
     let mut open: Vec<_> = missing
         .iter()
         .take(TOLD_MAX)
-        .map(|operation| {
-            let why =
-                format!("{operation} changes something, and no operation of the file is for it");
-            let fix = format!("add [[operation]] match = \"{operation}\" with its class");
-            Line::open(&described.name, why, fix)
-        })
+        .map(|(planned, _)| uncovered(api, planned))
         .collect();
     if missing.len() > TOLD_MAX {
         let why = format!("{} more are not named", missing.len() - TOLD_MAX);
-        open.push(Line::open(&described.name, why, "name them, too"));
+        open.push(Line::open(&api.name, why, "name them, too"));
     }
-    let count = described.mutating.len();
-    or_done(
-        open,
-        described.name.clone(),
-        format!("all {count} mutating operations are named"),
-    )
+    let why = format!("every operation that changes something is named ({count})");
+    or_done(open, api.name.clone(), why)
+}
+
+fn uncovered(api: &Api, planned: &Planned) -> Line {
+    let (class, name) = (class_name(planned.verdict.class), planned.name());
+    let is = match planned.verdict.is_sure() {
+        true => "is",
+        false => "may be",
+    };
+    let why = format!(
+        "{name} {is} {class} ({}), and no operation of the file is for it",
+        reasons(planned)
+    );
+    let pattern = planned.pattern.as_deref().unwrap_or(&name);
+    let fix = format!(
+        "add [[operation]] match = \"{pattern}\" with its class, or run refrain plan {}",
+        api.name
+    );
+    Line::open(&api.name, why, fix)
+}
+
+/// Where the file and the description read differently.
+pub(super) fn differing(facts: &Facts) -> Vec<Line> {
+    let Some(api) = facts.described.api() else {
+        return Vec::new();
+    };
+    // What cannot be compared is said where paths are looked for.
+    let pairs = api.held_against(facts).unwrap_or_default();
+    let lines = pairs.into_iter().filter_map(|(planned, named)| {
+        let operations = facts.settings.policy.operations();
+        let mut operations = operations.filter(|it| Some(&it.name) == named.as_ref());
+        let written = operations.next()?;
+        let class = written.class?;
+        let verdict = &planned.verdict;
+        (verdict.is_sure() && verdict.class != class)
+            .then(|| differs(facts, api, planned, written, class))
+    });
+    lines.collect()
+}
+
+fn differs(facts: &Facts, api: &Api, planned: &Planned, written: &Operation, class: Class) -> Line {
+    let (name, place) = (&written.name, facts.place(&written.name));
+    let (is, reads) = (class_name(class), class_name(planned.verdict.class));
+    let reasons = reasons(planned);
+    let mark = facts.marks.of_operation(name);
+    match mark.is_some_and(|it| it.class == is) {
+        // Nobody chose it: it was planned so from what the API was then.
+        true => Line::open(
+            place,
+            format!("{name} was planned as {is}, and reads as {reads} by now ({reasons})"),
+            format!("run refrain plan {}", api.name),
+        ),
+        false => Line::advice(
+            place,
+            format!(
+                "{name} is {is} in the file, and reads as {reads} in its description ({reasons})"
+            ),
+            "see to it that this was meant",
+        ),
+    }
+}
+
+fn reasons(planned: &Planned) -> String {
+    let verdict = &planned.verdict;
+    let speaking = verdict
+        .evidence
+        .iter()
+        .filter(|it| it.class == verdict.class && it.weight > 0);
+    let texts: Vec<_> = speaking
+        .take(REASONS_MAX)
+        .map(|it| it.text.as_str())
+        .collect();
+    texts.join("; ")
 }
 
 /// The same operations, of which those that are not guarded are found, too.

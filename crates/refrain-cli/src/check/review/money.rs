@@ -1,8 +1,11 @@
 //! Questions about operations that move money.
 
-use refrain::policy::{Class, Operation, units};
+use refrain::{
+    Guarantee, Terms,
+    policy::{Class, Operation, WorkerSettings, units},
+};
 
-use super::{Facts, Line, or_done};
+use super::{Facts, Line, folded, listed, or_done};
 
 /// Words in a path that speak of money.
 const WORDS: [&str; 12] = [
@@ -37,19 +40,51 @@ pub(super) fn financial(facts: &Facts) -> Vec<Line> {
     let money: Vec<_> = operations()
         .filter(|it| it.class == Some(Class::Monetary))
         .collect();
-    if money.is_empty() {
-        let nothing = Line::not_applicable(facts.whole(), "no operation is monetary");
-        open.insert(0, nothing);
+    let workers = facts.settings.workers.iter();
+    let workers: Vec<_> = workers.filter(|it| moves_money(facts, it)).collect();
+    if money.is_empty() && workers.is_empty() {
+        let why = "no operation is monetary, and no worker is known to move money";
+        open.insert(0, Line::not_applicable(facts.whole(), why));
         return open;
     }
     for operation in &money {
-        open.extend(kept(facts, operation));
-        open.extend(audited(facts, operation));
-        open.extend(settled(facts, operation));
+        let Operation { name, terms, .. } = operation;
+        open.extend(kept(name, facts.place(name), terms));
     }
-    let names: Vec<_> = money.iter().map(|it| it.name.as_str()).collect();
-    let why = format!("kept for 30d or longer: {}", names.join(", "));
+    let is_left = |it: &&&Operation| it.probe.is_none() && !it.is_receipted();
+    let left: Vec<_> = money
+        .iter()
+        .filter(is_left)
+        .map(|it| it.name.clone())
+        .collect();
+    open.extend(folded(
+        facts,
+        &left,
+        "waits for a person when its outcome is not learnt",
+        "wait for a person when their outcomes are not learnt",
+        "add a `probe`, or guarantee = \"exactly-once\" with `receipts`",
+    ));
+    for worker in &workers {
+        let (place, name) = (facts.place(&worker.name), format!("worker {}", worker.name));
+        open.extend(kept(&name, place.clone(), &worker.terms));
+        open.extend(repeated(&name, place, worker));
+    }
+    open.extend(audited(facts, &money));
+    let names = money.iter().map(|it| it.name.clone());
+    let names = names.chain(workers.iter().map(|it| format!("worker {}", it.name)));
+    let why = format!(
+        "kept for 30d or longer: {}",
+        listed(&names.collect::<Vec<_>>())
+    );
     or_done(open, facts.whole(), why)
+}
+
+/// By what the plan said of its messages, in the file or just now.
+fn moves_money(facts: &Facts, worker: &WorkerSettings) -> bool {
+    let mark = facts.marks.of_worker(&worker.name);
+    let is_planned = mark.is_some_and(|it| it.class == "monetary");
+    let mut consumed = facts.consumed.iter().filter(|(_, it)| it.is_monetary);
+    is_planned || consumed.any(|(_, it)| it.channel == worker.queue)
 }
 
 fn sounds_of_money(operation: &Operation) -> bool {
@@ -59,10 +94,9 @@ fn sounds_of_money(operation: &Operation) -> bool {
 }
 
 /// The preset's own times are the least.
-fn kept(facts: &Facts, operation: &Operation) -> Option<Line> {
+fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
     let least = Operation::default().with_class(Class::Monetary).terms;
-    let Operation { name, terms, .. } = operation;
-    let (span, place) = (units::Span, facts.place(name));
+    let span = units::Span;
     if terms.retention < least.retention {
         let why = format!(
             "outcomes of {name} are kept for {} only",
@@ -85,31 +119,40 @@ fn kept(facts: &Facts, operation: &Operation) -> Option<Line> {
     None
 }
 
-/// An audit log is not written yet, and nobody is to believe that one is.
-fn audited(facts: &Facts, operation: &Operation) -> Option<Line> {
-    let (name, place) = (&operation.name, facts.place(&operation.name));
-    Some(match operation.audit {
-        false => Line::open(
-            place,
-            format!("{name} is not to be audited"),
-            "write audit = true, or leave it to class = \"monetary\"",
-        ),
-        true => Line::advice(
-            place,
-            format!("{name} has audit = true, and this release writes no audit log"),
-            "keep the log of the proxy, where reasons of `refrain records resolve` are, and the service's own ledger",
-        ),
-    })
+/// An audit log is not built, and nobody is to believe that one is written.
+///
+/// It is not required: nothing that the file could say would close it.
+fn audited(facts: &Facts, money: &[&Operation]) -> Vec<Line> {
+    let (wanted, unwanted): (Vec<&Operation>, Vec<&Operation>) =
+        money.iter().partition(|it| it.audit);
+    let mut lines: Vec<_> = unwanted
+        .iter()
+        .map(|it| {
+            Line::open(
+                facts.place(&it.name),
+                format!("{} is not to be audited", it.name),
+                "write audit = true, or leave it to class = \"monetary\"",
+            )
+        })
+        .collect();
+    let names: Vec<_> = wanted.iter().map(|it| it.name.clone()).collect();
+    let effect = match names.is_empty() {
+        true => String::new(),
+        false => format!(", and audit = true has no effect on {}", listed(&names)),
+    };
+    let why = format!("an audit log is not built: this release writes none{effect}");
+    let fix = "until there is one, keep the log of the proxy, where reasons of `refrain records resolve` are, and the service's own ledger";
+    lines.push(Line::advice(facts.whole(), why, fix));
+    lines
 }
 
-fn settled(facts: &Facts, operation: &Operation) -> Option<Line> {
-    if operation.probe.is_some() || operation.is_receipted() {
+/// Money that a worker delivers once more.
+fn repeated(name: &str, place: String, worker: &WorkerSettings) -> Option<Line> {
+    if worker.terms.guarantee != Guarantee::AtLeastOnce {
         return None;
     }
-    let why = format!(
-        "what becomes indeterminate of {} waits for a person",
-        operation.name
-    );
-    let fix = "add a `probe`, or guarantee = \"exactly-once\" with `receipts`";
-    Some(Line::advice(facts.place(&operation.name), why, fix))
+    let why =
+        format!("{name} moves money at-least-once: what dies in the middle is delivered again");
+    let fix = "write guarantee = \"exactly-once\" with `receipts`, or have the target go by Idempotency-Key";
+    Some(Line::advice(place, why, fix))
 }

@@ -6,7 +6,7 @@ use refrain::{
     policy::{Class, Mode, Operation, ReplayTo},
 };
 
-use super::{Facts, Line, or_done};
+use super::{Facts, Line, described, folded, grouped, or_done};
 use crate::check::summary::{list, word};
 
 pub(super) fn classified(facts: &Facts) -> Vec<Line> {
@@ -30,13 +30,26 @@ pub(super) fn classified(facts: &Facts) -> Vec<Line> {
             "write class = \"create\", \"monetary\", \"transition\", \"replace\", \"delete\", \"event\" or \"read\"",
         )
     });
-    let classes: Vec<_> = named.iter().filter_map(|it| said(it)).collect();
-    or_done(unclear.collect(), facts.whole(), classes.join("; "))
+    let undecided = named.iter().filter_map(|it| undecided(facts, it));
+    let mut open: Vec<_> = unclear.chain(undecided).collect();
+    open.extend(described::differing(facts));
+    let classes = named
+        .iter()
+        .filter_map(|it| Some((word(&it.class?), it.name.clone())));
+    let classes = match named.is_empty() {
+        true => "no operation is named; the file is for workers".into(),
+        false => grouped(classes),
+    };
+    or_done(open, facts.whole(), classes)
 }
 
-fn said(operation: &Operation) -> Option<String> {
-    let class = word(&operation.class?);
-    Some(format!("{} is {class}", operation.name))
+/// A class that the plan guessed, and that nobody has confirmed.
+fn undecided(facts: &Facts, operation: &Operation) -> Option<Line> {
+    let Operation { name, .. } = operation;
+    let mark = facts.marks.of_operation(name).filter(|it| it.is_unsure)?;
+    let why = format!("{name} is taken for {}, and the plan is unsure", mark.class);
+    let fix = "decide: correct `class`, or remove the line `unsure` above it";
+    Some(Line::open(facts.place(name), why, fix))
 }
 
 pub(super) fn keys(facts: &Facts) -> Vec<Line> {
@@ -55,20 +68,26 @@ pub(super) fn keys(facts: &Facts) -> Vec<Line> {
             let fix = "take the key from a header or from business identifiers";
             open.push(Line::open(&place, why, fix));
         }
-        if !operation.required && !is_money && !facts.is_catch_all(operation) {
-            let why = format!("{name} runs unguarded without a key");
-            open.push(Line::advice(
-                &place,
-                why,
-                "write required = true once all clients send one",
-            ));
-        }
     }
+    let is_lax = |it: &&Operation| {
+        !it.required && it.class != Some(Class::Monetary) && !facts.is_catch_all(it)
+    };
+    let lax: Vec<_> = facts
+        .guarded()
+        .filter(is_lax)
+        .map(|it| it.name.clone())
+        .collect();
+    open.extend(folded(
+        facts,
+        &lax,
+        "runs unguarded without a key",
+        "run unguarded without a key",
+        "write required = true once all clients send one",
+    ));
     let strategy = facts
         .guarded()
-        .map(|it| format!("{}: {}", it.name, list(&it.key, " or ")));
-    let strategy: Vec<_> = strategy.collect();
-    or_done(open, facts.whole(), strategy.join("; "))
+        .map(|it| (list(&it.key, " or "), it.name.clone()));
+    or_done(open, facts.whole(), grouped(strategy))
 }
 
 pub(super) fn scope(facts: &Facts) -> Vec<Line> {
@@ -91,9 +110,8 @@ pub(super) fn scope(facts: &Facts) -> Vec<Line> {
     }
     let scopes = facts
         .guarded()
-        .map(|it| format!("{}: {}", it.name, list(&it.scope, " + ")));
-    let scopes: Vec<_> = scopes.collect();
-    or_done(open, facts.whole(), scopes.join("; "))
+        .map(|it| (list(&it.scope, " + "), it.name.clone()));
+    or_done(open, facts.whole(), grouped(scopes))
 }
 
 pub(super) fn conflicts(facts: &Facts) -> Vec<Line> {

@@ -5,7 +5,7 @@ use refrain::{
     store::embedded::Durability,
 };
 
-use super::{Facts, Line, or_done};
+use super::{Facts, Line, grouped, or_done};
 
 pub(super) fn storage(facts: &Facts) -> Vec<Line> {
     let settings = &facts.settings;
@@ -88,12 +88,11 @@ pub(super) fn retention(facts: &Facts) -> Vec<Line> {
     }
     let operations = facts.guarded().map(|it| {
         let (kept, known) = (Span(it.terms.retention), Span(it.terms.remember));
-        format!("{}: {kept}, then refused for {known}", it.name)
+        (format!("{kept}, then refused for {known}"), it.name.clone())
     });
     let workers = settings.workers.iter().map(|it| {
         let known = Span(it.terms.retention + it.terms.remember);
-        format!("worker {}: known for {known}", it.name)
+        (format!("known for {known}"), format!("worker {}", it.name))
     });
-    let kept: Vec<_> = operations.chain(workers).collect();
-    or_done(open, facts.whole(), kept.join("; "))
+    or_done(open, facts.whole(), grouped(operations.chain(workers)))
 }

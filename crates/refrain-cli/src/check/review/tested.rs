@@ -9,7 +9,8 @@ use std::{
 use refrain::policy::Operation;
 use refrain_verify::verify::{OperationReport, Report, Verdict};
 
-use super::{Facts, Line, or_done};
+use super::{Facts, Line, host_and_path, or_done};
+use crate::plan::VERIFY;
 
 /// The largest report that is read.
 const BYTES_MAX: u64 = 64 << 20;
@@ -106,10 +107,15 @@ fn absent(facts: &Facts) -> Line {
             "run refrain verify --worker --broker {} --queue {} … --json {USUAL}",
             it.source, it.queue
         ),
-        None => format!(
-            "run refrain verify http://{} --config verify.toml --json {USUAL}",
-            facts.settings.listen
-        ),
+        None => {
+            let is_planned = facts.file.with_file_name(VERIFY).exists();
+            let what = match is_planned {
+                true => format!("--config {VERIFY}"),
+                false => "--op 'POST /…' --body @FILE".into(),
+            };
+            let listen = facts.settings.listen;
+            format!("run refrain verify http://{listen} {what} --json {USUAL}")
+        }
     };
     let why = format!("there is no report: neither {USUAL} beside the file nor --verify-report");
     Line::open(facts.whole(), why, fix)
@@ -131,7 +137,7 @@ fn untried(facts: &Facts, found: &[Found], operation: &Operation) -> Option<Line
     let is_it = |target: &str, tested: &OperationReport| {
         let (method, path) = tested.operation.split_once(' ').unwrap_or_default();
         let path = path.split('?').next().unwrap_or_default();
-        let (_, prefix) = host_and_prefix(target);
+        let prefix = host_and_path(target).1.trim_end_matches('/');
         let found = facts
             .settings
             .policy
@@ -183,16 +189,11 @@ fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
         return None;
     }
     let target = &found.report.target;
-    let (host, _) = host_and_prefix(target);
-    let listen = facts.settings.listen;
-    let port = format!(":{}", listen.port());
-    let is_any = listen.ip().is_unspecified() && host.ends_with(&port);
-    let is_local = listen.ip().is_loopback() && host == format!("localhost{port}");
-    if is_any || is_local || host == listen.to_string() {
+    let (host, listen) = (host_and_path(target).0, facts.settings.listen);
+    if facts.is_proxy(host) {
         return None;
     }
-    let upstream = facts.settings.upstream.as_deref().map(host_and_prefix);
-    if upstream.is_some_and(|(upstream, _)| upstream == host) {
+    if facts.is_upstream(host) {
         let why = format!("the report is about {target}, the service behind the proxy");
         let fix = format!("run refrain verify http://{listen}");
         return Some(Line::open(&found.name, why, fix));
@@ -200,13 +201,6 @@ fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
     let why = format!("the report is about {target}; the file listens on {listen}");
     let fix = "see to it that the same policy was in force there";
     Some(Line::advice(&found.name, why, fix))
-}
-
-/// `host:port`, and what goes before every path.
-fn host_and_prefix(target: &str) -> (&str, &str) {
-    let rest = target.split_once("://").map_or(target, |(_, rest)| rest);
-    let (host, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    (host, prefix.trim_end_matches('/'))
 }
 
 fn failed(found: &Found, operation: &OperationReport) -> Vec<Line> {

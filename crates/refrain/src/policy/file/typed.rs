@@ -134,7 +134,7 @@ pub(super) struct Section {
     /// How long the operation may take to answer: up to 1d. Default: 60s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) timeout: Option<Scalar>,
-    /// How long after its dispatch an attempt may still act; not shorter than `timeout`. Default: `timeout` and `lease` together.
+    /// How long after its last sign of life an attempt may still act; not shorter than `timeout`. Default: `timeout` and `lease` together.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) settle_after: Option<Scalar>,
     /// Answers that are kept, against the table. An operation that writes `keep` or `release` replaces both lists of `[policy]`.

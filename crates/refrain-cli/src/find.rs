@@ -30,8 +30,10 @@ const SKIPPED: [&str; 9] = [
 /// What was found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Descriptions of APIs and of messages, the shallowest first.
+    /// Descriptions of requests, OpenAPI and Swagger, the shallowest first.
     pub(crate) descriptions: Vec<PathBuf>,
+    /// Descriptions of messages, AsyncAPI, likewise.
+    pub(crate) messages: Vec<PathBuf>,
     /// Which engines the project already uses.
     pub(crate) postgres: Option<PathBuf>,
     pub(crate) redis: Option<PathBuf>,
@@ -80,11 +82,15 @@ impl Found {
             if text.contains("redis") || text.contains("valkey") {
                 self.redis.get_or_insert_with(|| path.clone());
             }
-        } else if matches!(extension, "yaml" | "yml" | "json")
-            && self.descriptions.len() < DESCRIPTIONS_MAX
-            && is_description(&peek(&path))
-        {
-            self.descriptions.push(path);
+        } else if matches!(extension, "yaml" | "yml" | "json") && !is_copy(&name) {
+            let kind = match described(&peek(&path)) {
+                Some(Kind::Requests) => &mut self.descriptions,
+                Some(Kind::Messages) => &mut self.messages,
+                None => return,
+            };
+            if kind.len() < DESCRIPTIONS_MAX {
+                kind.push(path);
+            }
         }
     }
 }
@@ -115,6 +121,11 @@ fn is_deployment(name: &str) -> bool {
     name.starts_with("docker-compose") || name.starts_with("compose.") || name.starts_with(".env")
 }
 
+/// An annotated copy of `refrain plan`, whose annotations may stand further down than is looked.
+fn is_copy(name: &str) -> bool {
+    name.ends_with(".refrain.yaml") || name.ends_with(".refrain.json")
+}
+
 fn peek(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
@@ -124,21 +135,33 @@ fn peek(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a text opens as OpenAPI, Swagger and AsyncAPI documents do; one that `refrain plan` annotated is a copy.
-fn is_description(text: &str) -> bool {
-    let is_version = |line: &str| {
+/// What a description is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Requests,
+    Messages,
+}
+
+/// What a text describes, if it opens as OpenAPI, Swagger and AsyncAPI documents do; one that `refrain plan` annotated is a copy.
+fn described(text: &str) -> Option<Kind> {
+    if text.contains("x-refrain") {
+        return None;
+    }
+    let version = |line: &str| {
         let line = line
             .trim()
             .trim_start_matches('{')
             .trim_start()
             .replace('"', "");
-        ["openapi:", "swagger:", "asyncapi:"]
-            .iter()
-            .any(|it| line.strip_prefix(it).is_some_and(is_number))
+        let has = |name: &str| line.strip_prefix(name).is_some_and(is_number);
+        match () {
+            () if has("openapi:") || has("swagger:") => Some(Kind::Requests),
+            () if has("asyncapi:") => Some(Kind::Messages),
+            () => None,
+        }
     };
     // In JSON written on one line the version mostly stands first, too.
-    let is_own = !text.contains("x-refrain");
-    is_own && text.split(['\n', ',']).any(is_version)
+    text.split(['\n', ',']).find_map(version)
 }
 
 fn is_number(text: &str) -> bool {
@@ -155,21 +178,21 @@ mod tests {
 
     #[test]
     fn descriptions_are_told_by_their_version() {
-        for text in [
-            "openapi: 3.0.3\ninfo:\n",
-            "# ours\n\nswagger: '2.0'\n",
-            "{\"openapi\":\"3.1.0\",\"info\":{}}",
-            "{\n  \"info\": {},\n  \"asyncapi\": \"3.0.0\"\n}",
-        ] {
-            assert!(is_description(text), "{text}");
-        }
-        for text in [
-            "openapi: yes\n",
-            "paths:\n",
-            "{\"dependencies\":{\"swagger-ui\":\"4\"}}",
-            "openapi: 3.0.3\nx-refrain:\n",
-        ] {
-            assert!(!is_description(text), "{text}");
+        let cases = [
+            ("openapi: 3.0.3\ninfo:\n", Some(Kind::Requests)),
+            ("# ours\n\nswagger: '2.0'\n", Some(Kind::Requests)),
+            ("{\"openapi\":\"3.1.0\",\"info\":{}}", Some(Kind::Requests)),
+            (
+                "{\n  \"info\": {},\n  \"asyncapi\": \"3.0.0\"\n}",
+                Some(Kind::Messages),
+            ),
+            ("openapi: yes\n", None),
+            ("paths:\n", None),
+            ("{\"dependencies\":{\"swagger-ui\":\"4\"}}", None),
+            ("openapi: 3.0.3\nx-refrain:\n", None),
+        ];
+        for (text, kind) in cases {
+            assert_eq!(described(text), kind, "{text}");
         }
     }
 
@@ -181,6 +204,8 @@ mod tests {
             fs::create_dir_all(&place).unwrap();
             fs::write(place.join("openapi.yaml"), "openapi: 3.0.0\n").unwrap();
         }
+        let copy = folder.path().join("api/openapi.refrain.yaml");
+        fs::write(copy, "openapi: 3.0.0\n").unwrap();
         fs::write(
             folder.path().join("docker-compose.yml"),
             "services:\n  db:\n    image: postgres:16\n",

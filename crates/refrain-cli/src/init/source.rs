@@ -1,0 +1,165 @@
+//! What the source says: each stage is told of what `refrain lint` finds about it.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{counted, quoted};
+
+/// How many findings are told at each stage.
+const TOLD_MAX: usize = 3;
+/// How many are handed to a program.
+const FINDINGS_MAX: usize = 100;
+
+/// What `refrain lint` finds in the folder.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Source {
+    files: usize,
+    errors: usize,
+    warnings: usize,
+    hints: usize,
+    /// The first of them.
+    findings: Vec<Finding>,
+    /// What could not be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// One place in the source.
+#[derive(Debug, Clone, Serialize)]
+struct Finding {
+    path: String,
+    line: usize,
+    severity: String,
+    rule: String,
+    title: String,
+}
+
+#[cfg(feature = "lint")]
+pub(super) fn of(folder: &Path) -> Source {
+    use refrain_lint::{Limits, Rules, Severity, lint};
+    let rules = match Rules::built_in() {
+        Ok(rules) => rules,
+        Err(error) => return Source::unseen(&error),
+    };
+    let report = match lint(&[folder.to_path_buf()], &rules, &Limits::default()) {
+        Ok(report) => report,
+        Err(error) => return Source::unseen(&error),
+    };
+    let exactly = |severity| {
+        let findings = report.findings.iter();
+        findings.filter(|it| it.severity == severity).count()
+    };
+    let finding = |it: &refrain_lint::Finding| Finding {
+        path: it.path.clone(),
+        line: it.line,
+        severity: it.severity.to_string(),
+        rule: it.rule.clone(),
+        title: it.title.clone(),
+    };
+    Source {
+        files: report.files,
+        errors: exactly(Severity::Error),
+        warnings: exactly(Severity::Warning),
+        hints: exactly(Severity::Hint),
+        findings: report.findings.iter().map(finding).collect(),
+        problem: None,
+    }
+}
+
+#[cfg(not(feature = "lint"))]
+pub(super) fn of(_folder: &Path) -> Source {
+    Source::unseen(&"this build has no linter; build with the feature `lint`")
+}
+
+/// The stage that a rule belongs to.
+fn stage(rule: &str) -> usize {
+    match rule {
+        "ack-before-handle" | "mark-before-handle" | "publish-in-transaction" => 5,
+        "resend-on-closed-connection" => 4,
+        "check-then-act"
+        | "error-outcome-kept"
+        | "error-outcome-dropped"
+        | "unlock-without-owner-check"
+        | "insert-without-conflict"
+        | "ttl-shorter-than-retries" => 3,
+        // All others are about keys.
+        _ => 2,
+    }
+}
+
+impl Source {
+    fn unseen(problem: &impl std::fmt::Display) -> Self {
+        Self {
+            problem: Some(problem.to_string()),
+            ..Self::default()
+        }
+    }
+
+    /// For a program, which gets the first findings alone.
+    pub(super) fn cut(mut self) -> Self {
+        self.findings.truncate(FINDINGS_MAX);
+        self
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.problem.is_none() && self.findings.is_empty()
+    }
+
+    /// What was found about a stage, the first of it with its place.
+    pub(super) fn about(&self, number: usize) -> Vec<String> {
+        let here: Vec<_> = self
+            .findings
+            .iter()
+            .filter(|it| stage(&it.rule) == number)
+            .collect();
+        let told = here.iter().take(TOLD_MAX).map(|it| {
+            let Finding {
+                path,
+                line,
+                severity,
+                rule,
+                title,
+            } = it;
+            format!("in the source: {path}:{line}: {severity}: {title} ({rule})")
+        });
+        let more = here.len().saturating_sub(TOLD_MAX);
+        let more = (more > 0).then(|| format!("in the source: {more} more of this kind"));
+        told.chain(more).collect()
+    }
+
+    pub(super) fn told(&self, folder: &Path) -> String {
+        let files = counted(self.files, "file");
+        match &self.problem {
+            Some(problem) => problem.clone(),
+            None if self.is_clean() => format!("nothing suspicious in {files}."),
+            None => format!(
+                "{}, {} and {} in {files}; `refrain lint {}` shows them.",
+                counted(self.errors, "error"),
+                counted(self.warnings, "warning"),
+                counted(self.hints, "hint"),
+                quoted(folder)
+            ),
+        }
+    }
+}
+
+/// A rule that nobody gave a stage would be told under keys, whatever it is about.
+#[cfg(feature = "lint")]
+#[test]
+fn every_rule_has_a_stage() {
+    let keys = [
+        "key-in-retry-loop",
+        "key-per-attempt",
+        "key-from-clock",
+        "key-truncated",
+        "unscoped-key",
+        "money-call-without-key",
+        "retry-post-without-key",
+    ];
+    let rules = refrain_lint::Rules::built_in().unwrap();
+    for rule in &rules.rules {
+        let is_about_keys = keys.contains(&rule.id.as_str());
+        assert_eq!(stage(&rule.id) == 2, is_about_keys, "{}", rule.id);
+    }
+}
