@@ -2,7 +2,7 @@
 //! points to them. Whatever becomes of the call: no record may point to nothing, none to another's outcome,
 //! and what was brought in vain must not stay.
 
-use refrain::{Fence, Settled, Store};
+use refrain::{Fence, Settled, Store, record::Erased};
 use refrain_stores::redis::{Options, Redis};
 use refrain_testkit::servers::PrivateRedis;
 
@@ -59,7 +59,7 @@ async fn what_was_brought_in_vain_is_gone() {
     assert_eq!(settle(stale, "another's").await, Settled::Fenced);
     assert_eq!(prefix.outcome_key(id(1)), key);
     assert_eq!(replayed(&store, 1).await, "first");
-    store.erase(id(1)).await.unwrap();
+    assert_eq!(store.erase(id(1)).await.unwrap(), Erased::Gone);
     assert_eq!(prefix.outcome_keys(id(1)), [""; 0]);
 }
 
