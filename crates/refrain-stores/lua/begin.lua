@@ -2,7 +2,7 @@
 --
 -- ARGV: 1 the moment in milliseconds where a test says it, else empty: then the server's own clock counts.
 --
--- A record is 124 bytes, numbers big-endian, moments and spans in milliseconds:
+-- A record is 124 bytes, completed 132, numbers big-endian, moments and spans in milliseconds:
 --     1  version
 --     2  state: I in flight, i in flight and waited for elsewhere, D indeterminate, C completed
 --     3  fence: epoch (4) and counter (8), which are its stamp, and nonce (4)
@@ -12,9 +12,12 @@
 --    89  the stamp again: it is not in the digest
 --   101  I: settles, lease_ends; D: settles, reason; C: retention_ends, remember_ends (8 each)
 --   117  the sum of these two and of the state
+--   125  C: where the outcome lies: its key is that of the record, the letter o, and these (8)
 -- What is made or compared together stands together, because every string that a script makes costs time.
 -- A completed record past its retention is a tombstone, and nothing has to be written for that:
 -- its outcome, which has a key of its own, is forgotten by the server.
+-- An outcome is the letter R and the fence that it was completed under (16), and behind them what the library made of it:
+-- so it is an answer as it is.
 
 local sub, byte, find, sha1hex = string.sub, string.byte, string.find, redis.sha1hex
 local pack, unpacked = struct.pack, struct.unpack
@@ -24,5 +27,5 @@ local is_tested = ARGV[1] ~= ''
 local now = is_tested and tonumber(ARGV[1]) or math.floor(micros / 1000)
 -- An outcome outlives its retention by this, so that it is there for as long as the record says so.
 local GRACE = 60000
--- The record at hand: its key, that of its outcome in the same slot, its identity, and its bytes or nothing.
-local key, outcome_key, id, raw
+-- The record at hand: its key, its identity, and its bytes or nothing.
+local key, id, raw

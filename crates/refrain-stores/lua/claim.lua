@@ -97,13 +97,13 @@ local function verdict()
   if carried >= CARRIED_MAX then
     return '~'
   end
-  local outcome = call('GET', outcome_key)
+  local outcome = call('GET', outcome_key(r))
   if not outcome then
     return '!outcome'
   end
   carried = carried + #outcome
-  if sub(outcome, 1, 16) ~= r.fence then
+  if sub(outcome, 1, 17) ~= 'R' .. r.fence then
     return '!foreign'
   end
-  return { 'R', outcome }
+  return outcome
 end

@@ -1,7 +1,7 @@
 -- Many claims in one call, each decided on its own. Nearly all are the first of a new key, and those are written together;
 -- or they are duplicates of one that is completed, and get its outcome.
 --
--- KEYS: the records, then the store's mark where it can be asked for in the same script, then the outcomes.
+-- KEYS: the records, then the store's mark where it can be asked for in the same script.
 -- ARGV: 2 whether who finds a record in flight is told when it is settled; 3 settle_after and lease (8 each), each pair that
 -- occurs once; 4 the claims, 91 bytes each: what a record of a first attempt has from its nonce to its digest (74), which of
 -- the pairs is its own, and the fence of the attempt that it stands in for (16) or zeros.
@@ -11,7 +11,8 @@
 
 local spans, claims = ARGV[3], ARGV[4]
 local count = #claims / 91
-local has_mark = #KEYS > 2 * count
+-- A cluster has the mark in another slot, and tells nobody.
+local has_mark = ARGV[2] == '1'
 local raws = redis.call('MGET', unpack(KEYS, 1, has_mark and count + 1 or count))
 -- A server that has lost the mark has lost records with it: what ran must not run again.
 local is_lost = has_mark and not raws[count + 1]
@@ -21,7 +22,7 @@ local new, granted, is_new, size = {}, {}, {}, 0
 
 -- The server's time in microseconds counts grants: it goes on where a failover has lost the last of them.
 local stamp = pack('>I4I8', 1, micros)
-local start, grant_of_new = '\2I' .. stamp, 'G' .. stamp
+local start, grant_of_new = '\3I' .. stamp, 'G' .. stamp
 -- The last part of a new record, for each pair of spans.
 local endings = {}
 for at = 1, #spans / 16 do
@@ -59,7 +60,7 @@ end
 
 -- Whether it is completed under the same identity, fingerprint and credential, within its retention, and whole.
 local function is_replayed(found, from)
-  if #found ~= 124 or byte(found, 1) ~= 2 or byte(found, 2) ~= 67
+  if #found ~= 132 or byte(found, 1) ~= 3 or byte(found, 2) ~= 67
     or find(found, sub(claims, from + 5, from + 45), 19, true) ~= 19
     or find(found, sub(found, 3, 14), 89, true) ~= 89
     or find(sha1hex(sub(found, 15, 80)), sub(found, 81, 88), 1, true) ~= 1 then
@@ -79,9 +80,10 @@ for at = 1, count do
   local found = raws[at]
   if not answers[at] then
     local outcome = found and carried < CARRIED_MAX and is_replayed(found, at * 91 - 91)
-      and redis.pcall('GET', KEYS[#KEYS - count + at])
-    if type(outcome) == 'string' and sub(outcome, 1, 16) == sub(found, 3, 18) then
-      answers[at] = { 'R', outcome }
+      and redis.pcall('GET', KEYS[at] .. 'o' .. sub(found, 125))
+    if type(outcome) == 'string' and byte(outcome) == 82 and find(found, sub(outcome, 2, 17), 3, true) == 3 then
+      -- As it is: a table around it would cost more than all the rest.
+      answers[at] = outcome
       carried = carried + #outcome
     else
       is_rest = true

@@ -3,7 +3,7 @@
 for at = 1, count do
   if not answers[at] then
     local claim = sub(claims, at * 91 - 90, at * 91)
-    key, outcome_key, nonce = KEYS[at], KEYS[#KEYS - count + at], sub(claim, 1, 4)
+    key, nonce = KEYS[at], sub(claim, 1, 4)
     id, about = sub(claim, 5, 20), sub(claim, 5, 45)
     claimant, guarantee, attempts_max, settle_after = unpacked('>c8BxxI2I8', claim, 46)
     lease = unpacked('>I8', spans, byte(claim, 75) * 16 - 7)

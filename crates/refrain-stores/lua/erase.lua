@@ -9,7 +9,7 @@ if not r then
   return 'N'
 end
 if r.state == 'C' or r.state == 'T' then
-  redis.call('DEL', key, outcome_key)
+  redis.call('DEL', key, outcome_key(r))
   return 'A'
 end
 return r.state

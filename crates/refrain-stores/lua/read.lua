@@ -9,7 +9,7 @@ if not r then
 end
 local outcome = ''
 if r.state == 'C' and r.retention_ends > now then
-  outcome = redis.call('GET', outcome_key)
+  outcome = redis.call('GET', outcome_key(r))
   if not outcome then
     return '!outcome'
   end

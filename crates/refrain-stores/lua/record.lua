@@ -19,18 +19,18 @@ end
 
 -- What is wrong with the bytes of the record, if anything is.
 local function trouble_of()
-  if #raw ~= 124 or sub(raw, 81, 88) ~= digest(sub(raw, 15, 80)) or sub(raw, 3, 14) ~= sub(raw, 89, 100) then
+  if #raw ~= (byte(raw, 2) == 67 and 132 or 124) or sub(raw, 81, 88) ~= digest(sub(raw, 15, 80)) or sub(raw, 3, 14) ~= sub(raw, 89, 100) then
     return 'damaged'
   end
   if sub(raw, 19, 34) ~= id then
     return 'foreign'
   end
-  if byte(raw, 1) > 2 then
+  if byte(raw, 1) > 3 then
     return 'version'
   end
   local one, two, sum = unpacked('>I8I8I8', raw, 101)
   local state = byte(raw, 2)
-  if byte(raw, 1) ~= 2 or one + two + state ~= sum or not find('IiDC', string.char(state), 1, true) then
+  if byte(raw, 1) ~= 3 or one + two + state ~= sum or not find('IiDC', string.char(state), 1, true) then
     return 'damaged'
   end
 end
@@ -48,7 +48,7 @@ local function load()
   r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after = unpacked('>c8BI2I2I8', raw, 60)
   local one, two = unpacked('>I8I8', raw, 101)
   if r.state == 'C' then
-    r.retention_ends, r.remember_ends = one, two
+    r.retention_ends, r.remember_ends, r.place = one, two, sub(raw, 125)
   elseif r.state == 'D' then
     r.settles, r.reason = one, two
   else
@@ -81,7 +81,12 @@ local function save(r)
   local body = sub(r.fence, 13) .. r.about .. pack('>c8BI2I2I8', r.claimant, r.guarantee, r.attempts, r.attempts_max,
     r.settle_after)
   local moments = pack('>I8I8I8', one, two, one + two + byte(state))
-  put(key, '\2' .. state .. stamp .. body .. digest(body) .. stamp .. moments, r.remember_ends)
+  put(key, '\3' .. state .. stamp .. body .. digest(body) .. stamp .. moments .. (r.place or ''), r.remember_ends)
+end
+
+-- The key of the outcome of a completed record.
+local function outcome_key(r)
+  return key .. 'o' .. r.place
 end
 
 local function may_be_taken_over(r)

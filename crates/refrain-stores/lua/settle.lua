@@ -1,7 +1,10 @@
 -- Ends a claim; for whatever is not the completion of one in flight for which nobody waits.
 
--- The settlement at hand: the record, the fence, how, what belongs to that, and the fence with the outcome.
-local r, fence, how, detail, kept
+-- The settlement at hand: the record, the fence, how, what belongs to that, where its outcome lies or is to lie, and the
+-- outcome where the call carries it.
+local r, fence, how, detail, outcome, kept
+-- Whether the record points to where the outcome at hand lies.
+local is_pointed_to
 
 -- A user without rights to the channel settles all the same: who waits looks again now and then.
 local function applied()
@@ -11,21 +14,32 @@ local function applied()
   return 'A'
 end
 
+-- The outcome first: a record that is completed has one.
+local function has_outcome(retention)
+  if is_carried then
+    put(outcome, kept, now + retention + GRACE)
+    return true
+  end
+  return call('GETRANGE', outcome, 1, 16) == fence and outlives(outcome, retention)
+end
+
 local function complete()
   -- A completed outcome never changes.
   if r.state ~= 'C' then
     local retention, remember = unpacked('>I8I8', spans, detail * 16 - 15)
+    if not has_outcome(retention) then
+      return '?'
+    end
     local retention_ends = now + retention
-    r.state, r.retention_ends, r.remember_ends = 'C', retention_ends, retention_ends + remember
-    -- The outcome first: a record that is completed has one.
-    put(outcome_key, kept, retention_ends + GRACE)
+    r.state, r.retention_ends, r.remember_ends, r.place = 'C', retention_ends, retention_ends + remember, place
     save(r)
+    is_pointed_to = true
   end
   return applied()
 end
 
 local function drop()
-  call('DEL', key, outcome_key)
+  call('DEL', key)
   return applied()
 end
 
@@ -66,6 +80,7 @@ local function settled()
   if trouble then
     return trouble
   end
+  is_pointed_to = r and r.state == 'C' and r.place == place
   r = aged(r)
   if not r or r.fence ~= fence then
     return 'F'

@@ -1,14 +1,18 @@
 -- Many settlements in one call, each decided on its own. Nearly all are completions by the holder.
 --
--- KEYS: the records, then their outcomes.
+-- KEYS: the records, then for each where its outcome lies or is to lie.
 -- ARGV: 2 retention and remember (8 each), each pair that occurs once; 3 the settlements, 36 bytes each: what a record in
 -- flight begins with (34, fence and identity from 3 on), how: C complete, R release, D doubt, N never happened, and for C
--- which of the pairs is its own, for D the reason, else zero. Then for each one more: for C the fence (16) and behind it the
--- outcome, else nothing.
+-- which of the pairs is its own, for D the reason, else zero; 4 the last 8 characters of where outcomes lie; 5 how many
+-- outcomes were brought ahead of the call. If none was, there is one argument more for each: for C the outcome, else nothing.
+--
+-- Outcomes are brought ahead because a script that takes one makes a string of it, which costs more than to keep it.
+-- What was brought lies where nothing else points to, is of no meaning until a record does, and ends by itself.
+-- One that is not there when it is needed, or ends too soon, is answered with a question mark: it has to come in the call.
 --
 -- One answer stands for all where all are the same.
 
-local spans, terms = ARGV[2], ARGV[3]
+local spans, terms, place, brought = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local count = #KEYS / 2
 local raws = redis.call('MGET', unpack(KEYS, 1, count))
 local answers, is_seen, applied = {}, {}, 0
@@ -20,27 +24,45 @@ for at = 1, #spans / 16 do
   local retention, remember = unpacked('>I8I8', spans, at * 16 - 15)
   local retention_ends = now + retention
   local remember_ends = retention_ends + remember
-  endings[at] = pack('>I8I8I8', retention_ends, remember_ends, retention_ends + remember_ends + 67)
+  endings[at] = pack('>I8I8I8', retention_ends, remember_ends, retention_ends + remember_ends + 67) .. place
   ends[at] = string.format('%.0f', remember_ends)
   outcome_ends[at] = string.format('%.0f', retention_ends + GRACE)
 end
+
+-- Whether it was brought so lately that it outlives a retention that begins now.
+local function outlives(name, retention)
+  return is_tested or redis.call('PTTL', name) > retention + GRACE / 2
+end
+
+-- Whether there is all that was brought. Who was brought first was so before all others.
+local function is_all_there()
+  local first = 1
+  while byte(terms, first * 36 - 1) ~= 67 do
+    first = first + 1
+  end
+  local retention = unpacked('>I8', spans, byte(terms, first * 36) * 16 - 15)
+  return redis.call('EXISTS', unpack(KEYS, count + 1)) == brought and outlives(KEYS[count + first], retention)
+end
+
+local is_carried = brought == 0
+local is_ready = is_carried or is_all_there()
 
 for at = 1, count do
   local name, found, to = KEYS[at], raws[at], at * 36
   answers[at] = false
   -- Late truth is welcome: of a record in flight nothing else has to be asked than whose it is.
   -- Its digest goes along as it is, so that damage stays as visible as before.
-  if found and #found == 124 and not is_seen[name] and byte(terms, to - 1) == 67
+  if found and #found == 124 and not is_seen[name] and byte(terms, to - 1) == 67 and is_ready
     and find(found, sub(terms, to - 35, to - 2), 1, true) == 1 then
     local which = byte(terms, to)
-    local value = '\2C' .. sub(found, 3, 100) .. endings[which]
+    local value = '\3C' .. sub(found, 3, 100) .. endings[which]
     local done
     if is_tested then
-      done = set('MSET', name, value, KEYS[count + at], ARGV[at + 3])
+      done = is_carried and set('MSET', name, value, KEYS[count + at], ARGV[at + 5]) or set('SET', name, value)
     else
       -- The outcome first: a record that is completed has one.
-      done = set('SET', KEYS[count + at], ARGV[at + 3], 'PXAT', outcome_ends[which])
-      if not done.err then
+      done = is_carried and set('SET', KEYS[count + at], ARGV[at + 5], 'PXAT', outcome_ends[which])
+      if not (done and done.err) then
         done = set('SET', name, value, 'PXAT', ends[which])
       end
     end

@@ -1,7 +1,8 @@
 //! `redis://…`: records on a Redis server, a Cluster or a Sentinel's primary, shared by any number of processes.
 //!
 //! One script per transition decides on the server, on its clock, as [`record::step`](refrain::record::step) decides.
-//! A record is one key, `PREFIX{identity}`, and its outcome another in the same slot, `PREFIX{identity}o`.
+//! A record is one key, `PREFIX{identity}`, and its outcome another in the same slot, `PREFIX{identity}o…`, to which a
+//! completed record points.
 //! What has ended is forgotten by the server itself: the outcome when its retention ends, the record when `remember` does.
 //! What is in flight or indeterminate never ends by time.
 //!

@@ -1,6 +1,5 @@
 //! What the scripts answer, in the library's words.
 
-use bytes::Bytes;
 use refrain::{
     Outcome, RecordId, Result, Settled, Verdict,
     clock::Timestamp,
@@ -13,19 +12,11 @@ use super::{
     trouble,
 };
 
-/// An outcome stands behind the fence that it was completed under.
-const FENCE_LEN: usize = 16;
-
 /// The verdict on the claim of this record that brought this nonce.
 pub(super) fn verdict(mut answer: Answer, id: RecordId, nonce: u32) -> Result<Verdict> {
     let verdict = match answer.letter {
         // The script has found that both belong together.
-        b'R' => {
-            let kept = answer.bytes().filter(|kept| kept.len() >= FENCE_LEN);
-            let kept = Bytes::from(kept.ok_or_else(|| trouble::unheard_of(id))?);
-            let outcome = Outcome::decode(kept.slice(FENCE_LEN..), id)?;
-            return Ok(Verdict::Replay(outcome));
-        }
+        b'R' => return codec::replay(answer.into_text(), id).map(Verdict::Replay),
         b'G' => granted(&mut answer, nonce).map(Verdict::Granted),
         b'I' => answer
             .millis()
@@ -86,7 +77,7 @@ pub(super) fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading
         return Ok(None);
     };
     let outcome = match (&record.state, record.fence()) {
-        (State::Completed { .. }, Some(fence)) => Some(codec::outcome(kept.into(), fence, id)?),
+        (State::Completed { .. }, Some(fence)) => Some(codec::outcome(kept, fence, id)?),
         _ => None,
     };
     // Only a completed record asks for its outcome.

@@ -2,8 +2,8 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use ::redis::{Cmd, RedisWrite as _};
-use refrain::{Claim, Fence, RecordId, Settlement};
+use ::redis::{Cmd, Pipeline, RedisWrite as _};
+use refrain::{Claim, Fence, Outcome, RecordId, Settlement};
 
 use super::{
     TestClock,
@@ -19,6 +19,10 @@ const IN_FLIGHT: &[u8] = &[codec::VERSION, b'I'];
 const CLAIM_BYTES: usize = 192;
 /// What a settlement takes beside its keys and its outcome.
 const TERM_BYTES: usize = 36;
+/// An outcome outlives its retention by this; the scripts say the same.
+const GRACE: Duration = Duration::from_secs(60);
+/// Where outcomes lie in a cluster, whose nodes want to be told every key beforehand.
+const PLACE_IN_CLUSTER: Place = Place(*b"utcome--");
 
 /// What every call is made from.
 pub(super) struct Calls {
@@ -44,6 +48,42 @@ pub(super) struct Ending {
     pub(super) end: Settlement,
 }
 
+/// A script's call, and what goes ahead of it on the same connection.
+pub(super) struct Call {
+    /// The call is the last of them.
+    pub(super) commands: Pipeline,
+    /// How many go ahead.
+    pub(super) ahead: usize,
+}
+
+impl From<Cmd> for Call {
+    fn from(call: Cmd) -> Self {
+        let mut commands = Pipeline::with_capacity(1);
+        commands.add_command(call);
+        Self { commands, ahead: 0 }
+    }
+}
+
+/// What the keys of outcomes end with. Those of one call share it, and no other call has it.
+#[derive(Debug, Clone, Copy)]
+struct Place([u8; 8]);
+
+impl Place {
+    fn new() -> Self {
+        const SIGNS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let dice: [u8; 8] = rand::random();
+        Self(dice.map(|die| SIGNS[usize::from(die & 63)]))
+    }
+
+    /// What stands behind the record's key.
+    fn behind(self) -> [u8; 9] {
+        let mut behind = [b'o'; 9];
+        behind[1..].copy_from_slice(&self.0);
+        behind
+    }
+}
+
 impl Ending {
     /// How much it brings along.
     pub(super) fn bytes(&self) -> usize {
@@ -57,9 +97,10 @@ impl Ending {
 impl Calls {
     /// The call of a script for one record; its own arguments follow.
     pub(super) fn one(&self, name: Name, id: RecordId) -> Cmd {
-        let mut call = self.call(name, 2, 8, 256);
+        let keys = 1 + usize::from(self.is_cluster);
+        let mut call = self.call(name, keys, 8, 256);
         self.key(&mut call, id, b"");
-        self.key(&mut call, id, b"o");
+        self.key_in_cluster(&mut call, id);
         self.moment(&mut call);
         call.arg(&id.0[..]);
         call
@@ -71,7 +112,8 @@ impl Calls {
         asked: impl ExactSizeIterator<Item = &'a Asking> + Clone,
     ) -> Cmd {
         let count = asked.len();
-        let keys = 2 * count + usize::from(!self.is_cluster);
+        // The mark; or, in a cluster, where each goes alone, the outcome.
+        let keys = count + 1;
         let mut call = self.call(Name::Claims, keys, 4, count * CLAIM_BYTES);
         for Asking { claim, .. } in asked.clone() {
             self.key(&mut call, claim.id, b"");
@@ -80,7 +122,7 @@ impl Calls {
             call.arg(&self.known.mark.key);
         }
         for Asking { claim, .. } in asked.clone() {
-            self.key(&mut call, claim.id, b"o");
+            self.key_in_cluster(&mut call, claim.id);
         }
         self.moment(&mut call);
         call.arg(if self.is_cluster { "" } else { "1" });
@@ -94,39 +136,87 @@ impl Calls {
         call
     }
 
-    /// The call that ends all of these; as many answers come, or one that stands for all.
+    /// The call that ends all of these and carries their outcomes; as many answers come, or one that stands for all.
     pub(super) fn settlements<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
     ) -> Cmd {
-        let count = endings.len();
         let bytes: usize = endings.clone().map(Ending::bytes).sum();
+        let place = match self.is_cluster {
+            true => PLACE_IN_CLUSTER,
+            false => Place::new(),
+        };
+        let mut call = self.terms(endings.clone(), place, 0, bytes);
+        for ending in endings {
+            let mut argument = call.writer_for_next_arg();
+            if let Settlement::Complete { outcome, .. } = &ending.end {
+                put_kept(&mut argument, ending.fence, outcome);
+            }
+        }
+        call
+    }
+
+    /// The same with the outcomes ahead of the call. No record may be among them twice.
+    pub(super) fn settlements_behind<'a>(
+        &self,
+        endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
+    ) -> Call {
+        let place = Place::new();
+        let mut commands = Pipeline::with_capacity(endings.len() + 1);
+        for ending in endings.clone() {
+            if let Settlement::Complete {
+                outcome, retention, ..
+            } = &ending.end
+            {
+                commands.add_command(self.bring(ending, outcome, *retention, place));
+            }
+        }
+        let ahead = commands.len();
+        commands.add_command(self.terms(endings, place, ahead, 0));
+        Call { commands, ahead }
+    }
+
+    /// Leaves an outcome where no record points to yet.
+    fn bring(&self, ending: &Ending, outcome: &Outcome, retention: Duration, place: Place) -> Cmd {
+        let mut bring = Cmd::with_capacity(4, outcome.encoded().len() + CLAIM_BYTES);
+        // Under a test's clock the server forgets nothing by itself.
+        let is_tested = self.clock.is_some();
+        bring.arg(if is_tested { "SET" } else { "PSETEX" });
+        self.key(&mut bring, ending.id, &place.behind());
+        if !is_tested {
+            bring.arg(millis(retention) + millis(GRACE));
+        }
+        put_kept(&mut bring.writer_for_next_arg(), ending.fence, outcome);
+        bring
+    }
+
+    /// The call that ends all of these, without the outcomes that it carries.
+    fn terms<'a>(
+        &self,
+        endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
+        place: Place,
+        brought: usize,
+        bytes: usize,
+    ) -> Cmd {
+        let count = endings.len();
         let bytes = bytes + count * CLAIM_BYTES;
-        let mut call = self.call(Name::Settlements, 2 * count, count + 3, bytes);
+        let mut call = self.call(Name::Settlements, 2 * count, count + 5, bytes);
         for ending in endings.clone() {
             self.key(&mut call, ending.id, b"");
         }
         for ending in endings.clone() {
-            self.key(&mut call, ending.id, b"o");
+            self.key(&mut call, ending.id, &place.behind());
         }
         self.moment(&mut call);
         let mut spans = Spans::default();
         let mut terms = Vec::with_capacity(count * TERM_BYTES);
-        for ending in endings.clone() {
+        for ending in endings {
             put_term(&mut terms, ending, &mut spans);
         }
-        call.arg(spans.0.as_flattened()).arg(terms);
-        for ending in endings {
-            match &ending.end {
-                Settlement::Complete { outcome, .. } => {
-                    let parts: [&[u8]; 2] = [&fence_bytes(ending.fence), outcome.encoded()];
-                    put(&mut call.writer_for_next_arg(), &parts);
-                }
-                _ => {
-                    call.arg("");
-                }
-            }
-        }
+        call.arg(spans.0.as_flattened())
+            .arg(terms)
+            .arg(&place.0[..])
+            .arg(brought);
         call
     }
 
@@ -143,6 +233,13 @@ impl Calls {
             Some(now) => call.arg(now().0),
             None => call.arg(""),
         };
+    }
+
+    /// A cluster is told beforehand of every key that a script may want, so that it can say when one has moved.
+    fn key_in_cluster(&self, call: &mut Cmd, id: RecordId) {
+        if self.is_cluster {
+            self.key(call, id, &PLACE_IN_CLUSTER.behind());
+        }
     }
 
     /// The key of a record as the next argument, with something behind it.
@@ -211,6 +308,12 @@ fn put_term(to: &mut Vec<u8>, ending: &Ending, spans: &mut Spans) {
     };
     let fence = fence_bytes(ending.fence);
     put(to, &[IN_FLIGHT, &fence, &ending.id.0, &how]);
+}
+
+/// An outcome as it is kept, and given back.
+fn put_kept(argument: &mut impl io::Write, fence: Fence, outcome: &Outcome) {
+    let parts: [&[u8]; 3] = [b"R", &fence_bytes(fence), outcome.encoded()];
+    put(argument, &parts);
 }
 
 fn span(span: Duration) -> [u8; 8] {

@@ -13,7 +13,7 @@ use refrain::{
 use super::trouble;
 
 /// The version of the records that are written, and read.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 
 /// Where a record has the part of its fence that comes from the server.
 const STAMP: std::ops::Range<usize> = 2..14;
@@ -90,6 +90,9 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     }
     let (one, two, sum) = (reader.u64()?, reader.u64()?, reader.u64()?);
     let is_whole = one.checked_add(two)?.checked_add(name.into())? == sum;
+    if name == b'C' {
+        reader.array::<8>()?; // where the outcome lies
+    }
     if !is_whole || !reader.0.is_empty() {
         return None;
     }
@@ -118,12 +121,23 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     })
 }
 
-/// An outcome behind the fence that it was completed under.
-pub(super) fn outcome(kept: Bytes, fence: Fence, id: RecordId) -> Result<Outcome> {
-    if kept.get(..16) != Some(&fence_bytes(fence)[..]) {
+/// How far into what is kept the outcome begins: behind a letter and the fence that it was completed under.
+const KEPT_BEGINS: usize = 17;
+
+/// An outcome as it is kept, which was completed under this fence.
+pub(super) fn outcome(kept: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {
+    if kept.get(1..KEPT_BEGINS) != Some(&fence_bytes(fence)[..]) {
         return Err(trouble::found(b"foreign", id, ""));
     }
-    Outcome::decode(kept.slice(16..), id)
+    replay(kept, id)
+}
+
+/// An outcome as it is kept, of which the script has found that it is the record's.
+pub(super) fn replay(kept: Vec<u8>, id: RecordId) -> Result<Outcome> {
+    if kept.len() < KEPT_BEGINS {
+        return Err(trouble::unheard_of(id));
+    }
+    Outcome::decode(Bytes::from(kept).slice(KEPT_BEGINS..), id)
 }
 
 /// What a script answers: a letter, and what belongs to it.
@@ -157,6 +171,11 @@ impl Answer {
     /// What stands behind the letter, where that is all there is.
     pub(super) fn rest(&self) -> &[u8] {
         self.text.get(1..).unwrap_or_default()
+    }
+
+    /// The letter and what stands behind it.
+    pub(super) fn into_text(self) -> Vec<u8> {
+        self.text
     }
 
     pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {

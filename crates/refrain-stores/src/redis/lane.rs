@@ -5,16 +5,16 @@
 //!
 //! A call goes on in a task of the store. Who asked may go, and nobody else notices.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use ::redis::{Cmd, Value};
+use ::redis::Value;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
 };
 
 use super::{
-    calls::{Asking, Calls, Ending},
+    calls::{Asking, Call, Calls, Ending},
     line::{Line, Trouble},
     trouble,
 };
@@ -37,7 +37,13 @@ pub(super) trait Load: Send + Sync + Sized + 'static {
     fn is_wanted_by_nobody(&self) -> bool;
 
     /// The call for all of these; as many answers come, or one that stands for all.
-    fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Cmd;
+    fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call;
+
+    /// The same for those whom the server has not got all of ahead of the call.
+    fn call_again<'a>(
+        calls: &Calls,
+        loads: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Call;
 }
 
 impl Load for Asking {
@@ -49,8 +55,15 @@ impl Load for Asking {
         false
     }
 
-    fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Cmd {
-        calls.claims(loads)
+    fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call {
+        calls.claims(loads).into()
+    }
+
+    fn call_again<'a>(
+        calls: &Calls,
+        loads: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Call {
+        Self::call(calls, loads)
     }
 }
 
@@ -63,8 +76,21 @@ impl Load for Ending {
         true
     }
 
-    fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Cmd {
-        calls.settlements(loads)
+    fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call {
+        let mut ids = HashSet::with_capacity(loads.len());
+        let mut is_first = |ending: &Ending| ids.insert(ending.id);
+        // A server that syncs before it answers would do so for what goes ahead, too, as it comes in.
+        match calls.known.is_lossy() && loads.clone().all(&mut is_first) {
+            true => calls.settlements_behind(loads),
+            false => Self::call_again(calls, loads),
+        }
+    }
+
+    fn call_again<'a>(
+        calls: &Calls,
+        loads: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Call {
+        calls.settlements(loads).into()
     }
 }
 
@@ -168,9 +194,29 @@ impl Carrier {
             return;
         }
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
-        match self.ask(&call).await {
+        let missed = self.deliver(&call, jobs, intake).await;
+        if !missed.is_empty() {
+            let call = L::call_again(&self.calls, missed.iter().map(|job| &job.load));
+            let missed = self.deliver(&call, missed, intake).await;
+            tell_all(missed, &Err(Trouble::Told(trouble::miscounted())));
+        }
+    }
+
+    /// Makes the call for these, and tells them. Who is left has to be called for again.
+    async fn deliver<L: Load>(
+        &self,
+        call: &Call,
+        jobs: Vec<Job<L>>,
+        intake: &mut Intake<L>,
+    ) -> Vec<Job<L>> {
+        let mut missed = Vec::new();
+        match self.ask(call).await {
             Ok(answers) if answers.len() == jobs.len() => {
                 for (job, answer) in jobs.into_iter().zip(answers) {
+                    if answer.as_ref().is_ok_and(is_missed) {
+                        missed.push(job);
+                        continue;
+                    }
                     // Who does not wait any more is not told.
                     let _ = job.answer.send(answer);
                 }
@@ -189,10 +235,11 @@ impl Carrier {
                 }
             }
         }
+        missed
     }
 
     /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
-    async fn ask(&self, call: &Cmd) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+    async fn ask(&self, call: &Call) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
         let answers = self.line.ask_each(call).await;
         if !answers.as_ref().is_err_and(Trouble::is_no_script) {
             return answers;
@@ -202,6 +249,11 @@ impl Carrier {
         }
         self.line.ask_each(call).await
     }
+}
+
+/// Whether the server has not got what should have come ahead of the call: it may be full.
+fn is_missed(value: &Value) -> bool {
+    matches!(value, Value::BulkString(text) if text == b"?")
 }
 
 /// Tells everybody the same.

@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use super::{
+    calls::Call,
     reception::{self, Known},
     trouble,
 };
@@ -172,15 +173,19 @@ impl Line {
     }
 
     /// Asks something that is answered with a list. The inner results are what stands in it.
+    /// What the server says to what goes ahead of it is not told: who wants to know looks what came of it.
     pub(super) async fn ask_each(
         &self,
-        command: &Cmd,
+        call: &Call,
     ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
         let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
-        let answer = connection.send_packed_command(command).await;
-        let answers = match self.checked(generation, answer)? {
-            Value::Array(answers) => answers,
-            other => vec![self.checked(generation, other.extract_error())?],
+        let answer = connection
+            .send_packed_commands(&call.commands, call.ahead, 1)
+            .await;
+        let answers = match self.checked(generation, answer)?.pop() {
+            Some(Value::Array(answers)) => answers,
+            Some(other) => vec![self.checked(generation, other.extract_error())?],
+            None => Vec::new(),
         };
         Ok(answers
             .into_iter()

@@ -131,7 +131,8 @@ async fn load(node: &Node, scripts: &Scripts) {
 async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
     let script =
         "redis.call('MSETNX', KEYS[1], 'refrain') redis.call('SET', KEYS[1], 'refrain', 'PX', 1000)
-        redis.call('GET', KEYS[1]) redis.call('MGET', KEYS[1]) redis.call('TIME')
+        redis.call('PSETEX', KEYS[1], 1000, 'refrain') redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1)
+        redis.call('MGET', KEYS[1]) redis.call('EXISTS', KEYS[1]) redis.call('PTTL', KEYS[1]) redis.call('TIME')
         return redis.call('DEL', KEYS[1])";
     let mut probe = cmd("EVAL");
     probe

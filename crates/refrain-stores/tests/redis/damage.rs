@@ -63,7 +63,7 @@ async fn what_is_not_the_records_is_never_taken_for_it() {
         complete(&store, number, &format!("done {number}")).await;
     }
     let record = |number| prefix.key(id(number), "");
-    let outcome = |number| prefix.key(id(number), "o");
+    let outcome = |number| prefix.outcome_key(id(number));
     let _: redis::Value = ask(&redis_url(), redis::cmd("DEL").arg(outcome(1)));
     set(&outcome(2), &get(&outcome(9)));
     set(&record(3), &get(&record(9)));
@@ -86,7 +86,7 @@ async fn what_is_not_the_records_is_never_taken_for_it() {
     let _: redis::Value = ask(&redis_url(), redis::cmd("LPUSH").arg(record(7)).arg("x"));
     check("a list", &store, 7, ErrorKind::Corrupt).await;
     let mut newer = get(&record(8));
-    newer[0] = 3;
+    newer[0] = 4;
     set(&record(8), &newer);
     check("a newer version", &store, 8, ErrorKind::Unsupported).await;
     // The list is no value, and is passed over.
@@ -99,10 +99,10 @@ async fn an_outcome_of_another_life_is_not_replayed() {
     let prefix = Prefix::new();
     let store = prefix.open(Options::default()).await.unwrap();
     complete(&store, 1, "first life").await;
-    let old = get(&prefix.key(id(1), "o"));
+    let old = get(&prefix.outcome_key(id(1)));
     let erased = store.erase(id(1)).await.unwrap();
     assert_eq!(erased, refrain::record::Erased::Gone);
     complete(&store, 1, "second life").await;
-    set(&prefix.key(id(1), "o"), &old);
+    set(&prefix.outcome_key(id(1)), &old);
     check("another life's outcome", &store, 1, ErrorKind::Corrupt).await;
 }

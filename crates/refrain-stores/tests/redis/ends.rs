@@ -38,7 +38,7 @@ async fn only_what_has_ended_is_told_to_end() {
     let record = left(&prefix.key(id(3), ""));
     assert!(is_about(record, RETENTION + REMEMBER), "{record}");
     // A minute more than the record says, so that no clock can take it away too early.
-    let outcome = left(&prefix.key(id(3), "o"));
+    let outcome = left(&prefix.outcome_key(id(3)));
     assert!(
         is_about(outcome, RETENTION + Duration::from_secs(60)),
         "{outcome}"

@@ -2,6 +2,7 @@
 
 #![cfg(feature = "redis")]
 
+mod ahead;
 mod cancelled;
 mod cluster;
 mod conformance;

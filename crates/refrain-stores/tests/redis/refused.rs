@@ -145,16 +145,16 @@ async fn a_user_without_rights_is_told_which() {
 
 #[tokio::test]
 async fn what_lies_under_the_prefix_and_is_not_ours_is_left_alone() {
-    let [older, newer] = [1, 3].map(|it| format!("refrain store {it} {}", "0".repeat(64)));
+    let [older, newer] = [2, 4].map(|it| format!("refrain store {it} {}", "0".repeat(64)));
     for (value, kind, what) in [
         ("somebody's", ErrorKind::Unsupported, "is not Refrain's"),
         (
-            "refrain store 2 00",
+            "refrain store 3 00",
             ErrorKind::Unsupported,
             "is not Refrain's",
         ),
-        (&older, ErrorKind::Unsupported, "has format version 1"),
-        (&newer, ErrorKind::Unsupported, "has format version 3"),
+        (&older, ErrorKind::Unsupported, "has format version 2"),
+        (&newer, ErrorKind::Unsupported, "has format version 4"),
     ] {
         let prefix = Prefix::new();
         let mut set = redis::cmd("SET");
@@ -202,7 +202,12 @@ async fn an_address_that_leads_nowhere_is_told_in_good_time() {
 /// A full server takes no new claims, and still stores how the old ones end.
 #[tokio::test]
 async fn a_full_server_refuses_new_claims_and_settles_old_ones() {
-    let server = PrivateRedis::start().unwrap();
+    for sync in ["always", "everysec"] {
+        check_full(&PrivateRedis::start_with(&[("appendfsync", sync)]).unwrap()).await;
+    }
+}
+
+async fn check_full(server: &PrivateRedis) {
     let store = Redis::open(&server.url()).await.unwrap();
     let grant = granted(&store, &claim(1)).await;
     let _: redis::Value = ask(&server.url(), &words("CONFIG SET maxmemory 1"));

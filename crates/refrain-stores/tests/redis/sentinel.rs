@@ -102,7 +102,7 @@ async fn a_failover_is_followed_and_what_it_may_lose_was_told() {
     let store = Redis::open(&address).await.unwrap();
     complete(&store, 1, "before").await;
     until("the replica has the outcome", async || {
-        let keys: Vec<String> = ask(&replica.url(), &words("KEYS refrain:*o"));
+        let keys: Vec<String> = ask(&replica.url(), &words("KEYS refrain:*}o*"));
         !keys.is_empty()
     })
     .await;

@@ -11,17 +11,27 @@ use refrain_testkit::servers::redis_url;
 pub(crate) const RETENTION: Duration = Duration::from_secs(3_600);
 pub(crate) const REMEMBER: Duration = Duration::from_secs(86_400);
 
-/// A prefix on the shared server that nobody else has, and that is swept away in the end.
+/// A prefix on a server that nobody else has, and that is swept away in the end.
 pub(crate) struct Prefix {
     pub(crate) address: String,
+    pub(crate) server: String,
     prefix: String,
 }
 
 impl Prefix {
+    /// On the server that all tests share.
     pub(crate) fn new() -> Self {
+        Self::on(&redis_url())
+    }
+
+    pub(crate) fn on(server: &str) -> Self {
         let prefix = format!("test:{:016x}:", rand::random::<u64>());
-        let address = format!("{}/?prefix={prefix}", redis_url().trim_end_matches('/'));
-        Self { address, prefix }
+        let address = format!("{}/?prefix={prefix}", server.trim_end_matches('/'));
+        Self {
+            address,
+            server: server.into(),
+            prefix,
+        }
     }
 
     pub(crate) async fn open(&self, options: Options) -> Result<Redis> {
@@ -31,6 +41,19 @@ impl Prefix {
     /// The key of a record, or with something behind it.
     pub(crate) fn key(&self, id: RecordId, behind: &str) -> String {
         format!("{}{{{id}}}{behind}", self.prefix)
+    }
+
+    /// The keys of the outcomes that lie there for a record.
+    pub(crate) fn outcome_keys(&self, id: RecordId) -> Vec<String> {
+        let pattern = self.key(id, "o*");
+        ask(&self.server, &words(&format!("KEYS {pattern}")))
+    }
+
+    /// The key of the outcome of a completed record.
+    pub(crate) fn outcome_key(&self, id: RecordId) -> String {
+        let mut keys = self.outcome_keys(id);
+        assert_eq!(keys.len(), 1, "a completed record has one outcome");
+        keys.remove(0)
     }
 
     pub(crate) fn mark(&self) -> String {
@@ -45,7 +68,7 @@ impl Drop for Prefix {
         let pattern = format!("{}*", self.prefix);
         let mut sweep = redis::cmd("EVAL");
         sweep.arg(script).arg(0).arg(pattern);
-        let _: redis::Value = ask(&redis_url(), &sweep);
+        let _: redis::Value = ask(&self.server, &sweep);
     }
 }
 

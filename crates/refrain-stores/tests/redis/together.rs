@@ -85,7 +85,13 @@ async fn of_one_key_twice_in_a_call_one_is_granted() {
 
 #[tokio::test]
 async fn settlements_that_travel_together_are_decided_each_on_its_own() {
-    let prefix = Prefix::new();
+    let later = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
+    for server in [redis_url(), later.url()] {
+        check_settlements(&Prefix::on(&server)).await;
+    }
+}
+
+async fn check_settlements(prefix: &Prefix) {
     let store = prefix.open(Options::default()).await.unwrap();
     let fences = join_all((0..8).map(async |number| granted(&store, &claim(number)).await.fence));
     let fences = fences.await;
@@ -95,7 +101,7 @@ async fn settlements_that_travel_together_are_decided_each_on_its_own() {
     };
     let list = prefix.key(id(6), "").clone();
     for line in [format!("DEL {list}"), format!("LPUSH {list} x")] {
-        let _: redis::Value = ask(&redis_url(), &words(&line));
+        let _: redis::Value = ask(&prefix.server, &words(&line));
     }
     let doubt = Settlement::Doubt {
         reason: Reason::Timeout,
@@ -136,7 +142,13 @@ async fn settlements_that_travel_together_are_decided_each_on_its_own() {
 /// Outcomes of all sizes, one of them larger than what a call takes if it is more than one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcomes_of_all_sizes_come_back_as_they_were() {
-    let prefix = Prefix::new();
+    let later = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
+    for server in [redis_url(), later.url()] {
+        check_sizes(&Prefix::on(&server)).await;
+    }
+}
+
+async fn check_sizes(prefix: &Prefix) {
     let store = prefix.open(Options::default()).await.unwrap();
     let body = |number: u64| vec![b'a' + (number % 26) as u8; 7_usize << (number % 19)];
     let work = async |number| {
