@@ -281,6 +281,13 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
         tell(args, "no operation could be tested");
         return BAD_PLAN;
     }
+    if report.is_blind() && !report.has_failed() {
+        tell(
+            args,
+            "not testable like this: the answers of two runs look alike, so that nothing could be told; give --effects-url or --effects-sql",
+        );
+        return BAD_PLAN;
+    }
     let Some(before) = before else {
         return if report.has_failed() { FOUND } else { 0 };
     };
