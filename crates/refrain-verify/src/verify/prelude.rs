@@ -174,7 +174,7 @@ fn usable(answer: Answer, operation: &Operation) -> Result<Answer, Trouble> {
     match answer.is_success() {
         true => Ok(answer),
         false => Err(Trouble::Plan(format!(
-            "{} was answered {} to the plain request with a fresh key: {}; give a --body and --header that the service accepts",
+            "not testable: {} was answered {} to the plain request with a fresh key: {}; give a --body and --header that the service accepts",
             operation.name(),
             answer.status,
             String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]).trim(),
