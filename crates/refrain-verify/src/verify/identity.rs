@@ -80,9 +80,10 @@ impl Identity {
         if is_alike(one, other) {
             return Likeness::Same;
         }
-        // One that leads to the result says no more than where it is.
+        // One that leads to the result says no more than where it is; any other lost what it should say.
+        let leads = one.status == 303 || other.status == 303;
         match (one.header("location"), other.header("location")) {
-            (Some(one), Some(other)) if *self != Self::None => decided(one == other),
+            (Some(one), Some(other)) if leads => decided(one == other),
             _ => Likeness::Silent,
         }
     }
@@ -269,10 +270,17 @@ mod tests {
         };
         assert_eq!(by_id.compare(&moved("/7"), &moved("/7")), Likeness::Same);
         let first = Answer {
+            status: 201,
             body: r#"{"id":7}"#.into(),
             ..moved("/7")
         };
         assert_eq!(by_id.compare(&first, &moved("/7")), Likeness::Same);
         assert_eq!(by_id.compare(&first, &moved("/8")), Likeness::Other);
+        let cut = Answer {
+            status: 201,
+            body: r#"{"id":"#.into(),
+            ..moved("/7")
+        };
+        assert_eq!(by_id.compare(&first, &cut), Likeness::Silent);
     }
 }
