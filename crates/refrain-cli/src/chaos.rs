@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use refrain_verify::chaos::{Chaos, Rule, router};
+use refrain_verify::chaos::{Chaos, Rule, Trust, router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -50,9 +50,15 @@ Exit codes: 0 fine, 1 refused, 2 wrong usage, 64 a bad rule or upstream, 69 an a
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The service, such as http://127.0.0.1:3000
+    /// The service, such as http://127.0.0.1:3000 or https://staging.example
     #[arg(long, value_name = "URL", required = true)]
     upstream: Option<String>,
+    /// The certificates of the authorities to trust, in PEM [default: those that the machine trusts]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// Do not check who answers with TLS
+    #[arg(long)]
+    insecure: bool,
     /// Where clients are served
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8379")]
     listen: SocketAddr,
@@ -136,7 +142,12 @@ async fn serve(args: &Args) -> Result<(), Failure> {
     log_to_stderr(&Some(args.log.clone().unwrap_or_else(|| "info".into())))?;
     let upstream = args.upstream.as_deref().unwrap_or_default();
     let seed = args.seed.unwrap_or_else(rand::random);
-    let chaos = Chaos::new(upstream, seed).map_err(bad)?;
+    let trust = match (args.insecure, &args.cacert) {
+        (true, _) => Trust::Anybody,
+        (false, Some(file)) => Trust::File(file.clone()),
+        (false, None) => Trust::Machine,
+    };
+    let chaos = Chaos::trusting(upstream, seed, &trust).map_err(bad)?;
     for rule in rules(args)? {
         chaos.rules().add(rule).map_err(bad)?;
     }

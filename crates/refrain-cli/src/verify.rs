@@ -54,6 +54,7 @@ const INTERRUPTED: u8 = 130;
   refrain verify --list                 all cases; with --worker those for consumers
 
 {{unique}} in the body, the path or a header becomes a word that no other request has.
+{{key}} there becomes the key, which then has no header of its own.
 It creates effects: use a service that may be tested. Another machine than this one needs --yes.
 
 Exit codes: 0 no case failed, 1 some did, 2 wrong usage, 64 a bad plan, 69 the service or the count cannot be reached.")]
@@ -72,7 +73,7 @@ pub(crate) struct Args {
     /// What kind the body is [default: JSON or text, by its looks]
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// The header that carries the key
+    /// The header that carries the key, where {{key}} stands nowhere else
     #[arg(long, value_name = "NAME", default_value = "Idempotency-Key")]
     key_header: String,
     /// A credential of somebody else
@@ -279,6 +280,13 @@ fn tell(args: &Args, line: impl std::fmt::Display) {
 fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
     if report.operations.iter().all(|it| it.left_out.is_some()) {
         tell(args, "no operation could be tested");
+        return BAD_PLAN;
+    }
+    if report.is_blind() && !report.has_failed() {
+        tell(
+            args,
+            "not testable like this: the answers of two runs look alike, so that nothing could be told; give --effects-url or --effects-sql",
+        );
         return BAD_PLAN;
     }
     let Some(before) = before else {

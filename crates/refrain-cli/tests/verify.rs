@@ -383,6 +383,33 @@ fn a_file_names_several_operations() {
     );
 }
 
+/// A page for everything, a login for everything: nothing is proven, for it or against it.
+#[test]
+fn a_service_that_shows_nothing_is_neither_accused_nor_acquitted() {
+    for (status, code, word) in [
+        ("200 OK", 64, "not testable like this"),
+        (
+            "404 Not Found",
+            64,
+            "not testable: POST /payments was answered 404",
+        ),
+        (
+            "401 Unauthorized",
+            64,
+            "not testable: POST /payments was answered 401",
+        ),
+    ] {
+        let upstream = Upstream::start(move |_, stream| answer(stream, status, &[], b"a page"));
+        let url = format!("http://{}", upstream.address);
+        let output = refrain(&[&url, "--op", "POST /payments", "--body", "{}"])
+            .output()
+            .unwrap();
+        let said = format!("{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(word), "{said}");
+    }
+}
+
 #[test]
 fn effects_are_counted_with_sql() {
     let url = std::env::var("REFRAIN_TEST_POSTGRES_URL").unwrap_or_else(|_| {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "verify_worker/promises.rs"]
+mod promises;
 mod support;
 
 use std::{
@@ -89,9 +91,13 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(naive())
+    }
+
+    fn with(ledger: Upstream) -> Self {
         Self {
             folder: TempDir::new().unwrap(),
-            ledger: naive(),
+            ledger,
         }
     }
 
@@ -232,12 +238,24 @@ fn gallery() -> PathBuf {
 /// A consumer of the gallery, as many as are named, and the cases that fail.
 fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
     let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
+    check_told(&stage, &redis, (name, consumers), &[], want);
+}
+
+/// The same with more said about it; what was printed.
+fn check_told(
+    stage: &Stage,
+    redis: &PrivateRedis,
+    (name, consumers): (&str, &[&str]),
+    more: &[&str],
+    want: &[&str],
+) -> String {
     let url = redis.url();
-    let restart = started(&stage, name, &url, consumers);
+    let restart = started(stage, name, &url, consumers);
     let output = stage
         .verify(&url, &restart)
         .args(["--message-id", "{id}", "--patience", "4s"])
         .args(["--consumers", &consumers.len().to_string()])
+        .args(more)
         .output()
         .unwrap();
     let log = fs::read_to_string(stage.path("work.log")).unwrap_or_default();
@@ -247,6 +265,7 @@ fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
     let failed = failed.filter(|(_, verdict)| verdict == "fail");
     let failed: Vec<_> = failed.map(|(id, _)| id).collect();
     assert_eq!(failed, want, "{}{log}", said(&output));
+    said(&output)
 }
 
 #[test]

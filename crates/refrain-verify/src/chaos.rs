@@ -47,6 +47,7 @@ pub use rule::{BadRule, Fault, Rule};
 pub use rules::{Listed, RULES_MAX, Rules};
 
 use crate::place::Place;
+pub use crate::place::Trust;
 
 /// The most connections of clients at a time; more wait.
 const CONNECTIONS_MAX: usize = 4_096;
@@ -69,29 +70,49 @@ struct Shared {
 }
 
 impl Chaos {
-    /// In front of `upstream`, which is `http://HOST:PORT`, with dice of this seed and no rules.
+    /// In front of `upstream`, which is `http://HOST:PORT` or `https://HOST:PORT`, with dice of this seed and no rules.
+    /// With TLS, those are believed whom the machine trusts.
     ///
     /// # Errors
     /// [`BadRule`] where it is no such address.
     pub fn new(upstream: &str, seed: u64) -> Result<Self, BadRule> {
-        let authority = upstream
-            .strip_suffix('/')
-            .unwrap_or(upstream)
-            .strip_prefix("http://")
-            .filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']))
-            .ok_or_else(|| {
-                BadRule::new(format!(
-                    "`{upstream}` is no upstream; write http://HOST:PORT, without a path"
-                ))
-            })?;
+        Self::trusting(upstream, seed, &Trust::Machine)
+    }
+
+    /// The same, with a say in whose certificates are believed.
+    ///
+    /// # Errors
+    /// [`BadRule`] where it is no such address, or no certificates can be had.
+    pub fn trusting(upstream: &str, seed: u64, trust: &Trust) -> Result<Self, BadRule> {
+        let bad = || {
+            BadRule::new(format!(
+                "`{upstream}` is no upstream; write http://HOST:PORT or https://HOST:PORT, without a path"
+            ))
+        };
+        let whole = upstream.strip_suffix('/').unwrap_or(upstream);
+        let (is_tls, authority) = match whole.strip_prefix("https://") {
+            Some(authority) => (true, authority),
+            None => (false, whole.strip_prefix("http://").ok_or_else(bad)?),
+        };
+        if authority.is_empty() || authority.contains(['/', '?', '#', '@', ' ']) {
+            return Err(bad());
+        }
         let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| {
             !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
         });
-        let upstream = match has_port {
-            true => authority.to_owned(),
-            false => format!("{authority}:80"),
+        let address = match (has_port, is_tls) {
+            (true, _) => authority.to_owned(),
+            (false, true) => format!("{authority}:443"),
+            (false, false) => format!("{authority}:80"),
         };
-        Ok(Self::before(Place::plain(upstream), seed))
+        let place = match is_tls {
+            true => trust
+                .connector()
+                .and_then(|tls| Place::secured(&address, tls))
+                .map_err(BadRule::new)?,
+            false => Place::plain(address),
+        };
+        Ok(Self::before(place, seed))
     }
 
     /// In front of whatever listens there.

@@ -27,6 +27,7 @@ mod draw;
 mod effects;
 mod exchange;
 mod file;
+mod identity;
 mod plan;
 mod prelude;
 mod report;
@@ -46,7 +47,7 @@ pub use report::{
     CaseReport, OperationReport, Report, Verdict, html, junit, sarif, sarif_log, worse,
 };
 
-use effects::Identity;
+use identity::Identity;
 use plan::Way;
 use service::Service;
 use stage::{Stage, Stop, World};
@@ -115,6 +116,7 @@ pub async fn run(
             operation: operation.name(),
             counting: prelude::said(&world),
             is_weak: !world.counter.is_exact(),
+            is_blind: is_blind(&world),
             cases,
             left_out: None,
         });
@@ -132,11 +134,15 @@ fn is_asked_for(plan: &Plan, case: &Case) -> bool {
     plan.only.is_empty() || plan.only.iter().any(|id| id == case.id)
 }
 
+/// Runs can neither be counted nor told apart.
+fn is_blind(world: &World<'_>) -> bool {
+    !world.counter.is_exact() && world.identity == Identity::None
+}
+
 async fn one(world: &World<'_>, service: &mut Service, case: &Case) -> Result<CaseReport, Trouble> {
     let since = Instant::now();
     let mut stage = Stage::new(world, service, case.id).await?;
-    let is_blind = !world.counter.is_exact() && world.identity == Identity::None;
-    let ended = match is_blind && case.needs_count {
+    let ended = match is_blind(world) && case.needs_count {
         true => Err(Stop::Skip(
             "the answers of two runs look alike, so runs cannot be counted; give an effects URL"
                 .into(),

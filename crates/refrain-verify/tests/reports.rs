@@ -50,6 +50,7 @@ fn report(cases: &[(&str, Verdict)]) -> Report {
             operation: NASTY.into(),
             counting: NASTY.into(),
             is_weak: true,
+            is_blind: false,
             cases: cases
                 .iter()
                 .map(|(id, verdict)| case(id, *verdict))

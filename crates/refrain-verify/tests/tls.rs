@@ -16,10 +16,11 @@ use std::{
     time::Duration,
 };
 
+use refrain_verify::chaos::Chaos;
 use refrain_verify::verify::{Counting, Operation, Plan, Report, Trouble, Trust, Verdict, run};
 use sample::{Hole, Sample};
 use tokio::{
-    io::copy_bidirectional,
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
@@ -137,6 +138,38 @@ async fn holes_are_seen_through_tls_and_through_the_faults_in_between() {
     let said = lost.findings.join("; ");
     assert!(said.contains("it took effect 3 times"), "{said}");
     assert_eq!(lost.exchanges[0].status, None, "{lost:#?}");
+}
+
+/// Faults in front of a service that speaks TLS alone, and none where it cannot prove who it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chaos_stands_before_a_service_with_tls() {
+    let secured = Secured::start(Hole::Nothing, "localhost", "localhost").await;
+    for (trust, status) in [
+        (secured.trusted(), "HTTP/1.1 200 "),
+        (Trust::Anybody, "HTTP/1.1 200 "),
+        (Trust::Machine, "HTTP/1.1 502 "),
+    ] {
+        let chaos = Chaos::trusting(&secured.url, 7, &trust);
+        // A machine may trust nobody at all.
+        let Ok(chaos) = chaos else {
+            assert_eq!(trust, Trust::Machine);
+            continue;
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let serving = tokio::spawn(chaos.serve(listener, std::future::pending()));
+        let request = "GET /count HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with(status), "{trust:?}: {answer}");
+        serving.abort();
+    }
+    let error = Chaos::trusting(&secured.url, 7, &Trust::File("no/such.pem".into())).unwrap_err();
+    assert!(error.to_string().contains("no/such.pem"), "{error}");
+    assert!(Chaos::new("https://host/path", 7).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -31,7 +31,7 @@ fn plan(url: &str, is_counted: bool) -> Plan {
     operation.rotated_credential = bearer("alice-2");
     operation.bad_body = Some(br#"{"amount":"bad"}"#.to_vec());
     operation.failing_body = Some(br#"{"amount":"fails"}"#.to_vec());
-    operation.retention = Some(Duration::from_millis(600));
+    operation.retention = Some(Duration::from_millis(700));
     plan.operations.push(operation);
     plan
 }
@@ -64,7 +64,13 @@ async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -
 async fn services_that_are_right_pass_whatever_their_style() {
     let row = |hole| -> Row { (hole, &[], &[]) };
     let mut rows = vec![(row(Hole::Faceless), true)];
-    for hole in [Hole::Nothing, Hole::Waits, Hole::RouteScope] {
+    for hole in [
+        Hole::Nothing,
+        Hole::Waits,
+        Hole::RouteScope,
+        Hole::SaysPending,
+        Hole::Strict,
+    ] {
         rows.extend([(row(hole), true), (row(hole), false)]);
     }
     each(rows).await;
@@ -88,12 +94,72 @@ async fn only_what_needs_a_process_is_skipped_on_a_service_that_is_right() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_answers_cannot_tell_is_skipped_and_not_passed() {
-    let sample = Sample::start(Hole::Faceless).await;
-    let report = run(&plan(&sample.url, false), |_, _| {}).await.unwrap();
-    assert!(of(&report, Verdict::Skipped).contains(&"concurrent-duplicates"));
-    assert!(of(&report, Verdict::Skipped).contains(&"sequential-duplicate"));
-    assert!(report.operations[0].counting.contains("not at all"));
-    assert!(!report.has_failed());
+    for hole in [Hole::Faceless, Hole::FacelessAnew] {
+        let sample = Sample::start(hole).await;
+        let report = run(&plan(&sample.url, false), |_, _| {}).await.unwrap();
+        assert!(of(&report, Verdict::Skipped).contains(&"concurrent-duplicates"));
+        assert!(of(&report, Verdict::Skipped).contains(&"sequential-duplicate"));
+        assert!(report.operations[0].counting.contains("not at all"));
+        assert!(!report.has_failed());
+        assert!(report.is_blind());
+    }
+}
+
+/// A first request, its duplicate, and others: no style of a service that is safe is taken for a hole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn styles_that_are_safe_are_no_holes() {
+    let mut checks = JoinSet::new();
+    for hole in [
+        Hole::Refuses,
+        Hole::SeesOther,
+        Hole::SaysDone,
+        Hole::WritesAnew,
+        Hole::Later,
+    ] {
+        for is_counted in [true, false] {
+            checks.spawn(async move {
+                let sample = Sample::start(hole).await;
+                let plan = plan(&sample.url, is_counted);
+                let report = run(&plan, |_, _| {}).await.unwrap();
+                let failed = of(&report, Verdict::Fail);
+                assert!(failed.is_empty(), "{hole:?} {is_counted}: {failed:?}");
+                let skipped = of(&report, Verdict::Skipped);
+                assert!(!skipped.contains(&"sequential-duplicate"), "{hole:?}");
+            });
+        }
+    }
+    while let Some(done) = checks.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// The key may stand anywhere in the request; then there is no header to be left out or doubled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_in_the_body_is_tested_like_one_in_a_header() {
+    let sample = Sample::start(Hole::KeyInBody).await;
+    let mut asked = plan(&sample.url, true);
+    asked.operations[0].body = br#"{"amount":20,"key":"{{key}}"}"#.to_vec();
+    asked.operations[0].bad_body = None;
+    let refused = run(&asked, |_, _| {}).await.unwrap_err().to_string();
+    assert!(refused.contains("--failing-body does not"), "{refused}");
+    asked.operations[0].failing_body = None;
+    let report = run(&asked, |_, _| {}).await.unwrap();
+    assert_eq!(of(&report, Verdict::Fail), [""; 0]);
+    let skipped = of(&report, Verdict::Skipped);
+    assert!(!skipped.contains(&"other-body") && !skipped.contains(&"key-too-long"));
+    assert!(skipped.contains(&"key-missing") && skipped.contains(&"key-doubled"));
+}
+
+/// Who is not let in at all shows nothing about whose key it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_by_itself_proves_nothing() {
+    let sample = Sample::start(Hole::NoFingerprint).await;
+    let mut asked = plan(&sample.url, true);
+    asked.operations[0].other_body = Some(br#"{"amount":"bad"}"#.to_vec());
+    asked.operations[0].retention = Some(Duration::from_millis(100));
+    let report = run(&asked, |_, _| {}).await.unwrap();
+    let skipped = of(&report, Verdict::Skipped);
+    assert!(skipped.contains(&"other-body") && skipped.contains(&"late-duplicate"));
 }
 
 /// What has no keys at all.
@@ -173,6 +239,11 @@ const ROWS: &[Row] = &[
     (
         Hole::RunsOtherBody,
         &["other-body", "member-order", "white-space"],
+        &[],
+    ),
+    (
+        Hole::StrictNoFingerprint,
+        &["other-body", "other-path", "other-query", "other-method"],
         &[],
     ),
     (Hole::NoPath, &["other-path"], &[]),

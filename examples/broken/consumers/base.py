@@ -96,11 +96,14 @@ class Consumer:
             self.handle(id, payload)
         except Failed:
             self.redis("DEL", mark)
-            if self.redis("INCR", f"attempts:{self.name}:{entry.decode()}") >= ATTEMPTS:
-                self.give_up(entry, id, payload)
+            self.fail(entry, id, payload)
             return
         self.redis("SET", mark, "done", "PX", KEPT_MS)
         self.acknowledge(entry)
+
+    def fail(self, entry, id, payload):
+        if self.redis("INCR", f"attempts:{self.name}:{entry.decode()}") >= ATTEMPTS:
+            self.give_up(entry, id, payload)
 
     def mark(self, id):
         return f"mark:{self.stream}:{self.name}:{id}"
@@ -112,6 +115,9 @@ class Consumer:
             if tried <= order["fail"]:
                 raise Failed
         time.sleep(order.get("slow", 0))
+        self.effect(id)
+
+    def effect(self, id):
         urllib.request.urlopen(f"{self.ledger}/{id}", data=b"").read()
 
     def give_up(self, entry, id, payload):

@@ -61,6 +61,19 @@ impl Dial {
         Ok(wire)
     }
 
+    /// A connection to a server of any version, which need not take writes: to look, and no more.
+    ///
+    /// Has to be called within a tokio runtime, in which the connection then lives.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn look(&self) -> Result<Wire> {
+        self.open(|_| {}).await
+    }
+
     /// An error of this server's, with what to do about it.
     #[must_use]
     pub fn told(&self, error: &tokio_postgres::Error) -> Error {
@@ -72,17 +85,21 @@ impl Dial {
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
     ) -> Result<(Wire, Facts)> {
-        let connecting = self.address.config.connect(self.tls.clone());
-        let connected = timeout(self.address.connect_timeout, connecting).await;
-        let connected = connected.map_err(|_| self.silent())?;
-        let (client, connection) = connected.map_err(|error| self.told(&error))?;
-        let task = tokio::spawn(drive(connection, heard)).abort_handle();
-        let wire = Wire { client, task };
+        let wire = self.open(heard).await?;
         let facts = timeout(ANSWER_TIMEOUT, Facts::read(&wire.client)).await;
         let facts = facts.map_err(|_| self.silent())?;
         let facts = facts.map_err(|error| self.told(&error))?;
         self.check(&facts)?;
         Ok((wire, facts))
+    }
+
+    async fn open(&self, heard: impl FnMut(AsyncMessage) + Send + 'static) -> Result<Wire> {
+        let connecting = self.address.config.connect(self.tls.clone());
+        let connected = timeout(self.address.connect_timeout, connecting).await;
+        let connected = connected.map_err(|_| self.silent())?;
+        let (client, connection) = connected.map_err(|error| self.told(&error))?;
+        let task = tokio::spawn(drive(connection, heard)).abort_handle();
+        Ok(Wire { client, task })
     }
 
     fn check(&self, facts: &Facts) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What an operator gets wrong: each has a message of its own that says what it is and what to do, without the password.
 
 use refrain::{ErrorKind, Store as _};
-use refrain_stores::postgres::{Postgres, migrate, script};
+use refrain_stores::postgres::{Dial, Postgres, migrate, script};
 
 use crate::{
     server::{Server, Setup},
@@ -303,6 +303,10 @@ async fn passwords_and_certificates_are_checked_as_far_as_the_address_says() {
         "postgres://{right}@/postgres?host=db.internal&hostaddr=127.0.0.1&port={}&sslmode=verify-full&sslrootcert={ours}",
         server.port
     );
+    let wire = Dial::new(&named).unwrap().look().await.unwrap();
+    let own = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    let row = wire.client().query_one(own, &[]).await.unwrap();
+    assert!(row.get::<_, bool>(0), "who only looks is not encrypted");
     let store = Postgres::open(&named).await.unwrap();
     assert!(!store.guarantees().survives_power, "fsync is off");
     let admin = connect(&server.url(right, "")).await;

@@ -13,6 +13,8 @@ mod keys;
 mod processes;
 mod requests;
 
+pub(super) use judge::MOMENT;
+
 /// Decided before all others, because they need to know.
 pub(super) const SAME_BODY: &str = "same-body-other-key";
 

@@ -4,6 +4,11 @@
 
 use serde_json::Value;
 
+use super::stage::KEY;
+
+/// How many other requests are thought of.
+const VARIANTS_MAX: usize = 8;
+
 /// The JSON object with its members the other way round; `None` where there are not two.
 pub(super) fn reordered(body: &[u8]) -> Option<Vec<u8>> {
     is_json(body, Value::is_object).then_some(())?;
@@ -32,35 +37,79 @@ pub(super) fn spaced(body: &[u8]) -> Option<Vec<u8>> {
     Some(spaced)
 }
 
-/// Another request: the same body with another number in it, or with more text where it has none.
-pub(super) fn varied(body: &[u8], by: u64) -> Option<Vec<u8>> {
-    if body.is_empty() {
-        return None;
+/// Other requests that look much like this one, the likeliest to be accepted first: another number, another text, more members.
+/// What stands for the key stays as it is.
+pub(super) fn variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
+    let mut all = match is_json(body, |_| true) {
+        _ if body.is_empty() => return Vec::new(),
+        true => json_variants(body, by),
+        false if body.contains(&b'=') => form_variants(body, by),
+        false => text_variants(body, by),
+    };
+    all.truncate(VARIANTS_MAX);
+    all
+}
+
+fn json_variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
+    let numbers = numbers(body).into_iter();
+    let mut all: Vec<_> = numbers
+        .map(|(start, end)| raised(body, start, end, by))
+        .collect();
+    for (start, end) in texts(body) {
+        if !holds_key(&body[start..end]) {
+            all.push([&body[..end], by.to_string().as_bytes(), &body[end..]].concat());
+        }
     }
-    if !is_json(body, |_| true) {
-        let end = body.iter().rposition(u8::is_ascii_digit);
-        let Some(end) = end.filter(|_| !body.ends_with(b"}}")) else {
-            return Some([body, format!("{by}").as_bytes()].concat());
-        };
-        let digits = |byte: &u8| !byte.is_ascii_digit();
-        let start = body[..end].iter().rposition(digits).map_or(0, |at| at + 1);
-        return Some(raised(body, start, end + 1, by));
-    }
-    if let Some((start, end)) = first_number(body) {
-        return Some(raised(body, start, end, by));
-    }
+    all.truncate(VARIANTS_MAX - 1);
     let text = body.trim_ascii_end();
     let (front, behind) = text.split_at(text.len() - 1);
-    let is_empty = !front.trim_ascii_end().contains(&b'"');
-    let more = match (behind, is_empty) {
-        (b"}", true) => format!("\"refrain_verify\":{by}}}"),
-        (b"}", false) => format!(",\"refrain_verify\":{by}}}"),
-        (b"]", true) => format!("{by}]"),
-        (b"]", false) => format!(",{by}]"),
-        (b"\"", _) => format!("{by}\""),
-        _ => return Some(format!("{by}").into_bytes()),
+    let is_empty = front.trim_ascii().len() == 1;
+    let comma = if is_empty { "" } else { "," };
+    let more = match behind {
+        b"}" => format!("{comma}\"refrain_verify\":{by}}}"),
+        b"]" => format!("{comma}{by}]"),
+        _ => return all,
     };
-    Some([front, more.as_bytes()].concat())
+    all.push([front, more.as_bytes()].concat());
+    all
+}
+
+/// `a=1&b=x`: one value after another, numbers first, and one pair more.
+fn form_variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
+    let (mut numbers, mut texts, mut at) = (Vec::new(), Vec::new(), 0);
+    for pair in body.split(|byte| *byte == b'&') {
+        let end = at + pair.len();
+        let start = pair.iter().position(|byte| *byte == b'=');
+        let start = at + start.map_or(0, |equals| equals + 1);
+        let value = &body[start..end];
+        at = end + 1;
+        if holds_key(value) {
+            continue;
+        }
+        match !value.is_empty() && value.iter().all(u8::is_ascii_digit) {
+            true => numbers.push(raised(body, start, end, by)),
+            false => texts.push([&body[..end], by.to_string().as_bytes(), &body[end..]].concat()),
+        }
+    }
+    numbers.append(&mut texts);
+    numbers.truncate(VARIANTS_MAX - 1);
+    let more = format!("&refrain_verify={by}");
+    numbers.push([body, more.as_bytes()].concat());
+    numbers
+}
+
+fn text_variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
+    let appended = [body, by.to_string().as_bytes()].concat();
+    let Some(end) = body.iter().rposition(u8::is_ascii_digit) else {
+        return vec![appended];
+    };
+    let digits = |byte: &u8| !byte.is_ascii_digit();
+    let start = body[..end].iter().rposition(digits).map_or(0, |at| at + 1);
+    vec![raised(body, start, end + 1, by), appended]
+}
+
+fn holds_key(part: &[u8]) -> bool {
+    part.windows(KEY.len()).any(|it| it == KEY.as_bytes())
 }
 
 /// The body with this much more in it; `None` where that cannot be done.
@@ -91,19 +140,58 @@ fn raised(body: &[u8], start: usize, end: usize, by: u64) -> Vec<u8> {
     [&body[..start], number.as_bytes(), &body[end..]].concat()
 }
 
-/// Where the first whole number of a JSON text stands.
-fn first_number(body: &[u8]) -> Option<(usize, usize)> {
-    let (mut at, mut start, mut end) = (0, None, None);
+/// Where the whole numbers of a JSON text stand.
+fn numbers(body: &[u8]) -> Vec<(usize, usize)> {
+    let (mut at, mut found) = (0, Vec::new());
+    // What follows a point or an exponent is part of the number before it.
+    let (mut was_digit, mut is_tail) = (false, false);
     walk(body, |byte, place| {
         let is_digit = matches!(place, Place::Outside(_)) && byte.is_ascii_digit();
-        match (is_digit, start, end) {
-            (true, None, _) => start = Some(at),
-            (false, Some(_), None) => end = Some(at),
+        match (is_digit, found.last_mut()) {
+            (true, _) if is_tail => {}
+            (true, Some((_, end))) if *end == at => *end = at + 1,
+            (true, _) => found.push((at, at + 1)),
+            (false, _) if was_digit => is_tail = matches!(byte, b'.' | b'e' | b'E'),
+            (false, _) => is_tail = is_tail && matches!(byte, b'+' | b'-'),
+        }
+        (at, was_digit) = (at + 1, is_digit);
+    });
+    found
+}
+
+/// Where the texts of a JSON text stand that are no names of members, without their quotes.
+fn texts(body: &[u8]) -> Vec<(usize, usize)> {
+    let (mut at, mut start, mut found) = (0, None, Vec::new());
+    walk(body, |byte, place| {
+        match (place, start) {
+            (Place::String, None) => start = Some(at + 1),
+            (Place::Outside(_), Some(from)) => {
+                // The quote before this byte, or before white space, ended it.
+                let end = body[..at]
+                    .iter()
+                    .rposition(|byte| *byte == b'"')
+                    .unwrap_or(at);
+                if byte.is_ascii_whitespace() {
+                    at += 1;
+                    return;
+                }
+                if byte != b':' {
+                    found.push((from, end));
+                }
+                start = None;
+            }
             _ => {}
         }
         at += 1;
     });
-    start.map(|start| (start, end.unwrap_or(at)))
+    if let Some(from) = start {
+        let end = body
+            .iter()
+            .rposition(|byte| *byte == b'"')
+            .unwrap_or(body.len());
+        found.push((from, end));
+    }
+    found
 }
 
 enum Place {
@@ -167,20 +255,65 @@ mod tests {
 
     #[test]
     fn another_one_differs_and_is_of_the_same_kind() {
-        for (body, other) in [
-            (r#"{"amount":20,"to":"7"}"#, r#"{"amount":21,"to":"7"}"#),
-            (r#"{"amount":19.99}"#, r#"{"amount":20.99}"#),
-            (r#"{"to":"7"}"#, r#"{"to":"7","refrain_verify":1}"#),
-            ("{}", r#"{"refrain_verify":1}"#),
-            ("[]", "[1]"),
-            (r#""text""#, r#""text1""#),
-            ("amount=20&to=x", "amount=21&to=x"),
-            ("to={{unique}}", "to={{unique}}1"),
-            ("text", "text1"),
-        ] {
-            assert_eq!(text(varied(body.as_bytes(), 1)).as_deref(), Some(other));
+        let rows: &[(&str, &[&str])] = &[
+            (
+                r#"{"amount":20,"to":"7"}"#,
+                &[
+                    r#"{"amount":21,"to":"7"}"#,
+                    r#"{"amount":20,"to":"71"}"#,
+                    r#"{"amount":20,"to":"7","refrain_verify":1}"#,
+                ],
+            ),
+            (
+                r#"{"amount":19.99}"#,
+                &[
+                    r#"{"amount":20.99}"#,
+                    r#"{"amount":19.99,"refrain_verify":1}"#,
+                ],
+            ),
+            (
+                r#"{"to" : "a\"b" , "k":"{{key}}"}"#,
+                &[
+                    r#"{"to" : "a\"b1" , "k":"{{key}}"}"#,
+                    r#"{"to" : "a\"b" , "k":"{{key}}","refrain_verify":1}"#,
+                ],
+            ),
+            (
+                r#"{"to":"{{unique}}"}"#,
+                &[
+                    r#"{"to":"{{unique}}1"}"#,
+                    r#"{"to":"{{unique}}","refrain_verify":1}"#,
+                ],
+            ),
+            ("{}", &[r#"{"refrain_verify":1}"#]),
+            ("[]", &["[1]"]),
+            (r#"["a",5]"#, &[r#"["a",6]"#, r#"["a1",5]"#, r#"["a",5,1]"#]),
+            (r#""text""#, &[r#""text1""#]),
+            ("7", &["8"]),
+            (
+                "to2=x&amount=20",
+                &[
+                    "to2=x&amount=21",
+                    "to2=x1&amount=20",
+                    "to2=x&amount=20&refrain_verify=1",
+                ],
+            ),
+            (
+                "amount=20&key={{key}}",
+                &[
+                    "amount=21&key={{key}}",
+                    "amount=20&key={{key}}&refrain_verify=1",
+                ],
+            ),
+            ("text", &["text1"]),
+            ("5 pounds", &["6 pounds", "5 pounds1"]),
+            ("", &[]),
+        ];
+        for (body, others) in rows {
+            let found = variants(body.as_bytes(), 1);
+            let found: Vec<_> = found.iter().map(|it| String::from_utf8_lossy(it)).collect();
+            assert_eq!(found, *others, "{body}");
         }
-        assert_eq!(varied(b"", 1), None);
         let large = padded(br#"{"amount":20}"#, 10).unwrap();
         assert_eq!(large, br#"{"amount":20,"refrain_verify":"xxxxxxxxxx"}"#);
     }

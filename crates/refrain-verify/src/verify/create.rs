@@ -19,8 +19,9 @@ pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<St
     let place = place.map_err(Trouble::Plan)?;
     let case = format!("create {}", operation.name());
     let unique = draw::unique(plan.seed, &case, 0);
-    let request = stage::request(plan, operation, &operation.body, &unique)
-        .and(&operation.key_header, draw::key(plan.seed, &case, 0));
+    let key = draw::key(plan.seed, &case, 0);
+    let names = (&*unique, key.as_bytes());
+    let request = stage::request(plan, operation, &operation.body, names);
     let sent = send(&place, &plan.target.authority, &request, plan.timeout).await;
     let answer = sent
         .map_err(|lost| Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target)))?;

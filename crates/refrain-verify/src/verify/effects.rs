@@ -167,7 +167,7 @@ fn counted(answer: &Answer, pointer: Option<&str>) -> Result<u64, String> {
 }
 
 /// A key in an address.
-fn escaped(key: &str) -> String {
+pub(super) fn escaped(key: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let each = key.bytes().map(|byte| match is_plain(byte) {
         true => char::from(byte).to_string(),
@@ -178,20 +178,18 @@ fn escaped(key: &str) -> String {
 
 #[cfg(feature = "postgres")]
 async fn sql(database: &str, statement: &str) -> Result<u64, String> {
-    let asked = async {
-        let (client, connection) = tokio_postgres::connect(database, tokio_postgres::NoTls).await?;
-        let connection = tokio::spawn(connection);
-        let rows = client.simple_query(statement).await;
-        connection.abort();
-        rows
-    };
     let bad = |why: &dyn std::fmt::Display| format!("effects cannot be counted with SQL: {why}");
+    let asked = async {
+        let dial = refrain_stores::postgres::Dial::new(database).map_err(|error| bad(&error))?;
+        let wire = dial.look().await.map_err(|error| bad(&error))?;
+        let rows = wire.client().simple_query(statement).await;
+        rows.map_err(|error| match error.as_db_error() {
+            Some(error) => bad(error),
+            None => bad(&error),
+        })
+    };
     let rows = tokio::time::timeout(COUNT_MAX, asked).await;
-    let rows = rows.map_err(|_| bad(&"no answer within 10s"))?;
-    let rows = rows.map_err(|error| match error.as_db_error() {
-        Some(error) => bad(error),
-        None => bad(&error),
-    })?;
+    let rows = rows.map_err(|_| bad(&"no answer within 10s"))??;
     let first = rows.iter().find_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
         _ => None,
@@ -206,87 +204,6 @@ async fn sql(_: &str, _: &str) -> Result<u64, String> {
         "effects cannot be counted with SQL: this build has no PostgreSQL; use an effects URL"
             .into(),
     )
-}
-
-/// What tells the answers of two runs apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Identity {
-    /// A member of the JSON.
-    Member(String),
-    Location,
-    Body,
-    /// Answers of different runs look alike.
-    None,
-}
-
-impl Identity {
-    /// Found from the answers of two runs; each is given with its unique word, which may be echoed.
-    pub(super) fn find(one: (&Answer, &str), other: (&Answer, &str)) -> Self {
-        let (a, b) = (plain(one.0, one.1), plain(other.0, other.1));
-        let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
-        let (json, second) = (parsed(&a), parsed(&b));
-        let mut members = Vec::new();
-        differing("", &json, &second, &mut members);
-        if let Some(member) = members.into_iter().find(|member| is_id(member)) {
-            return Self::Member(member);
-        }
-        let location = |(answer, unique): (&Answer, &str)| {
-            answer.header("location").map(|it| it.replace(unique, ""))
-        };
-        match (location(one), location(other)) {
-            (Some(a), Some(b)) if a != b => Self::Location,
-            _ if a != b => Self::Body,
-            _ => Self::None,
-        }
-    }
-
-    /// What this answer says it is about.
-    pub(super) fn of(&self, answer: &Answer) -> Option<String> {
-        match self {
-            Self::Member(pointer) => {
-                let json: Value = serde_json::from_slice(&answer.body).ok()?;
-                json.pointer(pointer).map(Value::to_string)
-            }
-            Self::Location => answer.header("location").map(str::to_owned),
-            Self::Body => Some(String::from_utf8_lossy(&answer.body).into_owned()),
-            Self::None => None,
-        }
-    }
-}
-
-fn plain(answer: &Answer, unique: &str) -> String {
-    String::from_utf8_lossy(&answer.body).replace(unique, "")
-}
-
-/// The places of all plain members that both have and that differ; those not deep come first.
-fn differing(place: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
-    let (Value::Object(one), Value::Object(other)) = (one, other) else {
-        return;
-    };
-    let both = || {
-        one.iter()
-            .filter_map(|(name, value)| Some((name, value, other.get(name)?)))
-    };
-    let at = |name: &str| format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
-    for (name, value, second) in both() {
-        let is_plain = value.is_string() || value.is_number();
-        if is_plain && value != second {
-            found.push(at(name));
-        }
-    }
-    for (name, value, second) in both() {
-        differing(&at(name), value, second, found);
-    }
-}
-
-fn is_id(pointer: &str) -> bool {
-    let name = pointer.rsplit('/').next().unwrap_or_default();
-    let small = name.to_ascii_lowercase();
-    let is_ending = name.ends_with("Id") || name.ends_with("ID") || small.ends_with("_id");
-    let is_traced = ["request", "trace", "span", "correlation"]
-        .iter()
-        .any(|word| small.starts_with(word));
-    (matches!(&*small, "id" | "uuid" | "guid" | "reference" | "number") || is_ending) && !is_traced
 }
 
 #[cfg(test)]
@@ -317,34 +234,6 @@ mod tests {
         ] {
             let counted = counted(&answer(body), pointer);
             assert_eq!(counted.as_ref().ok(), count.as_ref(), "{body}: {counted:?}");
-        }
-    }
-
-    #[test]
-    fn what_tells_two_runs_apart_is_found_and_an_echo_is_not_taken_for_it() {
-        let member = |pointer: &str| Identity::Member(pointer.into());
-        for (one, other, found) in [
-            (
-                r#"{"id":1,"ok":true}"#,
-                r#"{"id":2,"ok":true}"#,
-                member("/id"),
-            ),
-            (
-                r#"{"data":{"payment_id":"a"}}"#,
-                r#"{"data":{"payment_id":"b"}}"#,
-                member("/data/payment_id"),
-            ),
-            (
-                r#"{"request_id":1,"at":1}"#,
-                r#"{"request_id":2,"at":2}"#,
-                Identity::Body,
-            ),
-            (r#"{"id":"U1"}"#, r#"{"id":"U2"}"#, Identity::None),
-            ("ok", "ok", Identity::None),
-            ("1", "2", Identity::Body),
-        ] {
-            let (one, other) = (answer(one), answer(other));
-            assert_eq!(Identity::find((&one, "U1"), (&other, "U2")), found);
         }
     }
 }

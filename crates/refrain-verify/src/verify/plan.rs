@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio_rustls::TlsConnector;
 
+use super::stage::{KEY, UNIQUE};
 use crate::place::Place;
 pub use crate::place::Trust;
 
@@ -106,7 +107,7 @@ pub struct Operation {
     pub headers: Vec<(String, String)>,
     /// A body that the service accepts; `{{unique}}` is filled in.
     pub body: Vec<u8>,
-    /// The header that carries the key.
+    /// The header that carries the key, where `{{key}}` stands nowhere else.
     pub key_header: String,
     /// The credential of somebody else.
     pub other_credential: Option<(String, String)>,
@@ -171,10 +172,47 @@ impl Operation {
 
     /// Whether each request can be told from all others by its content.
     pub(super) fn is_unique(&self) -> bool {
-        let word = super::stage::UNIQUE.as_bytes();
-        let has = |text: &[u8]| text.windows(word.len()).any(|part| part == word);
-        has(&self.body) || has(self.path.as_bytes())
+        has(&self.body, UNIQUE) || has(self.path.as_bytes(), UNIQUE)
     }
+
+    /// Whether the key stands in the body, the path or a header of its own as `{{key}}`.
+    pub(super) fn holds_key(&self) -> bool {
+        let mut headers = self.headers.iter();
+        self.has_key_in_body()
+            || has(self.path.as_bytes(), KEY)
+            || headers.any(|(_, value)| has(value.as_bytes(), KEY))
+    }
+
+    /// Whether the key stands in the body.
+    pub(super) fn has_key_in_body(&self) -> bool {
+        has(&self.body, KEY)
+    }
+
+    /// Every body has to carry the key where one does.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let bodies = [
+            ("other-body", &self.other_body),
+            ("bad-body", &self.bad_body),
+            ("failing-body", &self.failing_body),
+            ("slow-body", &self.slow_body),
+        ];
+        for (name, body) in bodies {
+            if let Some(body) = body
+                && self.has_key_in_body()
+                && !has(body, KEY)
+            {
+                return Err(format!(
+                    "{}: the body carries the key as {KEY}, and --{name} does not; write it there, too",
+                    self.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has(text: &[u8], word: &str) -> bool {
+    text.windows(word.len()).any(|part| part == word.as_bytes())
 }
 
 fn bad_operation(text: &str) -> BadPlan {

@@ -7,17 +7,21 @@ use tokio::time::{Instant, sleep};
 use super::{
     CaseReport, Trouble, Verdict,
     cases::{self, CASES},
-    effects::{Counter, Identity},
+    change,
+    effects::Counter,
+    exchange::Exchange,
+    identity::Identity,
     plan::{Counting, Operation, Plan, Way},
     service::Service,
-    stage::{Stage, World},
+    stage::{Intent, Stage, World, without},
     wire::Answer,
 };
 
 /// How long the first effect may take to be counted.
 const EFFECT_MAX: Duration = Duration::from_secs(10);
-/// However slowly effects come: the longest wait for each count.
-const SETTLE_MAX: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Effects that take longer than this do not come with the answer.
+const LATE: Duration = Duration::from_millis(20);
 
 /// The world of an operation, and what became of the same body under another key.
 pub(super) async fn world<'p>(
@@ -27,6 +31,7 @@ pub(super) async fn world<'p>(
     operation: &'p Operation,
     service: &mut Service,
 ) -> Result<(World<'p>, CaseReport), Trouble> {
+    operation.check().map_err(Trouble::Plan)?;
     let mut world = World {
         plan,
         operation,
@@ -37,30 +42,26 @@ pub(super) async fn world<'p>(
         latency: Duration::ZERO,
         settle: plan.settle,
         usual_cookies: Vec::new(),
+        status: 0,
+        refusal: None,
+        is_late: false,
         must_vary: false,
+        variant: None,
         varied: AtomicU64::new(0),
     };
     let since = Instant::now();
-    let mut stage = Stage::new(&world, service, "prelude").await?;
-    let (one, other) = (stage.intent(), stage.intent());
-    let sent = stage.send("a first request", &one.request).await;
-    let latency = since.elapsed();
-    let first = usable(
-        sent.map_err(|lost| {
-            Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target))
-        })?,
-        operation,
-    )?;
-    let late = effect(&stage).await?;
-    let second_since = Instant::now();
+    let (one, first, seen) = plain(&mut world, service).await?;
+    world.refusal = refusal(&world, service, &one).await?;
+    let stage = Stage::new(&world, service, "prelude-other").await?;
+    let mut stage = stage.continued(since, seen);
+    let (other, second_since) = (stage.intent(), Instant::now());
     let second = stage
         .send("the same with another key", &other.request)
         .await;
-    let latency = latency.min(second_since.elapsed());
+    let latency = world.latency.min(second_since.elapsed());
     let effects = stage.effects().await?;
-    let ran = |answer: &Answer| answer.is_success() && !effects.under(2);
-    let alike = judge(&mut stage, &second, ran);
-    let (verdict, findings) = alike;
+    let ran = |answer: &Answer| answer.is_success() && !effects.under(1);
+    let (verdict, findings) = judge(&mut stage, &second, ran);
     let report = CaseReport::new(
         case(cases::SAME_BODY),
         verdict,
@@ -68,29 +69,84 @@ pub(super) async fn world<'p>(
         since.elapsed(),
         stage.into_exchanges(),
     );
-    let mut compared = (second.ok().filter(|answer| ran(answer)), other);
-    if compared.0.is_none() {
-        world.must_vary = !operation.is_unique();
-        let mut stage = Stage::new(&world, service, "prelude-varied").await?;
-        let varied = stage.distinct();
-        let sent = stage
-            .send("another body with another key", &varied.request)
-            .await;
-        let helpful = sent.ok().filter(Answer::is_success).ok_or_else(|| {
-            Trouble::Plan(
+    let second = second.ok().filter(|answer| ran(answer));
+    world.must_vary = second.is_none() && !operation.is_unique();
+    let is_same_request = second.is_some();
+    let varied = varied(&mut world, service).await?;
+    let (second, other) = match (second, varied) {
+        (Some(second), _) => (second, other),
+        (None, Some(varied)) => varied,
+        (None, None) => {
+            return Err(Trouble::Plan(
                 "the service takes the body only once; put {{unique}} where it has to differ"
                     .into(),
-            )
-        })?;
-        compared = (Some(helpful), varied);
-    }
-    if let (Some(second), other) = &compared {
-        world.identity = Identity::find((&first, &one.unique), (second, &other.unique));
-        world.usual_cookies = cookies_of_both(&first, second);
-    }
+            ));
+        }
+    };
+    let names = (one.names(), other.names());
+    world.identity = Identity::find((&first, &names.0), (&second, &names.1), is_same_request);
+    world.usual_cookies = cookies_of_both(&first, &second);
     world.latency = latency;
-    world.settle = plan.settle.max(late * 3).min(SETTLE_MAX.max(plan.settle));
     Ok((world, report))
+}
+
+/// The plain request: it has to succeed, and to be counted.
+async fn plain(
+    world: &mut World<'_>,
+    service: &mut Service,
+) -> Result<(Intent, Answer, Vec<Exchange>), Trouble> {
+    let (plan, since) = (world.plan, Instant::now());
+    let mut stage = Stage::new(world, service, "prelude").await?;
+    let one = stage.intent();
+    let sent = stage.send("a first request", &one.request).await;
+    let latency = since.elapsed();
+    let first = usable(
+        sent.map_err(|lost| {
+            Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target))
+        })?,
+        world.operation,
+    )?;
+    let late = effect(&stage).await?;
+    let seen = stage.into_exchanges();
+    (world.status, world.latency) = (first.status, latency);
+    world.is_late = late > LATE;
+    // However slowly effects come: a count that has not waited for them tells nothing.
+    world.settle = plan.settle.max(late * 3);
+    Ok((one, first, seen))
+}
+
+/// What a duplicate of a completed run is refused with, where it is not replayed.
+async fn refusal(
+    world: &World<'_>,
+    service: &mut Service,
+    one: &Intent,
+) -> Result<Option<Answer>, Trouble> {
+    let stage = Stage::new(world, service, "prelude-again").await?;
+    let sent = stage.decided("again", &one.request, cases::MOMENT).await;
+    let refused = sent.ok().filter(|answer| !answer.is_success());
+    Ok(refused.map(|answer| without(&answer, &one.names())))
+}
+
+/// Finds out which other body the service takes, and how it answers.
+async fn varied(
+    world: &mut World<'_>,
+    service: &mut Service,
+) -> Result<Option<(Answer, Intent)>, Trouble> {
+    let bodies = change::variants(&world.operation.body, 1);
+    let mut stage = Stage::new(world, service, "prelude-varied").await?;
+    let mut found = None;
+    for (at, body) in bodies.iter().enumerate() {
+        let intent = stage.intent_with(body);
+        let sent = stage.send("another body with another key", &intent.request);
+        if let Some(answer) = sent.await.ok().filter(Answer::is_success) {
+            found = Some((at, answer, intent));
+            break;
+        }
+    }
+    drop(stage);
+    world.varied = AtomicU64::new(1);
+    world.variant = found.as_ref().map(|(at, ..)| *at);
+    Ok(found.map(|(_, answer, intent)| (answer, intent)))
 }
 
 /// What the report says about how effects were counted.
@@ -118,7 +174,7 @@ fn usable(answer: Answer, operation: &Operation) -> Result<Answer, Trouble> {
     match answer.is_success() {
         true => Ok(answer),
         false => Err(Trouble::Plan(format!(
-            "{} was answered {} to the plain request with a fresh key: {}; give a --body and --header that the service accepts",
+            "not testable: {} was answered {} to the plain request with a fresh key: {}; give a --body and --header that the service accepts",
             operation.name(),
             answer.status,
             String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]).trim(),
@@ -132,23 +188,20 @@ async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
     if !stage.world.counter.is_exact() {
         return Ok(Duration::ZERO);
     }
-    loop {
-        let effects = stage.effects().await?;
-        let took = since.elapsed().saturating_sub(stage.world.settle);
-        match effects.count {
-            1 => return Ok(took),
-            0 if since.elapsed() < EFFECT_MAX => sleep(Duration::from_millis(50)).await,
-            0 => {
-                return Err(Trouble::Plan(
-                    "the count of effects did not rise with the plain request; it has to count this operation, and a --seed can be used only once on the same service".into(),
-                ));
-            }
-            many => {
-                return Err(Trouble::Plan(format!(
-                    "the count of effects rose by {many} with one plain request; it has to count this operation alone, with nobody else at work"
-                )));
-            }
+    while stage.count().await? == 0 {
+        if since.elapsed() > EFFECT_MAX {
+            return Err(Trouble::Plan(
+                "the count of effects did not rise with the plain request; it has to count this operation, and a --seed can be used only once on the same service".into(),
+            ));
         }
+        sleep(LOOK_EVERY).await;
+    }
+    let took = since.elapsed();
+    match stage.effects().await?.count {
+        0 | 1 => Ok(took),
+        many => Err(Trouble::Plan(format!(
+            "the count of effects rose by {many} with one plain request; it has to count this operation alone, with nobody else at work"
+        ))),
     }
 }
 

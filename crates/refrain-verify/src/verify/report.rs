@@ -63,6 +63,9 @@ pub struct OperationReport {
     pub counting: String,
     /// Whether effects were seen in answers alone.
     pub is_weak: bool,
+    /// Whether effects could not be seen at all, so that most cases were skipped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_blind: bool,
     /// Each case.
     pub cases: Vec<CaseReport>,
     /// Why it was not tested at all, where it was not.
@@ -78,6 +81,7 @@ impl OperationReport {
             operation: operation.into(),
             counting: "not at all: it was not tested".into(),
             is_weak: false,
+            is_blind: false,
             cases: Vec::new(),
             left_out: Some(why.into()),
         }
@@ -134,6 +138,13 @@ impl Report {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.count(Verdict::Fail) > 0
+    }
+
+    /// Whether nothing could be told of any operation: not tested, or its effects could not be seen.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        let mut all = self.operations.iter();
+        all.all(|it| it.is_blind || it.left_out.is_some())
     }
 
     /// How many cases came to this.

@@ -14,8 +14,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     change, draw,
-    effects::{Counter, Effects, Identity},
+    effects::{Counter, Effects, escaped},
     exchange::Exchange,
+    identity::{Identity, Likeness, is_alike, nameless},
     plan::{Operation, Plan},
     report::Verdict,
     service::Service,
@@ -25,6 +26,8 @@ use crate::place::Place;
 
 /// What is replaced by a word that no other request has.
 pub(super) const UNIQUE: &str = "{{unique}}";
+/// What is replaced by the key, where it is no header.
+pub(super) const KEY: &str = "{{key}}";
 /// The most exchanges that a report shows of one case.
 const EXCHANGES_MAX: usize = 60;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -46,8 +49,16 @@ pub(super) struct World<'p> {
     pub(super) settle: Duration,
     /// Cookies that every answer has, whoever asks: not part of an outcome.
     pub(super) usual_cookies: Vec<String>,
-    /// Bodies have to differ by a number, because the service refuses the same one under another key.
+    /// What the plain request is answered with.
+    pub(super) status: u16,
+    /// What a duplicate of a completed run is refused with, where it is not replayed.
+    pub(super) refusal: Option<Answer>,
+    /// Effects come later than answers.
+    pub(super) is_late: bool,
+    /// Bodies have to differ, because the service refuses the same one under another key.
     pub(super) must_vary: bool,
+    /// Which of the variants of its body the service takes.
+    pub(super) variant: Option<usize>,
     pub(super) varied: AtomicU64,
 }
 
@@ -69,6 +80,15 @@ pub(super) struct Intent {
     /// The word that stands for `{{unique}}`.
     pub(super) unique: String,
     pub(super) request: Request,
+    /// The body before anything is filled in.
+    template: Vec<u8>,
+}
+
+impl Intent {
+    /// What an answer may echo.
+    pub(super) fn names(&self) -> [String; 2] {
+        [self.key.clone(), self.unique.clone()]
+    }
 }
 
 /// One case while it runs.
@@ -110,7 +130,11 @@ impl<'w> Stage<'w> {
             findings: Vec::new(),
         };
         if !world.counter.is_keyed() {
-            stage.before = world.counter.read("", "").await.map_err(Stop::Broken)?;
+            stage.before = match world.is_late {
+                // What came of the case before may still be on its way.
+                true => stage.effects().await?.count,
+                false => stage.count().await?,
+            };
         }
         Ok(stage)
     }
@@ -137,8 +161,15 @@ impl<'w> Stage<'w> {
 
     fn another_body(&self) -> Vec<u8> {
         let body = &self.world.operation.body;
+        self.varied().unwrap_or_else(|| body.clone())
+    }
+
+    /// Another request's body, which no other one has, and which the service takes; `None` where none is known.
+    pub(super) fn varied(&self) -> Option<Vec<u8>> {
         let by = self.world.varied.fetch_add(1, Relaxed) + 1;
-        change::varied(body, by).unwrap_or_else(|| body.clone())
+        let mut all = change::variants(&self.world.operation.body, by);
+        let at = self.world.variant.filter(|at| *at < all.len())?;
+        Some(all.swap_remove(at))
     }
 
     /// A fresh key with this body.
@@ -150,21 +181,27 @@ impl<'w> Stage<'w> {
         self.drawn += 1;
         self.names.push((key.clone(), unique.clone()));
         let (plan, operation) = (self.world.plan, self.world.operation);
-        let request = request(plan, operation, body, &unique);
-        let request = request.and(&self.world.operation.key_header, &key);
+        let request = request(plan, operation, body, (&unique, key.as_bytes()));
         Intent {
             key,
             unique,
             request,
+            template: body.to_owned(),
         }
     }
 
     /// The same intent with another body; what is unique in it stays the same.
     pub(super) fn rewritten(intent: &Intent, body: &[u8]) -> Request {
         Request {
-            body: filled(body, &intent.unique).into(),
+            body: filled(body, (&intent.unique, &intent.key)).into(),
             ..intent.request.clone()
         }
+    }
+
+    /// The same intent under another key, which may be any bytes.
+    pub(super) fn rekeyed(&self, intent: &Intent, key: &[u8]) -> Request {
+        let (plan, operation) = (self.world.plan, self.world.operation);
+        request(plan, operation, &intent.template, (&intent.unique, key))
     }
 
     /// Sends it straight to the service.
@@ -247,7 +284,7 @@ impl<'w> Stage<'w> {
         let since = Instant::now();
         loop {
             let sent = self.send(label, request).await;
-            let is_open = sent.as_ref().is_ok_and(is_busy);
+            let is_open = sent.as_ref().is_ok_and(|it| self.is_busy(it));
             if !is_open || since.elapsed() >= patience {
                 return sent;
             }
@@ -282,7 +319,8 @@ impl<'w> Stage<'w> {
         })
     }
 
-    async fn count(&self) -> Result<u64, Stop> {
+    /// How often it took effect so far.
+    pub(super) async fn count(&self) -> Result<u64, Stop> {
         let counter = &self.world.counter;
         if !counter.is_keyed() {
             let now = counter.read("", "").await.map_err(Stop::Broken)?;
@@ -298,12 +336,54 @@ impl<'w> Stage<'w> {
     }
 
     /// Whether both are about the same run.
+    pub(super) fn compare(&self, one: &Answer, other: &Answer) -> Likeness {
+        self.world.identity.compare(one, other)
+    }
+
+    /// Whether both are about the same run for certain.
     pub(super) fn is_same(&self, one: &Answer, other: &Answer) -> bool {
-        let identity = &self.world.identity;
-        match (identity.of(one), identity.of(other)) {
-            (Some(one), Some(other)) => one == other,
-            _ => one.status == other.status && one.body == other.body,
+        self.compare(one, other) == Likeness::Same
+    }
+
+    /// Whether both are about different runs for certain.
+    pub(super) fn is_other(&self, one: &Answer, other: &Answer) -> bool {
+        self.compare(one, other) == Likeness::Other
+    }
+
+    /// Whether the answer says that it is still in flight: asking again may get another one.
+    pub(super) fn is_busy(&self, answer: &Answer) -> bool {
+        match answer.is_success() {
+            true => self.is_pending(answer),
+            false => is_busy(answer) && !self.is_refusal_of_done(answer),
         }
+    }
+
+    /// "Accepted, and on its way", where the plain request is answered otherwise.
+    fn is_pending(&self, answer: &Answer) -> bool {
+        let is_unusual = answer.status == 202 && self.world.status != 202;
+        is_unusual && self.world.identity.of(answer).is_none()
+    }
+
+    /// Whether the answer says that it is done, and not what came of it.
+    pub(super) fn only_says_done(&self, answer: &Answer) -> bool {
+        let identity = &self.world.identity;
+        let is_silent = *identity != Identity::None && identity.of(answer).is_none();
+        answer.is_success() && is_silent && answer.status != 303 && says_done(answer)
+    }
+
+    /// Whether a duplicate of a completed run is refused in these words.
+    pub(super) fn is_refusal_of_done(&self, answer: &Answer) -> bool {
+        let names = self.names.iter();
+        let names = names.flat_map(|(key, unique)| [key.clone(), unique.clone()]);
+        let found = without(answer, &names.collect::<Vec<_>>());
+        let refusal = self.world.refusal.as_ref();
+        refusal.is_some_and(|it| it.status == answer.status && is_alike(it, &found))
+    }
+
+    /// Goes on from what was seen since then.
+    pub(super) fn continued(mut self, since: Instant, seen: Vec<Exchange>) -> Self {
+        (self.since, self.seen) = (since, Mutex::new(seen));
+        self
     }
 
     pub(super) fn fail(&mut self, finding: impl Into<String>) {
@@ -339,25 +419,43 @@ impl<'w> Stage<'w> {
     }
 }
 
-/// A request of the operation, without a key.
-pub(super) fn request(plan: &Plan, operation: &Operation, body: &[u8], unique: &str) -> Request {
+/// A request of the operation with this unique word and this key, in its header or where `{{key}}` stands.
+pub(super) fn request(
+    plan: &Plan,
+    operation: &Operation,
+    body: &[u8],
+    (unique, key): (&str, &[u8]),
+) -> Request {
+    let text = String::from_utf8_lossy(key);
+    let fill = |part: &str| part.replace(UNIQUE, unique).replace(KEY, &text);
+    let path = operation.path.replace(UNIQUE, unique);
+    let path = path.replace(KEY, &escaped(&text));
     let headers = operation.headers.iter();
-    Request {
+    let request = Request {
         method: operation.method.clone(),
-        target: format!(
-            "{}{}",
-            plan.target.prefix,
-            operation.path.replace(UNIQUE, unique)
-        ),
+        target: format!("{}{path}", plan.target.prefix),
         headers: headers
-            .map(|(name, value)| (name.clone(), value.replace(UNIQUE, unique).into_bytes()))
+            .map(|(name, value)| (name.clone(), fill(value).into_bytes()))
             .collect(),
-        body: Bytes::from(filled(body, unique)),
+        body: Bytes::from(filled(body, (unique, &text))),
+    };
+    match operation.holds_key() {
+        true => request,
+        false => request.and(&operation.key_header, key),
+    }
+}
+
+/// The answer without these names in its body.
+pub(super) fn without(answer: &Answer, names: &[String]) -> Answer {
+    let text = nameless(&String::from_utf8_lossy(&answer.body), names);
+    Answer {
+        body: text.into(),
+        ..answer.clone()
     }
 }
 
 /// Whether the answer says that it is still in flight: asking again may get another one.
-pub(super) fn is_busy(answer: &Answer) -> bool {
+fn is_busy(answer: &Answer) -> bool {
     match answer.status {
         409 => !says_unknown(answer),
         423 | 425 | 429 => true,
@@ -382,9 +480,9 @@ pub(super) fn says_done(answer: &Answer) -> bool {
         .any(|word| text.contains(word))
 }
 
-fn filled(body: &[u8], unique: &str) -> Vec<u8> {
+fn filled(body: &[u8], (unique, key): (&str, &str)) -> Vec<u8> {
     match std::str::from_utf8(body) {
-        Ok(text) => text.replace(UNIQUE, unique).into_bytes(),
+        Ok(text) => text.replace(UNIQUE, unique).replace(KEY, key).into_bytes(),
         Err(_) => body.to_owned(),
     }
 }

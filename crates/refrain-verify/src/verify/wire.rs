@@ -80,8 +80,9 @@ impl Request {
 }
 
 impl Answer {
+    /// A 303 leads to what came of it: forms are answered so.
     pub(super) fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
+        (200..300).contains(&self.status) || self.status == 303 && self.header("location").is_some()
     }
 
     pub(super) fn is_refusal(&self) -> bool {

@@ -85,6 +85,7 @@ pub async fn run(
             operation: template.name.clone(),
             counting: plan.said(),
             is_weak: false,
+            is_blind: false,
             cases: done,
             left_out: None,
         });

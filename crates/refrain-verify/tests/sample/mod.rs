@@ -41,6 +41,24 @@ pub(crate) enum Hole {
     RouteScope,
     /// No answer has an id. Right, and only a ledger can tell.
     Faceless,
+    /// Answers 202 without an id while the first one runs. Right.
+    SaysPending,
+    /// Says of a completed duplicate that it is known, and leads there. Right.
+    SeesOther,
+    /// Says of a completed duplicate that it is done, and not how. Safe.
+    SaysDone,
+    /// Writes the answer anew for each replay, with the time in it. Right.
+    WritesAnew,
+    /// The same, and no answer has an id. Right, and only a ledger can tell.
+    FacelessAnew,
+    /// The effect comes a while after the answer. Right.
+    Later,
+    /// Takes no more than 100 and no members that it does not know. Right.
+    Strict,
+    /// The same, and does not compare requests.
+    StrictNoFingerprint,
+    /// The key is the member `key` of the body. Right.
+    KeyInBody,
     IgnoresKey,
     NoClaim,
     ReadThenLock,
@@ -151,12 +169,24 @@ async fn answer(
         headers,
         body,
     };
+    if matches!(api.hole, Strict | StrictNoFingerprint) && !is_known(&asked.body) {
+        return text(400, "unknown or too much");
+    }
     if api.hole == DropsRunOnHangUp {
         return api.guarded(asked).await;
     }
     // A client that hangs up ends neither the run nor its recording.
     let run = tokio::spawn(async move { api.guarded(asked).await });
     run.await.unwrap()
+}
+
+/// An amount up to 100, and nothing but who gets it.
+fn is_known(body: &[u8]) -> bool {
+    let json = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    let is_much = json["amount"].as_u64().is_some_and(|amount| amount > 100);
+    let members = json.as_object().cloned().unwrap_or_default();
+    let mut names = members.keys();
+    !is_much && names.all(|name| name == "amount" || name == "to")
 }
 
 struct Asked {
@@ -261,7 +291,7 @@ impl Api {
     fn known(&self, record: &Record, fingerprint: &[u8]) -> Answer {
         let is_error = record.kept.as_ref().is_some_and(|kept| kept.status >= 400);
         let is_compared = match self.hole {
-            NoFingerprint => false,
+            NoFingerprint | StrictNoFingerprint => false,
             ReplaysErrorToAll => !is_error,
             _ => true,
         };
@@ -269,8 +299,19 @@ impl Api {
             return text(422, "the key was used for something else");
         }
         let Some(kept) = &record.kept else {
-            return text(409, "in progress");
+            return match self.hole {
+                SaysPending => text(202, "processing"),
+                _ => text(409, "in progress"),
+            };
         };
+        if self.hole == SaysDone && !is_error {
+            return text(200, "{\"status\":\"already processed\"}");
+        }
+        if self.hole == SeesOther && !is_error {
+            let answer = Response::builder().status(303);
+            let answer = answer.header("location", &kept.location);
+            return answer.body("".into()).unwrap();
+        }
         if self.hole == Refuses {
             return text(409, "done already");
         }
@@ -289,7 +330,16 @@ impl Api {
         if self.hole == ReplaysCookie {
             answer = answer.header("set-cookie", &kept.cookie);
         }
-        answer.body(kept.body.clone().into()).unwrap()
+        let body = match (self.hole, is_error) {
+            (WritesAnew | FacelessAnew, false) if kept.body.starts_with(b"{") => {
+                let text = String::from_utf8_lossy(&kept.body).into_owned();
+                // A moment later, in another order.
+                let anew = text.replace("\"at\":1,", "");
+                Bytes::from(anew.replace('}', ",\"at\":2}"))
+            }
+            _ => kept.body.clone(),
+        };
+        answer.body(body.into()).unwrap()
     }
 
     fn settle(&self, key: &[u8], fingerprint: Vec<u8>, asked: &Asked, kept: &Kept) {
@@ -311,6 +361,12 @@ impl Api {
 
     /// The key with its scope; `None` where the request is not guarded.
     fn key(&self, asked: &Asked) -> Result<Option<Vec<u8>>, u16> {
+        if self.hole == KeyInBody {
+            let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
+            let key = json.unwrap_or_default()["key"].as_str().map(str::to_owned);
+            let key = key.filter(|key| !key.is_empty()).ok_or(400_u16)?;
+            return Ok(Some(format!("{}\0{key}", asked.person()).into_bytes()));
+        }
         let mut given = asked.headers.get_all("idempotency-key").iter();
         let (first, second) = (given.next(), given.next());
         let mut key = match first {
@@ -409,7 +465,15 @@ impl Api {
             return refused(500, "failed");
         }
         self.shared.bodies.lock().unwrap().push(asked.body.clone());
-        self.shared.effects.fetch_add(1, SeqCst);
+        if self.hole == Later {
+            let shared = self.shared.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(GAP * 20).await;
+                shared.effects.fetch_add(1, SeqCst);
+            });
+        } else {
+            self.shared.effects.fetch_add(1, SeqCst);
+        }
         let id = self.shared.runs.fetch_add(1, SeqCst) + 1;
         let is_binary = asked
             .headers
@@ -419,9 +483,11 @@ impl Api {
             (true, TextBodies) => Bytes::from(body),
             (true, _) => asked.body.clone(),
             (false, Faceless) => Bytes::from("paid"),
+            (false, FacelessAnew) => Bytes::from("{\"at\":1,\"paid\":true}"),
+            (false, WritesAnew) => Bytes::from(format!("{{\"at\":1,\"id\":{id}}}")),
             (false, _) => Bytes::from(format!("{{\"id\":{id},\"paid\":true}}")),
         };
-        let is_plain = self.hole == Faceless;
+        let is_plain = matches!(self.hole, Faceless | FacelessAnew);
         Kept {
             status: 201,
             body,

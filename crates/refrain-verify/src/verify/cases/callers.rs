@@ -7,6 +7,7 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some((name, value)) = stage.world.operation.other_credential.clone() else {
         return Err(Stop::Skip("no --other-credential is given".into()));
     };
+    let before = accepted(stage, "other", (&name, &value)).await?;
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
     let request = intent.request.clone().with(&name, &value);
@@ -18,8 +19,8 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
     match &sent {
         Ok(answer) if answer.is_success() => {
             let has_own = match effects.is_exact {
-                true => effects.over(1),
-                false => !stage.is_same(&first, answer),
+                true => effects.over(before + 1),
+                false => stage.is_other(&first, answer),
             };
             let is_leaked = answer.body == first.body && !answer.body.is_empty();
             match (has_own, is_leaked) {
@@ -52,16 +53,35 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let again = stage
         .decided("the first caller again", &intent.request, MOMENT)
         .await;
-    if !again.is_ok_and(|it| it.is_refusal() || stage.is_same(&first, &it)) {
+    if !again.is_ok_and(|it| it.is_refusal() || !stage.is_other(&first, &it)) {
         stage.warn("afterwards the first caller no longer gets its own answer");
     }
     Ok(())
+}
+
+/// A credential that is not accepted shows nothing; how many effects there are when it is.
+async fn accepted(
+    stage: &mut Stage<'_>,
+    which: &str,
+    (name, value): (&str, &str),
+) -> Result<u64, Stop> {
+    let request = stage.intent().request.with(name, value);
+    let label = format!("the {which} credential with a key of its own");
+    let sent = stage.send(&label, &request).await;
+    if !sent.as_ref().is_ok_and(|answer| answer.is_success()) {
+        let said = sent.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
+        return Err(Stop::Skip(format!(
+            "the service does not accept the {which} credential by itself: {said}"
+        )));
+    }
+    Ok(stage.effects().await?.count)
 }
 
 pub(super) async fn rotated(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some((name, value)) = stage.world.operation.rotated_credential.clone() else {
         return Err(Stop::Skip("no --rotated-credential is given".into()));
     };
+    let before = accepted(stage, "rotated", (&name, &value)).await?;
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
     let request = intent.request.clone().with(&name, &value);
@@ -69,15 +89,10 @@ pub(super) async fn rotated(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .decided("new credential, same key", &request, MOMENT)
         .await;
     match &sent {
-        Ok(answer) if answer.is_success() && !stage.is_same(&first, answer) => {
+        Ok(answer) if answer.is_success() && stage.is_other(&first, answer) => {
             stage.fail("the duplicate with a new credential was answered about something else");
         }
         Ok(answer) if answer.is_success() => {}
-        Ok(answer) if answer.status == 401 => {
-            return Err(Stop::Skip(
-                "the service does not accept the rotated credential (401)".into(),
-            ));
-        }
         Ok(answer) if answer.status < 500 => {
             stage.say(format!(
                 "the new credential is told apart ({}), and nothing ran",
@@ -87,5 +102,5 @@ pub(super) async fn rotated(stage: &mut Stage<'_>) -> Result<(), Stop> {
         Ok(answer) => stage.warn(format!("the duplicate was answered {}", answer.status)),
         Err(lost) => stage.warn(format!("the duplicate got no answer: {lost}")),
     }
-    super::judge::effects(stage, 1).await
+    super::judge::effects(stage, before + 1).await
 }

@@ -21,7 +21,18 @@ pub(super) async fn sequential(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 pub(super) async fn late(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    after(stage, stage.world.plan.late).await
+    let late = stage.world.plan.late;
+    if stage
+        .world
+        .operation
+        .retention
+        .is_some_and(|told| told <= late)
+    {
+        return Err(Stop::Skip(format!(
+            "{late:?} later is past the --retention that is told"
+        )));
+    }
+    after(stage, late).await
 }
 
 pub(super) async fn retention(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -60,6 +71,10 @@ pub(super) async fn lost_answer(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .decided("retry once more", &intent.request, MOMENT)
         .await;
     match &retry {
+        Ok(answer) if stage.only_says_done(answer) => stage.warn(format!(
+            "the retry was answered {} without the lost answer, so it cannot be learnt",
+            answer.status
+        )),
         Ok(answer) if answer.is_success() => judge::replay(stage, answer, &again),
         Ok(answer) if answer.is_refusal() => stage.warn(format!(
             "the retry was refused ({}), so the lost answer cannot be learnt",

@@ -2,8 +2,7 @@
 
 use super::{answers::is_marked, judge::MOMENT};
 use crate::verify::{
-    change,
-    stage::{Intent, Stage, Stop, is_busy, says_done, says_unknown},
+    stage::{Intent, Stage, Stop, says_done, says_unknown},
     wire::{Answer, Sent},
 };
 
@@ -38,7 +37,7 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
             }
             if let Ok(again) = &again
                 && again.is_success()
-                && !stage.is_same(answer, again)
+                && stage.is_other(answer, again)
             {
                 stage.fail("the corrected request ran again with its duplicate");
             }
@@ -77,7 +76,9 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
 async fn is_usual(stage: &mut Stage<'_>, refusal: &Answer) -> Result<bool, Stop> {
     let intent = stage.intent();
     stage.first(&intent).await?;
-    let other = change::varied(&intent.request.body, 1_000).unwrap_or_default();
+    let Some(other) = stage.varied() else {
+        return Ok(false);
+    };
     let request = Stage::rewritten(&intent, &other);
     let sent = stage
         .send("another request with a used key", &request)
@@ -104,7 +105,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let effects = stage.effects().await?;
     match &retry {
         Ok(answer) if says_unknown(answer) || says_done(answer) => {}
-        Ok(answer) if is_busy(answer) && answer.status != 503 => stage.fail(format!(
+        Ok(answer) if stage.is_busy(answer) && answer.status != 503 => stage.fail(format!(
             "the retry is still told that it is in flight ({}) after {patience:?}: the failed run left its claim behind",
             answer.status
         )),
@@ -120,7 +121,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     if let (Ok(retry), Ok(again)) = (&retry, &again)
         && retry.is_success()
         && again.is_success()
-        && !stage.is_same(retry, again)
+        && stage.is_other(retry, again)
     {
         stage.fail("the retry ran again with its duplicate");
     }
@@ -143,8 +144,7 @@ async fn kept(stage: &mut Stage<'_>, failing: &[u8], intent: &Intent, retry: &Se
         return;
     }
     let fresh = stage.intent_with(failing).key;
-    let header = &stage.world.operation.key_header;
-    let request = intent.request.clone().with(header, fresh);
+    let request = stage.rekeyed(intent, fresh.as_bytes());
     let other = stage.send("the same with a fresh key", &request).await;
     let last = stage.send("the first key once more", &intent.request).await;
     if other.is_ok_and(|it| it.is_success()) && is_silent(&last) {

@@ -10,7 +10,7 @@ use crate::{
     verify::{
         Verdict,
         between::Between,
-        stage::{Intent, Stage, Stop, is_busy},
+        stage::{Intent, Stage, Stop},
         wire::{Lost, Sent},
     },
 };
@@ -87,7 +87,7 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
             let (one, other) = tokio::join!(stage.send("first", &intent.request), async {
                 sleep(later).await;
                 let sent = stage.send("duplicate", &intent.request).await;
-                if !sent.as_ref().is_ok_and(is_busy) {
+                if !sent.as_ref().is_ok_and(|it| stage.is_busy(it)) {
                     return sent;
                 }
                 // Who is told to come back does so, and finds the first one still at work.

@@ -2,29 +2,32 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
 use crate::verify::{
-    stage::{Stage, Stop, is_busy, says_done, says_unknown},
+    identity::Likeness,
+    stage::{Stage, Stop, says_done, says_unknown},
     wire::{Answer, Request, Sent},
 };
 
 /// How long a completed run may take to be known everywhere.
-pub(super) const MOMENT: Duration = Duration::from_secs(1);
+pub(in crate::verify) const MOMENT: Duration = Duration::from_secs(1);
 
 /// A duplicate of a completed run: the first answer again is right; a refusal is safe, and leaves the client without it.
 pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
     match again {
-        Ok(answer) if answer.is_success() => {
-            if !stage.is_same(first, answer) {
+        Ok(answer) if answer.is_success() => match stage.compare(first, answer) {
+            Likeness::Same => same(stage, first, answer),
+            Likeness::Other => {
                 stage.fail("the duplicate was answered about something else than the first");
-            } else if answer.status != first.status {
-                let (then, now) = (first.status, answer.status);
-                stage.warn(format!(
-                    "the first answer was {then}, the duplicate's is {now}"
-                ));
-            } else if answer.body != first.body {
-                stage.warn("the duplicate's answer is about the same, and its bytes differ");
             }
-        }
+            Likeness::Silent if is_put(stage) => {}
+            Likeness::Silent if stage.is_busy(answer) || says_done(answer) => stage.warn(format!(
+                "the duplicate was answered {} without the first answer, so a client that lost it cannot learn it",
+                answer.status
+            )),
+            Likeness::Silent => stage.fail("the duplicate's answer is not the first one's"),
+        },
         Ok(answer) if answer.is_refusal() => stage.warn(format!(
             "the duplicate was refused ({}), so a client that lost the answer cannot learn it",
             answer.status
@@ -32,6 +35,26 @@ pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
         Ok(answer) => stage.fail(format!("the duplicate failed: {}", answer.status)),
         Err(lost) => stage.fail(format!("the duplicate got no answer: {lost}")),
     }
+}
+
+/// About the same run; it should be the same answer, too.
+fn same(stage: &mut Stage<'_>, first: &Answer, answer: &Answer) {
+    let (then, now) = (first.status, answer.status);
+    if now != then {
+        // The first PUT creates; another one finds it there.
+        if !(is_put(stage) && then == 201) {
+            stage.warn(format!(
+                "the first answer was {then}, the duplicate's is {now}"
+            ));
+        }
+    } else if answer.body != first.body {
+        stage.warn("the duplicate's answer is about the same, and its bytes differ");
+    }
+}
+
+/// A PUT puts the same thing into the same place again, whatever it answers.
+pub(super) fn is_put(stage: &Stage<'_>) -> bool {
+    stage.world.operation.method == "PUT"
 }
 
 /// It took effect exactly `wanted` times.
@@ -64,14 +87,19 @@ pub(super) async fn group(
     let mut first: Option<&Answer> = None;
     for sent in sent {
         match sent {
+            Ok(answer) if stage.is_busy(answer) || stage.is_refusal_of_done(answer) => {}
+            Ok(answer) if says_unknown(answer) => {}
             Ok(answer) if answer.is_success() => match first {
                 None => first = Some(answer),
-                Some(first) if !stage.is_same(first, answer) => {
+                Some(first) if stage.is_other(first, answer) => {
                     stage.fail("duplicates got answers about different runs");
+                }
+                // The fuller one is the first answer; another one may only say that it is done.
+                Some(before) if stage.only_says_done(before) => {
+                    first = Some(answer);
                 }
                 Some(_) => {}
             },
-            Ok(answer) if is_busy(answer) || says_unknown(answer) => {}
             Ok(answer) => stage.warn(format!(
                 "a duplicate was answered {} while another one ran; 409 says that it may come back",
                 answer.status
@@ -83,7 +111,8 @@ pub(super) async fn group(
     let last = stage.decided("once more", request, patience).await;
     match (first, &last) {
         (Some(first), last) => replay(stage, &first.clone(), last),
-        (None, Ok(answer)) if answer.is_success() => {}
+        (None, Ok(answer)) if answer.is_success() && !stage.is_busy(answer) => {}
+        (None, Ok(answer)) if stage.is_refusal_of_done(answer) => {}
         (None, Ok(answer)) => stage.fail(format!(
             "none of the duplicates ever got an answer; the last one said {}",
             answer.status
@@ -102,11 +131,21 @@ pub(super) async fn aftermath(
     before: u64,
     patience: Duration,
 ) -> Result<(), Stop> {
-    let last = stage.decided("retry", request, patience).await;
-    let effects = stage.effects().await?;
+    let mut last = stage.decided("retry", request, patience).await;
+    let mut effects = stage.effects().await?;
+    let since = Instant::now();
+    // "Done", and nothing has come of it: it may be on its way still.
+    while effects.under(before + 1)
+        && last.as_ref().is_ok_and(|it| stage.is_refusal_of_done(it))
+        && since.elapsed() < patience
+    {
+        sleep(MOMENT / 4).await;
+        last = stage.decided("retry", request, patience).await;
+        effects = stage.effects().await?;
+    }
     let has_run = effects.is_exact && effects.count > before;
     match &last {
-        Ok(answer) if answer.is_success() => {
+        Ok(answer) if answer.is_success() && !stage.is_busy(answer) => {
             if effects.under(before + 1) {
                 stage.fail("the retry was answered as if it had run, and it never took effect");
             }
@@ -116,7 +155,10 @@ pub(super) async fn aftermath(
         Ok(answer) if says_unknown(answer) => {
             stage.say("the retry is told that the outcome is unknown, which is honest");
         }
-        Ok(answer) if is_busy(answer) && !has_run && !says_done(answer) => stage.fail(format!(
+        Ok(answer) if stage.is_refusal_of_done(answer) && effects.under(before + 1) => {
+            stage.fail("the retry is refused as a duplicate, and it never took effect");
+        }
+        Ok(answer) if stage.is_busy(answer) && !has_run && !says_done(answer) => stage.fail(format!(
             "the retry is still told that it is in flight ({}) after {patience:?}: the key is locked",
             answer.status
         )),

@@ -2,7 +2,7 @@
 
 use super::judge::MOMENT;
 use crate::verify::{
-    stage::{Stage, Stop},
+    stage::{Intent, Stage, Stop},
     wire::{Request, Sent},
 };
 
@@ -10,15 +10,24 @@ use crate::verify::{
 const LONG: usize = 300;
 
 pub(super) async fn missing(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    shared(stage, "without a key", |request, header| {
-        request.without(header)
+    if stage.world.operation.holds_key() {
+        return Err(not_a_header());
+    }
+    let header = stage.world.operation.key_header.clone();
+    shared(stage, "without a key", |_, intent| {
+        intent.request.clone().without(&header)
     })
     .await
 }
 
+/// Where the key is a part of the request, some things cannot be done to it.
+fn not_a_header() -> Stop {
+    Stop::Skip("the key is no header of its own: it stands where {{key}} is".into())
+}
+
 pub(super) async fn empty(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    shared(stage, "with an empty key", |request, header| {
-        request.with(header, "")
+    shared(stage, "with an empty key", |stage, intent| {
+        stage.rekeyed(intent, b"")
     })
     .await
 }
@@ -27,21 +36,17 @@ pub(super) async fn empty(stage: &mut Stage<'_>) -> Result<(), Stop> {
 async fn shared(
     stage: &mut Stage<'_>,
     what: &str,
-    change: impl Fn(Request, &str) -> Request,
+    change: impl Fn(&Stage<'_>, &Intent) -> Request,
 ) -> Result<(), Stop> {
-    let header = stage.world.operation.key_header.clone();
     let (one, other) = (stage.distinct(), stage.distinct());
-    if one.request.body == other.request.body && one.request.target == other.request.target {
+    let (one, other) = (change(stage, &one), change(stage, &other));
+    if one.body == other.body && one.target == other.target {
         return Err(Stop::Skip(
             "the operation has no body that could differ; put {{unique}} somewhere".into(),
         ));
     }
-    let first = stage
-        .send(&format!("one {what}"), &change(one.request, &header))
-        .await;
-    let second = stage
-        .send(&format!("another {what}"), &change(other.request, &header))
-        .await;
+    let first = stage.send(&format!("one {what}"), &one).await;
+    let second = stage.send(&format!("another {what}"), &other).await;
     let effects = stage.effects().await?;
     let ran = [&first, &second].map(|sent| sent.as_ref().is_ok_and(|it| it.is_success()));
     let wanted = ran.iter().map(|ran| u64::from(*ran)).sum();
@@ -111,10 +116,9 @@ async fn odd(
     what: &str,
     keys: impl Fn(&str) -> [Vec<u8>; 2],
 ) -> Result<(), Stop> {
-    let header = stage.world.operation.key_header.clone();
     let (one, other) = (stage.intent(), stage.intent());
     let [key, near] = keys(&one.key);
-    let request = one.request.with(&header, key);
+    let request = stage.rekeyed(&one, &key);
     let first = stage.send(what, &request).await;
     let again = stage.decided("its duplicate", &request, MOMENT).await;
     let effects = stage.effects().await?;
@@ -136,7 +140,7 @@ async fn odd(
     let second = stage
         .decided(
             "the key that is much alike",
-            &other.request.with(&header, near),
+            &stage.rekeyed(&other, &near),
             MOMENT,
         )
         .await;
@@ -165,6 +169,9 @@ async fn odd(
 }
 
 pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    if stage.world.operation.holds_key() {
+        return Err(not_a_header());
+    }
     let header = stage.world.operation.key_header.clone();
     let (one, other) = (stage.intent(), stage.intent());
     let request = one.request.and(&header, &other.key);
@@ -179,6 +186,9 @@ pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    if stage.world.operation.holds_key() {
+        return Err(not_a_header());
+    }
     let header = stage.world.operation.key_header.clone();
     let intent = stage.intent();
     let request = intent
@@ -194,7 +204,7 @@ pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
             .await;
         let effects = stage.effects().await?;
         let is_other = match (&first, &bare) {
-            (Ok(first), Ok(bare)) => bare.is_success() && !stage.is_same(first, bare),
+            (Ok(first), Ok(bare)) => bare.is_success() && stage.is_other(first, bare),
             _ => false,
         };
         if effects.over(1) || is_other {

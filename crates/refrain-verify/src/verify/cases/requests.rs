@@ -3,7 +3,8 @@
 use super::judge::{self, MOMENT};
 use crate::verify::{
     change,
-    stage::{Intent, Stage, Stop},
+    identity::is_alike,
+    stage::{Intent, KEY, Stage, Stop},
     wire::{Answer, Request},
 };
 
@@ -17,10 +18,17 @@ struct Terms {
 
 pub(super) async fn other_body(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let operation = stage.world.operation;
-    let other = operation.other_body.clone();
-    let other = other.or_else(|| change::varied(&operation.body, 1_000));
-    let Some(other) = other else {
-        return Err(Stop::Skip("the operation has no body".into()));
+    let other = match operation.other_body.clone() {
+        Some(other) => {
+            alone(stage, &other).await?;
+            other
+        }
+        None if operation.body.is_empty() => {
+            return Err(Stop::Skip("the operation has no body".into()));
+        }
+        None => stage.varied().ok_or_else(|| {
+            Stop::Skip("no other body is known that the service takes; give --other-body".into())
+        })?,
     };
     let intent = stage.intent();
     let request = Stage::rewritten(&intent, &other);
@@ -30,6 +38,24 @@ pub(super) async fn other_body(stage: &mut Stage<'_>) -> Result<(), Stop> {
         is_mild: false,
     };
     another(stage, &intent, &request, &terms).await
+}
+
+/// What is refused under a fresh key, too, shows nothing under a used one.
+async fn alone(stage: &mut Stage<'_>, body: &[u8]) -> Result<(), Stop> {
+    let intent = stage.intent_with(body);
+    let sent = stage
+        .send("the other body by itself", &intent.request)
+        .await;
+    match sent {
+        Ok(answer) if answer.is_success() => Ok(()),
+        Ok(answer) => Err(Stop::Skip(format!(
+            "the --other-body is refused under a fresh key, too ({})",
+            answer.status
+        ))),
+        Err(lost) => Err(Stop::Skip(format!(
+            "the --other-body got no answer: {lost}"
+        ))),
+    }
 }
 
 pub(super) async fn other_path(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -53,19 +79,15 @@ pub(super) async fn other_path(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 pub(super) async fn other_query(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    let intent = stage.intent();
-    let target = &intent.request.target;
-    let (path, query) = split(target);
-    let changed = match query {
-        "" => format!("{path}?refrain_verify=2"),
-        query => {
-            let varied = change::varied(query.as_bytes(), 1_000).unwrap_or_default();
-            format!("{path}{}", String::from_utf8_lossy(&varied))
-        }
+    let Some((changed, is_mild)) = changed_query(stage).await else {
+        return Err(Stop::Skip(
+            "no other query is known that the service takes".into(),
+        ));
     };
-    let is_mild = query.is_empty();
+    let intent = stage.intent();
+    let (path, query) = split(&intent.request.target);
     let request = Request {
-        target: changed,
+        target: format!("{path}{}", changed(query)),
         ..intent.request.clone()
     };
     let terms = Terms {
@@ -74,6 +96,40 @@ pub(super) async fn other_query(stage: &mut Stage<'_>) -> Result<(), Stop> {
         is_mild,
     };
     another(stage, &intent, &request, &terms).await
+}
+
+type Query = Box<dyn Fn(&str) -> String + Send>;
+
+/// Another query that the service takes under a fresh key, and whether it is one that may mean nothing to it.
+async fn changed_query(stage: &mut Stage<'_>) -> Option<(Query, bool)> {
+    let (_, query) = split(&stage.world.operation.path);
+    let count = change::variants(query.as_bytes(), 1).len();
+    let own = (0..count.saturating_sub(1)).map(|at| {
+        let change = move |query: &str| {
+            let mut all = change::variants(query.as_bytes(), 1);
+            String::from_utf8_lossy(&all.swap_remove(at)).into_owned()
+        };
+        (Box::new(change) as Query, false)
+    });
+    let more: Query = Box::new(|query: &str| match query {
+        "" => "?refrain_verify=2".into(),
+        query => format!("{query}&refrain_verify=2"),
+    });
+    let is_keyed = query.contains(KEY);
+    let own: Vec<_> = own.filter(|_| !is_keyed).collect();
+    for (change, is_mild) in own.into_iter().chain([(more, true)]) {
+        let intent = stage.intent();
+        let (path, query) = split(&intent.request.target);
+        let request = Request {
+            target: format!("{path}{}", change(query)),
+            ..intent.request.clone()
+        };
+        let sent = stage.send("another query by itself", &request).await;
+        if sent.is_ok_and(|answer| answer.is_success()) {
+            return Some((change, is_mild));
+        }
+    }
+    None
 }
 
 pub(super) async fn other_method(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -100,6 +156,7 @@ async fn another(
     request: &Request,
     terms: &Terms,
 ) -> Result<(), Stop> {
+    let before = stage.effects().await?.count;
     let first = stage.first(intent).await?;
     let label = format!("{}, same key", terms.what);
     let sent = stage.decided(&label, request, MOMENT).await;
@@ -107,19 +164,22 @@ async fn another(
     match &sent {
         Ok(answer) if answer.is_success() => {
             let has_run = match effects.is_exact {
-                true => effects.over(1),
-                false => !stage.is_same(&first, answer),
+                true => effects.over(before + 1),
+                false => stage.is_other(&first, answer),
             };
-            judge_success(stage, has_run, terms);
+            match !has_run && judge::is_put(stage) && !is_alike(&first, answer) {
+                true => stage.say(format!("{} replaced what the path names", terms.what)),
+                false => judge_success(stage, has_run, terms),
+            }
         }
         // 501 refuses a method as well as 405 does.
         Ok(answer) if answer.status >= 500 && answer.status != 501 => {
             stage.warn(format!("{} was answered {}", terms.what, answer.status));
-            if effects.over(1) {
+            if effects.over(before + 1) {
                 stage.fail(format!("{} with the same key ran as well", terms.what));
             }
         }
-        Ok(_) if effects.over(1) && !terms.may_run => {
+        Ok(_) if effects.over(before + 1) && !terms.may_run => {
             stage.fail(format!(
                 "{} with the same key was refused, and took effect",
                 terms.what
@@ -132,7 +192,7 @@ async fn another(
     let again = stage
         .decided("the first again", &intent.request, MOMENT)
         .await;
-    judge_again(stage, &first, &again, effects.count).await
+    judge_again(stage, &first, &again, effects.count.max(before + 1)).await
 }
 
 fn judge_success(stage: &mut Stage<'_>, has_run: bool, terms: &Terms) {
@@ -154,12 +214,15 @@ async fn judge_again(
     so_far: u64,
 ) -> Result<(), Stop> {
     let effects = stage.effects().await?;
-    if effects.over(so_far.max(1)) {
+    let is_well = |it: &Answer| {
+        it.is_refusal()
+            || stage.is_same(first, it)
+            || stage.only_says_done(it)
+            || judge::is_put(stage)
+    };
+    if effects.over(so_far) {
         stage.fail("afterwards the first request ran again");
-    } else if !again
-        .as_ref()
-        .is_ok_and(|it| it.is_refusal() || stage.is_same(first, it))
-    {
+    } else if !again.as_ref().is_ok_and(is_well) {
         stage.warn("afterwards the first request's own duplicate no longer gets its answer");
     }
     Ok(())

@@ -11,8 +11,8 @@ use tokio::{
 use super::scene::{Pace, Scene};
 use crate::verify::{Case, cases::case, stage::Stop};
 
-/// At which parts of a run the consumer is killed, in hundredths.
-const KILLS: [u32; 3] = [50, 25, 75];
+/// At which parts of a run the consumer is killed, in hundredths; at last when its effect is seen.
+const KILLS: [Option<u32>; 4] = [Some(50), Some(25), Some(75), None];
 /// At which parts of a run a duplicate comes, in hundredths.
 const MEETINGS: [u32; 3] = [10, 50, 90];
 /// How many dead letters are taken at once.
@@ -273,7 +273,12 @@ async fn failed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     };
     let id = scene.fresh();
     scene.publish_as("fails at first", &id, &body).await?;
-    if !scene.reach(scene.pace.effects).await? {
+    let is_there = scene.reach(scene.pace.effects).await?;
+    if !is_there && scene.plan.guarantee == Guarantee::AtMostOnce {
+        scene.say("a message that failed at first had no effect, as at-most-once allows; whether somebody is told is not seen");
+        return promised(scene, 1).await;
+    }
+    if !is_there {
         scene.fail(format!(
             "a message that failed at first has had no effect after {:?}: it is lost",
             scene.plan.patience
@@ -282,9 +287,13 @@ async fn failed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     }
     let effects = scene.settled().await?;
     if effects > scene.pace.effects {
-        scene.say(format!(
+        let finding = format!(
             "it took effect {effects} times: it failed when its effect had happened, or is not told from a duplicate"
-        ));
+        );
+        match scene.plan.guarantee {
+            Guarantee::AtLeastOnce => scene.say(finding),
+            _ => scene.fail(finding),
+        }
     }
     Ok(())
 }
@@ -304,14 +313,27 @@ async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let mut meant = 1;
     for part in kills {
         let (id, before) = (scene.fresh(), scene.count().await?);
-        let label = format!("killed after {} ms", (takes * *part / 100).as_millis());
-        scene.publish_as(&label, &id, &body).await?;
-        sleep(takes * *part / 100).await;
+        match part {
+            Some(part) => {
+                let later = takes * *part / 100;
+                let label = format!("killed after {} ms", later.as_millis());
+                scene.publish_as(&label, &id, &body).await?;
+                sleep(later).await;
+            }
+            None => {
+                let label = "killed as soon as its effect is seen";
+                scene.publish_as(label, &id, &body).await?;
+                scene.handled(&id, before).await?;
+            }
+        }
         let broken = |why: String| Stop::Broken(why);
         scene.service.kill().await.map_err(broken)?;
         scene.service.restart().await.map_err(broken)?;
         meant += 1;
         let is_there = scene.handled(&id, before).await?;
+        if !is_there {
+            is_back(scene).await?;
+        }
         if !is_there && scene.plan.guarantee != Guarantee::AtMostOnce {
             scene.fail(format!(
                 "a message that was being handled when the consumer was killed has had no effect after {:?}: it is lost",
@@ -324,6 +346,20 @@ async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
         }
     }
     promised(scene, meant).await
+}
+
+/// A message that stays away proves nothing while nobody takes any.
+async fn is_back(scene: &mut Scene<'_>) -> Result<(), Stop> {
+    let (id, before) = (scene.fresh(), scene.count().await?);
+    scene.publish("is anybody there?", &id).await?;
+    let is_there = scene.handled(&id, before).await?;
+    scene.forget(&id, before).await?;
+    match is_there || scene.service.is_ours_to_start() {
+        true => Ok(()),
+        false => Err(Stop::Skip(
+            "nobody started the consumer again after it was killed: with --pid alone something has to, such as a supervisor; or give --restart-command".into(),
+        )),
+    }
 }
 
 /// After crashes, the guarantee says how many effects there may be.
@@ -376,8 +412,12 @@ async fn replayed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     }
     if !scene.reach(scene.pace.effects).await? {
         scene.fail(format!(
-            "a dead letter that was let through again has had no effect after {:?}: it was refused",
-            scene.plan.patience
+            "a dead letter that was let through again has had no effect after {:?}: it was refused{}",
+            scene.plan.patience,
+            match scene.plan.redrive.is_some() {
+                true => ", or --redrive-command did not let it through",
+                false => "",
+            }
         ));
         return Err(Stop::Found);
     }

@@ -94,6 +94,15 @@ impl<'w> Scene<'w> {
         id
     }
 
+    /// Leaves a message out of the count, which was `before` when it was published.
+    pub(super) async fn forget(&mut self, id: &str, before: u64) -> Result<(), Stop> {
+        match self.counter.is_keyed() {
+            true => self.ids.retain(|it| it != id),
+            false => self.before += self.count().await?.saturating_sub(before),
+        }
+        Ok(())
+    }
+
     /// Publishes the plain message under this id.
     pub(super) async fn publish(&mut self, label: &str, id: &str) -> Result<(), Stop> {
         self.publish_as(label, id, &self.template.body).await
