@@ -72,17 +72,26 @@ impl Dial {
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
     ) -> Result<(Wire, Facts)> {
-        let connecting = self.address.config.connect(self.tls.clone());
-        let connected = timeout(self.address.connect_timeout, connecting).await;
-        let connected = connected.map_err(|_| self.silent())?;
-        let (client, connection) = connected.map_err(|error| self.told(&error))?;
-        let task = tokio::spawn(drive(connection, heard)).abort_handle();
-        let wire = Wire { client, task };
+        let wire = self.open(heard).await?;
         let facts = timeout(ANSWER_TIMEOUT, Facts::read(&wire.client)).await;
         let facts = facts.map_err(|_| self.silent())?;
         let facts = facts.map_err(|error| self.told(&error))?;
         self.check(&facts)?;
         Ok((wire, facts))
+    }
+
+    /// A connection to whatever answers there, for who only reads and sees for itself whom it has got.
+    pub(crate) async fn connect_to_read(&self) -> Result<Wire> {
+        self.open(drop).await
+    }
+
+    async fn open(&self, heard: impl FnMut(AsyncMessage) + Send + 'static) -> Result<Wire> {
+        let connecting = self.address.config.connect(self.tls.clone());
+        let connected = timeout(self.address.connect_timeout, connecting).await;
+        let connected = connected.map_err(|_| self.silent())?;
+        let (client, connection) = connected.map_err(|error| self.told(&error))?;
+        let task = tokio::spawn(drive(connection, heard)).abort_handle();
+        Ok(Wire { client, task })
     }
 
     fn check(&self, facts: &Facts) -> Result<()> {
