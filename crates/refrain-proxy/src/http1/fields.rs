@@ -95,7 +95,6 @@ pub(crate) struct Said {
     pub(crate) is_chunked: bool,
     /// The body is sent once somebody wants it.
     pub(crate) expects_continue: bool,
-    pub(crate) takes_trailers: bool,
     pub(crate) upgrades: bool,
 }
 
@@ -148,7 +147,6 @@ impl Said {
             header::EXPECT => {
                 self.expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
             }
-            header::TE => self.takes_trailers |= has_token(value, b"trailers"),
             header::UPGRADE => self.upgrades = true,
             _ => {}
         }
