@@ -56,7 +56,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = runtime()?.block_on(show(args));
     Ok(shown.unwrap_or_else(|error| {
-        eprintln!("refrain demo: {error:#}");
+        crate::output::complain(format_args!("refrain demo: {error:#}"));
         UNREACHABLE.into()
     }))
 }

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ExitCode::SUCCESS
         }
         Err(message) => {
-            eprintln!("refrain key: {message}");
+            crate::output::complain(format_args!("refrain key: {message}"));
             if args.json {
                 say(format_args!("{:#}", json!({ "error": message })));
             }

@@ -103,7 +103,7 @@ fn tell(args: &Args, migrated: &Migrated) {
 }
 
 fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
-    eprintln!("refrain migrate: {message}");
+    crate::output::complain(format_args!("refrain migrate: {message}"));
     if args.json {
         say(format_args!("{:#}", json!({ "error": message })));
     }
