@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match runtime.block_on(serve(args)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
-            eprintln!("{failure}");
+            crate::output::complain(&failure);
             Ok(failure.code())
         }
     }
@@ -241,7 +241,7 @@ async fn ask(command: &Command) -> ExitCode {
             if asked.json {
                 say(trouble.json());
             }
-            eprintln!("refrain: {trouble}");
+            crate::output::complain(format_args!("refrain: {trouble}"));
             return trouble.code().into();
         }
     }

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = match File::read(file) {
         Ok(settings) => settings,
         Err(error) => {
-            eprintln!("{error}");
+            crate::output::complain(&error);
             if args.json || args.report == Some(Form::Json) {
                 say(serde_json::to_string_pretty(&json!({ "error": error }))?);
             }
@@ -103,7 +103,7 @@ fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCod
             }
         }
         Err(why) => {
-            eprintln!("refrain: {why}");
+            crate::output::complain(format_args!("refrain: {why}"));
             BAD_FILE.into()
         }
     }

@@ -32,6 +32,7 @@ const UNREACHABLE: u8 = 69;
   refrain demo                      compare, then stay up to be tried by hand with curl
   refrain demo --once               compare and end
   refrain demo --once --seed 7      the same with other troubles
+  refrain demo --once --json        the same for a program
 
 A flaky payments API loses some of its answers after it has charged, is too slow with others, and resets some
 connections before it charges. Twenty-four buyers pay it and try again with the same key until they have an answer:
@@ -47,12 +48,15 @@ pub(crate) struct Args {
     /// Decides which payment meets which trouble
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Print JSON: the comparison alone
+    #[arg(long, requires = "once")]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = runtime()?.block_on(show(args));
     Ok(shown.unwrap_or_else(|error| {
-        eprintln!("refrain demo: {error:#}");
+        crate::output::complain(format_args!("refrain demo: {error:#}"));
         UNREACHABLE.into()
     }))
 }
@@ -62,7 +66,7 @@ async fn show(args: &Args) -> anyhow::Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("refrain-demo-").tempdir();
     let folder = folder.context("a temporary folder cannot be made; name one in TMPDIR")?;
     let (stage, is_good) = tokio::select! {
-        compared = compare(&folder, Troubles::new(args.seed)) => compared?,
+        compared = compare(&folder, args) => compared?,
         () = &mut stop => return Ok(INTERRUPTED.into()),
     };
     if !args.once {
@@ -104,24 +108,29 @@ struct Stage {
 }
 
 /// Both runs and the comparison; answers what is still up, and whether all is well behind it.
-async fn compare(folder: &TempDir, troubles: Troubles) -> anyhow::Result<(Stage, bool)> {
-    say(report::INTRODUCTION);
-    let direct = run_directly(troubles).await?;
-    let (stage, guarded) = run_through_proxy(folder.path(), troubles).await?;
-    say(report::comparison(&direct, &guarded));
+async fn compare(folder: &TempDir, args: &Args) -> anyhow::Result<(Stage, bool)> {
+    if !args.json {
+        say(report::INTRODUCTION);
+    }
+    let direct = run_directly(args).await?;
+    let (stage, guarded) = run_through_proxy(folder.path(), args).await?;
+    match args.json {
+        true => say(format_args!("{:#}", report::json(&direct, &guarded))),
+        false => say(report::comparison(&direct, &guarded)),
+    }
     Ok((stage, guarded.is_good()))
 }
 
-async fn run_directly(troubles: Troubles) -> anyhow::Result<Run> {
-    let api = Api::start(troubles).await?;
-    let burst = Burst::new(&api, api.address(), Line::new("directly"));
+async fn run_directly(args: &Args) -> anyhow::Result<Run> {
+    let api = Api::start(Troubles::new(args.seed)).await?;
+    let burst = Burst::new(&api, api.address(), Line::new("directly", args.json));
     Ok(burst.run().await)
 }
 
-async fn run_through_proxy(folder: &Path, troubles: Troubles) -> anyhow::Result<(Stage, Run)> {
-    let api = Api::start(troubles).await?;
+async fn run_through_proxy(folder: &Path, args: &Args) -> anyhow::Result<(Stage, Run)> {
+    let api = Api::start(Troubles::new(args.seed)).await?;
     let mut proxy = Proxy::start(folder, api.address()).await?;
-    let line = Line::new("through Refrain");
+    let line = Line::new("through Refrain", args.json);
     let burst = Arc::new(Burst::new(&api, proxy.address(), line));
     let accident = async {
         burst.reach_the_middle().await;

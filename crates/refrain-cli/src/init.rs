@@ -77,9 +77,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let has_person = io::stdin().is_terminal() && io::stdout().is_terminal();
     if !args.yes && !has_person {
-        eprintln!(
+        crate::output::complain(format_args!(
             "refrain init: there is nobody to ask on this input; add --yes to take the defaults"
-        );
+        ));
         return Ok(ExitCode::from(USAGE));
     }
     match guide(args) {
@@ -93,11 +93,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(INTERRUPTED))
         }
         Err(NoAnswer::Failed(error)) => {
-            eprintln!("refrain init: {error:#}");
+            crate::output::complain(format_args!("refrain init: {error:#}"));
             Ok(ExitCode::from(BAD_CONFIGURATION))
         }
         Err(NoAnswer::NotWritten(failure)) => {
-            eprintln!("{failure}");
+            crate::output::complain(&failure);
             Ok(failure.code())
         }
     }

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// What is done, such as pay
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     action: String,
-    /// The parameters as JSON, or @FILE to read them from a file, or - for stdin
+    /// The parameters as JSON, or @FILE to read them from a file, or - or @- for stdin
     #[arg(long, value_name = "JSON|@FILE|-", allow_negative_numbers = true)]
     params: String,
     /// Take parameters that are not JSON too; they count byte by byte
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ExitCode::SUCCESS
         }
         Err(message) => {
-            eprintln!("refrain key: {message}");
+            crate::output::complain(format_args!("refrain key: {message}"));
             if args.json {
                 say(format_args!("{:#}", json!({ "error": message })));
             }
@@ -90,7 +90,7 @@ fn derived(args: &Args) -> Result<String, String> {
 /// The parameters, and where they came from.
 fn read(params: &str) -> Result<(String, Vec<u8>), String> {
     let (place, bytes) = match (params, params.strip_prefix('@')) {
-        ("-", _) => ("stdin".to_owned(), capped(io::stdin().lock())),
+        ("-" | "@-", _) => ("stdin".to_owned(), capped(io::stdin().lock())),
         (_, Some(path)) => (path.to_owned(), fs::File::open(path).and_then(capped)),
         _ => ("--params".into(), Ok(params.as_bytes().to_vec())),
     };

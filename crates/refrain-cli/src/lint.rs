@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rules = match rules(args) {
         Ok(rules) => rules,
         Err((code, why)) => {
-            eprintln!("refrain: {why}");
+            crate::output::complain(format_args!("refrain: {why}"));
             return Ok(code.into());
         }
     };
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = match lint(&args.paths, &rules, &limits) {
         Ok(report) => report,
         Err(error) => {
-            eprintln!("refrain: {error}");
+            crate::output::complain(format_args!("refrain: {error}"));
             return Ok(USAGE.into());
         }
     };
@@ -186,7 +186,7 @@ fn print(args: &Args, rules: &Rules, report: &Report) {
     }
     if !matches!(format, Format::Text | Format::Json) {
         for note in &report.notes {
-            eprintln!("refrain: {note}");
+            crate::output::complain(format_args!("refrain: {note}"));
         }
     }
 }

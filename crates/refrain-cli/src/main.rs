@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Command::DemoWatch => demo::watch::run(),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("refrain: {error:#}");
+        crate::output::complain(format_args!("refrain: {error:#}"));
         ExitCode::FAILURE
     })
 }

@@ -27,9 +27,9 @@ pub(crate) struct Args {
 #[cfg(not(feature = "mcp"))]
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { admin: _ } = args;
-    eprintln!(
+    crate::output::complain(format_args!(
         "refrain: this build does not speak the Model Context Protocol; build with --features mcp"
-    );
+    ));
     Ok(64.into())
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match served {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(why) => {
-            eprintln!("refrain: {why}");
+            crate::output::complain(format_args!("refrain: {why}"));
             Ok(UNAVAILABLE.into())
         }
     }

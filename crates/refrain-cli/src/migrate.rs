@@ -13,12 +13,14 @@ mod receipts;
 
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
+const WHICH: &str =
+    "which store? write --store postgres://USER@HOST/DATABASE, or set REFRAIN_STORE";
 
 /// Make the tables that Refrain needs in a database
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain migrate --store postgres://app@db/app          make or update the tables
-  refrain migrate --store postgres://app@db/app --print  what would make them, for a DBA
+  refrain migrate --print                                what would make them, for a DBA
   refrain migrate --store 'postgres://app@db/app?schema=payments'
                                                          in a schema of that name, not `refrain`
   refrain migrate --receipts --print                     the table of receipts, for a DBA or for your own migrations
@@ -65,7 +67,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return outbox::run(args.store.as_deref(), args.print);
     }
     let address = match address(args.store.as_deref()) {
-        Ok(address) => address,
+        Ok(Some(address)) => address,
+        // What is printed depends on the schema alone, and this has the usual one.
+        Ok(None) if args.print => "postgres://host/database".into(),
+        Ok(None) => return Ok(refused(args, WHICH, USAGE)),
         Err(message) => return Ok(refused(args, &message, USAGE)),
     };
     let done = match args.print {
@@ -98,15 +103,15 @@ fn tell(args: &Args, migrated: &Migrated) {
 }
 
 fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
-    eprintln!("refrain migrate: {message}");
+    crate::output::complain(format_args!("refrain migrate: {message}"));
     if args.json {
         say(format_args!("{:#}", json!({ "error": message })));
     }
     code.into()
 }
 
-/// From the flag, or from where the proxy takes it: a password on a command line is seen by everybody on the machine.
-fn address(flag: Option<&str>) -> Result<String, String> {
+/// Which store, if any is named: by the flag, or from where the proxy takes it: a password on a command line is seen by everybody on the machine.
+fn address(flag: Option<&str>) -> Result<Option<String>, String> {
     let from_file = || {
         let file = std::env::var_os("REFRAIN_STORE_FILE")?;
         let text = std::fs::read_to_string(&file);
@@ -115,11 +120,11 @@ fn address(flag: Option<&str>) -> Result<String, String> {
     };
     let flag = flag.map(str::to_owned);
     let found = flag.or_else(|| std::env::var("REFRAIN_STORE").ok()).map(Ok);
-    let address = found.or_else(from_file).unwrap_or_else(|| {
-        Err("which store? write --store postgres://USER@HOST/DATABASE, or set REFRAIN_STORE".into())
-    })?;
+    let Some(address) = found.or_else(from_file).transpose()? else {
+        return Ok(None);
+    };
     match address.split_once(':') {
-        Some(("postgres" | "postgresql", _)) => Ok(address),
+        Some(("postgres" | "postgresql", _)) => Ok(Some(address)),
         Some((scheme, _)) => Err(format!(
             "a {scheme}: store has no tables; this is for postgres://… addresses"
         )),

@@ -15,3 +15,8 @@ pub(crate) fn show(text: impl Display) {
     let mut stdout = io::stdout();
     let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
 }
+
+/// Prints a line about what is wrong.
+pub(crate) fn complain(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match planned(args) {
         Ok(code) => Ok(code),
         Err(failure) => {
-            eprintln!("{failure}");
+            crate::output::complain(&failure);
             Ok(failure.code())
         }
     }
@@ -119,10 +119,10 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
     }
     let written = write(&args.job(), &document, &plan)?;
     if written.elsewhere > 0 && !args.json {
-        eprintln!(
+        crate::output::complain(format_args!(
             "note: {} operations stand in other files, and are not annotated in the copy",
             written.elsewhere
-        );
+        ));
     }
     let Written { files, drift, .. } = written;
     let news = drift.iter().any(|it| it.kind != "kept") || files.iter().any(|it| it.is_drift());
@@ -281,7 +281,7 @@ fn copy_name(document: &Path, format: Format) -> String {
 
 fn tell(plan: &Plan, drift: &[Drift], files: &[Outcome], is_check: bool) {
     for trouble in &plan.troubles {
-        eprintln!("note: {trouble}");
+        crate::output::complain(format_args!("note: {trouble}"));
     }
     let served: Vec<_> = plan.operations.iter().filter(|it| it.is_served).collect();
     if !served.is_empty() {

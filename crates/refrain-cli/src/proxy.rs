@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match start(args) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
-            eprintln!("{failure}");
+            crate::output::complain(&failure);
             Ok(failure.code())
         }
     }

@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Err(trouble) = done else {
         return Ok(ExitCode::SUCCESS);
     };
-    eprintln!("refrain: {trouble}");
+    crate::output::complain(format_args!("refrain: {trouble}"));
     if args.json {
         say(format_args!("{:#}", trouble.json()));
     }
@@ -227,8 +227,12 @@ impl Args {
                 "{:#}",
                 json!({ "records": all, "next": next })
             )),
-            (false, Some(next)) => eprintln!("There may be more: --after {next}"),
-            (false, None) if listed == 0 => eprintln!("There are no such records."),
+            (false, Some(next)) => {
+                crate::output::complain(format_args!("There may be more: --after {next}"));
+            }
+            (false, None) if listed == 0 => {
+                crate::output::complain(format_args!("There are no such records."));
+            }
             (false, None) => {}
         }
         Ok(())

@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // What still runs was told to stop, and had its time.
     runtime.shutdown_background();
     Ok(done.unwrap_or_else(|failure: Failure| {
-        eprintln!("{failure}");
+        crate::output::complain(&failure);
         failure.code()
     }))
 }

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// All of it, or nothing: half a skill would be followed all the same.
 fn install(folder: &Path, force: bool) -> ExitCode {
     let unavailable = |path: &Path, error: &dyn std::fmt::Display| {
-        eprintln!("refrain: {}: {error}", path.display());
+        crate::output::complain(format_args!("refrain: {}: {error}", path.display()));
         ExitCode::from(UNAVAILABLE)
     };
     let mut stale = Vec::new();
@@ -98,9 +98,9 @@ fn install(folder: &Path, force: bool) -> ExitCode {
     }
     if !changed.is_empty() && !force {
         let files = changed.join(", ");
-        eprintln!(
+        crate::output::complain(format_args!(
             "refrain: not as this version has it: {files}\n  nothing was written; --force writes over it"
-        );
+        ));
         return ExitCode::from(CHANGED);
     }
     for (path, text) in &stale {

@@ -106,7 +106,9 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
         say(format_args!("\n{MEANING}"));
     }
     if !is_sure && !std::io::stdin().is_terminal() {
-        eprintln!("Nothing was changed: there is nobody to ask; add --yes to accept it.");
+        crate::output::complain(format_args!(
+            "Nothing was changed: there is nobody to ask; add --yes to accept it."
+        ));
         return Ok(USAGE);
     }
     if !is_sure && !asked() {
@@ -137,7 +139,7 @@ fn damage_in(dir: &Path) -> refrain::Result<Vec<Damage>> {
 }
 
 fn refused(dir: &Path, error: &Error, is_json: bool) -> u8 {
-    eprintln!("refrain: {error}");
+    crate::output::complain(format_args!("refrain: {error}"));
     if is_json {
         print_json(&json!({ "folder": dir.display().to_string(), "error": error.to_string() }));
     }

@@ -192,7 +192,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match runtime.block_on(start(args)) {
         Ok(code) => Ok(code.into()),
         Err(failure) => {
-            eprintln!("{failure}");
+            crate::output::complain(&failure);
             Ok(failure.code())
         }
     }
@@ -214,7 +214,7 @@ async fn start(args: &Args) -> Result<u8, Failure> {
             ControlFlow::Break(code) => return Ok(code),
         },
         () = signals.next() => {
-            eprintln!("refrain: interrupted; no report is written");
+            crate::output::complain(format_args!("refrain: interrupted; no report is written"));
             return Ok(INTERRUPTED);
         }
     };

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match done {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
-            eprintln!("{failure}");
+            crate::output::complain(&failure);
             Ok(failure.code())
         }
     }

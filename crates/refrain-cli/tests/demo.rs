@@ -110,6 +110,22 @@ fn has_process(folder: &Path) -> bool {
 }
 
 #[test]
+fn programs_get_the_comparison_alone() {
+    let temporary = tempfile::tempdir().unwrap();
+    let output = demo(temporary.path(), &["--once", "--json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["good"], true, "{told}");
+    assert_eq!(told["through_refrain"]["charges"], 24, "{told}");
+    assert_eq!(told["payments"].as_array().unwrap().len(), 24, "{told}");
+    assert_ne!(told["directly"]["charged_twice"], 0, "{told}");
+    let output = demo(temporary.path(), &["--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "it would not end");
+}
+
+#[test]
 fn every_run_shows_the_same_difference_and_leaves_nothing_behind() {
     let temporary = tempfile::tempdir().unwrap();
     let run = || {

@@ -48,6 +48,7 @@ fn the_key_stands_alone_on_stdout_wherever_the_parameters_come_from() {
         (r#" {"b": "x", "a": 5} "#, ""),
         ("@pay.json", ""),
         ("-", r#"{"b":"x","a":5}"#),
+        ("@-", r#"{"b":"x","a":5}"#),
     ] {
         let (code, stdout, stderr) = run(folder.path(), params, stdin, &[]);
         assert_eq!((code, &stdout, stderr.as_str()), (0, &expected, ""));

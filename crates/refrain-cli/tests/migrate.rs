@@ -110,6 +110,18 @@ fn what_would_be_made_is_printed_without_a_server() {
 }
 
 #[test]
+fn the_usual_schema_is_printed_without_an_address() {
+    let (code, script, said) = run(&["--print"]);
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert!(
+        script.contains("CREATE TABLE \"refrain\".records"),
+        "{script}"
+    );
+    let named = run(&["--store", "postgres://app@db/app", "--print"]);
+    assert_eq!(script, named.1);
+}
+
+#[test]
 fn what_cannot_be_migrated_is_explained() {
     for (args, want, words) in [
         (&[][..], 2, "--store postgres://"),

@@ -146,6 +146,24 @@ fn who_was_refused_before_it_sent_its_body_is_closed() {
 }
 
 #[test]
+fn a_body_that_is_none_is_told_so_whether_guarded_or_not() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    for more in ["", "idempotency-key: k\r\n"] {
+        let head =
+            format!("POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{more}\r\n");
+        let mut client = Client::connect(proxy.address);
+        let refused = client.send(format!("{head}x\r\n")).answer();
+        assert_eq!(refused.status, 400, "{more}");
+        let kind = refused.header("content-type");
+        assert_eq!(kind, Some("application/problem+json"), "{more}");
+        assert!(refused.text().contains("broken off"), "{more}");
+        assert!(client.is_closed());
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
 fn what_is_no_request_is_told_why() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nheaders_max = 20");
@@ -161,6 +179,10 @@ fn what_is_no_request_is_told_why() {
         (
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(200_000)),
             431,
+        ),
+        (
+            format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "x".repeat(70_000)),
+            414,
         ),
     ] {
         let mut client = Client::connect(proxy.address);

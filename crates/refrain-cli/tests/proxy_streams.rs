@@ -126,6 +126,31 @@ fn trailers_pass_both_ways_and_are_replayed() {
     }
 }
 
+/// Nobody has to announce them, or to ask for them.
+#[test]
+fn trailers_that_come_as_a_surprise_pass_both_ways() {
+    let upstream = Upstream::start(|_, stream| {
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n";
+        stream.write_all(answer.as_bytes()).unwrap();
+        Next::Keep
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let head = "POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n";
+    let body = "3\r\nabc\r\n0\r\nx-mine: 9\r\n\r\n";
+    let keyless = format!("{head}\r\n{body}");
+    let keyed = format!("{head}idempotency-key: k\r\n\r\n{body}");
+    for bytes in [&keyless, &keyed, &keyed] {
+        let answer = call(proxy.address, bytes);
+        assert_eq!(
+            (answer.text(), &*answer.trailers),
+            ("hello", "x-sum: 7\r\n")
+        );
+    }
+    for seen in upstream.seen() {
+        assert_eq!(seen.trailers, "x-mine: 9\r\n");
+    }
+}
+
 #[test]
 fn who_asks_before_sending_a_body_is_told_to_go_on_or_not() {
     let upstream = Upstream::echo();

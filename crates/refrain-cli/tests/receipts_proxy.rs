@@ -40,7 +40,7 @@ fn it_does_not_start_without_receipts_that_can_be_read() {
             69,
             "`refrain migrate --receipts --print`",
         ),
-        (policy(&nowhere), 69, "check address"),
+        (policy(&nowhere), 69, "check host and port in the address"),
         (policy("redis://:secret@cache"), 64, "refrain.toml:4:12"),
         (
             "[policy]\nguarantee = \"exactly-once\"".to_owned(),

@@ -61,3 +61,16 @@ fn the_command_explains_itself() {
         );
     }
 }
+
+/// Whoever reads along may have seen enough, and what went wrong is still told by the exit code.
+#[test]
+fn nobody_has_to_read_what_is_wrong() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let ended = Command::new(env!("CARGO_BIN_EXE_refrain"))
+        .args(["check", "there-is-no-such-file.toml"])
+        .stderr(writer)
+        .status()
+        .unwrap();
+    assert_eq!(ended.code(), Some(64));
+}

@@ -112,8 +112,6 @@ pub struct Said {
     pub is_chunked: bool,
     /// The body is sent once somebody wants it.
     pub expects_continue: bool,
-    /// Trailers are welcome.
-    pub takes_trailers: bool,
     /// Something else is to be spoken from now on.
     pub upgrades: bool,
 }
@@ -170,7 +168,6 @@ impl Said {
             header::EXPECT => {
                 self.expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
             }
-            header::TE => self.takes_trailers |= has_token(value, b"trailers"),
             header::UPGRADE => self.upgrades = true,
             _ => {}
         }

@@ -91,7 +91,7 @@ impl Way<'_> {
         write_field(&mut out, &header::HOST, shown.as_bytes());
         let seen = self.write_fields(&mut out, headers);
         self.write_own(&mut out, head.version, host, &seen);
-        let length = write_length(&mut out, size, seen.length, headers);
+        let length = write_length(&mut out, size, seen.length);
         out.extend_from_slice(b"\r\n");
         (out, length)
     }
@@ -217,12 +217,7 @@ fn write_start(out: &mut Vec<u8>, head: &request::Parts) {
 }
 
 /// How long the body is: what is known of it counts before what was said.
-fn write_length(
-    out: &mut Vec<u8>,
-    known: Option<u64>,
-    said: Option<u64>,
-    headers: &HeaderMap,
-) -> Length {
+fn write_length(out: &mut Vec<u8>, known: Option<u64>, said: Option<u64>) -> Length {
     match known.or(said) {
         Some(0) if said.is_none() => Length::Left(0),
         Some(length) => {
@@ -232,11 +227,7 @@ fn write_length(
         }
         None => {
             write_field(out, &header::TRANSFER_ENCODING, b"chunked");
-            let trailers = tokens(headers, &header::TRAILER);
-            let trailers = trailers.filter_map(|it| HeaderName::from_bytes(it.as_bytes()).ok());
-            Length::Chunked {
-                trailers: trailers.collect(),
-            }
+            Length::Chunked
         }
     }
 }

@@ -48,7 +48,7 @@ impl PostgresReceipts {
     /// # Cancellation
     /// May be dropped; the table is then there or not.
     pub async fn migrate(address: &Address) -> Result<()> {
-        Link::new(address)?.execute(SCHEMA).await
+        Link::new(address)?.make_table(SCHEMA).await
     }
 
     /// Asks with a connection that is there; once more with a new one if the old one turns out to be broken.
@@ -62,7 +62,7 @@ impl PostgresReceipts {
             }
             asked => asked,
         };
-        asked.map_err(|error| self.link.failed(error))
+        asked.map_err(|error| self.link.failed(&error))
     }
 
     /// What a server says that follows another one may be late.
@@ -73,7 +73,7 @@ impl PostgresReceipts {
                 self.link.forget();
                 Err(self.link.standby())
             }
-            Err(error) => Err(self.link.failed(error)),
+            Err(error) => Err(self.link.failed(&error)),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Receipts for PostgresReceipts {
             return Err(self.link.odd("it gave no answer at all"));
         };
         self.check_primary(row)?;
-        receipt(row).map_err(|error| self.link.failed(error))
+        receipt(row).map_err(|error| self.link.failed(&error))
     }
 
     async fn seen(&self, records: &[RecordId]) -> Result<Vec<bool>> {
@@ -100,7 +100,7 @@ impl Receipts for PostgresReceipts {
         }
         let seen = rows.iter().map(|row| row.try_get(1));
         let seen: Result<_, _> = seen.collect();
-        seen.map_err(|error| self.link.failed(error))
+        seen.map_err(|error| self.link.failed(&error))
     }
 }
 

@@ -162,6 +162,9 @@ async fn what_could_not_be_relied_on_is_refused_at_the_start() {
         .run("CREATE TABLE refrain_receipts (record text, fence text)")
         .await;
     place.check_refused("no column `status`").await;
+    let error = PostgresReceipts::migrate(&place.address()).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("no column `status`"), "{error}");
     place.run("DROP TABLE refrain_receipts").await;
     for _ in 0..2 {
         PostgresReceipts::migrate(&place.address()).await.unwrap();
@@ -183,6 +186,40 @@ async fn what_could_not_be_relied_on_is_refused_at_the_start() {
         .await;
     place.open().await;
     place.drop().await;
+}
+
+#[tokio::test]
+async fn the_schema_that_an_address_names_is_where_the_table_is() {
+    let place = Place::new().await;
+    let (server, name) = (server(), &place.name);
+    let address = Address::new(format!("{server}?schema={name}"));
+    PostgresReceipts::migrate(&address).await.unwrap();
+    place
+        .run(&format!("SELECT record FROM {name}.refrain_receipts"))
+        .await;
+    drop(receipts::open(&address).await.unwrap());
+    place.drop().await;
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_is_told_why() {
+    let server = server();
+    let (front, behind) = server.split_once('@').unwrap();
+    let (_, user) = front.split_once("://").unwrap();
+    for (address, words) in [
+        (
+            format!("postgres://nobody_of_that_name@{behind}"),
+            "\"nobody_of_that_name\" does not exist",
+        ),
+        (
+            server.replace(&format!("/{user}"), "/no_such_database"),
+            "\"no_such_database\" does not exist",
+        ),
+    ] {
+        let error = receipts::open(&Address::new(&address)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -213,12 +250,17 @@ async fn an_address_that_leads_nowhere_says_which_and_hides_its_password() {
         (
             "postgres://app:secret@127.0.0.1:1/app",
             ErrorKind::Unavailable,
-            "cannot be read",
+            "Connection refused (os error 111); check host and port",
         ),
         (
             "postgres://app:secret@127.0.0.1:x/app",
             ErrorKind::Unsupported,
-            "as an address",
+            "the address cannot be read",
+        ),
+        (
+            "postgres://app:secret@127.0.0.1/app?sslmode=some",
+            ErrorKind::Unsupported,
+            "sslmode=some is not known",
         ),
         (
             "mysql://app:secret@db/app",

@@ -83,6 +83,33 @@ pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
     )
 }
 
+/// The same for a program.
+pub(super) fn json(direct: &Run, guarded: &Run) -> serde_json::Value {
+    let counts = |run: &Run| {
+        serde_json::json!({
+            "payments": run.0.len(),
+            "charges": run.charges(),
+            "charged_twice": run.charged_twice(),
+            "lost": run.lost(),
+            "unanswered": run.unanswered(),
+        })
+    };
+    let payments = direct.0.iter().zip(&guarded.0).map(|(left, right)| {
+        serde_json::json!({
+            "key": left.key,
+            "trouble": left.trouble.map(Trouble::words),
+            "charges_directly": left.charges,
+            "charges_through_refrain": right.charges,
+        })
+    });
+    serde_json::json!({
+        "good": guarded.is_good(),
+        "directly": counts(direct),
+        "through_refrain": counts(guarded),
+        "payments": payments.collect::<Vec<_>>(),
+    })
+}
+
 fn row(name: &str, trouble: &str, left: &str, right: &str) -> String {
     let row = format!("{name:17}  {trouble:11}  {left:15}  {right}");
     row.trim_end().into()
@@ -147,12 +174,16 @@ Ctrl-C ends it."
 pub(super) struct Line {
     name: &'static str,
     is_live: bool,
+    is_quiet: bool,
 }
 
 impl Line {
-    pub(super) fn new(name: &'static str) -> Self {
-        let is_live = std::io::stdout().is_terminal();
-        Self { name, is_live }
+    pub(super) fn new(name: &'static str, is_quiet: bool) -> Self {
+        Self {
+            name,
+            is_live: std::io::stdout().is_terminal() && !is_quiet,
+            is_quiet,
+        }
     }
 
     pub(super) fn show(&self, state: &str) {
@@ -163,6 +194,9 @@ impl Line {
 
     /// Something that happened, in a line of its own.
     pub(super) fn say(&self, what: &str) {
+        if self.is_quiet {
+            return;
+        }
         let clear = if self.is_live { "\r\x1b[K" } else { "" };
         output::say(format_args!("{clear}{}: {what}", self.name));
     }

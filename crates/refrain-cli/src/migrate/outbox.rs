@@ -44,6 +44,6 @@ pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<Exi
 }
 
 fn refused(message: &str, code: u8) -> ExitCode {
-    eprintln!("refrain migrate: {message}");
+    crate::output::complain(format_args!("refrain migrate: {message}"));
     code.into()
 }

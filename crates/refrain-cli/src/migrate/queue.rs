@@ -17,9 +17,9 @@ pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<Exi
         return Ok(ExitCode::SUCCESS);
     }
     let Some(address) = address else {
-        eprintln!(
+        crate::output::complain(format_args!(
             "refrain migrate: in which database? write --store postgres://USER@HOST/DATABASE, or --print"
-        );
+        ));
         return Ok(USAGE.into());
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -33,7 +33,7 @@ pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<Exi
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("refrain migrate: {error}");
+            crate::output::complain(format_args!("refrain migrate: {error}"));
             UNREACHABLE.into()
         }
     })

@@ -270,10 +270,10 @@ impl Described {
             return Ok(None);
         }
         if !io::stdin().is_terminal() {
-            eprintln!(
+            crate::output::complain(format_args!(
                 "refrain: nothing was sent: each operation would take effect many times at {}; say --yes if it may be tested",
                 plan.target
-            );
+            ));
             return Ok(Some(USAGE));
         }
         let question = format!(
@@ -283,7 +283,7 @@ impl Described {
         match is_agreed(&question)? {
             true => Ok(None),
             false => {
-                eprintln!("refrain: nothing was sent");
+                crate::output::complain(format_args!("refrain: nothing was sent"));
                 Ok(Some(USAGE))
             }
         }

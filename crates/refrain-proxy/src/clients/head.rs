@@ -29,7 +29,6 @@ pub(super) struct Asked {
     /// Whether it asks for the head alone.
     pub(super) is_to_head: bool,
     pub(super) keeps_alive: bool,
-    pub(super) takes_trailers: bool,
     /// Whether it waits to be told before it sends its body.
     pub(super) expects_continue: bool,
     pub(super) upgrades: bool,
@@ -42,7 +41,6 @@ impl Asked {
             version: Version::HTTP_11,
             is_to_head: false,
             keeps_alive: false,
-            takes_trailers: false,
             expects_continue: false,
             upgrades: false,
         }
@@ -93,11 +91,7 @@ impl Heads {
         // Requests have always been taken with either end of a line; they go on with both its characters.
         let end = head_end(input, &mut self.start, Lines::Either)?;
         if end.unwrap_or(input.len()) > limits.bytes_max {
-            let why = "The head of the request is too large; send less of it.";
-            return Err(Refused::new(
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                why,
-            ));
+            return Err(too_large(input, limits));
         }
         let Some(end) = end else {
             return Ok(None);
@@ -108,6 +102,22 @@ impl Heads {
             read(&bytes, fields, &mut self.names).map(Some)
         })
     }
+}
+
+/// Which part of a head is too large.
+fn too_large(head: &[u8], limits: Limits) -> Refused {
+    let line = head.iter().position(|byte| *byte == b'\n');
+    let first = line.unwrap_or(head.len());
+    if first > TARGET_BYTES_MAX.min(limits.bytes_max) {
+        return target_too_long();
+    }
+    let why = "The head of the request is too large; send less of it.";
+    Refused::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why)
+}
+
+fn target_too_long() -> Refused {
+    let why = "The target is too long; send a shorter one.";
+    Refused::new(StatusCode::URI_TOO_LONG, why)
 }
 
 fn read<'h>(
@@ -167,8 +177,7 @@ fn method_of(method: &str) -> Result<Method, Broken> {
 
 fn target_of(target: Bytes) -> Result<Uri, Refused> {
     if target.len() > TARGET_BYTES_MAX {
-        let why = "The target is too long; send a shorter one.";
-        return Err(Refused::new(StatusCode::URI_TOO_LONG, why));
+        return Err(target_too_long());
     }
     let target = Uri::from_maybe_shared(target);
     target.map_err(|_| Broken("The target is malformed.").into())
@@ -192,7 +201,6 @@ fn asked(parts: &request::Parts, said: &Said) -> Asked {
         version: parts.version,
         is_to_head: parts.method == Method::HEAD,
         keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),
-        takes_trailers: is_new && said.takes_trailers,
         expects_continue: is_new && said.expects_continue,
         upgrades: is_new && said.upgrades && parts.method == Method::GET,
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header, response};
+use http::{HeaderValue, StatusCode, Version, header, response};
 use hyper::ext::ReasonPhrase;
 
 use super::head::Asked;
@@ -94,21 +94,9 @@ impl Reply<'_> {
             None if self.asked.version == Version::HTTP_10 => Length::UntilClose,
             None => {
                 write_field(out, &header::TRANSFER_ENCODING, b"chunked");
-                Length::Chunked {
-                    trailers: self.trailers(&self.head.headers),
-                }
+                Length::Chunked
             }
         }
-    }
-
-    /// The trailers that may be sent: those that were announced, to who takes any.
-    fn trailers(&self, headers: &HeaderMap) -> Vec<HeaderName> {
-        if !self.asked.takes_trailers {
-            return Vec::new();
-        }
-        headers::tokens(headers, &header::TRAILER)
-            .filter_map(|it| HeaderName::from_bytes(it.as_bytes()).ok())
-            .collect()
     }
 
     fn write_connection(&self, out: &mut Vec<u8>, keeps_alive: bool) {

@@ -17,29 +17,40 @@ const GATHERED_MAX: usize = 16 << 10;
 /// Pieces up to this length are gathered; longer ones are written from where they are.
 pub(crate) const COPIED_MAX: usize = 4 << 10;
 
-/// Trailers that would change how the message is read; they are never sent.
-const NEVER_TRAILERS: [HeaderName; 10] = [
+/// Trailers that would change how the message is read, or who it is from; they are never sent.
+const NEVER_TRAILERS: [HeaderName; 20] = [
     header::AUTHORIZATION,
+    header::CACHE_CONTROL,
+    header::CONNECTION,
     header::CONTENT_ENCODING,
     header::CONTENT_LENGTH,
     header::CONTENT_RANGE,
     header::CONTENT_TYPE,
+    header::COOKIE,
+    header::EXPECT,
     header::HOST,
     header::MAX_FORWARDS,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::SET_COOKIE,
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::VIA,
+    header::WWW_AUTHENTICATE,
 ];
+
+/// Names that stand in heads alone, since we ourselves write them there.
+const NEVER_STARTS: [&str; 3] = ["x-forwarded-", "refrain-", "idempotency-"];
 
 /// How the other side finds the end of the body.
 #[derive(Debug)]
 pub(crate) enum Length {
     /// So many bytes are still to come.
     Left(u64),
-    Chunked {
-        /// The trailers that were announced.
-        trailers: Vec<HeaderName>,
-    },
+    /// In chunks, with trailers behind them.
+    Chunked,
     /// It ends with the connection.
     UntilClose,
 }
@@ -166,7 +177,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
                 *left = after.ok_or_else(|| Stuck::Body("the body is too long".into()))?;
                 self.is_gathered = *left == 0;
             }
-            Length::Chunked { .. } => {
+            Length::Chunked => {
                 write!(self.gathered, "{:x}\r\n", data.len())?;
                 self.is_chunk_open = true;
             }
@@ -191,12 +202,10 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         match &self.length {
             Length::Left(0) | Length::UntilClose => {}
             Length::Left(_) => return Err(Stuck::Body("the body is too short".into())),
-            Length::Chunked {
-                trailers: announced,
-            } => {
+            Length::Chunked => {
                 self.gathered.extend_from_slice(b"0\r\n");
                 for (name, value) in trailers.iter().flatten() {
-                    if announced.contains(name) && !NEVER_TRAILERS.contains(name) {
+                    if is_trailer(name) {
                         write_field(&mut self.gathered, name, value.as_bytes());
                     }
                 }
@@ -241,6 +250,11 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
             self.close_chunk();
         }
     }
+}
+
+fn is_trailer(name: &HeaderName) -> bool {
+    let is_ours = |start| name.as_str().starts_with(start);
+    !NEVER_TRAILERS.contains(name) && !NEVER_STARTS.into_iter().any(is_ours)
 }
 
 /// Writes one line of a head or of trailers.

@@ -193,7 +193,7 @@ fn checked_schema(name: &str) -> Result<String> {
 fn unreadable(error: &tokio_postgres::Error) -> Error {
     let why = super::trouble::words(error);
     let message = format!(
-        "the address of the PostgreSQL store cannot be read: {why}; \
+        "the address cannot be read: {why}; \
          write postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&sslmode=verify-full"
     );
     Error::new(ErrorKind::Invalid, message)

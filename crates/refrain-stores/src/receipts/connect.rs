@@ -10,17 +10,17 @@ use std::{
 };
 
 use refrain::{Error, ErrorKind, Result, policy::Address};
-use tokio::{sync::Mutex, task::AbortHandle, time::timeout};
+use tokio::{sync::Mutex, time::timeout};
 use tokio_postgres::{
-    Client, Config, Row, Statement,
-    config::{SslMode, TargetSessionAttrs},
-    error::SqlState,
+    Client, Row, Statement,
+    error::{DbError, SqlState},
     types::Type,
 };
-use tokio_postgres_rustls::MakeRustlsConnect;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+use crate::postgres::{Dial, Wire};
+
+/// How long a new connection may take until it can be asked.
+const OPEN_MAX: Duration = Duration::from_secs(10);
 /// The server gives up on a read behind that; whoever asks does so as well.
 const STATEMENT_MAX: Duration = Duration::from_secs(5);
 const COLUMNS: [&str; 7] = [
@@ -35,9 +35,7 @@ const COLUMNS: [&str; 7] = [
 
 /// Where receipts are, and the connection to there.
 pub(super) struct Link {
-    address: Address,
-    config: Config,
-    tls: Option<ClientConfig>,
+    dial: Dial,
     /// Held while connecting, so that many who come at once make one connection.
     session: Mutex<Option<Arc<Statements>>>,
     /// Whether the connection must not be used again.
@@ -47,8 +45,7 @@ pub(super) struct Link {
 /// A connection with its statements, which ends with this.
 #[derive(Debug)]
 pub(super) struct Statements {
-    client: Client,
-    task: AbortHandle,
+    wire: Wire,
     find: Statement,
     seen: Statement,
 }
@@ -62,15 +59,9 @@ pub(super) enum Ask<'a> {
     Seen(&'a [String]),
 }
 
-impl Drop for Statements {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl Statements {
     fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.wire.client().is_closed()
     }
 
     /// Whether the connection is gone, or about to: a server that shuts down says so before it hangs up.
@@ -84,45 +75,28 @@ impl Statements {
     }
 
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let client = self.wire.client();
         match ask {
-            Ask::Find(record) => self.client.query(&self.find, &[&record]).await,
-            Ask::Seen(records) => self.client.query(&self.seen, &[&records]).await,
+            Ask::Find(record) => client.query(&self.find, &[&record]).await,
+            Ask::Seen(records) => client.query(&self.seen, &[&records]).await,
         }
     }
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Link({})", self.address)
+        write!(f, "Link({})", self.dial)
     }
 }
 
 impl Link {
     pub(super) fn new(address: &Address) -> Result<Self> {
-        let bad = |error: tokio_postgres::Error| {
-            let message = format!("receipts = \"{address}\" cannot be read as an address");
+        let bad = |error: Error| {
+            let message = format!("receipts = \"{address}\"");
             Error::new(ErrorKind::Unsupported, message).with_source(error)
         };
-        let mut config: Config = address.as_str().parse().map_err(bad)?;
-        // Of several servers, the one that takes writes: what others show may be late.
-        // Of one alone that is asked below, so that a role which may only read will do.
-        if config.get_hosts().len() > 1 {
-            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT_MAX);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("refrain receipts");
-        }
-        let tls = match config.get_ssl_mode() {
-            SslMode::Disable => None,
-            _ => trust(address, config.get_ssl_mode())?,
-        };
         Ok(Self {
-            address: address.clone(),
-            config,
-            tls,
+            dial: Dial::new(address.as_str()).map_err(bad)?,
             session: Mutex::new(None),
             is_forgotten: AtomicBool::new(false),
         })
@@ -139,7 +113,7 @@ impl Link {
             return Ok(session.clone());
         }
         *session = None;
-        let opened = timeout(CONNECT_MAX * 2, self.open()).await;
+        let opened = timeout(OPEN_MAX, self.open()).await;
         let opened = opened.unwrap_or_else(|_| Err(self.odd("it gave no answer in time")))?;
         Ok(session.insert(Arc::new(opened)).clone())
     }
@@ -149,44 +123,38 @@ impl Link {
         self.is_forgotten.store(true, Ordering::Relaxed);
     }
 
-    /// Carries out what is not asked twice, on a connection of its own.
-    pub(super) async fn execute(&self, sql: &str) -> Result<()> {
-        let (client, task) = self.connect().await?;
-        let done = client.batch_execute(sql).await;
-        task.abort();
-        done.map_err(|error| self.failed(error))
-    }
-
-    async fn connect(&self) -> Result<(Client, AbortHandle)> {
-        let failed = |error| self.failed(error);
-        match self.tls.clone() {
-            None => {
-                let connecting = self.config.connect(tokio_postgres::NoTls);
-                let (client, connection) = connecting.await.map_err(failed)?;
-                Ok((client, tokio::spawn(connection).abort_handle()))
-            }
-            Some(tls) => {
-                let connecting = self.config.connect(MakeRustlsConnect::new(tls));
-                let (client, connection) = connecting.await.map_err(failed)?;
-                Ok((client, tokio::spawn(connection).abort_handle()))
+    /// Makes the table where there is none, on a connection of its own. One of that name is looked at as it is.
+    pub(super) async fn make_table(&self, sql: &str) -> Result<()> {
+        let wire = self.connect().await?;
+        match wire.client().batch_execute(sql).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // What stands in the way may be a table of somebody else's.
+                self.check_table(wire.client()).await?;
+                Err(self.failed(&error))
             }
         }
     }
 
+    async fn connect(&self) -> Result<Wire> {
+        let wire = self.dial.look().await;
+        let wire = wire.map_err(|error| about(&error))?;
+        if let Some(schema) = self.dial.schema() {
+            let path = format!("SET search_path = \"{schema}\"");
+            let set = wire.client().batch_execute(&path).await;
+            set.map_err(|error| self.failed(&error))?;
+        }
+        Ok(wire)
+    }
+
     async fn open(&self) -> Result<Statements> {
-        let (client, task) = self.connect().await?;
-        let prepared = self.prepare(&client).await;
-        let (find, seen) = prepared.inspect_err(|_| task.abort())?;
-        Ok(Statements {
-            client,
-            task,
-            find,
-            seen,
-        })
+        let wire = self.connect().await?;
+        let (find, seen) = self.prepare(wire.client()).await?;
+        Ok(Statements { wire, find, seen })
     }
 
     async fn prepare(&self, client: &Client) -> Result<(Statement, Statement)> {
-        let failed = |error| self.failed(error);
+        let failed = |error| self.failed(&error);
         let settings = format!("SET statement_timeout = {}", STATEMENT_MAX.as_millis());
         client.batch_execute(&settings).await.map_err(failed)?;
         let standby = client.query_one("SELECT pg_is_in_recovery()", &[]).await;
@@ -201,7 +169,7 @@ impl Link {
 
     /// Checks that the table has what is needed, and that a record is in it once; answers the type of its bodies.
     async fn check_table(&self, client: &Client) -> Result<Type> {
-        let failed = |error| self.failed(error);
+        let failed = |error| self.failed(&error);
         let all = client.prepare("SELECT * FROM refrain_receipts LIMIT 0");
         let all = all.await.map_err(failed)?;
         // Whether it may be read shows only when it is.
@@ -221,25 +189,17 @@ impl Link {
         Ok(body.map_or(Type::TEXT, |column| column.type_().clone()))
     }
 
-    pub(super) fn failed(&self, error: tokio_postgres::Error) -> Error {
-        let (what, fix) = match error.code() {
-            Some(&SqlState::UNDEFINED_TABLE) => ("it has no table refrain_receipts", CREATE),
-            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => (
-                "its receipts may not be read",
-                "GRANT SELECT ON refrain_receipts to this role",
-            ),
-            Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
-                ("it does not let this user in", "check user and password")
+    pub(super) fn failed(&self, error: &tokio_postgres::Error) -> Error {
+        match error.code() {
+            Some(&SqlState::UNDEFINED_TABLE) => {
+                self.trouble("it has no table refrain_receipts", CREATE)
             }
-            Some(&SqlState::INVALID_CATALOG_NAME) => {
-                ("it has no such database", "check the name behind the slash")
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                let said = error.as_db_error().map_or("no", DbError::message);
+                self.trouble(said, RIGHTS)
             }
-            _ => (
-                "it cannot be read",
-                "check address, TLS and whether the server runs",
-            ),
-        };
-        self.trouble(what, fix).with_source(error)
+            _ => about(&self.dial.told(error)),
+        }
     }
 
     pub(super) fn standby(&self) -> Error {
@@ -252,12 +212,19 @@ impl Link {
     }
 
     fn trouble(&self, what: &str, fix: &str) -> Error {
-        let message = format!("receipts at {}: {what}; {fix}", self.address);
+        let message = format!("receipts at {}: {what}; {fix}", self.dial);
         Error::new(ErrorKind::Unavailable, message)
     }
 }
 
+/// What was said about the server, and that it is the receipts'.
+fn about(error: &Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("receipts at {error}"))
+}
+
 const CREATE: &str = "`refrain migrate --receipts --print` shows how to create it";
+const RIGHTS: &str = "GRANT SELECT ON refrain_receipts to this role, \
+                      or have a DBA run what `refrain migrate --receipts --print` prints";
 
 /// One row in any case: what is not there is null, and who answers is told with it.
 fn find(body: &Type) -> String {
@@ -281,20 +248,3 @@ const IS_UNIQUE: &str = "SELECT EXISTS (
     SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = 'refrain_receipts'::regclass AND i.indisunique AND i.indisvalid AND i.indimmediate
       AND i.indnkeyatts = 1 AND i.indpred IS NULL AND a.attname = 'record')";
-
-/// Trusts what the system trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others.
-fn trust(address: &Address, mode: SslMode) -> Result<Option<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() && mode == SslMode::Prefer {
-        return Ok(None);
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| {
-            let message = format!("receipts = \"{address}\": TLS cannot be set up");
-            Error::new(ErrorKind::Unavailable, message).with_source(error)
-        })?;
-    let config = config.with_root_certificates(roots).with_no_client_auth();
-    Ok(Some(config))
-}

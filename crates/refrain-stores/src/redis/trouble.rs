@@ -31,7 +31,10 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
             ErrorKind::Unavailable,
             "is still loading its records; it answers soon",
         ),
-        (Kind::Io, _) if error.is_timeout() => (ErrorKind::Unavailable, "did not answer in time"),
+        (Kind::Io, _) if error.is_timeout() => (
+            ErrorKind::Unavailable,
+            "did not answer in time; check address, TLS (redis:// or rediss://) and what stands between",
+        ),
         (Kind::Io, _) => (
             ErrorKind::Unavailable,
             "cannot be reached, or broke off; check address, TLS (redis:// or rediss://) and that it runs",

@@ -1,7 +1,10 @@
 //! What an operator gets wrong: each has a message of its own that says what it is and what to do, without the password.
 
-use refrain::{ErrorKind, Store as _};
-use refrain_stores::postgres::{Dial, Postgres, migrate, script};
+use refrain::{ErrorKind, Store as _, policy::Address};
+use refrain_stores::{
+    postgres::{Dial, Postgres, migrate, script},
+    receipts::PostgresReceipts,
+};
 
 use crate::{
     server::{Server, Setup},
@@ -16,6 +19,24 @@ async fn check(address: &str, kind: ErrorKind, words: &[&str]) {
         assert!(text.contains(word), "{address}: `{word}` is not in: {text}");
     }
     assert!(!text.contains("hunter2"), "the password shows: {text}");
+}
+
+/// Receipts take the same addresses, and say the same about them.
+async fn check_receipts(address: &str, is_fine: bool) {
+    let address = Address::new(address);
+    let opened = match PostgresReceipts::migrate(&address).await {
+        Ok(()) => PostgresReceipts::open(&address).await.map(drop),
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok(()) => assert!(is_fine, "{address}"),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(!is_fine && text.contains("certificate"), "{text}");
+            assert!(text.contains("receipts at postgres://"), "{text}");
+            assert!(!text.contains("hunter2"), "the password shows: {text}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -297,6 +318,7 @@ async fn passwords_and_certificates_are_checked_as_far_as_the_address_says() {
             true => drop(Postgres::open(&address).await.unwrap()),
             false => check(&address, invalid, &["certificate", "sslmode"]).await,
         }
+        check_receipts(&address, is_fine).await;
     }
     // With the name that it is for, at the address where it is.
     let named = format!(

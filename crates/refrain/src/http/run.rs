@@ -332,8 +332,9 @@ impl Run {
     pub(super) fn lost<R, E>(&self, running: &Running, reason: Reason) -> Ran<R, E> {
         let problem = unknown(reason);
         failed(match running.guarantee() {
-            Guarantee::ExactlyOnce => problem.with_advice("wait"),
-            _ => problem,
+            // A retry runs again, or finds out.
+            Guarantee::ExactlyOnce | Guarantee::AtLeastOnce => problem.with_advice("wait"),
+            Guarantee::AtMostOnce => problem,
         })
     }
 

@@ -464,11 +464,14 @@ fn invalid(error: &Error) -> Problem {
     Problem::new(Code::KeyInvalid, error.to_string())
 }
 
-/// The client broke off in the middle of its body; nobody reads this answer.
+/// The client broke off in the middle of its body, and nobody reads this answer; or what it sent is none.
 fn unreadable<R>(error: &(dyn std::error::Error + Send + Sync)) -> Response<Body<R>> {
+    const PROBLEM: &[u8] = br#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"The body of the request is broken off, or its framing is. Nothing ran."}"#;
     tracing::debug!(%error, "the request body could not be read");
-    let mut response = Response::new(Body::full(Bytes::from_static(b"the body is incomplete\n")));
+    let mut response = Response::new(Body::full(Bytes::from_static(PROBLEM)));
     *response.status_mut() = StatusCode::BAD_REQUEST;
+    let json = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
 }
 

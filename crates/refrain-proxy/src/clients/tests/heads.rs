@@ -256,12 +256,14 @@ fn a_head_over_a_limit_is_refused_before_all_of_it_has_come() {
         assert_eq!(status, Some(large), "{bytes:?}");
     }
     let target = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(66_000));
-    let limits = Limits {
-        bytes_max: 1 << 20,
-        fields_max: 8,
-    };
-    let taken = Heads::default().take(&mut target.as_bytes().into(), limits);
-    assert_eq!(taken.unwrap_err().status, StatusCode::URI_TOO_LONG);
+    for bytes_max in [8 << 10, 64 << 10, 1 << 20] {
+        let limits = Limits {
+            bytes_max,
+            fields_max: 8,
+        };
+        let taken = Heads::default().take(&mut target.as_bytes().into(), limits);
+        assert_eq!(taken.unwrap_err().status, StatusCode::URI_TOO_LONG);
+    }
 }
 
 #[test]
