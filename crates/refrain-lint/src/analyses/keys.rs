@@ -263,6 +263,12 @@ fn judge_mint(
         ));
     }
     let item = &source.items[slot.item];
+    let reused = project
+        .rerun(file, slot.item)
+        .is_some_and(|it| !source.items[it.around].span.contains(&site));
+    if reused {
+        return None;
+    }
     if slot.is_sent && (item.role != Role::Assign || !item.base.is_empty()) {
         let hit = Hit::new(
             site,

@@ -25,6 +25,18 @@ const NOTHING_RAN: [&str; 12] = [
     "*ratelimit",
 ];
 
+/// The status of an answer, as opposed to one that is chosen here.
+const STATUS: [&str; 8] = [
+    "*.status",
+    "*status_code",
+    "*statuscode",
+    "*->status",
+    "*getstatus",
+    "*status()",
+    "status:",
+    "status,",
+];
+
 /// An error is written where retries look for the outcome.
 pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -48,7 +60,7 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
                 let hit = Hit::new(money::place(source, set), note);
                 hits.push(if again { hit } else { hit.with(Severity::Hint) });
             }
-            None if names::has_any(text, &["*status"])
+            None if names::has_any(text, &STATUS)
                 && !is_state(text)
                 && !looks_at_status(source, set) =>
             {

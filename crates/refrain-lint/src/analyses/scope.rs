@@ -1,6 +1,6 @@
 //! Keys that are looked up without saying whose they are.
 
-use super::{Hit, claims, money};
+use super::{Hit, calls, claims, money};
 use crate::{
     item::Role,
     names,
@@ -83,7 +83,7 @@ fn declared(project: &Project, file: usize, call: usize, param: &str) -> bool {
 fn is_scoped(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let words = &project.words.stores.scopes;
-    let own = source.low(&source.items[call].value);
+    let own = source.low(&calls::chain(source, call));
     if names::has_any(own, words)
         || names::has_any(&source.items[call].base, &["*tenant", "*scoped", "*user"])
     {

@@ -151,6 +151,15 @@ impl Project {
                 }
             }
         }
+        // `send.retry(policy)` runs the closure of that name again.
+        if item.tail().starts_with("retry") && !item.base.is_empty() && !item.base.contains('.') {
+            let why = format!("it is handed to `{}`", item.name);
+            let own = self.named(file, &item.base).into_iter();
+            found.extend(
+                own.filter(|(at, _)| *at == file)
+                    .map(|at| (at, Rerun::of(&why, 0, false))),
+            );
+        }
         let callees = self.callees(file, call);
         if callees.is_empty() {
             return found;
