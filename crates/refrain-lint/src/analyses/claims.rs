@@ -66,7 +66,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
 }
 
 /// A set in memory that is called `seen` is nobody else's.
-fn is_shared(base: &str) -> bool {
+pub(super) fn is_shared(base: &str) -> bool {
     names::has_any(
         base,
         &[
@@ -83,11 +83,15 @@ fn is_shared(base: &str) -> bool {
     )
 }
 
-/// What a call asks for: its arguments, or those of the chain before a bare `.first()`.
+/// What a call asks for: its arguments, and those of the chain before a bare `.first()` or a `.First(&found)`.
 fn asked(file: &File, call: usize) -> Span {
+    const CHAIN_BYTES_MAX: usize = 400;
     let item = &file.items[call];
+    let chain = item.span.start..item.value.start;
+    let conditions = file.low(&chain).contains("where");
     match item.args.is_empty() {
-        true if item.name.matches('.').count() > 1 => item.span.start..item.value.start,
+        true if item.name.matches('.').count() > 1 => chain,
+        false if conditions && chain.len() < CHAIN_BYTES_MAX => item.span.start..item.value.end,
         _ => item.value.clone(),
     }
 }

@@ -1,7 +1,7 @@
 //! Locks that are given back by whoever comes along.
 
-use super::{Hit, money};
-use crate::{file::File, item::Role, names, project::Project};
+use super::{Hit, claims, money};
+use crate::{file::File, item::Role, language::Lang, names, project::Project};
 
 pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -34,7 +34,10 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
         }
         let deletes =
             names::fits_any(&item.name, &project.words.stores.deletes) && !item.args.is_empty();
-        if !deletes || !takes_locks || !names_lock(project, file, call) || asks_owner(source, call)
+        let own = matches!(source.lang, Lang::JavaScript | Lang::TypeScript | Lang::Tsx)
+            && item.tail() == "delete"
+            && !claims::is_shared(&item.base);
+        if !deletes || own || !takes_locks || !names_lock(project, file, call) || asks_owner(source, call)
         {
             continue;
         }

@@ -109,7 +109,9 @@ fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
         "beginner",
     ];
     let begin = file.calls(body).find(|call| {
-        begins.contains(&file.items[*call].tail()) && file.items[*call].span.end <= at
+        let it = &file.items[*call];
+        let opens = it.tail() == "transaction" && it.args.is_empty() && in_assign(file, *call);
+        (begins.contains(&it.tail()) || opens) && it.span.end <= at
     })?;
     let commit = file.calls(body).find(|call| {
         let it = &file.items[*call];
@@ -122,6 +124,12 @@ fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
         .calls(&(file.items[begin].span.end..at))
         .any(|call| file.items[call].tail() == "commit");
     (!early).then(|| file.items[begin].at()..file.items[commit].span.end)
+}
+
+/// `t = await sequelize.transaction()` is a handle, and no block.
+fn in_assign(file: &File, call: usize) -> bool {
+    let mut around = file.around(call).take(2);
+    around.any(|at| file.items[at].role == Role::Assign)
 }
 
 fn publishes(project: &Project, file: &File, call: usize) -> bool {

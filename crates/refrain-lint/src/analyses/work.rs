@@ -3,6 +3,7 @@
 use crate::{
     file::File,
     item::{Item, Role},
+    language::Lang,
     names,
     project::Project,
 };
@@ -14,6 +15,7 @@ pub(super) fn is_work(project: &Project, file: &File, call: usize) -> bool {
     !item.name.is_empty()
         && !talks(project, file, call)
         && !is_only_a_part(project, file, call)
+        && !is_read(file, call)
         && !names::fits_any(&item.name, &words.acks)
         && !names::fits_any(&item.name, &words.marks)
         && !is_of_an_error(file, call)
@@ -77,6 +79,17 @@ fn is_only_a_part(project: &Project, file: &File, call: usize) -> bool {
         .iter()
         .any(|arg| !file.low(&arg.span).starts_with(['"', '\'', '`', ':']));
     !(looked_at && (given || runs))
+}
+
+/// Ruby reads an attribute as it calls a method: among arguments that is no work.
+fn is_read(file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let outer = &file.items[item.parent];
+    file.lang == Lang::Ruby
+        && item.args.is_empty()
+        && outer.role == Role::Call
+        && outer.value.start <= item.at()
+        && item.span.end <= outer.value.end
 }
 
 /// It makes the error that is thrown, and does nothing else.
