@@ -86,11 +86,13 @@ fn asks_owner(file: &File, call: usize) -> bool {
     let guard = file.within(&before).any(|at| {
         let item = &file.items[at];
         let reads = names::has_any(file.low(&before), &["*.get(", "*get(", "watch"]);
+        // `opsForValue()` names a store, and not what it holds.
+        let head = file.low(&item.value).replace("opsforvalue", "");
         item.role == Role::If
             && reads
-            && compares(file.low(&item.value))
+            && compares(&head)
             && names::has_any(
-                file.low(&item.value),
+                &head,
                 &["*token", "*owner", "*value", "*current", "*held", "*holder"],
             )
     });
