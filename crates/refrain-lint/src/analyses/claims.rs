@@ -60,7 +60,14 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
             "`{}` writes it only later, so two at once both find nothing",
             source.items[set].name
         );
-        hits.push(Hit::new(money::place(source, get), note));
+        // Where the chain says what is looked for, it is pointed at from its start.
+        let place = match names::has_any(source.low(&item.value), &KEYED)
+            || !names::has_any(source.low(&(item.span.start..item.value.start)), &KEYED)
+        {
+            true => money::place(source, get),
+            false => item.at(),
+        };
+        hits.push(Hit::new(place, note));
     }
     hits
 }
@@ -84,7 +91,7 @@ pub(super) fn is_shared(base: &str) -> bool {
 }
 
 /// What a call asks for: its arguments, and those of the chain before a bare `.first()` or a `.First(&found)`.
-fn asked(file: &File, call: usize) -> Span {
+pub(super) fn asked(file: &File, call: usize) -> Span {
     const CHAIN_BYTES_MAX: usize = 400;
     let item = &file.items[call];
     let chain = item.span.start..item.value.start;

@@ -37,7 +37,11 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
         let own = matches!(source.lang, Lang::JavaScript | Lang::TypeScript | Lang::Tsx)
             && item.tail() == "delete"
             && !claims::is_shared(&item.base);
-        if !deletes || own || !takes_locks || !names_lock(project, file, call) || asks_owner(source, call)
+        if !deletes
+            || own
+            || !takes_locks
+            || !names_lock(project, file, call)
+            || asks_owner(source, call)
         {
             continue;
         }

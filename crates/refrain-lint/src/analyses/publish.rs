@@ -130,7 +130,10 @@ fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
 /// Python: a session begins with the first thing that is given to it, and goes on to its commit.
 fn begins_by_itself(file: &File, body: &Span, call: usize) -> bool {
     let item = &file.items[call];
-    let first = matches!(item.tail(), "add" | "addall" | "flush" | "execute" | "merge");
+    let first = matches!(
+        item.tail(),
+        "add" | "addall" | "flush" | "execute" | "merge"
+    );
     file.lang == Lang::Python
         && first
         && names::has_any(&item.base, &["*session", "*conn", "db", "*cursor", "cur"])

@@ -118,6 +118,11 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
         same && (said(source.low(&it.span))
             || project.reach(file, &it.value).has(project, &mentions))
     });
+    let built = item.base.split('.').any(|segment| {
+        let own = project.named(file, segment).into_iter();
+        own.filter(|(at, _)| *at == file)
+            .any(|(_, function)| said(source.low(&source.items[function].span)))
+    });
     let handed = source.of(Role::Call).any(|at| {
         let it = &source.items[at];
         let configured = said(source.low(&it.span))
@@ -130,5 +135,5 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
                     .iter()
                     .any(|arg| names::fold(&source.text[arg.span.clone()]) == last))
     });
-    named || handed
+    named || built || handed
 }

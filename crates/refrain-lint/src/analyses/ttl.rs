@@ -47,11 +47,7 @@ fn lifetimes(project: &Project, file: usize) -> Vec<(usize, f64)> {
             ]
             .contains(&tail);
         let is_lease = names::has_any(source.low(&item.value), &["*lease", "lock", "*lock:"]);
-        if !writes
-            || item.args.len() < 2
-            || is_lease
-            || !claims::is_keyed(project, file, call)
-        {
+        if !writes || item.args.len() < 2 || is_lease || !claims::is_keyed(project, file, call) {
             continue;
         }
         if let Some(found_here) = lifetime(project, file, call) {

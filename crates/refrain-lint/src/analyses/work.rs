@@ -211,5 +211,17 @@ pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> boo
             "*actor",
         ],
     );
-    named || told || marked
+    named || told || marked || is_hooked(file, function)
+}
+
+/// A closure that is handed over for a webhook or a message: `app.post("/webhooks", …)`, `on("message", …)`.
+fn is_hooked(file: &File, function: usize) -> bool {
+    let call = &file.items[file.items[function].parent];
+    call.role == Role::Call
+        && call.args.first().is_some_and(|arg| {
+            let said = file.low(&arg.span);
+            let plain = said.trim_matches(['"', '\'', '`', ':']);
+            names::has_any(said, &["*webhook", "*hooks"])
+                || matches!(plain, "message" | "event" | "delivery")
+        })
 }

@@ -164,7 +164,12 @@ impl Project {
         let source = &self.files[file];
         let item = &source.items[call];
         let mut found = Vec::new();
-        if names::fits_any(&item.name, &self.words.retriers) {
+        let told = ["retry", "retries", "maxretries", "attempts"];
+        let is_told = item
+            .args
+            .iter()
+            .any(|arg| told.contains(&arg.name.as_str()));
+        if is_told || names::fits_any(&item.name, &self.words.retriers) {
             for arg in &item.args {
                 let text = source.text[arg.span.clone()].trim_start_matches('&');
                 let plain = !text.contains(['(', ' ', '"', '\'']);
