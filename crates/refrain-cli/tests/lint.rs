@@ -89,6 +89,12 @@ fn programs_read_json_sarif_and_annotations() {
         17
     );
 
+    let odd = project(&[("a b#c/ä%.py", UNKEYED)]);
+    let (_, sarif, _) = run(odd.path(), &[".", "--format", "sarif"]);
+    let sarif: Value = serde_json::from_str(&sarif).unwrap();
+    let place = &sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
+    assert_eq!(place["artifactLocation"]["uri"], "a%20b%23c/%C3%A4%25.py");
+
     let (_, github, _) = run(folder.path(), &[".", "--format", "github"]);
     let start =
         "::error file=pay.py,line=4,col=26,title=money-call-without-key::a call that moves money";

@@ -225,7 +225,11 @@ fn judge(
                 .mentions
                 .iter()
                 .any(|word| source.lower.contains(word.as_str()));
-        if mentioned && predicate::holds(project, file, &fit.span, &pattern.when) {
+        let excused = pattern
+            .unless
+            .iter()
+            .any(|word| source.lower.contains(word.as_str()));
+        if mentioned && !excused && predicate::holds(project, file, &fit.span, &pattern.when) {
             let hit = Hit {
                 at: fit.span.start,
                 severity: pattern.severity,

@@ -247,23 +247,16 @@ impl<'t> Lower<'t> {
             0 => vec![node],
             _ => node.named_children(&mut cursor).collect(),
         };
-        let name = |child: Node<'t>| {
-            let name = child
-                .child_by_field_name("name")
-                .or(child.child_by_field_name("pattern"));
-            let spread = child.kind().contains("splat") || child.kind().contains("rest");
-            (name.unwrap_or(child), spread)
-        };
-        children
-            .into_iter()
-            .map(|child| {
-                let (name, _) = name(child);
-                Arg {
+        let mut args = Vec::new();
+        for child in children {
+            for name in bound(child) {
+                args.push(Arg {
                     name: fold(self.str(name)),
                     span: child.byte_range(),
-                }
-            })
-            .collect()
+                });
+            }
+        }
+        args
     }
 
     fn class(&self, node: Node<'t>) -> Parts {
@@ -400,6 +393,50 @@ impl Parts {
             ..Self::default()
         }
     }
+}
+
+/// The names that a parameter binds: several in `a, b string`, in `{ id, body }` and in `State(app)`.
+fn bound(param: Node<'_>) -> Vec<Node<'_>> {
+    const NAMES_MAX: usize = 16;
+    let mut cursor = param.walk();
+    let mut names: Vec<_> = param
+        .children_by_field_name("name", &mut cursor)
+        .filter(Node::is_named)
+        .collect();
+    if names.is_empty() {
+        names = param
+            .child_by_field_name("pattern")
+            .or((param.kind() == "typed_parameter")
+                .then(|| param.named_child(0))
+                .flatten())
+            .into_iter()
+            .collect();
+    }
+    if names.is_empty() {
+        names.push(param);
+    }
+    let [only] = names.as_slice() else {
+        return names;
+    };
+    if !only.kind().ends_with("pattern") || only.kind() == "rest_pattern" {
+        return names;
+    }
+    let mut open = vec![*only];
+    let mut inner = Vec::new();
+    while let Some(node) = open.pop() {
+        let mut cursor = node.walk();
+        for child in node.named_children(&mut cursor) {
+            match child.kind() {
+                "identifier" | "shorthand_property_identifier_pattern" => inner.push(child),
+                kind if kind.ends_with("pattern") => open.push(child),
+                _ => {}
+            }
+        }
+        if inner.len() >= NAMES_MAX {
+            break;
+        }
+    }
+    if inner.is_empty() { names } else { inner }
 }
 
 fn last_named(node: Node<'_>) -> Node<'_> {

@@ -17,6 +17,7 @@ pub(crate) fn path(callee: &str) -> String {
     }
     let mut segments = vec![String::new()];
     let mut depth = 0_u32;
+    let mut angles = 0_u32;
     let mut quote = None;
     let mut escaped = false;
     for c in callee[start..].chars() {
@@ -28,6 +29,10 @@ pub(crate) fn path(callee: &str) -> String {
             continue;
         }
         match c {
+            // The types in `post<Created>(…)` and `query_as::<_, Row>(…)` are not part of its name.
+            '<' => angles += 1,
+            '>' if angles > 0 => angles -= 1,
+            _ if angles > 0 => {}
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth = depth.saturating_sub(1),
             '"' | '`' => quote = Some(c),

@@ -77,6 +77,9 @@ pub struct PatternRule {
     /// Words of which the file has to hold one.
     #[serde(default)]
     pub mentions: Vec<String>,
+    /// Words of which the file must hold none.
+    #[serde(default)]
+    pub unless: Vec<String>,
     /// What has to be true of the place, by name; with `not-` in front, what must not.
     #[serde(default)]
     pub when: Vec<String>,

@@ -33,13 +33,19 @@ fn allow(file: &File, at: usize) -> Option<Allow> {
     let (rules, reason) = rest.split_once(')')?;
     let line = file.text[..span.start].matches('\n').count() + 1;
     let end = file.text[..span.end].trim_end().matches('\n').count() + 1;
+    let start = file.text[..span.start].rfind('\n').map_or(0, |at| at + 1);
+    let is_behind_code = !file.text[start..span.start].trim().is_empty();
+    let last = match is_behind_code {
+        true => line,
+        false => statement_end(file, next_code_line(&file.text, end)),
+    };
     Some(Allow {
         rules: rules
             .split(',')
             .map(|rule| rule.trim().to_string())
             .collect(),
-        // Comments may follow each other; the first line of code after them is meant.
-        lines: line..=next_code_line(&file.text, end),
+        // Comments may follow each other; the first statement after them is meant.
+        lines: line..=last,
         line,
         has_reason: reason.trim_matches(|c: char| !c.is_alphanumeric()).len() > 2,
     })
@@ -55,6 +61,36 @@ fn next_code_line(text: &str, after: usize) -> usize {
     };
     let next = rest.into_iter().find(|(_, line)| !is_comment(line));
     next.map_or(after, |(at, _)| at + 1)
+}
+
+/// The last line of a call or assignment that begins on a line, and holds no code that runs on its own.
+fn statement_end(file: &File, line: usize) -> usize {
+    let line_start = |at: usize| file.text[..at].matches('\n').count() + 1;
+    let begin: usize = file
+        .text
+        .split_inclusive('\n')
+        .take(line.saturating_sub(1))
+        .map(str::len)
+        .sum();
+    let end = file.text[begin..]
+        .find('\n')
+        .map_or(file.text.len(), |at| begin + at);
+    let begins = file.items.iter().filter(|item| {
+        begin <= item.at()
+            && item.at() < end
+            && matches!(item.role, Role::Call | Role::Assign | Role::Return)
+    });
+    let whole = begins.filter(|item| {
+        let inside = file.within(&item.span);
+        !inside
+            .into_iter()
+            .any(|at| file.items[at].role == Role::Function)
+    });
+    whole
+        .map(|item| line_start(item.span.end))
+        .max()
+        .unwrap_or(line)
+        .max(line)
 }
 
 impl Allow {

@@ -141,7 +141,7 @@ fn choose(
 
 /// The text of a file, or why it is left out.
 pub(crate) fn read(path: &Path, limits: &Limits) -> Result<String, String> {
-    let name = path.display();
+    let name = path.strip_prefix("./").unwrap_or(path).display();
     let file = fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
     let mut bytes = Vec::new();
     let read = file.take(limits.file_bytes_max + 1).read_to_end(&mut bytes);

@@ -82,6 +82,15 @@ fn a_comment_allows_one_rule_at_one_line_and_says_why() {
     for (comment, count) in cases {
         assert_eq!(found("a.py", &with(comment)).len(), count, "{comment}");
     }
+    let spread = UNKEYED.replace(".Charge.create(", "\\\n    .Charge.create(");
+    let above = spread.replace(
+        "    stripe",
+        "    # refrain-lint: allow(money-call-without-key) nobody retries this\n    stripe",
+    );
+    assert_eq!(found("a.py", &spread).len(), 1);
+    assert_eq!(found("a.py", &above).len(), 0, "{above}");
+    let behind = "import stripe\ndef pay():\n    a = 1  # refrain-lint: allow(money-call-without-key) only this line\n    stripe.Charge.create(amount=1)\n";
+    assert_eq!(found("a.py", behind).len(), 1);
     let report = lint_texts(
         &[(
             "a.py",

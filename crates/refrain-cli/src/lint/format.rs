@@ -109,13 +109,29 @@ pub(super) fn sarif(rules: &Rules, report: &Report) -> Value {
             "level": level(finding.severity),
             "message": { "text": message(finding) },
             "locations": [{ "physicalLocation": {
-                "artifactLocation": { "uri": finding.path.replace(' ', "%20") },
+                "artifactLocation": { "uri": uri(&finding.path) },
                 "region": { "startLine": finding.line, "startColumn": finding.column, "snippet": { "text": finding.source } },
             }}],
             "partialFingerprints": { "line": format!("{} {} {}", finding.path, finding.rule, finding.source.trim()) },
         })
     });
-    sarif_log("refrain lint", rules.collect(), results.collect())
+    let mut log = sarif_log("refrain lint", rules.collect(), results.collect());
+    log["runs"][0]["columnKind"] = json!("unicodeCodePoints");
+    log
+}
+
+/// A path as a reference that a scanner can resolve: what is not plain is written as `%20` and the like.
+fn uri(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 fn level(severity: Severity) -> &'static str {

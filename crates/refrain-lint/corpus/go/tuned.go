@@ -256,3 +256,19 @@ func (g *Gateway) Submit(body []byte) (*http.Response, error) {
 	}
 	return resp, err
 }
+
+// snippet: a key that is a digest of the request
+package bridge
+
+func (c *Client) Create(ctx context.Context, payload []byte) error {
+	return retry.Do(func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/clusters", bytes.NewReader(payload))
+		if err != nil {
+			return err
+		}
+		key := uuid.NewSHA1(namespace, payload)
+		req.Header.Set("Idempotency-Key", key.String())
+		_, err = c.http.Do(req)
+		return err
+	})
+}

@@ -419,3 +419,25 @@ import stripe
 def tip(cart):
     # refrain-lint: allow(money-call-without-key) a test-mode account without retries
     return stripe.Charge.create(amount=1)
+
+# snippet: the number of the attempt in the key
+import time
+
+import requests
+
+
+def pay(order):
+    for attempt in range(5):
+        key = f"order-{order.id}-{attempt}"  # expect: key-per-attempt
+        try:
+            return requests.post(PAYMENTS, json=order.body(), headers={"Idempotency-Key": key})
+        except requests.Timeout:
+            time.sleep(attempt)
+
+# snippet: a payment attempt of its own row
+import requests
+
+
+def pay(order, attempt):
+    key = f"order-{order.id}-{attempt.id}"
+    return requests.post(PAYMENTS, json=order.body(), headers={"Idempotency-Key": key})

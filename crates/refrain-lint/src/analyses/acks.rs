@@ -39,9 +39,13 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
                     && source.items[*at].span.end <= body.end
             })
             .collect();
-        let before = work
-            .iter()
-            .any(|at| source.items[*at].at() < item.at() && !source.items[*at].holds(&item.span));
+        let before = work.iter().any(|at| {
+            let it = &source.items[*at];
+            it.at() < item.at()
+                && !it.holds(&item.span)
+                && !item.holds(&it.span)
+                && work::follows(source, *at, ack)
+        });
         let after = work.iter().find(|at| work::follows(source, ack, **at));
         if let Some(after) = after.filter(|_| !before) {
             let note = format!("`{}` comes only after it", source.items[*after].name);

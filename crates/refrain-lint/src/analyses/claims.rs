@@ -60,13 +60,20 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
             "`{}` writes it only later, so two at once both find nothing",
             source.items[set].name
         );
-        hits.push(Hit::new(money::place(source, get), note));
+        // Where the chain says what is looked for, it is pointed at from its start.
+        let place = match names::has_any(source.low(&item.value), &KEYED)
+            || !names::has_any(source.low(&(item.span.start..item.value.start)), &KEYED)
+        {
+            true => money::place(source, get),
+            false => item.at(),
+        };
+        hits.push(Hit::new(place, note));
     }
     hits
 }
 
 /// A set in memory that is called `seen` is nobody else's.
-fn is_shared(base: &str) -> bool {
+pub(super) fn is_shared(base: &str) -> bool {
     names::has_any(
         base,
         &[
@@ -83,11 +90,15 @@ fn is_shared(base: &str) -> bool {
     )
 }
 
-/// What a call asks for: its arguments, or those of the chain before a bare `.first()`.
-fn asked(file: &File, call: usize) -> Span {
+/// What a call asks for: its arguments, and those of the chain before a bare `.first()` or a `.First(&found)`.
+pub(super) fn asked(file: &File, call: usize) -> Span {
+    const CHAIN_BYTES_MAX: usize = 400;
     let item = &file.items[call];
+    let chain = item.span.start..item.value.start;
+    let conditions = file.low(&chain).contains("where");
     match item.args.is_empty() {
-        true if item.name.matches('.').count() > 1 => item.span.start..item.value.start,
+        true if item.name.matches('.').count() > 1 => chain,
+        false if conditions && chain.len() < CHAIN_BYTES_MAX => item.span.start..item.value.end,
         _ => item.value.clone(),
     }
 }

@@ -1,7 +1,7 @@
 //! Locks that are given back by whoever comes along.
 
-use super::{Hit, money};
-use crate::{file::File, item::Role, names, project::Project};
+use super::{Hit, claims, money};
+use crate::{file::File, item::Role, language::Lang, names, project::Project};
 
 pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -34,7 +34,14 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
         }
         let deletes =
             names::fits_any(&item.name, &project.words.stores.deletes) && !item.args.is_empty();
-        if !deletes || !takes_locks || !names_lock(project, file, call) || asks_owner(source, call)
+        let own = matches!(source.lang, Lang::JavaScript | Lang::TypeScript | Lang::Tsx)
+            && item.tail() == "delete"
+            && !claims::is_shared(&item.base);
+        if !deletes
+            || own
+            || !takes_locks
+            || !names_lock(project, file, call)
+            || asks_owner(source, call)
         {
             continue;
         }
@@ -83,11 +90,13 @@ fn asks_owner(file: &File, call: usize) -> bool {
     let guard = file.within(&before).any(|at| {
         let item = &file.items[at];
         let reads = names::has_any(file.low(&before), &["*.get(", "*get(", "watch"]);
+        // `opsForValue()` names a store, and not what it holds.
+        let head = file.low(&item.value).replace("opsforvalue", "");
         item.role == Role::If
             && reads
-            && compares(file.low(&item.value))
+            && compares(&head)
             && names::has_any(
-                file.low(&item.value),
+                &head,
                 &["*token", "*owner", "*value", "*current", "*held", "*holder"],
             )
     });

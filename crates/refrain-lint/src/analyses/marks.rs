@@ -21,6 +21,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
         };
         let before = work::work(project, source, function).into_iter().any(|at| {
             source.items[at].span.end <= source.items[mark].at()
+                && work::follows(source, at, mark)
                 && !claims::is_store(project, source, at)
         });
         let after = work::work(project, source, function)

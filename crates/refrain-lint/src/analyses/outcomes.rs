@@ -5,7 +5,7 @@ use crate::{
     file::File,
     item::{Item, Role},
     names,
-    project::Project,
+    project::{Kind, Project},
     rule::Severity,
 };
 
@@ -23,6 +23,18 @@ const NOTHING_RAN: [&str; 12] = [
     "*resolve",
     "*unauthorized",
     "*ratelimit",
+];
+
+/// The status of an answer, as opposed to one that is chosen here.
+const STATUS: [&str; 8] = [
+    "*.status",
+    "*status_code",
+    "*statuscode",
+    "*->status",
+    "*getstatus",
+    "*status()",
+    "status:",
+    "status,",
 ];
 
 /// An error is written where retries look for the outcome.
@@ -48,7 +60,7 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
                 let hit = Hit::new(money::place(source, set), note);
                 hits.push(if again { hit } else { hit.with(Severity::Hint) });
             }
-            None if names::has_any(text, &["*status"])
+            None if keeps_status(project, file, set)
                 && !is_state(text)
                 && !looks_at_status(source, set) =>
             {
@@ -59,6 +71,21 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
         }
     }
     hits
+}
+
+/// The status of an answer is among what is written, or in what that is made of.
+fn keeps_status(project: &Project, file: usize, set: usize) -> bool {
+    let source = &project.files[file];
+    source.items[set].args.iter().any(|arg| {
+        let pieces = project.reach(file, &arg.span).pieces;
+        let near = pieces.iter().filter(|piece| {
+            piece.file == file
+                && piece.span.len() < 240
+                && matches!(piece.kind, Kind::Own | Kind::Variable)
+        });
+        near.into_iter()
+            .any(|piece| names::has_any(source.low(&piece.span), &STATUS))
+    })
 }
 
 /// The claim is deleted although the effect may have happened.

@@ -109,19 +109,44 @@ fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
         "beginner",
     ];
     let begin = file.calls(body).find(|call| {
-        begins.contains(&file.items[*call].tail()) && file.items[*call].span.end <= at
+        let it = &file.items[*call];
+        let opens = it.tail() == "transaction" && it.args.is_empty() && in_assign(file, *call)
+            || begins_by_itself(file, body, *call);
+        (begins.contains(&it.tail()) || opens) && it.span.end <= at
     })?;
     let commit = file.calls(body).find(|call| {
         let it = &file.items[*call];
-        it.tail() == "commit"
+        matches!(it.tail(), "commit" | "committransaction")
             && it.at() > at
             && *call != item
             && file.nearest(*call, Role::Deferred).is_none()
     })?;
     let early = file
         .calls(&(file.items[begin].span.end..at))
-        .any(|call| file.items[call].tail() == "commit");
+        .any(|call| matches!(file.items[call].tail(), "commit" | "committransaction"));
     (!early).then(|| file.items[begin].at()..file.items[commit].span.end)
+}
+
+/// Python: a session begins with the first thing that is given to it, and goes on to its commit.
+fn begins_by_itself(file: &File, body: &Span, call: usize) -> bool {
+    let item = &file.items[call];
+    let first = matches!(
+        item.tail(),
+        "add" | "addall" | "flush" | "execute" | "merge"
+    );
+    file.lang == Lang::Python
+        && first
+        && names::has_any(&item.base, &["*session", "*conn", "db", "*cursor", "cur"])
+        && file.calls(&(item.span.end..body.end)).any(|at| {
+            let it = &file.items[at];
+            it.tail() == "commit" && it.base == item.base
+        })
+}
+
+/// `t = await sequelize.transaction()` is a handle, and no block.
+fn in_assign(file: &File, call: usize) -> bool {
+    let mut around = file.around(call).take(2);
+    around.any(|at| file.items[at].role == Role::Assign)
 }
 
 fn publishes(project: &Project, file: &File, call: usize) -> bool {
@@ -149,7 +174,18 @@ fn is_exempt(project: &Project, text: &str) -> bool {
 fn says_db(text: &str) -> bool {
     names::has_any(
         text,
-        &["insert ", "update ", "*.save", "*.create", "*.execute"],
+        &[
+            "insert ",
+            "update ",
+            "*.save",
+            "*.create",
+            "*.execute",
+            "insert(",
+            "update(",
+            "*->save",
+            "*->persist",
+            "*::create",
+        ],
     )
 }
 

@@ -1,6 +1,6 @@
 //! Requests that are sent again because the connection closed before the answer came.
 
-use super::{Hit, calls};
+use super::{Hit, calls, work};
 use crate::{
     file::File,
     item::{Role, Span},
@@ -145,6 +145,7 @@ fn resends(project: &Project, file: usize, branch: usize) -> Option<bool> {
                 && source.nearest(branch, Role::Loop).is_some()
             || it.role == Role::Call
                 && (before.contains(&it.name)
+                    || is_same_call(project, source, at, &(body.start..item.at()))
                     || it.tail() == source.items[function].name && !it.tail().is_empty()
                     || names::has_any(&it.name, &["*retry", "*resend"]))
     });
@@ -178,6 +179,16 @@ fn resends(project: &Project, file: usize, branch: usize) -> Option<bool> {
             &["*.get(", "\"get\"", "'get'", "*method::get", "*methodget"],
         );
     (!only_reads).then_some(!posts.is_empty())
+}
+
+/// The very same call, with the same arguments, was made before.
+fn is_same_call(project: &Project, file: &File, call: usize, before: &Span) -> bool {
+    let item = &file.items[call];
+    !item.args.is_empty()
+        && work::is_work(project, file, call)
+        && file
+            .calls(before)
+            .any(|at| file.low(&file.items[at].span) == file.low(&item.span))
 }
 
 fn calls_out(name: &str) -> bool {

@@ -32,6 +32,9 @@ pub(super) fn retried(project: &Project, file: usize, call: usize) -> Option<(St
         return Some((format!("sent again: {}", rerun.why), true));
     }
     let source = &project.files[file];
+    if let Some(again) = further_down(source, call) {
+        return Some((format!("sent again: `{again}` further down"), true));
+    }
     let client = project
         .words
         .retrying
@@ -39,6 +42,22 @@ pub(super) fn retried(project: &Project, file: usize, call: usize) -> Option<(St
         .find(|it| retries_posts(&source.lower, it))?;
     let made_here = uses(project, file, call, client);
     made_here.then(|| (format!("{} sends POST again here", client.name), true))
+}
+
+/// An operator of the same chain that runs it again: `.retryWhen(…)`, `.pipe(retry(3))`.
+fn further_down(file: &crate::file::File, call: usize) -> Option<String> {
+    let rest = file.items[call].span.end..calls::chain(file, call).end;
+    let chained = |at: &usize| {
+        let it = &file.items[*at];
+        it.span.start == file.items[call].span.start && it.span.end > rest.start
+    };
+    let chain = file.around(call).filter(chained);
+    let piped = file.calls(&rest);
+    chain
+        .chain(piped)
+        .map(|at| file.items[at].tail())
+        .find(|tail| matches!(*tail, "retry" | "retrywhen" | "retrybackoff"))
+        .map(Into::into)
 }
 
 /// Whether a file sets a client up so that it retries POST.
@@ -99,6 +118,11 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
         same && (said(source.low(&it.span))
             || project.reach(file, &it.value).has(project, &mentions))
     });
+    let built = item.base.split('.').any(|segment| {
+        let own = project.named(file, segment).into_iter();
+        own.filter(|(at, _)| *at == file)
+            .any(|(_, function)| said(source.low(&source.items[function].span)))
+    });
     let handed = source.of(Role::Call).any(|at| {
         let it = &source.items[at];
         let configured = said(source.low(&it.span))
@@ -111,5 +135,5 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
                     .iter()
                     .any(|arg| names::fold(&source.text[arg.span.clone()]) == last))
     });
-    named || handed
+    named || built || handed
 }

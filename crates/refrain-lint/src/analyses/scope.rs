@@ -1,8 +1,9 @@
 //! Keys that are looked up without saying whose they are.
 
-use super::{Hit, claims, money};
+use super::{Hit, calls, claims, money};
 use crate::{
-    item::Role,
+    file::File,
+    item::{Role, Span},
     names,
     project::{Kind, Project},
 };
@@ -23,7 +24,7 @@ pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
             || nx.iter().any(|it| names::fits(&item.name, it));
         let function = source.method(call);
         if !stores
-            || item.args.is_empty()
+            || asked(source, call).is_empty()
             || claims::reads_header(source, call)
             || seen.contains(&function)
         {
@@ -40,11 +41,22 @@ pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
+/// The arguments; or, before a bare `.first()`, the chain that says what is looked for.
+fn asked(file: &File, call: usize) -> Vec<Span> {
+    let item = &file.items[call];
+    if !item.args.is_empty() {
+        return item.args.iter().map(|arg| arg.span.clone()).collect();
+    }
+    let chain = claims::asked(file, call);
+    let says = file.low(&chain).contains("where");
+    says.then_some(chain).into_iter().collect()
+}
+
 /// One of the arguments is, or is made of, what the caller sent as the key.
 fn comes_from_header(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
-    source.items[call].args.iter().any(|arg| {
-        let reach = project.reach(file, &arg.span);
+    asked(source, call).iter().any(|span| {
+        let reach = project.reach(file, span);
         let near = reach.pieces.iter().filter(|piece| {
             matches!(piece.kind, Kind::Own | Kind::Variable) && piece.span.len() < 240
         });
@@ -83,7 +95,7 @@ fn declared(project: &Project, file: usize, call: usize, param: &str) -> bool {
 fn is_scoped(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let words = &project.words.stores.scopes;
-    let own = source.low(&source.items[call].value);
+    let own = source.low(&calls::chain(source, call));
     if names::has_any(own, words)
         || names::has_any(&source.items[call].base, &["*tenant", "*scoped", "*user"])
     {

@@ -46,7 +46,8 @@ fn lifetimes(project: &Project, file: usize) -> Vec<(usize, f64)> {
                 "write",
             ]
             .contains(&tail);
-        if !writes || item.args.len() < 2 || !claims::is_keyed(project, file, call) {
+        let is_lease = names::has_any(source.low(&item.value), &["*lease", "lock", "*lock:"]);
+        if !writes || item.args.len() < 2 || is_lease || !claims::is_keyed(project, file, call) {
             continue;
         }
         if let Some(found_here) = lifetime(project, file, call) {

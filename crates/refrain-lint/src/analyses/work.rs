@@ -3,6 +3,7 @@
 use crate::{
     file::File,
     item::{Item, Role},
+    language::Lang,
     names,
     project::Project,
 };
@@ -11,16 +12,90 @@ use crate::{
 pub(super) fn is_work(project: &Project, file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let words = &project.words.messages;
-    let inner = file.around(call).take(2).any(|at| {
-        let outer = &file.items[at];
-        outer.role == Role::Call && outer.holds(&item.span) && outer.span.start == item.span.start
-    });
     !item.name.is_empty()
-        && !inner
-        && !names::fits_any(&item.name, &words.talk)
+        && !talks(project, file, call)
+        && !is_only_a_part(project, file, call)
+        && !is_read(file, call)
         && !names::fits_any(&item.name, &words.acks)
         && !names::fits_any(&item.name, &words.marks)
+        && !is_of_an_error(file, call)
         && file.nearest(call, Role::Attribute).is_none()
+}
+
+/// Whether a call only says, counts or looks something up.
+/// A verb such as `is` has to be a word of its own: `issue_invoice` works.
+fn talks(project: &Project, file: &File, call: usize) -> bool {
+    const SHORT: usize = 6;
+    let item = &file.items[call];
+    let written = written(file, call);
+    let fits = |word: &&String| names::fits(&item.name, word);
+    let mut words = project.words.messages.talk.iter().filter(fits);
+    words.any(|word| match word.strip_suffix('*') {
+        Some(verb) if verb.len() <= SHORT && !verb.contains(['.', '*']) => {
+            let rest = written.get(verb.len()..).unwrap_or_default();
+            let next = rest.chars().next();
+            next.is_none_or(|c| !c.is_ascii_lowercase())
+        }
+        _ => true,
+    })
+}
+
+/// The last name of a callee as it stands in the source, from its first letter on.
+fn written(file: &File, call: usize) -> &str {
+    let item = &file.items[call];
+    let head = file
+        .text
+        .get(item.span.start..item.value.start)
+        .unwrap_or_default()
+        .trim_end_matches(|c: char| !c.is_alphanumeric());
+    let start = head.rfind(|c: char| !c.is_alphanumeric() && c != '_');
+    head[start.map_or(0, |at| at + 1)..].trim_start_matches('_')
+}
+
+/// The receiver of a further call: `redis.opsForValue()` before `.get(…)`.
+/// What is done before its outcome is only looked at is work: `service.pay(request).toJson()`.
+fn is_only_a_part(project: &Project, file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let outer = file.around(call).take(2).find(|at| {
+        let outer = &file.items[*at];
+        outer.role == Role::Call && outer.holds(&item.span) && outer.span.start == item.span.start
+    });
+    let Some(outer) = outer else {
+        return false;
+    };
+    let goes_on = [
+        "pipe",
+        "subscribe",
+        "flatmap",
+        "join",
+        "orelsethrow",
+        "asjson",
+        "throw",
+    ];
+    let looked_at = talks(project, file, outer) || goes_on.contains(&file.items[outer].tail());
+    let runs = ["handle", "proceed", "execute", "call", "run", "process"].contains(&item.tail());
+    let given = item
+        .args
+        .iter()
+        .any(|arg| !file.low(&arg.span).starts_with(['"', '\'', '`', ':']));
+    !(looked_at && (given || runs))
+}
+
+/// Ruby reads an attribute as it calls a method: among arguments that is no work.
+fn is_read(file: &File, call: usize) -> bool {
+    let item = &file.items[call];
+    let outer = &file.items[item.parent];
+    file.lang == Lang::Ruby
+        && item.args.is_empty()
+        && outer.role == Role::Call
+        && outer.value.start <= item.at()
+        && item.span.end <= outer.value.end
+}
+
+/// It makes the error that is thrown, and does nothing else.
+fn is_of_an_error(file: &File, call: usize) -> bool {
+    let thrown = file.nearest(call, Role::Exit);
+    thrown.is_some() || file.items[call].tail().ends_with("error")
 }
 
 /// The work calls of a function, closures inside it included.
@@ -136,5 +211,17 @@ pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> boo
             "*actor",
         ],
     );
-    named || told || marked
+    named || told || marked || is_hooked(file, function)
+}
+
+/// A closure that is handed over for a webhook or a message: `app.post("/webhooks", …)`, `on("message", …)`.
+fn is_hooked(file: &File, function: usize) -> bool {
+    let call = &file.items[file.items[function].parent];
+    call.role == Role::Call
+        && call.args.first().is_some_and(|arg| {
+            let said = file.low(&arg.span);
+            let plain = said.trim_matches(['"', '\'', '`', ':']);
+            names::has_any(said, &["*webhook", "*hooks"])
+                || matches!(plain, "message" | "event" | "delivery")
+        })
 }

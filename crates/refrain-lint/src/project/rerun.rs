@@ -44,7 +44,10 @@ impl Project {
         if source.lang == Lang::Ruby && reruns_itself(source, function) {
             return Some(Rerun::of("`retry` in its rescue", function, true));
         }
-        if let Some(why) = self.handed_to_retrier(source, function) {
+        if calls_itself_again(source, function) {
+            return Some(Rerun::of("it calls itself again", function, true));
+        }
+        if let Some(why) = self.handed_to_retrier(file, function) {
             let is_loop = why == RETRY_LOOP;
             return Some(Rerun::of(&why, function, is_loop));
         }
@@ -70,7 +73,8 @@ impl Project {
     }
 
     /// A closure that is an argument of a call whose name says that it retries.
-    fn handed_to_retrier(&self, file: &File, function: usize) -> Option<String> {
+    fn handed_to_retrier(&self, file_at: usize, function: usize) -> Option<String> {
+        let file = &self.files[file_at];
         let parent = file.items[function].parent;
         let mut at = parent;
         while matches!(file.items[at].role, Role::Pair) && file.items[at].parent != at {
@@ -86,8 +90,30 @@ impl Project {
             let says = names::has_any(body, &["attempt", "*retr", "tries"]);
             return says.then(|| RETRY_LOOP.into());
         }
-        names::fits_any(&call.name, &self.words.retriers)
-            .then(|| format!("it is handed to `{}`", call.name))
+        let retries = names::fits_any(&call.name, &self.words.retriers)
+            || self
+                .callees(file_at, at)
+                .iter()
+                .any(|(file, helper)| self.reruns_param(*file, *helper));
+        retries.then(|| format!("it is handed to `{}`", call.name))
+    }
+
+    /// A helper that calls one of its parameters in a retry loop.
+    fn reruns_param(&self, file: usize, helper: usize) -> bool {
+        let source = &self.files[file];
+        let item = &source.items[helper];
+        let loops = source
+            .within(&item.value)
+            .filter(|at| source.items[*at].role == Role::Loop && self.retry_loop(source, *at));
+        loops.into_iter().any(|at| {
+            source.calls(&source.items[at].span).any(|call| {
+                let name = &source.items[call].name;
+                let first = name.split('.').next().unwrap_or_default();
+                let rest = name.get(first.len()..).unwrap_or_default();
+                let runs = matches!(rest, "" | ".call" | ".get" | ".run" | ".apply" | ".execute");
+                runs && item.args.iter().any(|arg| arg.name == first)
+            })
+        })
     }
 
     /// A method of a class that a job framework runs again.
@@ -130,7 +156,7 @@ impl Project {
             .within(&item.span)
             .any(|it| matches!(file.items[it].role, Role::Catch))
             || names::has_any(text, &["err ", "err(", "err{", "error"]);
-        catches && (tries || sleeps)
+        catches && (tries || sleeps || leaves_counted(file, at))
     }
 
     /// The functions that a call runs again: those it calls inside something that is rerun, and those it hands to a retrier.
@@ -138,7 +164,12 @@ impl Project {
         let source = &self.files[file];
         let item = &source.items[call];
         let mut found = Vec::new();
-        if names::fits_any(&item.name, &self.words.retriers) {
+        let told = ["retry", "retries", "maxretries", "attempts"];
+        let is_told = item
+            .args
+            .iter()
+            .any(|arg| told.contains(&arg.name.as_str()));
+        if is_told || names::fits_any(&item.name, &self.words.retriers) {
             for arg in &item.args {
                 let text = source.text[arg.span.clone()].trim_start_matches('&');
                 let plain = !text.contains(['(', ' ', '"', '\'']);
@@ -150,6 +181,15 @@ impl Project {
                     found.extend(it.map(|at| (at, Rerun::of(&why, 0, false))));
                 }
             }
+        }
+        // `send.retry(policy)` runs the closure of that name again.
+        if item.tail().starts_with("retry") && !item.base.is_empty() && !item.base.contains('.') {
+            let why = format!("it is handed to `{}`", item.name);
+            let own = self.named(file, &item.base).into_iter();
+            found.extend(
+                own.filter(|(at, _)| *at == file)
+                    .map(|at| (at, Rerun::of(&why, 0, false))),
+            );
         }
         let callees = self.callees(file, call);
         if callees.is_empty() {
@@ -171,6 +211,26 @@ impl Project {
         }
         found
     }
+}
+
+/// A loop of a few turns that success leaves: `for i in range(3)` with a `return` behind the call.
+fn leaves_counted(file: &File, at: usize) -> bool {
+    const TURNS_MAX: u32 = 12;
+    let item = &file.items[at];
+    let head = file.low(&item.value);
+    let numbers = head.split(|c: char| !c.is_ascii_digit());
+    let most = numbers.filter_map(|it| it.parse::<u32>().ok()).max();
+    let few = most.is_some_and(|most| (2..=TURNS_MAX).contains(&most));
+    few && file.within(&item.span).any(|it| {
+        let inside = &file.items[it];
+        let leaves = inside.role == Role::Return
+            || inside.role == Role::Exit && file.low(&inside.span).starts_with("break");
+        leaves
+            && file
+                .around(it)
+                .take_while(|it| *it != at)
+                .all(|it| !matches!(file.items[it].role, Role::Catch | Role::Function))
+    })
 }
 
 impl Rerun {
@@ -195,6 +255,22 @@ fn reruns_itself(file: &File, at: usize) -> bool {
             owner == Some(at)
         }
     })
+}
+
+/// A function that, when something failed, calls itself with one attempt less.
+fn calls_itself_again(file: &File, function: usize) -> bool {
+    let item = &file.items[function];
+    let words = ["attempt", "*retr", "*tries"];
+    let counts = item
+        .args
+        .iter()
+        .any(|arg| names::has_any(&arg.name, &words));
+    counts
+        && !item.name.is_empty()
+        && file.calls(&item.value).any(|call| {
+            let it = &file.items[call];
+            it.tail() == item.name && names::has_any(file.low(&it.value), &words)
+        })
 }
 
 /// A loop over the things of a collection, and not over numbers.

@@ -166,8 +166,8 @@ fn judge(rules: &Rules, language: &str, path: &Path, snippet: &Snippet, table: &
                 .map_or(0, |(_, _, first)| *first);
             let what = if is_found { "wrong" } else { "missed" };
             table.faults.push(format!(
-                "{what}: {}:{}: {} ({})",
-                path.display(),
+                "{what}: {language}/{}:{}: {} ({})",
+                name(path),
                 first + place.1,
                 place.2,
                 snippet.name
