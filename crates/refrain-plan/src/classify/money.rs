@@ -5,13 +5,14 @@ use refrain::policy::Class::{Create, Monetary, Transition};
 use super::Case;
 use crate::{
     facts::{Facts, named},
-    text::words as split,
+    text::{plain, words as split},
     words,
 };
 
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     match facts.method.as_str() {
         "POST" => {}
+        "PUT" | "PATCH" if facts.is_below_item && facts.has_verb() => {}
         "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
         _ => return,
     }
@@ -27,8 +28,11 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if facts.is_item {
         signs.add(Monetary, -4, "it is sent to one thing, to change it");
     }
-    if signs.score(Monetary) >= 3 {
-        signs.add(Create, -2, "what it makes is money");
+    match signs.score(Monetary) {
+        // Whatever speaks for something new does not speak against money.
+        5.. => signs.add(Create, -5, "what it makes is money"),
+        3.. => signs.add(Create, -2, "what it makes is money"),
+        _ => {}
     }
     case.evidence.extend(signs.evidence);
 }
@@ -102,7 +106,15 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     {
         return;
     }
-    if let Some(noun) = facts.noun(tail, words::MONEY) {
+    let made = facts.verb(words::MAKING).filter(|it| *it == plain(tail));
+    let of = facts.noun(facts.parent(), words::MONEY);
+    if let (Some(word), Some(noun)) = (made, of) {
+        case.add(
+            Monetary,
+            7,
+            format!("`{word}` makes a {noun}, which is money on its way"),
+        );
+    } else if let Some(noun) = facts.noun(tail, words::MONEY) {
         case.add(Monetary, 6, format!("a {noun} is money on its way"));
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
@@ -147,7 +159,13 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
     // Storing a card is not yet charging it.
     let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
-    if let Some(token) = request.find(words::CARD).filter(|_| !is_stored) {
+    let pays = |name: &&String| {
+        let behind = name.strip_prefix("payment");
+        behind.is_some_and(|it| words::PAID_WITH.contains(&it))
+    };
+    let with = request.all.iter().find(pays).map(String::as_str);
+    let token = request.find(words::CARD).or(with);
+    if let Some(token) = token.filter(|_| !is_stored) {
         case.add(
             Monetary,
             5,
@@ -198,14 +216,16 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
 }
 
 fn prose(facts: &Facts<'_>, case: &mut Case) {
-    if let Some(phrase) = words::PAID_PHRASES
+    if let Some(phrase) = facts.says(words::UNPAID_PHRASES) {
+        case.add(Monetary, -3, format!("its text says “{phrase}”"));
+    } else if let Some(phrase) = words::PAID_PHRASES
         .iter()
         .find(|it| facts.summary.contains(**it))
     {
         case.add(Monetary, 6, format!("its summary says “{}”", phrase.trim()));
         case.add(Transition, -2, "more than a state changes");
     } else if let Some(phrase) = facts.says(words::PAID_PHRASES) {
-        case.add(Monetary, 3, format!("its text says “{}”", phrase.trim()));
+        case.add(Monetary, 5, format!("its text says “{}”", phrase.trim()));
     }
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
     let named = [first, facts.id_verb.as_str()]
