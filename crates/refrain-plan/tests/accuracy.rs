@@ -8,9 +8,13 @@ use std::{collections::HashMap, fs, ops::AddAssign, path::Path};
 use refrain_openapi::Document;
 use refrain_plan::{Options, Planned, plan};
 
-const SPECIFICATIONS: &[&str] = &["bank", "shop", "saas", "receiver", "travel", "utility"];
-
-const FRESH: &[&str] = &[
+const SPECIFICATIONS: &[&str] = &[
+    "bank",
+    "shop",
+    "saas",
+    "receiver",
+    "travel",
+    "utility",
     "openbanking",
     "rides",
     "payroll",
@@ -19,6 +23,8 @@ const FRESH: &[&str] = &[
     "kontor",
     "hub",
 ];
+
+const FRESH: &[&str] = &["psp", "clinic"];
 
 #[test]
 fn nineteen_of_twenty_operations_are_classified_as_a_person_would() {
