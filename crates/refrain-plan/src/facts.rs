@@ -4,7 +4,7 @@ use refrain_openapi::{Kind, Operation, Schema};
 
 use crate::{
     surroundings::Surroundings,
-    text::{plain, singular, words},
+    text::{is_plural, plain, singular, words},
     tongue::english,
     words as lists,
 };
@@ -177,7 +177,11 @@ impl<'d> Facts<'d> {
             is_readable: around.is_readable(operation.path()),
             is_managed: around.is_managed(operation.path()),
             prose: prose.join(". "),
-            summary: operation.summary().unwrap_or_default().to_lowercase(),
+            summary: operation
+                .summary()
+                .or_else(|| operation.description()?.split(". ").next())
+                .unwrap_or_default()
+                .to_lowercase(),
             tags: operation
                 .tags()
                 .iter()
@@ -227,6 +231,10 @@ impl<'d> Facts<'d> {
             return None;
         }
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
+        let last = words(self.tail()).pop().unwrap_or_default();
+        if lists::LOOKED_AT.contains(&last.as_str()) {
+            return find(&last);
+        }
         // `checkin` is no `check`.
         let whole = plain(self.tail());
         if lists::is_verb(&whole) {
@@ -240,6 +248,10 @@ impl<'d> Facts<'d> {
         // `submitScore` submits, but `credit-check` checks: a word that is also a noun may only describe the next.
         match said.first().filter(|it| lists::is_plain_verb(it)) {
             Some(first) => find(first),
+            // `open-slots` and `balance_transactions` are lists.
+            None if is_plural(&last) => None,
+            // So is `payoutSchedule` a thing.
+            None if lists::PRICED.contains(&last.as_str()) && !lists::is_verb(&last) => None,
             None => said.iter().find_map(|word| find(word)),
         }
     }

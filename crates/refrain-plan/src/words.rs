@@ -23,6 +23,12 @@ const BOTH: &[&str] = &[
     "issue", "link", "report", "scan", "release", "port", "access", "search", "scale",
 ];
 
+/// Nouns of what only looks, whatever verb stands before them: `create_preview`.
+pub(crate) const LOOKED_AT: &[&str] = &["preview", "estimate", "estimation", "simulation", "calculation", "forecast"];
+
+/// Nouns whose acceptance is a payment, where the answer says how much.
+pub(crate) const DUE: &[&str] = &["quote", "fx", "batch", "authorization", "checkout", "basket", "cart", "bill", "escrow", "installment", "payroll"];
+
 /// Words before a verb that only say how many, or how.
 pub(crate) const MANY: &[&str] = &["batch", "bulk", "mass", "multi", "async", "do", "force", "auto", "self"];
 
@@ -40,16 +46,16 @@ pub(crate) const LOOKING: &[&str] = &[
     "introspect", "introspection", "decode", "parse", "render", "lint", "diff", "explain", "predict",
     "prediction", "classify", "analyze", "analyse", "score", "scan", "detect", "dryrun", "simulator",
     "forecast", "recommend", "recommendation", "aggregate", "statistics", "stats", "match", "geocode",
-    "convert", "inspect", "browse", "export_preview", "eligibility", "confirmationofpayee", "convertcurrency",
+    "convert", "inspect", "browse", "eligibility", "confirmationofpayee", "convertcurrency",
     "nearby",
     "pricing", "seatmap", "lookups", "retrieve", "describe", "scoring", "verification",
-    "typeahead", "histogram", "report_preview", "itemize", "reverse_geocode", "distance", "route",
+    "typeahead", "histogram", "itemize", "reverse_geocode", "distance", "route",
     "directions", "availabilities", "normalize", "normalise", "standardize", "standardise", "info", "history",
-    "projection", "eligible", "view", "show", "inquiry", "enquiry", "inquire", "check_availability", "testiampermissions",
-    "testpermissions", "pretransaction", "prevalidate", "dry", "calculator", "interpolate", "similar", "discover",
+    "projection", "eligible", "view", "show", "inquiry", "enquiry", "inquire", "testiampermissions",
+    "testpermissions", "calculator", "interpolate", "similar", "discover",
     "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
     "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
-    "exists", "verifier", "assessment_preview", "trace", "download", "nearest", "proofread", "transcribe",
+    "exists", "trace", "download", "nearest", "proofread", "transcribe",
 ];
 
 /// Starts of summaries that say the same.
@@ -106,15 +112,15 @@ pub(crate) const MOVING: &[&str] = &[
     "countersign", "unlink", "link", "connect", "disconnect", "reboot", "reindex", "sync", "resync",
     "resolve", "unresolve", "follow", "unfollow", "like", "unlike", "accept", "reopen",
     "scale", "provision", "deprovision", "reschedule", "port",
-    "read", "deny", "retract", "watch", "unwatch", "requeue", "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
-    "depart", "rehire", "hire", "onboard", "offboard", "clockin", "clockout", "punchin", "punchout", "roll", "boost", "pin", "unpin", "vote", "upvote",
+    "read", "deny", "attach", "noshow", "transmit", "retract", "watch", "unwatch", "requeue", "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
+    "depart", "rehire", "hire", "onboard", "offboard", "clockin", "clockout", "punchin", "punchout", "roll", "boost", "vote", "upvote",
     "downvote", "react", "flag", "unflag", "favorite", "bookmark", "hide", "unhide", "seal", "admit", "discharge", "triage",
     "certify", "notarize", "revert", "undo", "redo", "split", "reassign", "delegate", "wake", "shutdown", "poweron", "poweroff",
-    "evict", "kick", "postpone", "defer", "lapse", "surrender", "endorse", "withdrawconsent", "commit", "quarantine", "recalculate",
-    "reprocess", "rerun", "nack", "requestreview", "shutoff", "arm", "disarm", "ring", "land", "board", "load", "unload", "seat",
+    "evict", "kick", "postpone", "defer", "lapse", "surrender", "endorse", "commit", "quarantine", "recalculate",
+    "reprocess", "rerun", "nack", "ring", "land", "board", "load", "unload", "seat",
     "cancelation", "cancellation", "activation", "deactivation", "suspension", "termination", "reactivation", "unsuspend",
-    "set_default", "setdefault", "makedefault", "unenroll", "withdrawapplication", "graduate", "subscribeall", "unlist", "relist",
-    "recalc", "invalidatecache", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest",
+    "setdefault", "makedefault", "unenroll", "graduate", "unlist", "relist",
+    "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest",
 ];
 
 /// Of these, verbs that let money go where the thing they act on is money.
@@ -128,24 +134,24 @@ pub(crate) const LETTING_GO: &[&str] = &[
 /// Verbs that make something, where one would look for a noun.
 pub(crate) const MAKING: &[&str] = &[
     "create", "add", "new", "import", "upload", "duplicate", "copy", "clone", "fork", "send", "register",
-    "invite", "generate", "signup", "test", "insert", "append", "attach", "enqueue", "schedule", "order",
+    "invite", "generate", "signup", "test", "insert", "append", "enqueue", "schedule", "order",
     "request", "issue", "subscribe", "book", "reserve", "enroll", "enrol", "post", "share", "print",
     "email", "mail", "message", "notify", "grant", "export", "place", "make", "initiate", "open", "login", "signin",
-    "authenticate", "onboard", "submit_score", "record", "log", "ping", "ask", "propose", "draft", "spawn", "instantiate",
+    "authenticate", "onboard", "record", "log", "ping", "ask", "propose", "draft", "spawn", "instantiate",
     "tokenize", "tokenise", "allocate", "raise", "file", "comment", "reply", "forward", "announce", "broadcast", "remind", "nudge",
 ];
 
 /// Verbs that write anew.
 pub(crate) const WRITING: &[&str] = &[
     "update", "change", "set", "edit", "modify", "replace", "upsert", "save", "rename", "configure",
-    "overwrite", "amend", "adjust", "correct", "revise", "put", "patch", "assigntags", "reorder", "retag", "recategorize",
+    "overwrite", "amend", "adjust", "correct", "revise", "put", "patch", "reorder", "retag", "recategorize",
 ];
 
 /// Nouns of which a thing has one: writing it replaces the one before.
 pub(crate) const SINGLE: &[&str] = &[
     "avatar", "photo", "picture", "password", "setting", "preference", "profile", "address", "metadata",
     "limit", "pin", "logo", "cover", "email", "configuration", "config", "status", "role", "locale", "label",
-    "tag", "price",
+    "tag", "price", "state",
 ];
 
 /// Verbs that remove.
@@ -158,7 +164,7 @@ pub(crate) const PAYING: &[&str] = &[
     "pay", "charge", "refund", "payout", "withdraw", "deposit", "disburse",
     "topup", "burn", "checkout", "purchase", "buy", "donate", "debit",
     "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown",
-    "recharge", "prepay", "autopay", "remit", "payoff", "paynow", "buynow", "rebill", "invoice_and_pay", "refill", "overpay", "subscribeandpay",
+    "recharge", "prepay", "autopay", "remit", "payoff", "paynow", "buynow", "rebill", 
 ];
 
 /// Verbs that move money where something else speaks of money, too, and otherwise move something on.
@@ -182,15 +188,15 @@ pub(crate) const MONEY: &[&str] = &[
     "prepayment", "chargeback", "reimbursement", "payin", "sale", "tip", "cashout", "redemption", "recharge",
     "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
     "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission", "dividend", "airtime", "pledge", "salary",
-    "wage", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "installmentpayment", "moneytransfer", "preauthorization", "preauthorisation",
-    "lien", "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge", "bailment", "orderpayment",
+    "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "moneytransfer", "preauthorization", "preauthorisation",
+    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge", 
 ];
 
 /// Nouns that stand for money where something else says so, too.
 pub(crate) const NEAR_MONEY: &[&str] = &[
     "order", "subscription", "booking", "reservation", "invoice", "batch", "checkout", "quote", "fx",
     "wallet", "point", "voucher", "reward", "billing", "claim", "loan", "ticket", "renewal", "authorization",
-    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "topping", "session", "pass", "lot",
+    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "pass", "transaction", 
 ];
 
 /// Nouns of things that only tell of money.
@@ -203,7 +209,7 @@ pub(crate) const PRICED: &[&str] = &[
     "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
     "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod", "authorisation",
     "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category", "budget", "forecast",
-    "garnishment", "enrollment", "enrolment", "bundle_definition", "wishlist",
+    "garnishment", "token", "enrollment", "enrolment", "wishlist",
 ];
 
 /// Members of a request that say how much.
@@ -245,6 +251,12 @@ pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver
 /// Card data: whoever sends it wants to be charged.
 pub(crate) const CARD: &[&str] = &["cvc", "cvv", "cvv2", "securitycode", "cardnumber", "pan", "paymenttoken", "paymentmethodid",
     "paymentsource", "paymentmethodnonce", "sourcetoken", "paymentinstrument", "cardtoken", "tokencard"];
+
+/// Members that say what is paid for.
+pub(crate) const BOUGHT: &[&str] = &[
+    "items", "lineitems", "lines", "quantity", "offerid", "fareid", "rateid", "planid", "plan", "priceid", "productid", "sku",
+    "cartid", "basketid", "orderid", "invoiceid", "quoteid", "seats", "tickets", "roomcode", "passengers", "bundle", "packageid",
+];
 
 /// Members by which a thing is paid for, behind `payment`.
 pub(crate) const PAID_WITH: &[&str] = &[

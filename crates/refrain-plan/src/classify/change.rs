@@ -118,7 +118,7 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     if facts.method == "POST" && !facts.has_verb() && !facts.is_call {
-        let weight = 1 + 2 * i32::from(facts.answers_parent) + 2 * i32::from(!facts.has_body);
+        let weight = 2 + 2 * i32::from(facts.answers_parent) + 2 * i32::from(!facts.has_body);
         case.add(
             Transition,
             weight,
@@ -134,7 +134,8 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
 
 /// What the id or the summary starts with, where the path says no verb.
 fn told(facts: &Facts<'_>, case: &mut Case) {
-    if facts.has_verb() || facts.status == 201 || facts.has_location {
+    let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
+    if facts.has_verb() || facts.status == 201 || facts.has_location || is_one {
         return;
     }
     let is_post = facts.method == "POST";

@@ -26,7 +26,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         signs.add(Monetary, -6, "its body only labels the thing");
     }
     if facts.is_item {
-        signs.add(Monetary, -4, "it is sent to one thing, to change it");
+        signs.add(Monetary, -9, "it is sent to one thing, to change it");
     }
     match signs.score(Monetary) {
         // Whatever speaks for something new does not speak against money.
@@ -68,14 +68,24 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     let Some(word) = facts.verb(words::LETTING_GO) else {
         return;
     };
+    // `releaseEscrow` has the money behind the verb.
+    if let Some(noun) = facts
+        .noun(facts.tail(), words::MONEY)
+        .filter(|_| tail.len() > 1)
+    {
+        case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
+        return;
+    }
     let above = facts.parent();
     let noun = facts
         .noun(above, words::MONEY)
         .or_else(|| facts.noun(above, words::OWED));
-    let is_money = noun.is_some_and(|it| words::MONEY.contains(&it));
-    let is_told = is_money
-        || noun.is_some()
-            && (money_answer(facts).is_some() || facts.says(words::PAID_PHRASES).is_some());
+    let is_told = noun.is_some_and(|noun| {
+        words::MONEY.contains(&noun)
+            || words::DUE.contains(&noun) && word != "send" && money_answer(facts).is_some()
+            || facts.says(words::PAID_PHRASES).is_some()
+                && facts.says(words::UNPAID_PHRASES).is_none()
+    });
     if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
     }
@@ -133,10 +143,12 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
 
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
+    let currency = request.ending(&["currency"]);
+    // A `value` may be one of anything.
     let amount = request
         .find(words::AMOUNT)
+        .filter(|it| *it != "value" || currency.is_some())
         .or_else(|| request.ending(&["amount", "units", "cents"]));
-    let currency = request.ending(&["currency"]);
     let party = request
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
@@ -166,9 +178,16 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     let with = request.all.iter().find(pays).map(String::as_str);
     let token = request.find(words::CARD).or(with);
     if let Some(token) = token.filter(|_| !is_stored) {
+        // Without anything that is paid for, it may only be kept.
+        let is_for = amount.is_some()
+            || facts.noun(facts.tail(), words::NEAR_MONEY).is_some()
+            || facts.noun(facts.tail(), words::MONEY).is_some()
+            || request.find(words::BOUGHT).is_some()
+            || facts.says(words::PAID_PHRASES).is_some();
+        let weight = if is_for { 5 } else { 1 };
         case.add(
             Monetary,
-            5,
+            weight,
             format!("`{token}` in its body is what is charged"),
         );
     }
@@ -228,9 +247,11 @@ fn prose(facts: &Facts<'_>, case: &mut Case) {
         case.add(Monetary, 5, format!("its text says “{}”", phrase.trim()));
     }
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
-    let named = [first, facts.id_verb.as_str()]
-        .into_iter()
-        .find(|word| words::PAYING.contains(word));
+    let named = [first, facts.id_verb.as_str()].into_iter().find(|word| {
+        words::PAYING.contains(word)
+            || words::SOMETIMES_PAYING.contains(word)
+                && facts.request.ending(&["amount", "cents"]).is_some()
+    });
     if let Some(word) = named
         .filter(|_| facts.verb(words::PAYING).is_none() && facts.verb(words::LOOKING).is_none())
     {
