@@ -22,9 +22,11 @@ const SPECIFICATIONS: &[&str] = &[
     "market",
     "kontor",
     "hub",
+    "psp",
+    "clinic",
 ];
 
-const FRESH: &[&str] = &["psp", "clinic"];
+const FRESH: &[&str] = &["neobank", "cloud"];
 
 #[test]
 fn nineteen_of_twenty_operations_are_classified_as_a_person_would() {
