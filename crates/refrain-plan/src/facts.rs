@@ -251,7 +251,11 @@ impl<'d> Facts<'d> {
             // `open-slots` and `balance_transactions` are lists.
             None if is_plural(&last) => None,
             // So is `payoutSchedule` a thing.
-            None if lists::PRICED.contains(&last.as_str()) && !lists::is_verb(&last) => None,
+            None if lists::PRICED.contains(&last.as_str())
+                && !lists::LOOKING.contains(&last.as_str()) =>
+            {
+                None
+            }
             None => said.iter().find_map(|word| find(word)),
         }
     }
@@ -357,7 +361,9 @@ impl Segments {
                 folders.push(path[..at].into());
             }
             let (thing, verb) = call(part);
-            is_call = verb.is_some();
+            // `/servers/{id}/actions/reboot` calls, too.
+            let above = found.last().map(|(text, _)| text.as_str());
+            is_call = verb.is_some() || above.is_some_and(|it| lists::ACTS.contains(&it));
             found.push((english(thing), thing.starts_with('{')));
             found.extend(verb.map(|verb| (english(verb), false)));
         }

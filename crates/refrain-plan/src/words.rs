@@ -29,6 +29,12 @@ pub(crate) const LOOKED_AT: &[&str] = &["preview", "estimate", "estimation", "si
 /// Nouns whose acceptance is a payment, where the answer says how much.
 pub(crate) const DUE: &[&str] = &["quote", "fx", "batch", "authorization", "checkout", "basket", "cart", "bill", "escrow", "installment", "payroll"];
 
+/// Folders of acts.
+pub(crate) const ACTS: &[&str] = &["actions", "action", "commands", "command"];
+
+/// Nouns behind the money that they let go: `payment-drafts`.
+pub(crate) const LET_GO: &[&str] = &["draft", "request", "batch", "run", "proposal", "instruction", "order"];
+
 /// Words before a verb that only say how many, or how.
 pub(crate) const MANY: &[&str] = &["batch", "bulk", "mass", "multi", "async", "do", "force", "auto", "self"];
 
@@ -52,7 +58,7 @@ pub(crate) const LOOKING: &[&str] = &[
     "typeahead", "histogram", "itemize", "reverse_geocode", "distance", "route",
     "directions", "availabilities", "normalize", "normalise", "standardize", "standardise", "info", "history",
     "projection", "eligible", "view", "show", "inquiry", "enquiry", "inquire", "testiampermissions",
-    "testpermissions", "calculator", "interpolate", "similar", "discover",
+    "testpermissions", "calculator", "interpolate", "similar", "discover", "indicative",
     "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
     "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
     "exists", "trace", "download", "nearest", "proofread", "transcribe",
@@ -112,7 +118,7 @@ pub(crate) const MOVING: &[&str] = &[
     "countersign", "unlink", "link", "connect", "disconnect", "reboot", "reindex", "sync", "resync",
     "resolve", "unresolve", "follow", "unfollow", "like", "unlike", "accept", "reopen",
     "scale", "provision", "deprovision", "reschedule", "port",
-    "read", "deny", "attach", "noshow", "transmit", "retract", "watch", "unwatch", "requeue", "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
+    "read", "deny", "resize", "rebuild", "attach", "noshow", "transmit", "retract", "watch", "unwatch", "requeue", "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
     "depart", "rehire", "hire", "onboard", "offboard", "clockin", "clockout", "punchin", "punchout", "roll", "boost", "vote", "upvote",
     "downvote", "react", "flag", "unflag", "favorite", "bookmark", "hide", "unhide", "seal", "admit", "discharge", "triage",
     "certify", "notarize", "revert", "undo", "redo", "split", "reassign", "delegate", "wake", "shutdown", "poweron", "poweroff",

@@ -169,6 +169,10 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         weight,
         format!("`{word}` in the path moves it on"),
     );
+    if facts.is_call && (facts.status == 201 || facts.has_location) {
+        let reason = "what it answers with is the act, not a new thing";
+        case.add(Create, -3, reason);
+    }
     if facts.answers_parent {
         case.add(Transition, 2, "it answers with the thing above");
     }

@@ -129,6 +129,8 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     let content = |part: &str| facts.content_types.iter().any(|it| it.contains(part));
     if content("cloudevents") {
         case.add(Event, 6, "it takes CloudEvents");
+    } else if content("event") {
+        case.add(Event, 4, "the type of its body is one of events");
     } else if content("edi") || content("ndjson") {
         case.add(Event, 3, "its body is a stream or a document of a partner");
     }

@@ -69,16 +69,19 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         return;
     };
     // `releaseEscrow` has the money behind the verb.
-    if let Some(noun) = facts
-        .noun(facts.tail(), words::MONEY)
-        .filter(|_| tail.len() > 1)
-    {
+    let object = tail.get(1..).unwrap_or_default().join("-");
+    if let Some(noun) = facts.noun(&object, words::MONEY) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
         return;
     }
     let above = facts.parent();
+    let of_money = || {
+        let is_let_go = facts.noun(above, words::LET_GO).is_some();
+        named(above, words::MONEY).filter(|_| is_let_go)
+    };
     let noun = facts
         .noun(above, words::MONEY)
+        .or_else(of_money)
         .or_else(|| facts.noun(above, words::OWED));
     let is_told = noun.is_some_and(|noun| {
         words::MONEY.contains(&noun)
