@@ -34,6 +34,8 @@ pub use keys::{Keys, NaturalKey};
 
 pub mod render;
 
+mod segments;
+
 mod surroundings;
 
 mod text;
