@@ -27,10 +27,7 @@ const BOTH: &[&str] = &[
 pub(crate) const LOOKED_AT: &[&str] = &["preview", "estimate", "estimation", "simulation", "calculation", "forecast"];
 
 /// Nouns whose acceptance is a payment, where the answer says how much.
-pub(crate) const DUE: &[&str] = &[
-    "quote", "fx", "batch", "authorization", "checkout", "basket", "cart", "bill", "escrow", "installment",
-    "payroll",
-];
+pub(crate) const DUE: &[&str] = &["quote", "fx", "batch", "authorization", "checkout", "basket", "cart", "bill", "escrow", "installment", "payroll"];
 
 /// Folders of acts.
 pub(crate) const ACTS: &[&str] = &["actions", "action", "commands", "command"];
@@ -43,8 +40,7 @@ pub(crate) const MANY: &[&str] = &["batch", "bulk", "mass", "multi", "async", "d
 
 /// Ends of file names, which are no verbs.
 pub(crate) const ENDINGS: &[&str] = &[
-    "json", "xml", "yaml", "csv", "pdf", "html", "php", "aspx", "asmx", "ashx", "jsp", "cgi", "do", "txt", "zip",
-    "ics", "well", "known",
+    "json", "xml", "yaml", "csv", "pdf", "html", "php", "aspx", "asmx", "ashx", "jsp", "cgi", "do", "txt", "zip", "ics", "well", "known",
 ];
 
 /// Verbs of operations that only look, though they are sent by POST.
@@ -73,18 +69,15 @@ pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "find ", "search", "look up", "looks up", "lookup", "check whether", "checks whether", "check if",
     "how many", "the ways", "list ", "lists ", "get ", "gets ", "retrieve", "returns ", "fetch", "query",
     "estimate", "calculate", "calculates", "preview", "simulate", "validate", "determine", "show ", "compare",
-    "asks whether", "ask whether", "tells whether", "whether ", "test whether", "tests whether", "view ",
-    "available ", "verify whether", "obtain ",
+    "asks whether", "ask whether", "tells whether", "whether ", "test whether", "tests whether", "view ", "available ", "verify whether", "obtain ",
     "ways to", "which ", "indicative",
 ];
 
 /// What texts say of operations that leave nothing behind.
 pub(crate) const HARMLESS_PHRASES: &[&str] = &[
     "without storing", "nothing is stored", "does not store", "without saving", "nothing is saved", "not saved",
-    "without creating", "does not create", "nothing is created", "without executing", "without sending", "without
-    initiating",
-    "without booking", "without charging", "nothing is charged", "no side effect", "dry run", "dry-run", "read-
-    only", "read only",
+    "without creating", "does not create", "nothing is created", "without executing", "without sending", "without initiating",
+    "without booking", "without charging", "nothing is charged", "no side effect", "dry run", "dry-run", "read-only", "read only",
     "changes nothing", "nothing is changed", "no amount is", "without placing", "nothing is reserved", "non-binding",
     "not persisted", "without committing", "no charge is made", "no money",
 ];
@@ -125,18 +118,13 @@ pub(crate) const MOVING: &[&str] = &[
     "countersign", "unlink", "link", "connect", "disconnect", "reboot", "reindex", "sync", "resync",
     "resolve", "unresolve", "follow", "unfollow", "like", "unlike", "accept", "reopen",
     "scale", "provision", "deprovision", "reschedule", "port",
-    "read", "deny", "resize", "rebuild", "attach", "noshow", "transmit", "retract", "watch", "unwatch", "requeue",
-    "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
-    "depart", "rehire", "hire", "onboard", "offboard", "clockin", "clockout", "punchin", "punchout", "roll",
-    "boost", "vote", "upvote",
-    "downvote", "react", "flag", "unflag", "favorite", "bookmark", "hide", "unhide", "seal", "admit", "discharge",
-    "triage",
-    "certify", "notarize", "revert", "undo", "redo", "split", "reassign", "delegate", "wake", "shutdown",
-    "poweron", "poweroff",
+    "read", "deny", "resize", "rebuild", "attach", "noshow", "transmit", "retract", "watch", "unwatch", "requeue", "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
+    "depart", "rehire", "hire", "onboard", "offboard", "clockin", "clockout", "punchin", "punchout", "roll", "boost", "vote", "upvote",
+    "downvote", "react", "flag", "unflag", "favorite", "bookmark", "hide", "unhide", "seal", "admit", "discharge", "triage",
+    "certify", "notarize", "revert", "undo", "redo", "split", "reassign", "delegate", "wake", "shutdown", "poweron", "poweroff",
     "evict", "kick", "postpone", "defer", "lapse", "surrender", "endorse", "commit", "quarantine", "recalculate",
     "reprocess", "rerun", "nack", "ring", "land", "board", "load", "unload", "seat",
-    "cancelation", "cancellation", "activation", "deactivation", "suspension", "termination", "reactivation",
-    "unsuspend",
+    "cancelation", "cancellation", "activation", "deactivation", "suspension", "termination", "reactivation", "unsuspend",
     "setdefault", "makedefault", "unenroll", "graduate", "unlist", "relist",
     "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest",
 ];
@@ -146,8 +134,7 @@ pub(crate) const LETTING_GO: &[&str] = &[
     "authorise", "authorize", "confirm", "accept", "release", "execute", "submit", "process", "send",
     "finalize", "finalise", "complete", "settle", "retry", "approve", "recall", "return", "reverse",
     "resubmit",
-    "bind", "clear", "post", "claim", "grant", "place", "settle", "issue", "initiate", "disperse", "fund",
-    "launch", "run", "close",
+    "bind", "clear", "post", "claim", "grant", "place", "settle", "issue", "initiate", "disperse", "fund", "launch", "run", "close",
 ];
 
 /// Verbs that make something, where one would look for a noun.
@@ -157,8 +144,7 @@ pub(crate) const MAKING: &[&str] = &[
     "request", "issue", "subscribe", "book", "reserve", "enroll", "enrol", "post", "share", "print",
     "email", "mail", "message", "notify", "grant", "export", "place", "make", "initiate", "open", "login", "signin",
     "authenticate", "onboard", "record", "log", "ping", "ask", "propose", "draft", "spawn", "instantiate",
-    "tokenize", "tokenise", "allocate", "raise", "file", "comment", "reply", "forward", "announce", "broadcast",
-    "remind", "nudge",
+    "tokenize", "tokenise", "allocate", "raise", "file", "comment", "reply", "forward", "announce", "broadcast", "remind", "nudge",
 ];
 
 /// Verbs that write anew.
@@ -207,10 +193,8 @@ pub(crate) const MONEY: &[&str] = &[
     "remittance", "reversal", "capture", "giftcard", "credit", "debit", "trade", "bet", "wager", "settlement",
     "prepayment", "chargeback", "reimbursement", "payin", "sale", "tip", "cashout", "redemption", "recharge",
     "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
-    "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission",
-    "dividend", "airtime", "pledge", "salary",
-    "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo",
-    "moneytransfer", "preauthorization", "preauthorisation",
+    "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission", "dividend", "airtime", "pledge", "salary",
+    "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "moneytransfer", "preauthorization", "preauthorisation",
     "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge", 
 ];
 
@@ -218,8 +202,7 @@ pub(crate) const MONEY: &[&str] = &[
 pub(crate) const NEAR_MONEY: &[&str] = &[
     "order", "subscription", "booking", "reservation", "invoice", "batch", "checkout", "quote", "fx",
     "wallet", "point", "voucher", "reward", "billing", "claim", "loan", "ticket", "renewal", "authorization",
-    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign",
-    "upgrade", "addon", "pass", "transaction",
+    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "pass", "transaction", 
 ];
 
 /// Nouns of things that only tell of money.
@@ -230,10 +213,8 @@ pub(crate) const PRICED: &[&str] = &[
     "report", "statement", "dispute", "evidence", "bankaccount", "externalaccount", "paymentlink", "note",
     "comment", "return", "shipment", "fulfillment", "fulfilment", "opportunity", "deal", "review", "taxrate",
     "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
-    "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod",
-    "authorisation",
-    "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category",
-    "budget", "forecast",
+    "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod", "authorisation",
+    "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category", "budget", "forecast",
     "garnishment", "token", "enrollment", "enrolment", "wishlist",
 ];
 
@@ -263,12 +244,9 @@ pub(crate) const PAID_PHRASES: &[&str] = &[
     "debited", "credited", "deducted", "funds are", "moves funds", "charged at once", "paid out",
     "takes payment", "grant credits", "collects payment",
     "take payment", "and pay", "collected", "charged", "compensat",
-    "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on",
-    "authorises the card", "authorizes the card",
-    "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded",
-    "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
-    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds",
-    "binding bid", "transfers the", "disburse",
+    "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on", "authorises the card", "authorizes the card",
+    "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded", "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
+    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse",
 ];
 
 /// What others do who deliver: `Carriers call this when a parcel moves`.
@@ -282,10 +260,8 @@ pub(crate) const CARD: &[&str] = &["cvc", "cvv", "cvv2", "securitycode", "cardnu
 
 /// Members that say what is paid for.
 pub(crate) const BOUGHT: &[&str] = &[
-    "items", "lineitems", "lines", "quantity", "offerid", "fareid", "rateid", "planid", "plan", "priceid",
-    "productid", "sku",
-    "cartid", "basketid", "orderid", "invoiceid", "quoteid", "seats", "tickets", "roomcode", "passengers",
-    "bundle", "packageid",
+    "items", "lineitems", "lines", "quantity", "offerid", "fareid", "rateid", "planid", "plan", "priceid", "productid", "sku",
+    "cartid", "basketid", "orderid", "invoiceid", "quoteid", "seats", "tickets", "roomcode", "passengers", "bundle", "packageid",
 ];
 
 /// Members by which a thing is paid for, behind `payment`.
@@ -297,17 +273,12 @@ pub(crate) const PAID_WITH: &[&str] = &[
 /// What texts say where the money moves at another time, or not at all.
 pub(crate) const UNPAID_PHRASES: &[&str] = &[
     "not charged", "nothing is charged", "without charging", "no charge", "no money", "not billed", "only moves when",
-    "not paid", "no amount", "no payment is", "later payroll", "does not move", "before it is paid", "without
-    paying", "no funds", "not yet charged", "is not moved",
+    "not paid", "no amount", "no payment is", "later payroll", "does not move", "before it is paid", "without paying", "no funds", "not yet charged", "is not moved",
     "draft",
 ];
 
 /// Of the nouns near money, those whose acceptance is a payment.
-pub(crate) const OWED: &[&str] = &[
-    "order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart",
-    "bill", "payroll", "run", "escrow", "claim", "booking", "reservation", "auction", "trip", "ride", "rental",
-    "delivery", "loan", "subscription",
-];
+pub(crate) const OWED: &[&str] = &["order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart", "bill", "payroll", "run", "escrow", "claim", "booking", "reservation", "auction", "trip", "ride", "rental", "delivery", "loan", "subscription"];
 
 /// Words in paths under which others deliver what happened.
 pub(crate) const DELIVERED: &[&str] = &[
@@ -324,8 +295,7 @@ pub(crate) const MANAGED: &[&str] = &[
 
 /// Words of operations that need no security, since they give it.
 pub(crate) const ENTRANCE: &[&str] = &[
-    "login", "signin", "signup", "register", "registration", "token", "oauth", "auth", "password", "otp",
-    "forgot", "session", "logout",
+    "login", "signin", "signup", "register", "registration", "token", "oauth", "auth", "password", "otp", "forgot", "session", "logout",
     "refresh", "recover", "recovery", "captcha", "contact", "newsletter", "oauth2", "mfa",
 ];
 
@@ -336,10 +306,8 @@ pub(crate) const TOLD: &[&str] = &[
 
 /// Headers with which senders of webhooks sign and number what they send.
 pub(crate) const SIGNED: &[&str] = &[
-    "signature", "hmac", "delivery", "webhookid", "webhook", "eventid", "svixid", "transmission", "hubsignature",
-    "event", "messagenumber",
-    "channelid", "resourcestate", "ceid", "cetype", "cesource", "transmissionsig", "notificationid", "topic",
-    "amzsnsmessagetype", "deliveryid",
+    "signature", "hmac", "delivery", "webhookid", "webhook", "eventid", "svixid", "transmission", "hubsignature", "event", "messagenumber",
+    "channelid", "resourcestate", "ceid", "cetype", "cesource", "transmissionsig", "notificationid", "topic", "amzsnsmessagetype", "deliveryid",
 ];
 
 /// What summaries say of what is delivered.
@@ -349,10 +317,8 @@ pub(crate) const DELIVERED_PHRASES: &[&str] = &[
     "events of", "tells the", "result of an", "is told", "postback", "sent by the", "inform us", "informs us",
     "incoming",
     "sends when", "send when", "sends us", "sent when", "reports here", "posts here", "pushes here",
-    "when something happens", "will post", "will call", "delivers its", "deliver its", "delivers them", "deliver
-    them", "calls us", "tells us", "tell us", "push to us", "pushes to us",
-    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us",
-    "receives events", "receive events", "invoked by",
+    "when something happens", "will post", "will call", "delivers its", "deliver its", "delivers them", "deliver them", "calls us", "tells us", "tell us", "push to us", "pushes to us",
+    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us", "receives events", "receive events", "invoked by",
 ];
 
 /// Members that name an event.
@@ -364,8 +330,7 @@ pub(crate) const EVENT_KIND: &[&str] = &[
 /// Members that say when something happened, seen from after it.
 pub(crate) const HAPPENED: &[&str] = &[
     "recordedat", "measuredat", "occurredat", "occurredon", "happenedat", "punchedat", "returnedat", "capturedat",
-    "observedat", "scannedat", "eventtime", "eventtimestamp", "generateddatetime", "publishtime", "horodatage",
-    "recordedtime", "deliveredat", "triggeredat",
+    "observedat", "scannedat", "eventtime", "eventtimestamp", "generateddatetime", "publishtime", "horodatage", "recordedtime", "deliveredat", "triggeredat",
     "sampledat", "timestamp", "emittedat",
 ];
 
