@@ -1,5 +1,7 @@
 //! Which class an operation is of: evidence is gathered and weighed, and every piece can be read.
 
+use std::collections::HashMap;
+
 use refrain::policy::Class;
 use refrain_openapi::Kind;
 use serde::Serialize;
@@ -57,7 +59,36 @@ const CLASSES: [Class; 7] = [
     Class::Read,
 ];
 
-pub(crate) fn classify(facts: &Facts<'_>) -> Verdict {
+/// At least so many are sent to a folder before they say something about each other.
+const FOLDER_MIN: usize = 3;
+
+/// What every operation is; what lies among events is looked at again with that in mind.
+pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
+    let mut verdicts: Vec<_> = facts.iter().map(classify).collect();
+    let mut folders: HashMap<&str, (usize, usize)> = HashMap::new();
+    for (facts, verdict) in facts.iter().zip(&verdicts) {
+        for folder in facts.folders.iter().filter(|_| facts.is_sent()) {
+            let (events, all) = folders.entry(folder).or_default();
+            *events += usize::from(verdict.class == Class::Event);
+            *all += 1;
+        }
+    }
+    let is_for_events = |folder: &String| {
+        let found = folders.get(folder.as_str());
+        found.is_some_and(|(events, all)| *all >= FOLDER_MIN && 5 * events >= 3 * all)
+    };
+    let among: Vec<_> = facts
+        .iter()
+        .map(|facts| facts.is_sent() && facts.folders.iter().any(is_for_events))
+        .collect();
+    for (at, _) in among.iter().enumerate().filter(|(_, is_among)| **is_among) {
+        facts[at].is_among_events = true;
+        verdicts[at] = classify(&facts[at]);
+    }
+    verdicts
+}
+
+fn classify(facts: &Facts<'_>) -> Verdict {
     let mut case = Case::default();
     method(facts, &mut case);
     event::weigh(facts, &mut case);

@@ -3,8 +3,10 @@
 use refrain_openapi::{Kind, Operation, Schema};
 
 use crate::{
+    segments::{Segments, id_verb},
     surroundings::Surroundings,
-    text::{plain, singular, words},
+    text::{is_plural, plain, singular, words},
+    tongue::english,
     words as lists,
 };
 
@@ -23,15 +25,27 @@ pub(crate) struct Facts<'d> {
     pub(crate) is_item: bool,
     /// Whether a name in braces stands before the last segment.
     pub(crate) is_below_item: bool,
+    /// Whether the last segment is called like a function: `/tasks:query`, `/tasks.query`.
+    pub(crate) is_call: bool,
+    /// Whether most of what is sent to the paths beside it are events.
+    pub(crate) is_among_events: bool,
+    /// Whether the very path can be read or removed, too: it is a thing, not an act.
+    pub(crate) has_siblings: bool,
+    /// Whether it belongs to webhooks, callbacks or the like that are managed here.
+    pub(crate) is_below_managed: bool,
+    /// Whether it asks for no security, where most operations do.
+    pub(crate) is_open: bool,
+    /// The paths above it.
+    pub(crate) folders: Vec<String>,
     /// Whether a path with this one and a name in braces exists.
     pub(crate) has_items: bool,
     /// Whether the path can also be read with GET.
     pub(crate) is_readable: bool,
     pub(crate) is_managed: bool,
-    /// Summary, description and id, in lower case.
+    /// Summary and description, in lower case.
     pub(crate) prose: String,
     pub(crate) summary: String,
-    /// The first word of the id: `search` of `searchFlightOffers`.
+    /// The verb of the id: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
     pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
     pub(crate) headers: Vec<String>,
@@ -66,6 +80,8 @@ pub(crate) struct Members {
     pub(crate) top: Vec<String>,
     /// Words that dates and times have.
     pub(crate) times: usize,
+    /// Whether a member at the top is yes or no.
+    pub(crate) has_flag: bool,
     /// Whether a member at the top is a list of objects.
     pub(crate) has_list: bool,
 }
@@ -75,12 +91,13 @@ impl Members {
         let mut members = Self::default();
         let Some(schema) = schema else { return members };
         schema.walk(DEPTH_MAX, MEMBERS_MAX, |member| {
-            let name = plain(member.name);
+            let name = plain(&english(member.name));
             let ends = words(member.name).pop().unwrap_or_default();
             let is_time = matches!(member.schema.format(), Some("date-time"))
                 || ["at", "time", "timestamp", "created"].contains(&ends.as_str());
             if member.path.len() == 1 {
                 members.times += usize::from(is_time);
+                members.has_flag |= member.schema.is("boolean");
                 let items = member.schema.items();
                 members.has_list |=
                     items.is_some_and(|items| items.is("object") || !items.properties().is_empty());
@@ -102,6 +119,11 @@ impl Members {
         found.map(String::as_str)
     }
 
+    /// Whether a member at the top names a thing.
+    pub(crate) fn has_id(&self) -> bool {
+        self.top.iter().any(|it| it.ends_with("id"))
+    }
+
     /// The first member whose name ends as one of the list.
     pub(crate) fn ending(&self, list: &[&str]) -> Option<&str> {
         let ends = |name: &&String| list.iter().any(|end| name.ends_with(end));
@@ -111,7 +133,7 @@ impl Members {
 
 impl<'d> Facts<'d> {
     pub(crate) fn of(operation: &Operation<'d>, around: &Surroundings<'d>) -> Self {
-        let (segments, is_item, is_below_item) = segments(operation.path());
+        let path = Segments::of(operation.path());
         let body = operation.body();
         let success = operation.success().or_else(|| {
             let responses = operation.responses();
@@ -128,23 +150,39 @@ impl<'d> Facts<'d> {
             .parameters()
             .into_iter()
             .filter(|it| it.place() == "header");
-        let prose = [operation.id(), operation.summary(), operation.description()];
+        let prose = [operation.summary(), operation.description()];
         let prose: Vec<_> = prose.into_iter().flatten().map(str::to_lowercase).collect();
         let item = |schema: Schema<'d>| schema.items().unwrap_or(schema);
+        let status = success
+            .as_ref()
+            .and_then(|it| it.status.parse().ok())
+            .unwrap_or(200);
+        let has_location = has_headers("location");
+        let has_items = around.has_items(operation.path());
+        // `POST /payments/{product}` that makes something is a list of its own for each product.
+        let is_list_of_kind =
+            operation.method() == "POST" && (has_items || status == 201 || has_location);
         Self {
             method: operation.method().into(),
             kind: operation.kind(),
-            id_verb: operation
-                .id()
-                .and_then(|id| words(id).into_iter().next())
-                .unwrap_or_default(),
-            is_item,
-            is_below_item,
-            has_items: around.has_items(operation.path()),
+            id_verb: operation.id().map(id_verb).unwrap_or_default(),
+            is_item: path.is_item && !is_list_of_kind,
+            is_below_item: path.is_below_item,
+            is_call: path.is_call,
+            is_among_events: false,
+            has_items,
+            has_siblings: around.has_siblings(operation.path()),
+            is_below_managed: around.is_below_managed(operation.path(), lists::DELIVERED),
+            is_open: around.is_open(operation),
+            folders: path.folders,
             is_readable: around.is_readable(operation.path()),
             is_managed: around.is_managed(operation.path()),
             prose: prose.join(". "),
-            summary: operation.summary().unwrap_or_default().to_lowercase(),
+            summary: operation
+                .summary()
+                .or_else(|| operation.description()?.split(". ").next())
+                .unwrap_or_default()
+                .to_lowercase(),
             tags: operation
                 .tags()
                 .iter()
@@ -159,11 +197,8 @@ impl<'d> Facts<'d> {
             has_body: body.is_some(),
             request: Members::of(body.and_then(|it| it.schema)),
             response: Members::of(answer),
-            status: success
-                .as_ref()
-                .and_then(|it| it.status.parse().ok())
-                .unwrap_or(200),
-            has_location: has_headers("location"),
+            status,
+            has_location,
             is_list: answer.is_some_and(|it| it.is("array")),
             has_answer: answer.is_some(),
             answer: answer.map(item).and_then(|it| it.name()).map(plain),
@@ -175,7 +210,7 @@ impl<'d> Facts<'d> {
                 .extensions()
                 .map(|(name, node)| (name, node.as_bool() != Some(false)))
                 .collect(),
-            segments,
+            segments: path.literal,
         }
     }
 
@@ -191,24 +226,54 @@ impl<'d> Facts<'d> {
             .map_or("", String::as_str)
     }
 
-    /// The first word of the last segment that a list names; whole segments count, too.
+    /// The verb of the last segment, where a list names it.
     pub(crate) fn verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
-        let whole = plain(self.tail());
-        // `checkin` is no `check`.
-        let is_other = |other: &&[&str]| other.contains(&whole.as_str());
-        let is_elsewhere = [
-            lists::LOOKING,
-            lists::MOVING,
-            lists::PAYING,
-            lists::SOMETIMES_PAYING,
-        ]
-        .iter()
-        .any(is_other);
-        match self.is_item {
-            true => None,
-            false if is_elsewhere => list.iter().find(|it| **it == whole).copied(),
-            false => named(self.tail(), list),
+        if self.is_item {
+            return None;
         }
+        let find = |word: &str| list.iter().find(|it| **it == word).copied();
+        let last = words(self.tail()).pop().unwrap_or_default();
+        if lists::LOOKED_AT.contains(&last.as_str()) {
+            return find(&last);
+        }
+        // `checkin` is no `check`.
+        let whole = plain(self.tail());
+        if lists::is_verb(&whole) {
+            return find(&whole);
+        }
+        let words = words(self.tail());
+        let said: Vec<_> = words
+            .iter()
+            .filter(|it| !lists::MANY.contains(&it.as_str()))
+            .collect();
+        // `submitScore` submits, but `credit-check` checks: a word that is also a noun may only describe the next.
+        match said.first().filter(|it| lists::is_plain_verb(it)) {
+            Some(first) => find(first),
+            // `open-slots` and `balance_transactions` are lists.
+            None if is_plural(&last) => None,
+            // So is `payoutSchedule` a thing.
+            None if lists::PRICED.contains(&last.as_str())
+                && !lists::LOOKING.contains(&last.as_str()) =>
+            {
+                None
+            }
+            None => said.iter().find_map(|word| find(word)),
+        }
+    }
+
+    /// Whether the last segment says a verb of any list.
+    pub(crate) fn has_verb(&self) -> bool {
+        lists::VERBS.iter().any(|list| self.verb(list).is_some())
+    }
+
+    /// The verb that the id or the summary starts with, where a list names it.
+    pub(crate) fn told_verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
+        let first = self.summary.split_whitespace().next().unwrap_or_default();
+        let find = |word: &str| list.iter().find(|it| **it == word).copied();
+        let of_summary = find(first)
+            .or_else(|| find(first.strip_suffix('s')?))
+            .or_else(|| find(first.strip_suffix("es")?));
+        find(&self.id_verb).or(of_summary)
     }
 
     /// Whether a list names the thing, as a whole or by its last word.
@@ -224,6 +289,11 @@ impl<'d> Facts<'d> {
             .unwrap_or_default();
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
         find(&whole).or_else(|| find(&last))
+    }
+
+    /// Whether it is a request that changes something, sent to the API.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.kind == Kind::Path && matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
     }
 
     pub(crate) fn says(&self, phrases: &'static [&'static str]) -> Option<&'static str> {
@@ -255,22 +325,4 @@ impl<'d> Facts<'d> {
 pub(crate) fn named(segment: &str, list: &'static [&'static str]) -> Option<&'static str> {
     let find = |word: &str| list.iter().find(|it| **it == word).copied();
     find(&plain(segment)).or_else(|| words(segment).iter().find_map(|word| find(word)))
-}
-
-/// The literal segments; whether the last is a name in braces, and whether one stands before the last literal.
-fn segments(path: &str) -> (Vec<String>, bool, bool) {
-    let mut found: Vec<(String, bool)> = Vec::new();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        let (thing, verb) = match part.rsplit_once(':') {
-            Some((thing, verb)) if !thing.is_empty() && !verb.contains('}') => (thing, Some(verb)),
-            _ => (part, None),
-        };
-        found.push((thing.into(), thing.starts_with('{')));
-        found.extend(verb.map(|verb| (verb.into(), false)));
-    }
-    let is_item = found.last().is_some_and(|(_, is_name)| *is_name);
-    let last = found.iter().rposition(|(_, is_name)| !is_name);
-    let is_below = last.is_some_and(|at| at > 0 && found[at - 1].1);
-    let literal = found.into_iter().filter(|(_, is_name)| !is_name);
-    (literal.map(|(text, _)| text).collect(), is_item, is_below)
 }

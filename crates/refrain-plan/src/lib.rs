@@ -34,9 +34,13 @@ pub use keys::{Keys, NaturalKey};
 
 pub mod render;
 
+mod segments;
+
 mod surroundings;
 
 mod text;
+
+mod tongue;
 
 // Lists of a word a line would hide what is next to what.
 #[rustfmt::skip]
@@ -110,10 +114,15 @@ pub fn plan(document: &Document, options: &Options) -> Plan {
     let around = surroundings::Surroundings::of(&operations);
     let base = options.base.clone().unwrap_or_else(|| document.base_path());
     let mut taken = HashSet::new();
-    let planned = operations.iter().map(|operation| {
-        let facts = facts::Facts::of(operation, &around);
-        let verdict = classify::classify(&facts);
-        Planned {
+    let mut facts: Vec<_> = operations
+        .iter()
+        .map(|operation| facts::Facts::of(operation, &around))
+        .collect();
+    let verdicts = classify::all(&mut facts);
+    let planned = operations
+        .iter()
+        .zip(verdicts)
+        .map(|(operation, verdict)| Planned {
             method: operation.method().into(),
             path: operation.path().into(),
             pattern: pattern(operation, &base, &mut taken),
@@ -122,8 +131,7 @@ pub fn plan(document: &Document, options: &Options) -> Plan {
             summary: operation.summary().map(String::from),
             keys: Keys::of(operation, verdict.class),
             verdict,
-        }
-    });
+        });
     Plan {
         title: document.title().unwrap_or("this API").into(),
         operations: planned.collect(),

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use refrain_openapi::{Kind, Operation, Schema, View};
 
+use crate::{facts::named, text::singular};
+
 /// The paths of a document, and what can be read from each.
 #[derive(Debug)]
 pub(crate) struct Surroundings<'d> {
@@ -99,6 +101,29 @@ impl<'d> Surroundings<'d> {
         let known = self.paths.get(&normal(path));
         let list = known.filter(|it| !it.has_items).and_then(|it| it.list);
         list.is_some_and(|list| list.is_same(&answer.view()))
+    }
+
+    /// Whether the very path can also be read or removed.
+    pub(crate) fn has_siblings(&self, path: &str) -> bool {
+        self.has(&normal(path), &["GET", "DELETE"])
+    }
+
+    /// Whether it stands below a list of things that a word names, and that are looked at or removed one by one.
+    pub(crate) fn is_below_managed(&self, path: &str, list: &'static [&'static str]) -> bool {
+        let path = normal(path);
+        let ends = path.match_indices('/').map(|(at, _)| at);
+        let mut above = ends.filter(|at| *at > 0).map(|at| &path[..at]);
+        above.any(|above| {
+            let last = above.rsplit('/').next().unwrap_or_default();
+            named(&singular(last), list).is_some()
+                && path[above.len()..].starts_with("/{}")
+                && self.is_managed(above)
+        })
+    }
+
+    /// Whether an operation asks for no security, where most do.
+    pub(crate) fn is_open(&self, operation: &Operation<'d>) -> bool {
+        self.is_apart(operation) && operation.security().is_empty()
     }
 
     /// Whether an operation asks for other security than most.

@@ -25,6 +25,9 @@ pub(crate) fn plain(name: &str) -> String {
 
 /// The singular of an English noun, near enough to look it up.
 pub(crate) fn singular(word: &str) -> String {
+    if word == "ids" {
+        return "id".into();
+    }
     let cut = |end: &str| word.strip_suffix(end);
     if let Some(stem) = cut("ies").filter(|stem| stem.len() > 1) {
         return format!("{stem}y");

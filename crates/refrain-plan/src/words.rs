@@ -1,5 +1,48 @@
 //! The words that classification goes by, in one place. Lower case; nouns in the singular.
 
+/// Every list of verbs.
+pub(crate) const VERBS: &[&[&str]] = &[
+    LOOKING, MOVING, MAKING, WRITING, REMOVING, PAYING, SOMETIMES_PAYING, LETTING_GO,
+];
+
+/// Whether any list has it as a verb.
+pub(crate) fn is_verb(word: &str) -> bool {
+    VERBS.iter().any(|list| list.contains(&word))
+}
+
+/// Whether it is a verb, and no noun besides.
+pub(crate) fn is_plain_verb(word: &str) -> bool {
+    let nouns = [MONEY, NEAR_MONEY, PRICED, SINGLE, TOLD, BOTH];
+    is_verb(word) && !nouns.iter().any(|list| list.contains(&word))
+}
+
+/// Words that are used as nouns as often as they are verbs.
+const BOTH: &[&str] = &[
+    "share", "test", "post", "mail", "message", "request", "print", "hold", "review", "match", "rate", "score",
+    "balance", "route", "distance", "return", "open", "lead", "import", "export", "process", "sign",
+    "issue", "link", "report", "scan", "release", "port", "access", "search", "scale",
+];
+
+/// Nouns of what only looks, whatever verb stands before them: `create_preview`.
+pub(crate) const LOOKED_AT: &[&str] = &["preview", "estimate", "estimation", "simulation", "calculation", "forecast"];
+
+/// Nouns whose acceptance is a payment, where the answer says how much.
+pub(crate) const DUE: &[&str] = &["quote", "fx", "batch", "authorization", "checkout", "basket", "cart", "bill", "escrow", "installment", "payroll"];
+
+/// Folders of acts.
+pub(crate) const ACTS: &[&str] = &["actions", "action", "commands", "command"];
+
+/// Nouns behind the money that they let go: `payment-drafts`.
+pub(crate) const LET_GO: &[&str] = &["draft", "request", "batch", "run", "proposal", "instruction", "order"];
+
+/// Words before a verb that only say how many, or how.
+pub(crate) const MANY: &[&str] = &["batch", "bulk", "mass", "multi", "async", "do", "force", "auto", "self"];
+
+/// Ends of file names, which are no verbs.
+pub(crate) const ENDINGS: &[&str] = &[
+    "json", "xml", "yaml", "csv", "pdf", "html", "php", "aspx", "asmx", "ashx", "jsp", "cgi", "do", "txt", "zip", "ics", "well", "known",
+];
+
 /// Verbs of operations that only look, though they are sent by POST.
 pub(crate) const LOOKING: &[&str] = &[
     "search", "query", "find", "lookup", "filter", "list", "count", "validate", "validation", "check",
@@ -9,11 +52,16 @@ pub(crate) const LOOKING: &[&str] = &[
     "introspect", "introspection", "decode", "parse", "render", "lint", "diff", "explain", "predict",
     "prediction", "classify", "analyze", "analyse", "score", "scan", "detect", "dryrun", "simulator",
     "forecast", "recommend", "recommendation", "aggregate", "statistics", "stats", "match", "geocode",
-    "convert", "inspect", "browse", "export_preview", "eligibility", "confirmationofpayee", "convertcurrency",
+    "convert", "inspect", "browse", "eligibility", "confirmationofpayee", "convertcurrency",
     "nearby",
     "pricing", "seatmap", "lookups", "retrieve", "describe", "scoring", "verification",
-    "typeahead", "histogram", "report_preview", "itemize", "reverse_geocode", "distance", "route",
-    "directions", "availabilities",
+    "typeahead", "histogram", "itemize", "reverse_geocode", "distance", "route",
+    "directions", "availabilities", "normalize", "normalise", "standardize", "standardise", "info", "history",
+    "projection", "eligible", "view", "show", "inquiry", "enquiry", "inquire", "testiampermissions",
+    "testpermissions", "calculator", "interpolate", "similar", "discover", "indicative",
+    "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
+    "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
+    "exists", "trace", "download", "nearest", "proofread", "transcribe",
 ];
 
 /// Starts of summaries that say the same.
@@ -21,6 +69,17 @@ pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "find ", "search", "look up", "looks up", "lookup", "check whether", "checks whether", "check if",
     "how many", "the ways", "list ", "lists ", "get ", "gets ", "retrieve", "returns ", "fetch", "query",
     "estimate", "calculate", "calculates", "preview", "simulate", "validate", "determine", "show ", "compare",
+    "asks whether", "ask whether", "tells whether", "whether ", "test whether", "tests whether", "view ", "available ", "verify whether", "obtain ",
+    "ways to", "which ", "indicative",
+];
+
+/// What texts say of operations that leave nothing behind.
+pub(crate) const HARMLESS_PHRASES: &[&str] = &[
+    "without storing", "nothing is stored", "does not store", "without saving", "nothing is saved", "not saved",
+    "without creating", "does not create", "nothing is created", "without executing", "without sending", "without initiating",
+    "without booking", "without charging", "nothing is charged", "no side effect", "dry run", "dry-run", "read-only", "read only",
+    "changes nothing", "nothing is changed", "no amount is", "without placing", "nothing is reserved", "non-binding",
+    "not persisted", "without committing", "no charge is made", "no money",
 ];
 
 /// Members by which a request asks for a part of a list.
@@ -59,7 +118,15 @@ pub(crate) const MOVING: &[&str] = &[
     "countersign", "unlink", "link", "connect", "disconnect", "reboot", "reindex", "sync", "resync",
     "resolve", "unresolve", "follow", "unfollow", "like", "unlike", "accept", "reopen",
     "scale", "provision", "deprovision", "reschedule", "port",
-    "read",
+    "read", "deny", "resize", "rebuild", "attach", "noshow", "transmit", "retract", "watch", "unwatch", "requeue", "undelete", "ignore", "dismiss", "apply", "consume", "arrive",
+    "depart", "rehire", "hire", "onboard", "offboard", "clockin", "clockout", "punchin", "punchout", "roll", "boost", "vote", "upvote",
+    "downvote", "react", "flag", "unflag", "favorite", "bookmark", "hide", "unhide", "seal", "admit", "discharge", "triage",
+    "certify", "notarize", "revert", "undo", "redo", "split", "reassign", "delegate", "wake", "shutdown", "poweron", "poweroff",
+    "evict", "kick", "postpone", "defer", "lapse", "surrender", "endorse", "commit", "quarantine", "recalculate",
+    "reprocess", "rerun", "nack", "ring", "land", "board", "load", "unload", "seat",
+    "cancelation", "cancellation", "activation", "deactivation", "suspension", "termination", "reactivation", "unsuspend",
+    "setdefault", "makedefault", "unenroll", "graduate", "unlist", "relist",
+    "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest",
 ];
 
 /// Of these, verbs that let money go where the thing they act on is money.
@@ -67,28 +134,30 @@ pub(crate) const LETTING_GO: &[&str] = &[
     "authorise", "authorize", "confirm", "accept", "release", "execute", "submit", "process", "send",
     "finalize", "finalise", "complete", "settle", "retry", "approve", "recall", "return", "reverse",
     "resubmit",
-    "bind", "clear", "post",
+    "bind", "clear", "post", "claim", "grant", "place", "settle", "issue", "initiate", "disperse", "fund", "launch", "run", "close",
 ];
 
 /// Verbs that make something, where one would look for a noun.
 pub(crate) const MAKING: &[&str] = &[
     "create", "add", "new", "import", "upload", "duplicate", "copy", "clone", "fork", "send", "register",
-    "invite", "generate", "signup", "test", "insert", "append", "attach", "enqueue", "schedule", "order",
+    "invite", "generate", "signup", "test", "insert", "append", "enqueue", "schedule", "order",
     "request", "issue", "subscribe", "book", "reserve", "enroll", "enrol", "post", "share", "print",
-    "email", "mail", "message", "notify", "enqueue",
+    "email", "mail", "message", "notify", "grant", "export", "place", "make", "initiate", "open", "login", "signin",
+    "authenticate", "onboard", "record", "log", "ping", "ask", "propose", "draft", "spawn", "instantiate",
+    "tokenize", "tokenise", "allocate", "raise", "file", "comment", "reply", "forward", "announce", "broadcast", "remind", "nudge",
 ];
 
 /// Verbs that write anew.
 pub(crate) const WRITING: &[&str] = &[
     "update", "change", "set", "edit", "modify", "replace", "upsert", "save", "rename", "configure",
-    "overwrite",
+    "overwrite", "amend", "adjust", "correct", "revise", "put", "patch", "reorder", "retag", "recategorize",
 ];
 
 /// Nouns of which a thing has one: writing it replaces the one before.
 pub(crate) const SINGLE: &[&str] = &[
     "avatar", "photo", "picture", "password", "setting", "preference", "profile", "address", "metadata",
     "limit", "pin", "logo", "cover", "email", "configuration", "config", "status", "role", "locale", "label",
-    "tag", "price",
+    "tag", "price", "state",
 ];
 
 /// Verbs that remove.
@@ -101,7 +170,7 @@ pub(crate) const PAYING: &[&str] = &[
     "pay", "charge", "refund", "payout", "withdraw", "deposit", "disburse",
     "topup", "burn", "checkout", "purchase", "buy", "donate", "debit",
     "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown",
-    "recharge", "prepay", "autopay", "remit",
+    "recharge", "prepay", "autopay", "remit", "payoff", "paynow", "buynow", "rebill", 
 ];
 
 /// Verbs that move money where something else speaks of money, too, and otherwise move something on.
@@ -124,14 +193,16 @@ pub(crate) const MONEY: &[&str] = &[
     "remittance", "reversal", "capture", "giftcard", "credit", "debit", "trade", "bet", "wager", "settlement",
     "prepayment", "chargeback", "reimbursement", "payin", "sale", "tip", "cashout", "redemption", "recharge",
     "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
-    "accrual", "gift", "payrun", "wire", "ach",
+    "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission", "dividend", "airtime", "pledge", "salary",
+    "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "moneytransfer", "preauthorization", "preauthorisation",
+    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge", 
 ];
 
 /// Nouns that stand for money where something else says so, too.
 pub(crate) const NEAR_MONEY: &[&str] = &[
     "order", "subscription", "booking", "reservation", "invoice", "batch", "checkout", "quote", "fx",
     "wallet", "point", "voucher", "reward", "billing", "claim", "loan", "ticket", "renewal", "authorization",
-    "installment",
+    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "pass", "transaction", 
 ];
 
 /// Nouns of things that only tell of money.
@@ -142,7 +213,9 @@ pub(crate) const PRICED: &[&str] = &[
     "report", "statement", "dispute", "evidence", "bankaccount", "externalaccount", "paymentlink", "note",
     "comment", "return", "shipment", "fulfillment", "fulfilment", "opportunity", "deal", "review", "taxrate",
     "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
-    "schedule", "attachment", "document", "address",
+    "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod", "authorisation",
+    "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category", "budget", "forecast",
+    "garnishment", "token", "enrollment", "enrolment", "wishlist",
 ];
 
 /// Members of a request that say how much.
@@ -171,7 +244,9 @@ pub(crate) const PAID_PHRASES: &[&str] = &[
     "debited", "credited", "deducted", "funds are", "moves funds", "charged at once", "paid out",
     "takes payment", "grant credits", "collects payment",
     "take payment", "and pay", "collected", "charged", "compensat",
-    "paid from", "paid by", "paid with", "money",
+    "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on", "authorises the card", "authorizes the card",
+    "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded", "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
+    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse",
 ];
 
 /// What others do who deliver: `Carriers call this when a parcel moves`.
@@ -181,16 +256,47 @@ pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver
 
 /// Card data: whoever sends it wants to be charged.
 pub(crate) const CARD: &[&str] = &["cvc", "cvv", "cvv2", "securitycode", "cardnumber", "pan", "paymenttoken", "paymentmethodid",
-    "paymentsource", "paymentmethodnonce", "sourcetoken", "paymentinstrument"];
+    "paymentsource", "paymentmethodnonce", "sourcetoken", "paymentinstrument", "cardtoken", "tokencard"];
+
+/// Members that say what is paid for.
+pub(crate) const BOUGHT: &[&str] = &[
+    "items", "lineitems", "lines", "quantity", "offerid", "fareid", "rateid", "planid", "plan", "priceid", "productid", "sku",
+    "cartid", "basketid", "orderid", "invoiceid", "quoteid", "seats", "tickets", "roomcode", "passengers", "bundle", "packageid",
+];
+
+/// Members by which a thing is paid for, behind `payment`.
+pub(crate) const PAID_WITH: &[&str] = &[
+    "method", "methodid", "profile", "profileid", "token", "source", "sourceid", "nonce", "instrumentid", "accountid",
+    "card", "cardid", "details",
+];
+
+/// What texts say where the money moves at another time, or not at all.
+pub(crate) const UNPAID_PHRASES: &[&str] = &[
+    "not charged", "nothing is charged", "without charging", "no charge", "no money", "not billed", "only moves when",
+    "not paid", "no amount", "no payment is", "later payroll", "does not move", "before it is paid", "without paying", "no funds", "not yet charged", "is not moved",
+    "draft",
+];
 
 /// Of the nouns near money, those whose acceptance is a payment.
-pub(crate) const OWED: &[&str] = &["order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart", "bill"];
+pub(crate) const OWED: &[&str] = &["order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart", "bill", "payroll", "run", "escrow", "claim", "booking", "reservation", "auction", "trip", "ride", "rental", "delivery", "loan", "subscription"];
 
 /// Words in paths under which others deliver what happened.
 pub(crate) const DELIVERED: &[&str] = &[
     "webhook", "hook", "callback", "ipn", "inbound", "ingest", "ingestion", "notify", "telemetry", "track",
     "push", "incoming", "listener", "postback", "edi", "pingback", "beacon", "heartbeat", "receiver", "sink",
-    "collector", "dlr", "eventgrid", "pubsub", "sns",
+    "collector", "dlr", "eventgrid", "pubsub", "sns", "webhookreceiver", "upstream", "inbox",
+];
+
+/// Words behind such a word that make it a thing which is managed.
+pub(crate) const MANAGED: &[&str] = &[
+    "subscription", "endpoint", "url", "config", "configuration", "setting", "secret", "key", "template", "rule",
+    "registration", "destination", "attempt", "target", "portal", "token",
+];
+
+/// Words of operations that need no security, since they give it.
+pub(crate) const ENTRANCE: &[&str] = &[
+    "login", "signin", "signup", "register", "registration", "token", "oauth", "auth", "password", "otp", "forgot", "session", "logout",
+    "refresh", "recover", "recovery", "captcha", "contact", "newsletter", "oauth2", "mfa",
 ];
 
 /// Weaker ones.
@@ -200,23 +306,32 @@ pub(crate) const TOLD: &[&str] = &[
 
 /// Headers with which senders of webhooks sign and number what they send.
 pub(crate) const SIGNED: &[&str] = &[
-    "signature", "hmac", "delivery", "webhookid", "webhook", "eventid", "svixid",
+    "signature", "hmac", "delivery", "webhookid", "webhook", "eventid", "svixid", "transmission", "hubsignature", "event", "messagenumber",
+    "channelid", "resourcestate", "ceid", "cetype", "cesource", "transmissionsig", "notificationid", "topic", "amzsnsmessagetype", "deliveryid",
 ];
 
 /// What summaries say of what is delivered.
 pub(crate) const DELIVERED_PHRASES: &[&str] = &[
-    "notification", "webhook", "callback", "arrive", "came in", "comes in", "call this when", "calls this",
+    "notification", "webhook", "callback", "arrives", "came in", "comes in", "call this when", "calls this",
     "called by", "reports what", "report what", "reports the", "push deliver", "drop ", "events from",
     "events of", "tells the", "result of an", "is told", "postback", "sent by the", "inform us", "informs us",
     "incoming",
     "sends when", "send when", "sends us", "sent when", "reports here", "posts here", "pushes here",
-    "when something happens", "will post", "will call",
+    "when something happens", "will post", "will call", "delivers its", "deliver its", "delivers them", "deliver them", "calls us", "tells us", "tell us", "push to us", "pushes to us",
+    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us", "receives events", "receive events", "invoked by",
 ];
 
 /// Members that name an event.
 pub(crate) const EVENT_KIND: &[&str] = &[
     "event", "eventtype", "eventcode", "eventname", "type", "specversion", "topic", "resultcode",
     "paymentstatus",
+];
+
+/// Members that say when something happened, seen from after it.
+pub(crate) const HAPPENED: &[&str] = &[
+    "recordedat", "measuredat", "occurredat", "occurredon", "happenedat", "punchedat", "returnedat", "capturedat",
+    "observedat", "scannedat", "eventtime", "eventtimestamp", "generateddatetime", "publishtime", "horodatage", "recordedtime", "deliveredat", "triggeredat",
+    "sampledat", "timestamp", "emittedat",
 ];
 
 /// Members that say what became of something.

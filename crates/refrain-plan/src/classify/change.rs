@@ -38,7 +38,7 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
         case.add(Create, 2, "it answers with what the list beside it holds");
     }
     let last = split(facts.tail()).pop().unwrap_or_default();
-    if !facts.is_item && is_plural(&last) {
+    if !facts.is_item && !facts.is_call && is_plural(&last) {
         case.add(
             Create,
             3,
@@ -109,21 +109,53 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// An act that no list has a word for: it is sent to a thing, takes little, and makes nothing.
+fn acting(facts: &Facts<'_>, case: &mut Case) {
+    let last = split(facts.tail()).pop().unwrap_or_default();
+    let is_made = facts.status == 201 || facts.has_location;
+    let is_act = facts.is_below_item && !facts.is_item && !is_plural(&last) && !is_made;
+    if !is_act || facts.has_siblings || facts.has_items {
+        return;
+    }
+    if facts.method == "POST" && !facts.has_verb() && !facts.is_call {
+        let weight = 2 + 2 * i32::from(facts.answers_parent) + 2 * i32::from(!facts.has_body);
+        case.add(
+            Transition,
+            weight,
+            format!("`{}` is done to a thing", facts.tail()),
+        );
+    }
+    if facts.method != "POST" && !facts.has_body && facts.verb(words::MOVING).is_none() {
+        let reason = "it has no body: there is nothing to be written";
+        case.add(Transition, 5, reason);
+        case.add(Replace, -2, reason);
+    }
+}
+
+/// What the id or the summary starts with, where the path says no verb.
+fn told(facts: &Facts<'_>, case: &mut Case) {
+    let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
+    if facts.has_verb() || facts.status == 201 || facts.has_location || is_one {
+        return;
+    }
+    let is_post = facts.method == "POST";
+    let is_list = is_plural(&split(facts.tail()).pop().unwrap_or_default()) && !facts.is_item;
+    if let Some(word) = facts
+        .told_verb(words::MOVING)
+        .filter(|_| !is_list || !is_post)
+    {
+        let weight = if is_post { 4 } else { 5 };
+        case.add(Transition, weight, format!("its name starts with `{word}`"));
+    }
+    if let Some(word) = facts.told_verb(words::REMOVING).filter(|_| is_post) {
+        case.add(Delete, 5, format!("its name starts with `{word}`"));
+    }
+}
+
 fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
+    acting(facts, case);
+    told(facts, case);
     let Some(word) = facts.verb(words::MOVING) else {
-        let last = split(facts.tail()).pop().unwrap_or_default();
-        let is_act =
-            facts.is_below_item && !facts.is_item && !is_plural(&last) && facts.answers_parent;
-        if is_act && facts.method == "POST" {
-            case.add(
-                Transition,
-                2,
-                format!(
-                    "`{}` is done to a thing, which it answers with",
-                    facts.tail()
-                ),
-            );
-        }
         return;
     };
     // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.
@@ -137,6 +169,10 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         weight,
         format!("`{word}` in the path moves it on"),
     );
+    if facts.is_call && (facts.status == 201 || facts.has_location) {
+        let reason = "what it answers with is the act, not a new thing";
+        case.add(Create, -3, reason);
+    }
     if facts.answers_parent {
         case.add(Transition, 2, "it answers with the thing above");
     }

@@ -22,9 +22,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if let Some(word) = sending(&facts.summary).filter(|_| !facts.has_answer) {
         case.add(Event, 4, format!("its summary says that others {word}"));
     }
-    if facts.is_apart {
-        case.add(Event, 1, "it asks for other security than most operations");
-    }
+    around(facts, case);
     if case.score(Event) >= 4 && !facts.has_answer {
         case.add(Event, 2, "it answers with nothing but a status");
         case.add(Replace, -3, "it reads like a delivery, not like a change");
@@ -32,6 +30,23 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     if case.score(Event) >= 6 {
         case.add(Monetary, -6, "it tells of money that moved elsewhere");
+    }
+}
+
+fn around(facts: &Facts<'_>, case: &mut Case) {
+    let mut entrance = facts.segments.iter();
+    let is_entrance = entrance.any(|it| named(it, words::ENTRANCE).is_some());
+    if facts.is_open && !facts.has_answer && !is_entrance {
+        case.add(Event, 3, "it asks for no security, as most operations do");
+    } else if facts.is_apart {
+        case.add(Event, 1, "it asks for other security than most operations");
+    }
+    if facts.is_among_events && !facts.has_answer {
+        case.add(
+            Event,
+            4,
+            "most of what is sent to the paths beside it are events",
+        );
     }
 }
 
@@ -55,11 +70,13 @@ fn sending(summary: &str) -> Option<&'static str> {
 fn path(facts: &Facts<'_>, case: &mut Case) {
     // A list of webhooks that are looked at and removed one by one is a list like any other.
     let is_list = facts.is_managed && facts.method == "POST" && !facts.is_item
-        || facts.is_item && facts.is_readable;
+        || facts.is_item && facts.is_readable
+        || facts.is_below_managed;
     let find = |list| {
         facts
             .segments
             .iter()
+            .filter(|it| facts.noun(it, words::MANAGED).is_none())
             .find_map(|it| named(&singular(it), list).or_else(|| named(it, list)))
     };
     match find(words::DELIVERED) {
@@ -84,6 +101,14 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
             3,
             format!("`{word}` in the path is something that happened"),
         );
+    } else if let Some(word) =
+        find(words::TOLD).filter(|_| !facts.has_answer && !facts.is_below_item)
+    {
+        case.add(
+            Event,
+            2,
+            format!("`{word}` in the path is something that happened"),
+        );
     }
 }
 
@@ -104,10 +129,12 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     let content = |part: &str| facts.content_types.iter().any(|it| it.contains(part));
     if content("cloudevents") {
         case.add(Event, 6, "it takes CloudEvents");
+    } else if content("event") {
+        case.add(Event, 4, "the type of its body is one of events");
     } else if content("edi") || content("ndjson") {
         case.add(Event, 3, "its body is a stream or a document of a partner");
     }
-    if (content("xml") || content("text/plain"))
+    if (content("xml") || content("text/") || content("*/*") || content("octet-stream"))
         && !facts.has_answer
         && facts.request.top.is_empty()
     {
@@ -133,6 +160,33 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
             Event,
             weight,
             format!("its body names an event, in `{kind}`"),
+        );
+    }
+    let told = |name: &&String| {
+        name.contains("webhook") && !name.ends_with("url")
+            || name.contains("event") && name.ends_with("id")
+    };
+    if let Some(name) = facts
+        .request
+        .top
+        .iter()
+        .find(told)
+        .filter(|_| kind.is_none())
+    {
+        case.add(Event, 3, format!("`{name}` in its body tells of an event"));
+    }
+    let past = |name: &&String| words::HAPPENED.iter().any(|it| name.ends_with(it));
+    if let Some(name) = facts
+        .request
+        .all
+        .iter()
+        .find(past)
+        .filter(|_| !facts.has_answer)
+    {
+        case.add(
+            Event,
+            3,
+            format!("`{name}` in its body says when it happened"),
         );
     }
     let state = facts.request.find_top(words::EVENT_STATE);

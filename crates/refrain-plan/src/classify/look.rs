@@ -14,8 +14,23 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     verb(facts, case);
     answer(facts, case);
-    if words::LOOKING.contains(&facts.id_verb.as_str()) {
+    let is_named = words::LOOKING.contains(&facts.id_verb.as_str());
+    if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
         case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
+    }
+    if facts.is_call && !facts.has_verb() {
+        case.add(
+            Read,
+            3,
+            format!(
+                "`{}` is called without a verb: it is asked for",
+                facts.tail()
+            ),
+        );
+    }
+    if let Some(phrase) = facts.says(words::HARMLESS_PHRASES) {
+        case.add(Read, 5, format!("its text says “{phrase}”"));
+        case.add(Monetary, -4, format!("its text says “{phrase}”"));
     }
     if facts.answers_list {
         case.add(Read, 4, "it answers with the same list as GET");
@@ -81,11 +96,13 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
     if facts.status != 200 || !facts.has_answer {
         return;
     }
-    let has_id = facts
-        .response
-        .top
-        .iter()
-        .any(|it| it == "id" || it.ends_with("id"));
+    let has_id = facts.response.has_id();
+    let is_judgement =
+        facts.response.has_flag && facts.response.top.len() <= 3 && !facts.has_verb();
+    if is_judgement && !has_id && facts.has_body {
+        case.add(Read, 5, "it answers with yes or no");
+        case.add(Monetary, -8, "it answers with yes or no");
+    }
     if facts.is_list {
         case.add(Read, 3, "it answers with a list");
     } else if facts.response.has_list

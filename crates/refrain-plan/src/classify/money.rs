@@ -5,13 +5,14 @@ use refrain::policy::Class::{Create, Monetary, Transition};
 use super::Case;
 use crate::{
     facts::{Facts, named},
-    text::words as split,
+    text::{plain, words as split},
     words,
 };
 
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     match facts.method.as_str() {
         "POST" => {}
+        "PUT" | "PATCH" if facts.is_below_item && facts.has_verb() => {}
         "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
         _ => return,
     }
@@ -25,10 +26,13 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         signs.add(Monetary, -6, "its body only labels the thing");
     }
     if facts.is_item {
-        signs.add(Monetary, -4, "it is sent to one thing, to change it");
+        signs.add(Monetary, -9, "it is sent to one thing, to change it");
     }
-    if signs.score(Monetary) >= 3 {
-        signs.add(Create, -2, "what it makes is money");
+    match signs.score(Monetary) {
+        // Whatever speaks for something new does not speak against money.
+        5.. => signs.add(Create, -5, "what it makes is money"),
+        3.. => signs.add(Create, -2, "what it makes is money"),
+        _ => {}
     }
     case.evidence.extend(signs.evidence);
 }
@@ -64,14 +68,27 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     let Some(word) = facts.verb(words::LETTING_GO) else {
         return;
     };
+    // `releaseEscrow` has the money behind the verb.
+    let object = tail.get(1..).unwrap_or_default().join("-");
+    if let Some(noun) = facts.noun(&object, words::MONEY) {
+        case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
+        return;
+    }
     let above = facts.parent();
+    let of_money = || {
+        let is_let_go = facts.noun(above, words::LET_GO).is_some();
+        named(above, words::MONEY).filter(|_| is_let_go)
+    };
     let noun = facts
         .noun(above, words::MONEY)
+        .or_else(of_money)
         .or_else(|| facts.noun(above, words::OWED));
-    let is_money = noun.is_some_and(|it| words::MONEY.contains(&it));
-    let is_told = is_money
-        || noun.is_some()
-            && (money_answer(facts).is_some() || facts.says(words::PAID_PHRASES).is_some());
+    let is_told = noun.is_some_and(|noun| {
+        words::MONEY.contains(&noun)
+            || words::DUE.contains(&noun) && word != "send" && money_answer(facts).is_some()
+            || facts.says(words::PAID_PHRASES).is_some()
+                && facts.says(words::UNPAID_PHRASES).is_none()
+    });
     if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
     }
@@ -102,7 +119,15 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     {
         return;
     }
-    if let Some(noun) = facts.noun(tail, words::MONEY) {
+    let made = facts.verb(words::MAKING).filter(|it| *it == plain(tail));
+    let of = facts.noun(facts.parent(), words::MONEY);
+    if let (Some(word), Some(noun)) = (made, of) {
+        case.add(
+            Monetary,
+            7,
+            format!("`{word}` makes a {noun}, which is money on its way"),
+        );
+    } else if let Some(noun) = facts.noun(tail, words::MONEY) {
         case.add(Monetary, 6, format!("a {noun} is money on its way"));
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
@@ -121,10 +146,12 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
 
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
+    let currency = request.ending(&["currency"]);
+    // A `value` may be one of anything.
     let amount = request
         .find(words::AMOUNT)
+        .filter(|it| *it != "value" || currency.is_some())
         .or_else(|| request.ending(&["amount", "units", "cents"]));
-    let currency = request.ending(&["currency"]);
     let party = request
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
@@ -147,10 +174,23 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
     // Storing a card is not yet charging it.
     let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
-    if let Some(token) = request.find(words::CARD).filter(|_| !is_stored) {
+    let pays = |name: &&String| {
+        let behind = name.strip_prefix("payment");
+        behind.is_some_and(|it| words::PAID_WITH.contains(&it))
+    };
+    let with = request.all.iter().find(pays).map(String::as_str);
+    let token = request.find(words::CARD).or(with);
+    if let Some(token) = token.filter(|_| !is_stored) {
+        // Without anything that is paid for, it may only be kept.
+        let is_for = amount.is_some()
+            || facts.noun(facts.tail(), words::NEAR_MONEY).is_some()
+            || facts.noun(facts.tail(), words::MONEY).is_some()
+            || request.find(words::BOUGHT).is_some()
+            || facts.says(words::PAID_PHRASES).is_some();
+        let weight = if is_for { 5 } else { 1 };
         case.add(
             Monetary,
-            5,
+            weight,
             format!("`{token}` in its body is what is charged"),
         );
     }
@@ -198,19 +238,23 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
 }
 
 fn prose(facts: &Facts<'_>, case: &mut Case) {
-    if let Some(phrase) = words::PAID_PHRASES
+    if let Some(phrase) = facts.says(words::UNPAID_PHRASES) {
+        case.add(Monetary, -3, format!("its text says “{phrase}”"));
+    } else if let Some(phrase) = words::PAID_PHRASES
         .iter()
         .find(|it| facts.summary.contains(**it))
     {
         case.add(Monetary, 6, format!("its summary says “{}”", phrase.trim()));
         case.add(Transition, -2, "more than a state changes");
     } else if let Some(phrase) = facts.says(words::PAID_PHRASES) {
-        case.add(Monetary, 3, format!("its text says “{}”", phrase.trim()));
+        case.add(Monetary, 5, format!("its text says “{}”", phrase.trim()));
     }
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
-    let named = [first, facts.id_verb.as_str()]
-        .into_iter()
-        .find(|word| words::PAYING.contains(word));
+    let named = [first, facts.id_verb.as_str()].into_iter().find(|word| {
+        words::PAYING.contains(word)
+            || words::SOMETIMES_PAYING.contains(word)
+                && facts.request.ending(&["amount", "cents"]).is_some()
+    });
     if let Some(word) = named
         .filter(|_| facts.verb(words::PAYING).is_none() && facts.verb(words::LOOKING).is_none())
     {
