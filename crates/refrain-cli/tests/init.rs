@@ -270,9 +270,9 @@ fn what_was_changed_by_hand_stays() {
 const UNSURE: &str = "openapi: 3.0.3
 info: {title: Club, version: '1'}
 paths:
-  /subscriptions:
+  /carts/{id}/checkout:
     post:
-      summary: A box every month, charged to the card on file
+      summary: Check out
       responses: {'201': {description: Made}}
 ";
 
@@ -282,13 +282,13 @@ fn what_a_person_decided_survives_the_next_plan() {
     fs::write(folder.path().join("openapi.yaml"), UNSURE).unwrap();
     let guessed = refrain(folder.path(), &["init", "--yes", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&guessed.stdout).unwrap();
-    assert_eq!(report["choices"]["unsure"][0], "POST /subscriptions");
+    assert_eq!(report["choices"]["unsure"][0], "POST /carts/{id}/checkout");
     let before = check_policy(folder.path());
     assert!(before.contains("# unsure ("), "{before}");
     assert!(before.contains("class = \"monetary\""), "{before}");
     // The policy is there, and says all but what is unsure.
     let mut terminal = Terminal::start(folder.path(), &[]);
-    terminal.see("(1 of 1) What does POST /subscriptions do?");
+    terminal.see("(1 of 1) What does POST /carts/{id}/checkout do?");
     terminal.press(b"\x1b[A");
     terminal.press(ENTER);
     let (code, seen) = terminal.end();

@@ -170,7 +170,7 @@ pub(crate) const PAYING: &[&str] = &[
     "pay", "charge", "refund", "payout", "withdraw", "deposit", "disburse",
     "topup", "burn", "checkout", "purchase", "buy", "donate", "debit",
     "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown",
-    "recharge", "prepay", "autopay", "remit", "payoff", "paynow", "buynow", "rebill", 
+    "recharge", "prepay", "autopay", "remit", "payoff", "paynow", "buynow", "rebill",
 ];
 
 /// Verbs that move money where something else speaks of money, too, and otherwise move something on.
@@ -195,14 +195,14 @@ pub(crate) const MONEY: &[&str] = &[
     "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
     "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission", "dividend", "airtime", "pledge", "salary",
     "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "moneytransfer", "preauthorization", "preauthorisation",
-    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge", 
+    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge",
 ];
 
 /// Nouns that stand for money where something else says so, too.
 pub(crate) const NEAR_MONEY: &[&str] = &[
     "order", "subscription", "booking", "reservation", "invoice", "batch", "checkout", "quote", "fx",
     "wallet", "point", "voucher", "reward", "billing", "claim", "loan", "ticket", "renewal", "authorization",
-    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "pass", "transaction", 
+    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "pass", "transaction",
 ];
 
 /// Nouns of things that only tell of money.

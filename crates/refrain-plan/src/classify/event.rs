@@ -37,7 +37,7 @@ fn around(facts: &Facts<'_>, case: &mut Case) {
     let mut entrance = facts.segments.iter();
     let is_entrance = entrance.any(|it| named(it, words::ENTRANCE).is_some());
     if facts.is_open && !facts.has_answer && !is_entrance {
-        case.add(Event, 3, "it asks for no security, as most operations do");
+        case.add(Event, 3, "it asks for no security, unlike most operations");
     } else if facts.is_apart {
         case.add(Event, 1, "it asks for other security than most operations");
     }

@@ -125,17 +125,17 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             7,
-            format!("`{word}` makes a {noun}, which is money on its way"),
+            format!("`{word}` makes a new `{noun}`, which is money on its way"),
         );
     } else if let Some(noun) = facts.noun(tail, words::MONEY) {
-        case.add(Monetary, 6, format!("a {noun} is money on its way"));
+        case.add(Monetary, 6, format!("`{noun}` is money on its way"));
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
         .filter(|_| facts.verb(words::WRITING).is_none())
     {
-        case.add(Monetary, -6, format!("a {noun} only tells of money"));
+        case.add(Monetary, -6, format!("`{noun}` only tells of money"));
     } else if let Some(noun) = facts.noun(tail, words::NEAR_MONEY) {
-        case.add(Monetary, 2, format!("a {noun} is often paid for"));
+        case.add(Monetary, 2, format!("`{noun}` is often paid for"));
     } else if let Some(noun) =
         named(facts.parent(), words::MONEY).or_else(|| facts.noun(facts.parent(), words::MONEY))
     {

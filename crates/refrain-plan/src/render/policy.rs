@@ -80,12 +80,17 @@ fn opening(plan: &Plan, upstream: Option<&str>) -> String {
         .count();
     let told = match unsure {
         0 => String::new(),
+        1 => "# One of them is marked `unsure`: read the reasons and decide.\n".into(),
         count => format!("# {count} of them are marked `unsure`: read the reasons and decide.\n"),
+    };
+    let operations = match guarded {
+        1 => "operation is",
+        _ => "operations are",
     };
     let counted = match plan.operations.is_empty() {
         true => String::new(),
         false => format!(
-            "# {guarded} operations are guarded. What is read with GET is not, and is left out.\n"
+            "# {guarded} {operations} guarded. What is read with GET is not, and is left out.\n"
         ),
     };
     let upstream = upstream.unwrap_or("http://127.0.0.1:3000");

@@ -29,7 +29,7 @@ pub struct Terms {
     /// How long the operation may take to answer.
     #[serde(serialize_with = "as_text")]
     pub timeout: Duration,
-    /// How long after its dispatch an attempt may still act. `timeout` and `lease` together where nothing else is said.
+    /// How long after its dispatch, or its last renewal, an attempt may still act. `timeout` and `lease` together where nothing else is said.
     #[serde(serialize_with = "as_text")]
     pub settle_after: Duration,
 }
