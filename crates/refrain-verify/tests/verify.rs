@@ -235,6 +235,7 @@ const ROWS: &[Row] = &[
     (Hole::ReadThenLock, &["duplicate-in-flight"], &[]),
     (Hole::AcrossKeys, &["same-body-other-key"], &[]),
     (Hole::DropsRunOnHangUp, &["client-hangs-up"], &[]),
+    (Hole::MixesAnswers, &["answers-kept-apart"], &[]),
     (
         Hole::NoFingerprint,
         &["other-body", "other-path", "other-query", "other-method"],
@@ -301,6 +302,7 @@ const WEAK_ROWS: &[Row] = &[
     (Hole::NoScope, &["other-credential"], &[]),
     (Hole::CredentialInKey, &["rotated-credential"], &[]),
     (Hole::DropsRunOnHangUp, &["client-hangs-up"], &[]),
+    (Hole::MixesAnswers, &["answers-kept-apart"], &[]),
     (Hole::CutsKeys, &["key-too-long"], &[]),
     (Hole::ShortMemory, &["late-duplicate", "retention"], &[]),
 ];

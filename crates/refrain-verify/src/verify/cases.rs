@@ -62,7 +62,7 @@ const fn shown(case: Case) -> Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 33] = [
+pub const CASES: [Case; 34] = [
     case(
         "sequential-duplicate",
         "The same request again",
@@ -104,6 +104,13 @@ pub const CASES: [Case; 33] = [
         "The client closes its connection as soon as the request is sent, and retries. The effect has to happen once, and the retry has to come to an end.",
         "A client that goes away cancels the run or its recording: the key stays locked, or the retry runs again.",
         "Let run and recording go on when the client is gone; release the claim when a run is really cancelled.",
+    ),
+    case(
+        "answers-kept-apart",
+        "Others come behind clients that hang up",
+        "Clients hang up at many moments of their requests, and other clients come right behind them; then all who hung up retry. Nobody may get an answer to somebody else's request.",
+        "What was on its way for a client that hung up stays in a pooled connection, to the store or to another service, and the next one who uses it reads it as its own.",
+        "Close a pooled connection, or read it to its end, when whoever used it went away in the middle.",
     ),
     case(
         "other-body",
@@ -304,6 +311,7 @@ pub(super) async fn run(id: &str, stage: &mut Stage<'_>) -> Result<(), Stop> {
         "lost-answer" => duplicates::lost_answer(stage).await,
         "duplicate-in-flight" => in_flight::in_flight(stage).await,
         "client-hangs-up" => in_flight::hangs_up(stage).await,
+        "answers-kept-apart" => connections::apart(stage).await,
         "other-body" => requests::other_body(stage).await,
         "other-path" => requests::other_path(stage).await,
         "other-query" => requests::other_query(stage).await,

@@ -55,6 +55,15 @@ impl Identity {
         }
     }
 
+    /// Whether each run has a name of its own, rather than something that happened to differ.
+    pub(super) fn is_by_name(&self) -> bool {
+        match self {
+            Self::Member(member) => is_id(member),
+            Self::Location => true,
+            Self::Body | Self::None => false,
+        }
+    }
+
     /// What this answer says it is about.
     pub(super) fn of(&self, answer: &Answer) -> Option<String> {
         match self {

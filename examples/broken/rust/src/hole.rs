@@ -49,4 +49,9 @@ pub(crate) trait Hole: Send + Sync {
     fn outlives_clients(&self) -> bool {
         true
     }
+
+    /// Whether the connection on which a run is waited for goes back to its pool when the client is gone, with the answer still to come.
+    fn leaves_answers(&self) -> bool {
+        false
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::hole::Hole;
 
+mod answer_left_behind;
 mod body_per_chunk;
 mod disconnect_cancels;
 mod key_truncated;
@@ -19,6 +20,7 @@ impl Hole for Right {}
 pub(crate) fn named(name: &str) -> Option<Box<dyn Hole>> {
     Some(match name {
         "right" => Box::new(Right),
+        "answer_left_behind" => Box::new(answer_left_behind::AnswerLeftBehind),
         "body_per_chunk" => Box::new(body_per_chunk::BodyPerChunk),
         "disconnect_cancels" => Box::new(disconnect_cancels::DisconnectCancels),
         "key_truncated" => Box::new(key_truncated::KeyTruncated),

@@ -21,7 +21,10 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 use crate::hole::Hole;
 
@@ -65,6 +68,35 @@ struct Kept {
 struct Service {
     hole: Box<dyn Hole>,
     state: Mutex<Memory>,
+    /// Answers that nobody read, in the connections that are used next.
+    left: Mutex<Vec<Running>>,
+}
+
+type Running = JoinHandle<Result<Answer, Refused>>;
+
+/// Waits for a run on a pooled connection, which goes back to the pool in the end.
+struct Connection<'a> {
+    service: &'a Service,
+    running: Option<Running>,
+}
+
+impl Connection<'_> {
+    async fn answer(mut self) -> Result<Answer, Refused> {
+        let Some(running) = &mut self.running else {
+            return Err(Refused(500, "nothing runs"));
+        };
+        let answer = running.await;
+        self.running = None;
+        answer.unwrap_or(Err(Refused(500, "it broke")))
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        if self.service.hole.leaves_answers() {
+            self.service.left().extend(self.running.take());
+        }
+    }
 }
 
 struct Memory {
@@ -87,7 +119,8 @@ struct Asked {
 /// Listens on the port, keeps everything in the folder.
 pub(crate) async fn serve(hole: Box<dyn Hole>, port: u16, folder: &str) -> anyhow::Result<()> {
     let state = Mutex::new(Memory::open(&Path::new(folder).join("journal"))?);
-    let service = Arc::new(Service { hole, state });
+    let left = Mutex::default();
+    let service = Arc::new(Service { hole, state, left });
     let router = Router::new().fallback(answer).with_state(service);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     Ok(axum::serve(listener, router).await?)
@@ -95,15 +128,25 @@ pub(crate) async fn serve(hole: Box<dyn Hole>, port: u16, folder: &str) -> anyho
 
 async fn answer(State(service): State<Arc<Service>>, request: Request<Body>) -> Response<Body> {
     let answered = match service.hole.outlives_clients() {
-        true => tokio::spawn(service.clone().handle(request))
-            .await
-            .unwrap_or(Err(Refused(500, "it broke"))),
+        true => service.connected(request).await,
         false => service.handle(request).await,
     };
     response(answered.unwrap_or_else(Answer::from))
 }
 
 impl Service {
+    /// Runs by itself, whatever becomes of the client.
+    async fn connected(self: &Arc<Self>, request: Request<Body>) -> Result<Answer, Refused> {
+        let is_read = request.method() == "GET";
+        let ours = tokio::spawn(self.clone().handle(request));
+        let left = self.left().pop_if(|_| !is_read);
+        let connection = Connection {
+            service: self,
+            running: Some(left.unwrap_or(ours)),
+        };
+        connection.answer().await
+    }
+
     async fn handle(self: Arc<Self>, request: Request<Body>) -> Result<Answer, Refused> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
@@ -215,6 +258,10 @@ impl Service {
             true => Err(Refused(503, "the bank does not answer")),
             false => Ok(()),
         }
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<Running>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -1,11 +1,17 @@
-//! What comes behind a replay on the same connection.
+//! What comes behind a replay on the same connection, and behind clients that hang up.
+
+use std::collections::HashMap;
 
 use tokio::time::Instant;
 
+use super::{in_flight::hung_up, judge};
 use crate::verify::{
-    stage::{Stage, Stop},
+    stage::{Intent, Stage, Stop},
     wire::Sent,
 };
+
+/// How many clients hang up, at as many moments of a run.
+const HANG_UPS: u32 = 10;
 
 pub(super) async fn next(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent();
@@ -42,4 +48,46 @@ pub(super) async fn next(stage: &mut Stage<'_>) -> Result<(), Stop> {
         Err(_) => {}
     }
     Ok(())
+}
+
+/// Whose answers they are, by what they say they are about.
+type Owners = HashMap<String, String>;
+
+pub(super) async fn apart(stage: &mut Stage<'_>) -> Result<(), Stop> {
+    if !stage.world.identity.is_by_name() || judge::is_put(stage) {
+        let why = "the answers have no ids, so nobody can tell whose they are";
+        return Err(Stop::Skip(why.into()));
+    }
+    let (mut owners, mut gone) = (Owners::new(), Vec::new());
+    for moment in 0..HANG_UPS {
+        let (first, next) = (stage.distinct(), stage.distinct());
+        let since = Instant::now();
+        let later = stage.world.latency * moment / HANG_UPS;
+        let sent = hung_up(stage, &first, later).await;
+        stage.note("hangs up", &first.request, &sent, since);
+        let sent = stage.send("another one behind it", &next.request).await;
+        own(stage, &mut owners, &next, &sent);
+        gone.push(first);
+    }
+    for intent in gone {
+        let sent = stage.decided("retry", &intent.request, judge::MOMENT).await;
+        own(stage, &mut owners, &intent, &sent);
+        if sent.is_ok_and(|answer| stage.is_busy(&answer)) {
+            // Another case tells of keys that stay locked.
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Notes whose answer this is; it must not be anybody else's.
+fn own(stage: &mut Stage<'_>, owners: &mut Owners, intent: &Intent, sent: &Sent) {
+    let answer = sent.as_ref().ok().filter(|answer| answer.is_success());
+    let Some(about) = answer.and_then(|answer| stage.world.identity.of(answer)) else {
+        return;
+    };
+    let owner = owners.entry(about).or_insert_with(|| intent.key.clone());
+    if *owner != intent.key {
+        stage.fail("behind clients that hung up, two requests got the same answer: one of them got somebody else's");
+    }
 }

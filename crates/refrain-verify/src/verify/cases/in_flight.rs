@@ -145,7 +145,8 @@ pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-async fn hung_up(stage: &Stage<'_>, intent: &Intent, later: Duration) -> Sent {
+/// Sends a request, and hangs up that much later.
+pub(super) async fn hung_up(stage: &Stage<'_>, intent: &Intent, later: Duration) -> Sent {
     let mut line = stage.prepare(&intent.request).await?;
     line.release().await?;
     sleep(later).await;
