@@ -26,6 +26,8 @@ const SPECIFICATIONS: &[&str] = &[
     "clinic",
     "neobank",
     "cloud",
+    "corebank",
+    "store",
 ];
 
 #[test]
