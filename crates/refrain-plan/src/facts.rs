@@ -261,6 +261,12 @@ impl<'d> Facts<'d> {
         }
     }
 
+    /// The verb that moves the thing on, since that thing is what it answers with.
+    pub(crate) fn handling(&self) -> Option<&'static str> {
+        let is_of_thing = self.is_below_item && self.answers_parent && self.status != 201;
+        self.verb(lists::HANDLING).filter(|_| is_of_thing)
+    }
+
     /// Whether the last segment says a verb of any list.
     pub(crate) fn has_verb(&self) -> bool {
         lists::VERBS.iter().any(|list| self.verb(list).is_some())

@@ -21,6 +21,8 @@ struct Known<'d> {
     read: Option<View<'d>>,
     /// What GET answers, where that is a list or the envelope of one.
     list: Option<View<'d>>,
+    /// What POST answers: for a list, what it holds.
+    made: Option<View<'d>>,
     has_items: bool,
 }
 
@@ -36,6 +38,10 @@ impl<'d> Surroundings<'d> {
             }
             let known = paths.entry(path).or_default();
             known.methods.push(operation.method().into());
+            if operation.method() == "POST" {
+                let schema = operation.success().and_then(|it| it.schema());
+                known.made = schema.map(|it| it.view());
+            }
             if operation.method() == "GET" {
                 let schema = operation.success().and_then(|it| it.schema());
                 known.read = schema.map(|it| unwrapped(it).view());
@@ -72,7 +78,7 @@ impl<'d> Surroundings<'d> {
             || self.has(&item, &["GET", "DELETE", "PUT", "PATCH"])
     }
 
-    /// Whether the answer is what the thing above is read as.
+    /// Whether the answer is what the thing above is read as, or was made as.
     pub(crate) fn is_parent(&self, path: &str, answer: Schema<'_>) -> bool {
         let path = normal(path);
         let mut above = path.as_str();
@@ -80,6 +86,11 @@ impl<'d> Surroundings<'d> {
             above = &above[..at];
             if let Some(read) = self.paths.get(above).and_then(|it| it.read) {
                 return read.is_same(&answer.view());
+            }
+            let list = above.strip_suffix("/{}");
+            let made = list.and_then(|list| self.paths.get(list)?.made);
+            if made.is_some_and(|made| made.is_same(&answer.view())) {
+                return true;
             }
         }
         false

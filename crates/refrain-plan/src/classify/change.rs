@@ -51,7 +51,10 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
     ) {
         case.add(Create, 2, format!("its id starts with `{}`", facts.id_verb));
     }
-    if let Some(word) = facts.verb(words::MAKING) {
+    if let Some(word) = facts
+        .verb(words::MAKING)
+        .filter(|_| facts.handling().is_none())
+    {
         case.add(Create, 4, format!("`{word}` in the path makes something"));
     }
     if facts
@@ -113,7 +116,9 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
 fn acting(facts: &Facts<'_>, case: &mut Case) {
     let last = split(facts.tail()).pop().unwrap_or_default();
     let is_made = facts.status == 201 || facts.has_location;
-    let is_act = facts.is_below_item && !facts.is_item && !is_plural(&last) && !is_made;
+    let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
+    let is_of_thing = facts.is_below_item || facts.answers_parent && !is_one;
+    let is_act = is_of_thing && !facts.is_item && !is_plural(&last) && !is_made;
     if !is_act || facts.has_siblings || facts.has_items {
         return;
     }
@@ -155,7 +160,7 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
 fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
     acting(facts, case);
     told(facts, case);
-    let Some(word) = facts.verb(words::MOVING) else {
+    let Some(word) = facts.verb(words::MOVING).or_else(|| facts.handling()) else {
         return;
     };
     // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.

@@ -14,7 +14,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     verb(facts, case);
     answer(facts, case);
-    let is_named = words::LOOKING.contains(&facts.id_verb.as_str());
+    let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
         case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
     }
@@ -69,7 +69,8 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         .iter()
         .find(|it| **it == crate::text::plain(&singular))
         .copied();
-    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str());
+    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str())
+        || facts.handling().is_some();
     let word = facts.verb(words::LOOKING).or_else(|| {
         let last = crate::text::words(facts.tail())
             .pop()

@@ -22,6 +22,13 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     body(facts, &mut signs);
     answer(facts, &mut signs);
     prose(facts, &mut signs);
+    let changed = facts.response.ending(&["balance"]);
+    if let (Some(word), Some(balance)) = (facts.verb(&["adjust", "correct"]), changed) {
+        if facts.method == "POST" && says_how_much(facts).is_some() {
+            let reason = format!("`{word}` adds to, or takes from, `{balance}`");
+            signs.add(Monetary, 6, reason);
+        }
+    }
     if facts.only_labels() {
         signs.add(Monetary, -6, "its body only labels the thing");
     }
@@ -50,7 +57,11 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     if let Some(word) = facts.verb(words::SOMETIMES_PAYING) {
-        let weight = if is_unpaid.is_none() && speaks_of_money(facts) {
+        let is_of_money = match word {
+            "withdraw" => withdraws_money(facts),
+            _ => speaks_of_money(facts),
+        };
+        let weight = if is_unpaid.is_none() && is_of_money {
             8
         } else {
             -1
@@ -63,6 +74,11 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         if weight < 0 {
             case.add(Transition, 5, format!("`{word}` in the path moves it on"));
         }
+        return;
+    }
+    let voided = facts.noun(facts.parent(), words::VOIDED);
+    if let (Some(word), Some(noun)) = (facts.verb(&["void"]), voided) {
+        case.add(Monetary, 9, format!("`{word}` gives the {noun} back"));
         return;
     }
     let Some(word) = facts.verb(words::LETTING_GO) else {
@@ -92,6 +108,14 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
     }
+}
+
+/// An application is withdrawn as well as money is.
+fn withdraws_money(facts: &Facts<'_>) -> bool {
+    facts.noun(facts.parent(), words::PURSES).is_some()
+        || facts.request.find(words::AMOUNT).is_some()
+        || facts.request.ending(&["amount", "cents"]).is_some()
+        || facts.parent().is_empty()
 }
 
 /// Whether anything but the verb does.
@@ -128,7 +152,22 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
             format!("`{word}` makes a new `{noun}`, which is money on its way"),
         );
     } else if let Some(noun) = facts.noun(tail, words::MONEY) {
-        case.add(Monetary, 6, format!("`{noun}` is money on its way"));
+        // A body that is known and says nothing of money moves something else: stock, files.
+        let is_other = words::OF_MUCH.contains(&noun)
+            && !facts.request.top.is_empty()
+            && !speaks_of_money(facts)
+            && !facts.has_key();
+        let weight = if is_other { 1 } else { 6 };
+        case.add(Monetary, weight, format!("`{noun}` is money on its way"));
+    } else if let Some(noun) = facts
+        .noun(tail, words::MEASURED)
+        .filter(|_| says_how_much(facts).is_some())
+    {
+        case.add(
+            Monetary,
+            6,
+            format!("`{noun}` with an amount is money on its way"),
+        );
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
         .filter(|_| facts.verb(words::WRITING).is_none())
@@ -147,11 +186,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
     let currency = request.ending(&["currency"]);
-    // A `value` may be one of anything.
-    let amount = request
-        .find(words::AMOUNT)
-        .filter(|it| *it != "value" || currency.is_some())
-        .or_else(|| request.ending(&["amount", "units", "cents"]));
+    let amount = says_how_much(facts);
     let party = request
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
@@ -204,6 +239,16 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// The member of the request that says how much.
+fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
+    let request = &facts.request;
+    // A `value` may be one of anything.
+    request
+        .find(words::AMOUNT)
+        .filter(|it| *it != "value" || request.ending(&["currency"]).is_some())
+        .or_else(|| request.ending(&["amount", "units", "cents"]))
+}
+
 /// The member of the answer that says how much.
 fn money_answer<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     let response = &facts.response;
@@ -227,7 +272,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
     if let Some(balance) = facts
         .response
         .ending(&["balance"])
-        .filter(|_| facts.has_body)
+        .filter(|_| facts.has_body && (is_of_request || !facts.answers_parent))
     {
         case.add(
             Monetary,
