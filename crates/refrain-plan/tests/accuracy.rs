@@ -28,6 +28,8 @@ const SPECIFICATIONS: &[&str] = &[
     "cloud",
     "corebank",
     "store",
+    "workspace",
+    "relay",
 ];
 
 #[test]
