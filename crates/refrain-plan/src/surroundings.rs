@@ -10,6 +10,8 @@ use crate::{facts::named, text::singular};
 #[derive(Debug)]
 pub(crate) struct Surroundings<'d> {
     paths: HashMap<String, Known<'d>>,
+    /// Whether any operation asks for security.
+    is_secured: bool,
     /// What most operations ask for.
     usual_security: Vec<Vec<&'d str>>,
 }
@@ -51,10 +53,12 @@ impl<'d> Surroundings<'d> {
                 known.list = schema.filter(is_list).map(|it| it.view());
             }
         }
+        let is_secured = securities.keys().any(|it| !it.is_empty());
         let usual = securities.into_iter().max_by_key(|(_, count)| *count);
         let usual_security = usual.map(|(security, _)| security).unwrap_or_default();
         Self {
             paths,
+            is_secured,
             usual_security,
         }
     }
@@ -132,9 +136,9 @@ impl<'d> Surroundings<'d> {
         })
     }
 
-    /// Whether an operation asks for no security, where most do.
+    /// Whether an operation asks for no security, where others do.
     pub(crate) fn is_open(&self, operation: &Operation<'d>) -> bool {
-        self.is_apart(operation) && operation.security().is_empty()
+        operation.kind() == Kind::Path && self.is_secured && operation.security().is_empty()
     }
 
     /// Whether an operation asks for other security than most.

@@ -59,7 +59,7 @@ pub(crate) const LOOKING: &[&str] = &[
     "testpermissions", "calculator", "interpolate", "similar", "discover", "indicative",
     "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
     "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
-    "exists", "trace", "download", "nearest", "proofread", "transcribe",
+    "exists", "trace", "download", "nearest", "proofread", "transcribe", "diagnose", "troubleshoot", "benchmark",
 ];
 
 /// Starts of summaries that say the same.
@@ -205,8 +205,35 @@ pub(crate) const DELIVERED_PHRASES: &[&str] = &[
     "incoming",
     "sends when", "send when", "sends us", "sent when", "reports here", "posts here", "pushes here",
     "when something happens", "will post", "will call", "delivers its", "deliver its", "delivers them", "deliver them", "calls us", "tells us", "tell us", "push to us", "pushes to us",
-    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us", "receives events", "receive events", "invoked by",
+    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us", "receives events", "receive events", "invoked by", "called when", "fired when", "fires when", "triggered by", "triggered when",
+    "invoked when", "posted by", "pushed by", "received from", "sent to us",
 ];
+
+/// The same, where only the third person tells it from an order: `The provider puts the outcome here`.
+pub(crate) const DELIVERS: &[&str] = &["puts", "hands", "transmits", "forwards", "emits", "fires", "publishes", "relays", "announces", "signals"];
+
+/// Services that call others when something happened.
+pub(crate) const SENDERS: &[&str] = &[
+    "stripe", "adyen", "paypal", "braintree", "square", "mollie", "klarna", "worldpay", "gocardless", "razorpay", "paddle", "plaid",
+    "wise", "checkoutcom", "authorizenet", "coinbase", "github", "gitlab", "bitbucket", "circleci", "buildkite", "jenkins", "sentry",
+    "pagerduty", "datadog", "grafana", "alertmanager", "dhl", "ups", "fedex", "usps", "easypost", "shippo", "aftership", "twilio",
+    "vonage", "nexmo", "messagebird", "sinch", "telnyx", "plivo", "sendgrid", "mailgun", "postmark", "ses", "mailchimp", "sparkpost",
+    "onfido", "sumsub", "veriff", "jumio", "persona", "shopify", "woocommerce", "magento", "bigcommerce", "slack", "telegram",
+    "whatsapp", "messenger", "facebook", "meta", "discord", "zendesk", "intercom", "hubspot", "salesforce", "jira", "linear",
+    "docusign", "typeform", "calendly", "zoom", "auth0", "okta", "workos", "segment", "twitch",
+];
+
+/// Members of an answer that only says that something was received.
+pub(crate) const RECEIPT: &[&str] = &[
+    "received", "ok", "status", "accepted", "success", "ack", "acknowledged", "message", "eventid", "deliveryid", "messageid", "receiptid",
+    "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count",
+];
+
+/// Moments of things that are kept, and plans for them: no sign that something happened elsewhere.
+pub(crate) const KEPT: &[&str] = &["created", "updated", "modified", "scheduled", "deleted", "signed", "edited", "published", "archived", "expired", "started"];
+
+/// Words that end like an id and are none.
+pub(crate) const NO_IDS: &[&str] = &["valid", "invalid", "paid", "unpaid", "prepaid", "postpaid", "bid", "void", "grid", "aid", "mid", "solid", "liquid", "hybrid"];
 
 /// Members that name an event.
 pub(crate) const EVENT_KIND: &[&str] = &[

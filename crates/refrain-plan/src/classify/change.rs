@@ -57,16 +57,13 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
     {
         case.add(Create, 4, format!("`{word}` in the path makes something"));
     }
-    if facts
-        .response
-        .top
-        .iter()
-        .any(|it| it == "id" || it.ends_with("id"))
-        && !facts.answers_parent
-    {
+    if facts.response.has_id() && !facts.answers_parent {
         case.add(Create, 1, "its answer names something");
     }
-    if let Some(name) = facts.response.ending(&["token", "secret"]) {
+    // A secret that is rotated is one that was there.
+    let is_moved = facts.is_in_item && facts.verb(words::MOVING).is_some();
+    let secret = facts.response.ending(&["token", "secret"]);
+    if let Some(name) = secret.filter(|_| !is_moved) {
         case.add(
             Create,
             3,
@@ -164,11 +161,7 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         return;
     };
     // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.
-    let weight = if facts.is_below_item {
-        weight
-    } else {
-        weight - 2
-    };
+    let weight = if facts.is_in_item { weight } else { weight - 2 };
     case.add(
         Transition,
         weight,

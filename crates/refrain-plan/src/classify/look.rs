@@ -104,6 +104,12 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         case.add(Read, 5, "it answers with yes or no");
         case.add(Monetary, -8, "it answers with yes or no");
     }
+    if let Some(word) = facts
+        .verb(&["test", "try"])
+        .filter(|_| !has_id && facts.has_body)
+    {
+        case.add(Read, 6, format!("`{word}` answers with what came of it"));
+    }
     if facts.is_list {
         case.add(Read, 3, "it answers with a list");
     } else if facts.response.has_list

@@ -5,6 +5,7 @@ use refrain::policy::Class::{Create, Monetary, Transition};
 use super::Case;
 use crate::{
     facts::{Facts, named},
+    members::first,
     text::{plain, words as split},
     words,
 };
@@ -209,11 +210,11 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
     // Storing a card is not yet charging it.
     let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
-    let pays = |name: &&String| {
+    let pays = |name: &str| {
         let behind = name.strip_prefix("payment");
         behind.is_some_and(|it| words::PAID_WITH.contains(&it))
     };
-    let with = request.all.iter().find(pays).map(String::as_str);
+    let with = first(&request.all, pays);
     let token = request.find(words::CARD).or(with);
     if let Some(token) = token.filter(|_| !is_stored) {
         // Without anything that is paid for, it may only be kept.
@@ -245,7 +246,7 @@ fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     // A `value` may be one of anything.
     request
         .find(words::AMOUNT)
-        .filter(|it| *it != "value" || request.ending(&["currency"]).is_some())
+        .filter(|it| plain(it) != "value" || request.ending(&["currency"]).is_some())
         .or_else(|| request.ending(&["amount", "units", "cents"]))
 }
 
