@@ -97,6 +97,7 @@ impl<'d> Facts<'d> {
             .as_ref()
             .and_then(|it| it.status.parse().ok())
             .unwrap_or(200);
+        let response = Members::of(answer);
         let tags = operation.tags();
         let tags = tags.iter().map(|tag| format!("tag {tag}"));
         let has_location = has_headers("location");
@@ -139,12 +140,12 @@ impl<'d> Facts<'d> {
                 .collect(),
             has_body: body.is_some(),
             request: Members::of(body.and_then(|it| it.schema)),
-            response: Members::of(answer),
+            is_acknowledged: answer.is_none() || is_receipt(&response),
+            response,
             status,
             has_location,
             is_list: answer.is_some_and(|it| it.is("array")),
             has_answer: answer.is_some(),
-            is_acknowledged: is_acknowledged(answer),
             answer: answer.map(item).and_then(|it| it.name()).map(plain),
             answers_parent: answer.is_some_and(|it| around.is_parent(operation.path(), it)),
             answers_list: answer.is_some_and(|it| around.is_list(operation.path(), it)),
@@ -271,11 +272,10 @@ impl<'d> Facts<'d> {
     }
 }
 
-/// Whether there is no answer, or one that only says that something was received.
-fn is_acknowledged(answer: Option<Schema<'_>>) -> bool {
-    let members = Members::of(answer);
-    let is_receipt = |it: &Name| lists::RECEIPT.contains(&it.plain.as_str());
-    answer.is_none() || (1..=3).contains(&members.top.len()) && members.top.iter().all(is_receipt)
+/// Whether an answer only says that something was received.
+fn is_receipt(answer: &Members) -> bool {
+    let is_known = |it: &Name| lists::RECEIPT.contains(&it.plain.as_str());
+    (1..=3).contains(&answer.top.len()) && answer.top.iter().all(is_known)
 }
 
 /// Whether a segment says one of the words: as a whole, in one of its words, or in the singular.
