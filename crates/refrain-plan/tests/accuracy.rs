@@ -30,6 +30,8 @@ const SPECIFICATIONS: &[&str] = &[
     "store",
     "workspace",
     "relay",
+    "ledger",
+    "boutique",
 ];
 
 #[test]
