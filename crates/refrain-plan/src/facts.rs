@@ -3,7 +3,7 @@
 use refrain_openapi::{Kind, Operation, Schema};
 
 use crate::{
-    members::{Members, Name},
+    members::{Members, Name, first},
     segments::{Segments, id_verb},
     surroundings::Surroundings,
     text::{is_plural, plain, singular, words},
@@ -210,6 +210,26 @@ impl<'d> Facts<'d> {
     pub(crate) fn handling(&self) -> Option<&'static str> {
         let is_of_thing = self.is_below_item && self.answers_parent && self.status != 201;
         self.verb(lists::HANDLING).filter(|_| is_of_thing)
+    }
+
+    /// The secret that the answer hands out.
+    pub(crate) fn secret(&self) -> Option<&str> {
+        let is_page = |name: &str| {
+            ["page", "next", "continu", "sync", "cursor"]
+                .iter()
+                .any(|it| name.contains(it))
+        };
+        first(&self.response.all, |name| {
+            (name.ends_with("token") || name.ends_with("secret")) && !is_page(name)
+        })
+    }
+
+    /// The value that the last segment names, where only the answer has it.
+    pub(crate) fn asked(&self) -> Option<&'static str> {
+        let word = self.noun(self.tail(), lists::ASKED)?;
+        let is_there = |it: &Members| first(&it.top, |name| name.ends_with(word)).is_some();
+        let is_asked = self.status == 200 && !self.is_in_item && !self.is_item;
+        (is_asked && is_there(&self.response) && !is_there(&self.request)).then_some(word)
     }
 
     /// Whether the last segment says a verb of any list.

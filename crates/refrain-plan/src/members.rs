@@ -29,10 +29,10 @@ impl Name {
         }
     }
 
-    /// Whether it names a thing: `paymentId`, but not `paid`.
+    /// Whether it names a thing: `paymentId`, `otpReference`, but not `paid`.
     pub(crate) fn is_id(&self) -> bool {
         let last = words(&self.own).pop().unwrap_or_default();
-        self.plain.ends_with("id") && !lists::NO_IDS.contains(&last.as_str())
+        self.plain.ends_with("id") && !lists::NO_IDS.contains(&last.as_str()) || last == "reference"
     }
 }
 

@@ -62,13 +62,20 @@ pub(crate) const LOOKING: &[&str] = &[
     "exists", "trace", "download", "nearest", "proofread", "transcribe", "diagnose", "troubleshoot", "benchmark",
 ];
 
+/// Values that are asked for: where only the answer has one, it is looked up.
+pub(crate) const ASKED: &[&str] = &[
+    "status", "fee", "balance", "rate", "price", "tax", "cost", "total", "quota", "duty", "premium", "interest", "commission", "surcharge",
+    "discount", "limit", "state",
+];
+
 /// Starts of summaries that say the same.
 pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "find ", "search", "look up", "looks up", "lookup", "check whether", "checks whether", "check if",
     "how many", "the ways", "list ", "lists ", "get ", "gets ", "retrieve", "returns ", "fetch", "query",
     "estimate", "calculate", "calculates", "preview", "simulate", "validate", "determine", "show ", "compare",
     "asks whether", "ask whether", "tells whether", "whether ", "test whether", "tests whether", "view ", "available ", "verify whether", "obtain ",
-    "ways to", "which ", "indicative",
+    "ways to", "which ", "indicative", "compute ", "computes", "work out", "works out", "requery", "re-query", "tell whether", "see whether",
+    "see if", "see where", "find out",
 ];
 
 /// What texts say of operations that leave nothing behind.
@@ -171,7 +178,7 @@ pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver
 pub(crate) const DELIVERED: &[&str] = &[
     "webhook", "hook", "callback", "ipn", "inbound", "ingest", "ingestion", "notify", "telemetry", "track",
     "push", "incoming", "listener", "postback", "edi", "pingback", "beacon", "heartbeat", "receiver", "sink",
-    "collector", "dlr", "eventgrid", "pubsub", "sns", "webhookreceiver", "upstream", "inbox",
+    "collector", "dlr", "eventgrid", "pubsub", "sns", "webhookreceiver", "upstream", "inbox", "inward",
 ];
 
 /// Words behind such a word that make it a thing which is managed.
@@ -226,7 +233,7 @@ pub(crate) const SENDERS: &[&str] = &[
 /// Members of an answer that only says that something was received.
 pub(crate) const RECEIPT: &[&str] = &[
     "received", "ok", "status", "accepted", "success", "ack", "acknowledged", "message", "eventid", "deliveryid", "messageid", "receiptid",
-    "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count",
+    "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count", "responsecode", "responsemessage", "code", "result",
 ];
 
 /// Moments of things that are kept, and plans for them: no sign that something happened elsewhere.

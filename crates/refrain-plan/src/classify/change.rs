@@ -50,6 +50,11 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
         "create" | "add" | "register" | "new"
     ) {
         case.add(Create, 2, format!("its id starts with `{}`", facts.id_verb));
+    } else if let Some(word) = facts
+        .told_verb(words::MAKING)
+        .filter(|it| *it != "post" && !facts.is_item && !facts.has_verb())
+    {
+        case.add(Create, 2, format!("its name starts with `{word}`"));
     }
     if let Some(word) = facts
         .verb(words::MAKING)
@@ -62,8 +67,7 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
     }
     // A secret that is rotated is one that was there.
     let is_moved = facts.is_in_item && facts.verb(words::MOVING).is_some();
-    let secret = facts.response.ending(&["token", "secret"]);
-    if let Some(name) = secret.filter(|_| !is_moved) {
+    if let Some(name) = facts.secret().filter(|_| !is_moved) {
         case.add(
             Create,
             3,
@@ -84,18 +88,20 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     let word = words::WRITING
         .iter()
         .find(|word| first.trim_end_matches('s') == **word);
-    if let Some(word) = word {
+    let is_made = facts.status == 201 || facts.has_location;
+    if let Some(word) = word.filter(|_| !is_made) {
         case.add(Replace, 3, format!("its summary starts with “{word}”"));
     }
     if let Some(word) = facts.verb(words::WRITING) {
-        case.add(Replace, 4, format!("`{word}` in the path writes anew"));
+        let weight = if is_made { 1 } else { 4 };
+        case.add(Replace, weight, format!("`{word}` in the path writes anew"));
     }
     if let Some(word) = facts.verb(words::REMOVING) {
         case.add(Delete, 6, format!("`{word}` in the path removes"));
     }
     let single = facts
         .noun(facts.tail(), words::SINGLE)
-        .filter(|_| !facts.is_item && facts.status != 201);
+        .filter(|_| !facts.is_item && facts.status != 201 && facts.asked().is_none());
     let is_one = !is_plural(&split(facts.tail()).pop().unwrap_or_default());
     if let Some(word) = single.filter(|_| is_one) {
         case.add(

@@ -30,9 +30,12 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         case.add(Replace, -3, "it reads like a delivery, not like a change");
         case.add(Create, -1, "it reads like a delivery, not like a new thing");
     }
-    if case.score(Event) >= 6 {
-        case.add(Monetary, -6, "it tells of money that moved elsewhere");
-    }
+    let weight = match case.score(Event) {
+        10.. => -12,
+        6.. => -6,
+        _ => return,
+    };
+    case.add(Monetary, weight, "it tells of money that moved elsewhere");
 }
 
 fn around(facts: &Facts<'_>, case: &mut Case) {
@@ -63,12 +66,8 @@ fn sending(summary: &str) -> Option<&'static str> {
     let told = behind
         .clone()
         .find_map(|pair| words::DELIVERS.iter().find(|it| **it == pair[1]));
-    let verbs = behind.map(|pair| pair[1].trim_end_matches('s').trim_end_matches("she"));
-    let mut known = verbs.filter_map(|verb| {
-        words::SENDING
-            .iter()
-            .find(|it| it.trim_end_matches('s') == verb)
-    });
+    let verbs = behind.map(|pair| singular(pair[1]));
+    let mut known = verbs.filter_map(|verb| words::SENDING.iter().find(|it| **it == verb));
     known.next().or(told).copied()
 }
 

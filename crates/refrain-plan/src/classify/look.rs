@@ -13,6 +13,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     verb(facts, case);
+    asked(facts, case);
     answer(facts, case);
     let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
@@ -45,11 +46,16 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     let starts = |phrase: &&&str| facts.summary.starts_with(**phrase);
     if let Some(phrase) = words::LOOKING_PHRASES.iter().find(starts) {
+        let weight = if phrase.contains("whether") { 6 } else { 3 };
         case.add(
             Read,
-            3,
+            weight,
             format!("its summary starts with “{}”", phrase.trim()),
         );
+    }
+    if let Some(name) = facts.secret() {
+        let reason = format!("its answer hands out a secret, in `{name}`");
+        case.add(Read, -3, reason);
     }
     if facts.status == 201 || facts.has_location {
         case.add(
@@ -91,6 +97,14 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         case.add(Event, -2, format!("`{word}` is asked, not delivered"));
         case.add(Transition, -2, format!("`{word}` changes no state"));
     }
+}
+
+/// `/transfers/fee` that answers with a fee, and is sent none.
+fn asked(facts: &Facts<'_>, case: &mut Case) {
+    let Some(word) = facts.asked() else { return };
+    let reason = format!("`{word}` is asked for: only the answer has it");
+    case.add(Read, 6, &reason);
+    case.add(Monetary, -10, reason);
 }
 
 fn answer(facts: &Facts<'_>, case: &mut Case) {

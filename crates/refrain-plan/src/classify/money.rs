@@ -144,8 +144,17 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     {
         return;
     }
+    if facts
+        .verb(words::TELLING)
+        .is_some_and(|it| it == plain(tail))
+    {
+        return;
+    }
     let made = facts.verb(words::MAKING).filter(|it| *it == plain(tail));
     let of = facts.noun(facts.parent(), words::MONEY);
+    let is_paid = says_how_much(facts).is_some()
+        && facts.says(words::PAID_PHRASES).is_some()
+        && facts.says(words::UNPAID_PHRASES).is_none();
     if let (Some(word), Some(noun)) = (made, of) {
         case.add(
             Monetary,
@@ -171,7 +180,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         );
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
-        .filter(|_| facts.verb(words::WRITING).is_none())
+        .filter(|_| facts.verb(words::WRITING).is_none() && !is_paid)
     {
         case.add(Monetary, -6, format!("`{noun}` only tells of money"));
     } else if let Some(noun) = facts.noun(tail, words::NEAR_MONEY) {
@@ -273,7 +282,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
     if let Some(balance) = facts
         .response
         .ending(&["balance"])
-        .filter(|_| facts.has_body && (is_of_request || !facts.answers_parent))
+        .filter(|_| facts.has_body && (is_of_request || facts.has_verb() && !facts.answers_parent))
     {
         case.add(
             Monetary,

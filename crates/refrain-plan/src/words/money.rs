@@ -81,7 +81,7 @@ pub(crate) const PAID_PHRASES: &[&str] = &[
     "take payment", "and pay", "collected", "charged", "compensat",
     "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on", "authorises the card", "authorizes the card",
     "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded", "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
-    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse", "and charge", "or charge", "and refund", "or refund", "and debit", "and credit", "and capture",
+    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse", "and charge", "or charge", "and refund", "or refund", "and debit", "and credit", "and capture", "place the order", "places the order", "place an order",
 ];
 
 /// Card data: whoever sends it wants to be charged.
@@ -143,3 +143,6 @@ pub(crate) const VOIDED: &[&str] = &[
     "payment", "charge", "authorization", "authorisation", "preauthorization", "preauthorisation", "hold", "capture", "transaction",
     "sale", "paymentintent", "payout", "transfer",
 ];
+
+/// Verbs that make something of money, and move none: files, mails, copies.
+pub(crate) const TELLING: &[&str] = &["export", "import", "print", "email", "mail", "share", "copy", "duplicate", "notify", "remind", "upload", "log", "comment"];
