@@ -32,6 +32,8 @@ const SPECIFICATIONS: &[&str] = &[
     "relay",
     "ledger",
     "boutique",
+    "desk",
+    "intake",
 ];
 
 #[test]
