@@ -34,6 +34,8 @@ const SPECIFICATIONS: &[&str] = &[
     "boutique",
     "desk",
     "intake",
+    "credit",
+    "outfitter",
 ];
 
 #[test]

@@ -105,9 +105,9 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
             3,
             format!("`{word}` in the path is something that happened"),
         );
-    } else if let Some(word) =
-        find(words::TOLD).filter(|_| facts.is_acknowledged && !facts.is_below_item)
-    {
+    } else if let Some(word) = find(words::TOLD).filter(|_| {
+        facts.is_acknowledged && !facts.is_below_item && facts.verb(words::MOVING).is_none()
+    }) {
         case.add(
             Event,
             2,
