@@ -37,6 +37,8 @@ pub(crate) struct Facts<'d> {
     pub(crate) groups: Vec<String>,
     /// Whether a path with this one and a name in braces exists.
     pub(crate) has_items: bool,
+    /// Whether it is one of a list that nothing is sent to.
+    pub(crate) is_made_here: bool,
     /// Whether the path can also be read with GET.
     pub(crate) is_readable: bool,
     pub(crate) is_managed: bool,
@@ -119,6 +121,7 @@ impl<'d> Facts<'d> {
             is_below_managed: around.is_below_managed(operation.path(), lists::DELIVERED),
             is_open: around.is_open(operation),
             groups: path.folders.into_iter().chain(tags).collect(),
+            is_made_here: around.is_made_here(operation.path()),
             is_readable: around.is_readable(operation.path()),
             is_managed: around.is_managed(operation.path()),
             prose: prose.join(". "),

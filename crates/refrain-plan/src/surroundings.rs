@@ -71,6 +71,13 @@ impl<'d> Surroundings<'d> {
         self.has(&normal(path), &["GET"])
     }
 
+    /// Whether it is one of a list that nothing is sent to.
+    pub(crate) fn is_made_here(&self, path: &str) -> bool {
+        let path = normal(path);
+        let list = path.strip_suffix("/{}");
+        list.is_some_and(|list| !self.has(list, &["POST"]))
+    }
+
     /// Whether it is a list whose members are looked at, changed or removed one by one.
     pub(crate) fn is_managed(&self, path: &str) -> bool {
         let path = normal(path);

@@ -59,7 +59,7 @@ pub(crate) const LOOKING: &[&str] = &[
     "testpermissions", "calculator", "interpolate", "similar", "discover", "indicative",
     "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
     "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
-    "exists", "trace", "download", "nearest", "proofread", "transcribe", "diagnose", "troubleshoot", "benchmark",
+    "exists", "trace", "download", "nearest", "proofread", "transcribe", "quotation", "illustration", "diagnose", "troubleshoot", "benchmark",
 ];
 
 /// Values that are asked for: where only the answer has one, it is looked up.

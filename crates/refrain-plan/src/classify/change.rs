@@ -84,6 +84,10 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
         case.add(Replace, 3, "it is sent to one thing, not to a list");
         case.add(Create, -2, "it is sent to one thing, not to a list");
     }
+    if facts.is_item && words::WRITING.contains(&facts.id_verb.as_str()) {
+        let reason = format!("its id starts with `{}`", facts.id_verb);
+        case.add(Replace, 3, reason);
+    }
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
     let word = words::WRITING
         .iter()

@@ -32,7 +32,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     let weight = match case.score(Event) {
         10.. => -12,
-        6.. => -6,
+        6.. => -8,
         _ => return,
     };
     case.add(Monetary, weight, "it tells of money that moved elsewhere");

@@ -6,13 +6,15 @@ use super::Case;
 use crate::{
     facts::{Facts, named},
     members::first,
-    text::{plain, words as split},
+    text::{plain, singular, words as split},
     words,
 };
 
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     match facts.method.as_str() {
         "POST" => {}
+        // A client that names what it pays: `PUT /accounts/{id}/payments/{uid}`.
+        "PUT" if named_payment(facts).is_some() => {}
         "PUT" | "PATCH" if facts.is_below_item && facts.has_verb() => {}
         "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
         _ => return,
@@ -33,7 +35,10 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if facts.only_labels() {
         signs.add(Monetary, -6, "its body only labels the thing");
     }
-    if facts.is_item {
+    if let Some(noun) = named_payment(facts) {
+        let reason = format!("it makes the {noun}, under a name that the client gives");
+        signs.add(Monetary, 8, reason);
+    } else if facts.is_item {
         signs.add(Monetary, -9, "it is sent to one thing, to change it");
     }
     match signs.score(Monetary) {
@@ -43,6 +48,21 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         _ => {}
     }
     case.evidence.extend(signs.evidence);
+}
+
+/// What a PUT makes that nothing else does, where it says how much.
+fn named_payment<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
+    let is_named = facts.method == "PUT" && facts.is_item && facts.is_made_here;
+    let noun = money_noun(facts).or_else(|| named(facts.tail(), &["money"]));
+    noun.filter(|_| is_named && says_how_much(facts).is_some())
+}
+
+/// What the last segment says of money on its way: `payments`, but also `overpayments`.
+fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
+    let last = split(facts.tail()).pop().unwrap_or_default();
+    let ends = ["payment", "transfer", "refund", "payout"];
+    let ending = || ends.into_iter().find(|end| singular(&last).ends_with(end));
+    facts.noun(facts.tail(), words::MONEY).or_else(ending)
 }
 
 fn verb(facts: &Facts<'_>, case: &mut Case) {
@@ -131,7 +151,7 @@ fn speaks_of_money(facts: &Facts<'_>) -> bool {
     above.iter().any(is_money)
         || facts.request.find(words::AMOUNT).is_some()
         || facts.request.ending(&["amount", "currency"]).is_some()
-        || money_answer(facts).is_some()
+        || facts.request.top.is_empty() && money_answer(facts).is_some()
         || facts.says(words::PAID_PHRASES).is_some()
 }
 
@@ -161,7 +181,9 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
             7,
             format!("`{word}` makes a new `{noun}`, which is money on its way"),
         );
-    } else if let Some(noun) = facts.noun(tail, words::MONEY) {
+    } else if let Some(noun) = facts.noun(tail, words::POTS).filter(|_| !is_paid) {
+        case.add(Monetary, -5, format!("`{noun}` is where money will be"));
+    } else if let Some(noun) = money_noun(facts) {
         // A body that is known and says nothing of money moves something else: stock, files.
         let is_other = words::OF_MUCH.contains(&noun)
             && !facts.request.top.is_empty()

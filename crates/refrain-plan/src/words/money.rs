@@ -50,7 +50,7 @@ pub(crate) const PRICED: &[&str] = &[
     "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
     "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod", "authorisation",
     "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category", "budget", "forecast",
-    "garnishment", "token", "enrollment", "enrolment", "wishlist",
+    "garnishment", "token", "paymentrequest", "moneyrequest", "enrollment", "enrolment", "wishlist",
 ];
 
 /// Members of a request that say how much.
@@ -81,7 +81,7 @@ pub(crate) const PAID_PHRASES: &[&str] = &[
     "take payment", "and pay", "collected", "charged", "compensat",
     "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on", "authorises the card", "authorizes the card",
     "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded", "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
-    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse", "and charge", "or charge", "and refund", "or refund", "and debit", "and credit", "and capture", "place the order", "places the order", "place an order",
+    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse", "and charge ", "or charge ", "and refund", "or refund", "and debit", "and credit", "and capture", "place the order", "places the order", "place an order", "payment is made", "payments are made", "are executed",
 ];
 
 /// Card data: whoever sends it wants to be charged.
@@ -104,7 +104,7 @@ pub(crate) const PAID_WITH: &[&str] = &[
 pub(crate) const UNPAID_PHRASES: &[&str] = &[
     "not charged", "nothing is charged", "without charging", "no charge", "no money", "not billed", "only moves when",
     "not paid", "no amount", "no payment is", "later payroll", "does not move", "before it is paid", "without paying", "no funds", "not yet charged", "is not moved",
-    "draft",
+    "draft", "request money", "for money",
 ];
 
 /// Of the nouns near money, those whose acceptance is a payment.
@@ -146,3 +146,6 @@ pub(crate) const VOIDED: &[&str] = &[
 
 /// Verbs that make something of money, and move none: files, mails, copies.
 pub(crate) const TELLING: &[&str] = &["export", "import", "print", "email", "mail", "share", "copy", "duplicate", "notify", "remind", "upload", "log", "comment"];
+
+/// Where money is kept: making one moves none.
+pub(crate) const POTS: &[&str] = &["wallet", "pot", "vault", "purse", "goal", "pocket", "space", "portfolio"];
