@@ -36,6 +36,8 @@ const SPECIFICATIONS: &[&str] = &[
     "intake",
     "credit",
     "outfitter",
+    "savings",
+    "bazaar",
 ];
 
 #[test]
