@@ -11,7 +11,7 @@ pub(crate) const PAYING: &[&str] = &[
 /// Verbs that move money where something else speaks of money, too, and otherwise move something on.
 pub(crate) const SOMETIMES_PAYING: &[&str] = &[
     "transfer", "exchange", "swap", "convert", "credit", "collect", "settle", "tip",
-    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem", "withdraw",
+    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem", "withdraw", "load", "fund",
 ];
 
 /// What such a verb is also used for, without money.
