@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::facts::Facts;
 
+mod amounts;
 mod change;
 mod event;
 mod look;

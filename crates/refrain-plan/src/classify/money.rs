@@ -2,11 +2,16 @@
 
 use refrain::policy::Class::{Create, Monetary, Transition};
 
-use super::Case;
+use super::{
+    Case,
+    amounts::{
+        money_answer, money_noun, named_payment, says_how_much, speaks_of_money, withdraws_money,
+    },
+};
 use crate::{
     facts::{Facts, named},
     members::first,
-    text::{plain, singular, words as split},
+    text::{plain, words as split},
     words,
 };
 
@@ -25,13 +30,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     body(facts, &mut signs);
     answer(facts, &mut signs);
     prose(facts, &mut signs);
-    let changed = facts.response.ending(&["balance"]);
-    if let (Some(word), Some(balance)) = (facts.verb(&["adjust", "correct"]), changed) {
-        if facts.method == "POST" && says_how_much(facts).is_some() {
-            let reason = format!("`{word}` adds to, or takes from, `{balance}`");
-            signs.add(Monetary, 6, reason);
-        }
-    }
+    adjusting(facts, &mut signs);
     if facts.only_labels() {
         signs.add(Monetary, -6, "its body only labels the thing");
     }
@@ -50,19 +49,14 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     case.evidence.extend(signs.evidence);
 }
 
-/// What a PUT makes that nothing else does, where it says how much.
-fn named_payment<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
-    let is_named = facts.method == "PUT" && facts.is_item && facts.is_made_here;
-    let noun = money_noun(facts).or_else(|| named(facts.tail(), &["money"]));
-    noun.filter(|_| is_named && says_how_much(facts).is_some())
-}
-
-/// What the last segment says of money on its way: `payments`, but also `overpayments`.
-fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
-    let last = split(facts.tail()).pop().unwrap_or_default();
-    let ends = ["payment", "transfer", "refund", "payout"];
-    let ending = || ends.into_iter().find(|end| singular(&last).ends_with(end));
-    facts.noun(facts.tail(), words::MONEY).or_else(ending)
+/// A correction is no writing anew where it adds to what is there.
+fn adjusting(facts: &Facts<'_>, case: &mut Case) {
+    let word = facts.verb(&["adjust", "correct"]);
+    let word = word.filter(|_| facts.method == "POST" && says_how_much(facts).is_some());
+    if let (Some(word), Some(balance)) = (word, facts.response.ending(&["balance"])) {
+        let reason = format!("`{word}` adds to, or takes from, `{balance}`");
+        case.add(Monetary, 6, reason);
+    }
 }
 
 fn verb(facts: &Facts<'_>, case: &mut Case) {
@@ -129,30 +123,6 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
     }
-}
-
-/// An application is withdrawn as well as money is.
-fn withdraws_money(facts: &Facts<'_>) -> bool {
-    facts.noun(facts.parent(), words::PURSES).is_some()
-        || facts.request.find(words::AMOUNT).is_some()
-        || facts.request.ending(&["amount", "cents"]).is_some()
-        || facts.parent().is_empty()
-}
-
-/// Whether anything but the verb does.
-fn speaks_of_money(facts: &Facts<'_>) -> bool {
-    let above = &facts.segments[..facts.segments.len().saturating_sub(1)];
-    let is_money = |it: &String| {
-        facts
-            .noun(it, words::MONEY)
-            .or_else(|| facts.noun(it, words::NEAR_MONEY))
-            .is_some()
-    };
-    above.iter().any(is_money)
-        || facts.request.find(words::AMOUNT).is_some()
-        || facts.request.ending(&["amount", "currency"]).is_some()
-        || facts.request.top.is_empty() && money_answer(facts).is_some()
-        || facts.says(words::PAID_PHRASES).is_some()
 }
 
 fn noun(facts: &Facts<'_>, case: &mut Case) {
@@ -269,24 +239,6 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     if let Some((name, _)) = facts.extensions.iter().find(marked) {
         case.add(Monetary, 1, format!("it is marked with `{name}`"));
     }
-}
-
-/// The member of the request that says how much.
-fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
-    let request = &facts.request;
-    // A `value` may be one of anything.
-    request
-        .find(words::AMOUNT)
-        .filter(|it| plain(it) != "value" || request.ending(&["currency"]).is_some())
-        .or_else(|| request.ending(&["amount", "units", "cents"]))
-}
-
-/// The member of the answer that says how much.
-fn money_answer<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
-    let response = &facts.response;
-    response
-        .find(&["amount", "total", "controlsum", "balance"])
-        .or_else(|| response.ending(&["amount", "amountdue", "balance", "sum"]))
 }
 
 fn answer(facts: &Facts<'_>, case: &mut Case) {
