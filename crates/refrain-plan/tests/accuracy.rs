@@ -38,6 +38,8 @@ const SPECIFICATIONS: &[&str] = &[
     "outfitter",
     "savings",
     "bazaar",
+    "treasury",
+    "switchboard",
 ];
 
 #[test]
