@@ -233,7 +233,7 @@ pub(crate) const SENDERS: &[&str] = &[
 /// Members of an answer that only says that something was received.
 pub(crate) const RECEIPT: &[&str] = &[
     "received", "ok", "status", "accepted", "success", "ack", "acknowledged", "message", "eventid", "deliveryid", "messageid", "receiptid",
-    "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count", "responsecode", "responsemessage", "code", "result",
+    "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count", "responsecode", "responsemessage", "code", "result", "rejected", "failed",
 ];
 
 /// Moments of things that are kept, and plans for them: no sign that something happened elsewhere.

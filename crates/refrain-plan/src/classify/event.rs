@@ -1,6 +1,6 @@
 //! Does somebody else deliver what happened?
 
-use refrain::policy::Class::{Create, Event, Monetary, Replace};
+use refrain::policy::Class::{Create, Event, Monetary, Read, Replace};
 
 use super::Case;
 use crate::{
@@ -83,6 +83,8 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
             .filter(|it| facts.noun(it, words::MANAGED).is_none())
             .find_map(|it| named(&singular(it), list).or_else(|| named(it, list)))
     };
+    // What is sent to try things out did not happen.
+    let is_sample = named(facts.tail(), &["test", "sample", "example"]).is_some();
     match find(words::DELIVERED) {
         Some(word) if !is_list => case.add(
             Event,
@@ -98,7 +100,7 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
     }
     if let Some(word) = facts
         .noun(facts.tail(), words::TOLD)
-        .filter(|_| !facts.is_readable)
+        .filter(|_| !facts.is_readable && !is_sample)
     {
         case.add(
             Event,
@@ -142,6 +144,8 @@ fn headers(facts: &Facts<'_>, case: &mut Case) {
             5,
             format!("its header `{name}` is one that senders of webhooks send"),
         );
+        let reason = "whoever signs what they send looks nothing up";
+        case.add(Read, -5, reason);
     }
 }
 

@@ -88,7 +88,10 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
                 .copied()
         })
     });
-    let Some(word) = word.filter(|_| !facts.is_item && !is_act) else {
+    // `/simulations/fees`: what stands below is only looked at, too.
+    let above = facts.noun(facts.parent(), words::LOOKED_AT);
+    let above = above.filter(|_| !facts.is_below_item && facts.status != 201);
+    let Some(word) = word.or(above).filter(|_| !facts.is_item && !is_act) else {
         return;
     };
     case.add(Read, 5, format!("`{word}` in the path only looks"));

@@ -61,6 +61,10 @@ fn adjusting(facts: &Facts<'_>, case: &mut Case) {
 
 fn verb(facts: &Facts<'_>, case: &mut Case) {
     let tail = split(facts.tail());
+    // `spend-rules` say how, and spend nothing.
+    if tail.len() > 1 && facts.noun(facts.tail(), words::RULES).is_some() {
+        return;
+    }
     let is_unpaid = tail
         .iter()
         .find(|word| words::UNPAID.contains(&word.as_str()));

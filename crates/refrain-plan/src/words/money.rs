@@ -149,3 +149,6 @@ pub(crate) const TELLING: &[&str] = &["export", "import", "print", "email", "mai
 
 /// Where money is kept: making one moves none.
 pub(crate) const POTS: &[&str] = &["wallet", "pot", "vault", "purse", "goal", "pocket", "space", "portfolio"];
+
+/// What says how money may move: behind a verb, it moves none.
+pub(crate) const RULES: &[&str] = &["rule", "limit", "setting", "policy", "schedule", "preference", "template", "reason", "config", "configuration", "control"];
