@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::facts::Facts;
 
+mod amounts;
 mod change;
 mod event;
 mod look;
@@ -59,27 +60,27 @@ const CLASSES: [Class; 7] = [
     Class::Read,
 ];
 
-/// At least so many are sent to a folder before they say something about each other.
-const FOLDER_MIN: usize = 3;
+/// At least so many are sent to a path, or have a tag, before they say something about each other.
+const GROUP_MIN: usize = 3;
 
 /// What every operation is; what lies among events is looked at again with that in mind.
 pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
     let mut verdicts: Vec<_> = facts.iter().map(classify).collect();
-    let mut folders: HashMap<&str, (usize, usize)> = HashMap::new();
+    let mut groups: HashMap<&str, (usize, usize)> = HashMap::new();
     for (facts, verdict) in facts.iter().zip(&verdicts) {
-        for folder in facts.folders.iter().filter(|_| facts.is_sent()) {
-            let (events, all) = folders.entry(folder).or_default();
+        for group in facts.groups.iter().filter(|_| facts.is_sent()) {
+            let (events, all) = groups.entry(group).or_default();
             *events += usize::from(verdict.class == Class::Event);
             *all += 1;
         }
     }
-    let is_for_events = |folder: &String| {
-        let found = folders.get(folder.as_str());
-        found.is_some_and(|(events, all)| *all >= FOLDER_MIN && 5 * events >= 3 * all)
+    let is_for_events = |group: &String| {
+        let found = groups.get(group.as_str());
+        found.is_some_and(|(events, all)| *all >= GROUP_MIN && 5 * events >= 3 * all)
     };
     let among: Vec<_> = facts
         .iter()
-        .map(|facts| facts.is_sent() && facts.folders.iter().any(is_for_events))
+        .map(|facts| facts.is_sent() && facts.groups.iter().any(is_for_events))
         .collect();
     for (at, _) in among.iter().enumerate().filter(|(_, is_among)| **is_among) {
         facts[at].is_among_events = true;

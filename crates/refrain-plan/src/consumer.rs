@@ -6,7 +6,7 @@ use refrain_openapi::{Direction, Document, Message, View};
 use serde::Serialize;
 
 use crate::{
-    keys::{NaturalKey, best_id, gather, propose},
+    keys::{NaturalKey, Sent, best_id, gather, propose},
     text::plain,
     words,
 };
@@ -83,14 +83,15 @@ impl Consumer {
             message.name.unwrap_or_default()
         ));
         let word = words::MONEY.iter().find(|word| named.contains(**word));
-        if let (Some((_, amount)), Some(word)) = (amount, word) {
+        if let (Some((pointer, _)), Some(word)) = (amount, word) {
+            let amount = pointer.rsplit('/').next().unwrap_or_default();
             self.is_monetary = true;
             self.say(format!(
                 "`{amount}` in the payload and `{word}` in its name: it moves money"
             ));
         }
         if self.natural.is_empty() {
-            self.natural = propose(&members, self.is_monetary);
+            self.natural = propose(&members, self.is_monetary, Sent::Message);
         }
     }
 

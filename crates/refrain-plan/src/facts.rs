@@ -3,16 +3,12 @@
 use refrain_openapi::{Kind, Operation, Schema};
 
 use crate::{
+    members::{Members, Name, first},
     segments::{Segments, id_verb},
     surroundings::Surroundings,
     text::{is_plural, plain, singular, words},
-    tongue::english,
     words as lists,
 };
-
-/// How deep and how far schemas are looked through.
-const DEPTH_MAX: usize = 4;
-const MEMBERS_MAX: usize = 300;
 
 /// What is known about one operation.
 #[derive(Debug)]
@@ -25,6 +21,8 @@ pub(crate) struct Facts<'d> {
     pub(crate) is_item: bool,
     /// Whether a name in braces stands before the last segment.
     pub(crate) is_below_item: bool,
+    /// Whether a name in braces stands anywhere before the last segment.
+    pub(crate) is_in_item: bool,
     /// Whether the last segment is called like a function: `/tasks:query`, `/tasks.query`.
     pub(crate) is_call: bool,
     /// Whether most of what is sent to the paths beside it are events.
@@ -33,12 +31,14 @@ pub(crate) struct Facts<'d> {
     pub(crate) has_siblings: bool,
     /// Whether it belongs to webhooks, callbacks or the like that are managed here.
     pub(crate) is_below_managed: bool,
-    /// Whether it asks for no security, where most operations do.
+    /// Whether it asks for no security, where others do.
     pub(crate) is_open: bool,
-    /// The paths above it.
-    pub(crate) folders: Vec<String>,
+    /// The paths above it, and its tags: what stands there with it may be of its kind.
+    pub(crate) groups: Vec<String>,
     /// Whether a path with this one and a name in braces exists.
     pub(crate) has_items: bool,
+    /// Whether it is one of a list that nothing is sent to.
+    pub(crate) is_made_here: bool,
     /// Whether the path can also be read with GET.
     pub(crate) is_readable: bool,
     pub(crate) is_managed: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Facts<'d> {
     /// The verb of the id: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
     pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
-    pub(crate) headers: Vec<String>,
+    pub(crate) headers: Vec<Name>,
     pub(crate) content_types: Vec<String>,
     pub(crate) has_body: bool,
     pub(crate) request: Members,
@@ -58,6 +58,8 @@ pub(crate) struct Facts<'d> {
     pub(crate) is_list: bool,
     /// Whether there is an answer with a schema.
     pub(crate) has_answer: bool,
+    /// Whether the answer is none, or only says that something was received.
+    pub(crate) is_acknowledged: bool,
     /// What the answer is, by name.
     pub(crate) answer: Option<String>,
     /// Whether the answer is what a GET of the thing above gives.
@@ -69,66 +71,6 @@ pub(crate) struct Facts<'d> {
     /// Whether security is less than, or other than, that of the rest.
     pub(crate) is_apart: bool,
     pub(crate) extensions: Vec<(&'d str, bool)>,
-}
-
-/// The names of a schema's members, without what stands between words.
-#[derive(Debug, Default)]
-pub(crate) struct Members {
-    /// All of them, however deep.
-    pub(crate) all: Vec<String>,
-    /// Those at the top.
-    pub(crate) top: Vec<String>,
-    /// Words that dates and times have.
-    pub(crate) times: usize,
-    /// Whether a member at the top is yes or no.
-    pub(crate) has_flag: bool,
-    /// Whether a member at the top is a list of objects.
-    pub(crate) has_list: bool,
-}
-
-impl Members {
-    fn of(schema: Option<Schema<'_>>) -> Self {
-        let mut members = Self::default();
-        let Some(schema) = schema else { return members };
-        schema.walk(DEPTH_MAX, MEMBERS_MAX, |member| {
-            let name = plain(&english(member.name));
-            let ends = words(member.name).pop().unwrap_or_default();
-            let is_time = matches!(member.schema.format(), Some("date-time"))
-                || ["at", "time", "timestamp", "created"].contains(&ends.as_str());
-            if member.path.len() == 1 {
-                members.times += usize::from(is_time);
-                members.has_flag |= member.schema.is("boolean");
-                let items = member.schema.items();
-                members.has_list |=
-                    items.is_some_and(|items| items.is("object") || !items.properties().is_empty());
-                members.top.push(name.clone());
-            }
-            members.all.push(name);
-        });
-        members
-    }
-
-    /// The first member that a list names, in full or in its last word.
-    pub(crate) fn find(&self, list: &[&str]) -> Option<&str> {
-        let found = self.all.iter().find(|name| list.contains(&name.as_str()));
-        found.map(String::as_str)
-    }
-
-    pub(crate) fn find_top(&self, list: &[&str]) -> Option<&str> {
-        let found = self.top.iter().find(|name| list.contains(&name.as_str()));
-        found.map(String::as_str)
-    }
-
-    /// Whether a member at the top names a thing.
-    pub(crate) fn has_id(&self) -> bool {
-        self.top.iter().any(|it| it.ends_with("id"))
-    }
-
-    /// The first member whose name ends as one of the list.
-    pub(crate) fn ending(&self, list: &[&str]) -> Option<&str> {
-        let ends = |name: &&String| list.iter().any(|end| name.ends_with(end));
-        self.all.iter().find(ends).map(String::as_str)
-    }
 }
 
 impl<'d> Facts<'d> {
@@ -157,6 +99,9 @@ impl<'d> Facts<'d> {
             .as_ref()
             .and_then(|it| it.status.parse().ok())
             .unwrap_or(200);
+        let response = Members::of(answer);
+        let tags = operation.tags();
+        let tags = tags.iter().map(|tag| format!("tag {tag}"));
         let has_location = has_headers("location");
         let has_items = around.has_items(operation.path());
         // `POST /payments/{product}` that makes something is a list of its own for each product.
@@ -168,13 +113,15 @@ impl<'d> Facts<'d> {
             id_verb: operation.id().map(id_verb).unwrap_or_default(),
             is_item: path.is_item && !is_list_of_kind,
             is_below_item: path.is_below_item,
+            is_in_item: path.is_in_item,
             is_call: path.is_call,
             is_among_events: false,
             has_items,
             has_siblings: around.has_siblings(operation.path()),
             is_below_managed: around.is_below_managed(operation.path(), lists::DELIVERED),
             is_open: around.is_open(operation),
-            folders: path.folders,
+            groups: path.folders.into_iter().chain(tags).collect(),
+            is_made_here: around.is_made_here(operation.path()),
             is_readable: around.is_readable(operation.path()),
             is_managed: around.is_managed(operation.path()),
             prose: prose.join(". "),
@@ -188,7 +135,7 @@ impl<'d> Facts<'d> {
                 .iter()
                 .map(|tag| singular(&plain(tag)))
                 .collect(),
-            headers: headers.map(|it| plain(it.name())).collect(),
+            headers: headers.map(|it| Name::of(it.name())).collect(),
             content_types: operation
                 .bodies()
                 .iter()
@@ -196,7 +143,8 @@ impl<'d> Facts<'d> {
                 .collect(),
             has_body: body.is_some(),
             request: Members::of(body.and_then(|it| it.schema)),
-            response: Members::of(answer),
+            is_acknowledged: answer.is_none() || is_receipt(&response),
+            response,
             status,
             has_location,
             is_list: answer.is_some_and(|it| it.is("array")),
@@ -261,6 +209,32 @@ impl<'d> Facts<'d> {
         }
     }
 
+    /// The verb that moves the thing on, since that thing is what it answers with.
+    pub(crate) fn handling(&self) -> Option<&'static str> {
+        let is_of_thing = self.is_below_item && self.answers_parent && self.status != 201;
+        self.verb(lists::HANDLING).filter(|_| is_of_thing)
+    }
+
+    /// The secret that the answer hands out.
+    pub(crate) fn secret(&self) -> Option<&str> {
+        let is_page = |name: &str| {
+            ["page", "next", "continu", "sync", "cursor"]
+                .iter()
+                .any(|it| name.contains(it))
+        };
+        first(&self.response.all, |name| {
+            (name.ends_with("token") || name.ends_with("secret")) && !is_page(name)
+        })
+    }
+
+    /// The value that the last segment names, where only the answer has it.
+    pub(crate) fn asked(&self) -> Option<&'static str> {
+        let word = self.noun(self.tail(), lists::ASKED)?;
+        let is_there = |it: &Members| first(&it.top, |name| name.ends_with(word)).is_some();
+        let is_asked = self.status == 200 && !self.is_in_item && !self.is_item;
+        (is_asked && is_there(&self.response) && !is_there(&self.request)).then_some(word)
+    }
+
     /// Whether the last segment says a verb of any list.
     pub(crate) fn has_verb(&self) -> bool {
         lists::VERBS.iter().any(|list| self.verb(list).is_some())
@@ -307,7 +281,7 @@ impl<'d> Facts<'d> {
     pub(crate) fn has_key(&self) -> bool {
         self.headers
             .iter()
-            .any(|name| name.contains("idempotency") || name == "paypalrequestid")
+            .any(|it| it.plain.contains("idempotency") || it.plain == "paypalrequestid")
             || self.request.find_top(&["idempotencykey"]).is_some()
     }
 
@@ -317,8 +291,14 @@ impl<'d> Facts<'d> {
         !top.is_empty()
             && top
                 .iter()
-                .all(|name| lists::LABELS.contains(&name.as_str()))
+                .all(|name| lists::LABELS.contains(&name.plain.as_str()))
     }
+}
+
+/// Whether an answer only says that something was received.
+fn is_receipt(answer: &Members) -> bool {
+    let is_known = |it: &Name| lists::RECEIPT.contains(&it.plain.as_str());
+    (1..=3).contains(&answer.top.len()) && answer.top.iter().all(is_known)
 }
 
 /// Whether a segment says one of the words: as a whole, in one of its words, or in the singular.

@@ -158,11 +158,26 @@ fn natural(operation: &Operation<'_>, is_monetary: bool) -> Vec<NaturalKey> {
     schema
         .into_iter()
         .for_each(|it| gather(it, "", 0, &mut members));
-    propose(&members, is_monetary)
+    propose(&members, is_monetary, Sent::Request)
+}
+
+/// What a key is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sent {
+    Request,
+    Message,
 }
 
 /// What keys could be made of these members.
-pub(crate) fn propose(members: &[(String, String)], is_monetary: bool) -> Vec<NaturalKey> {
+pub(crate) fn propose(
+    members: &[(String, String)],
+    is_monetary: bool,
+    sent: Sent,
+) -> Vec<NaturalKey> {
+    let (many, own, who) = match sent {
+        Sent::Request => ("requests", "a client key", "clients"),
+        Sent::Message => ("messages", "an id that the publisher makes", "publishers"),
+    };
     let mut proposals = Vec::new();
     let reference = members
         .iter()
@@ -172,7 +187,7 @@ pub(crate) fn propose(members: &[(String, String)], is_monetary: bool) -> Vec<Na
         let name = shown(pointer);
         proposals.push(NaturalKey {
             source: format!("body:{pointer}"),
-            risk: format!("as good as a client key where clients never use one `{name}` for two different things; where they do, the second is refused or taken for the first"),
+            risk: format!("as good as {own} where {who} never use one `{name}` for two different things; where they do, the second is refused or taken for the first"),
         });
     }
     let is_named = |(pointer, name): &&(String, String)| {
@@ -204,7 +219,7 @@ pub(crate) fn propose(members: &[(String, String)], is_monetary: bool) -> Vec<Na
         };
         proposals.push(NaturalKey {
             source: format!("natural:{}", template.join("-")),
-            risk: format!("two requests that agree in {same} are one: {again} needs another value in one of them; a client key has no such collision"),
+            risk: format!("two {many} that agree in {same} are one: {again} needs another value in one of them; {own} has no such collision"),
         });
     }
     proposals

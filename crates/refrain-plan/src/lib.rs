@@ -30,6 +30,7 @@ pub use consumer::Consumer;
 mod facts;
 
 mod keys;
+mod members;
 pub use keys::{Keys, NaturalKey};
 
 pub mod render;

@@ -21,6 +21,8 @@ pub(crate) struct Segments {
     pub(crate) is_item: bool,
     /// Whether a name in braces, or a thing that is called, stands before the last.
     pub(crate) is_below_item: bool,
+    /// Whether such stands anywhere before the last.
+    pub(crate) is_in_item: bool,
     pub(crate) is_call: bool,
     /// The paths above.
     pub(crate) folders: Vec<String>,
@@ -49,11 +51,13 @@ impl Segments {
         let is_item = found.last().is_some_and(|(_, is_name)| *is_name);
         let last = found.iter().rposition(|(_, is_name)| !is_name);
         let is_below_item = is_call || last.is_some_and(|at| at > 0 && found[at - 1].1);
+        let is_in_item = is_call || last.is_some_and(|at| found[..at].iter().any(|it| it.1));
         let literal = found.into_iter().filter(|(_, is_name)| !is_name);
         Self {
             literal: literal.map(|(text, _)| text).collect(),
             is_item,
             is_below_item,
+            is_in_item,
             is_call,
             folders,
         }

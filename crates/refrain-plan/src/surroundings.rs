@@ -10,6 +10,8 @@ use crate::{facts::named, text::singular};
 #[derive(Debug)]
 pub(crate) struct Surroundings<'d> {
     paths: HashMap<String, Known<'d>>,
+    /// Whether any operation asks for security.
+    is_secured: bool,
     /// What most operations ask for.
     usual_security: Vec<Vec<&'d str>>,
 }
@@ -21,6 +23,8 @@ struct Known<'d> {
     read: Option<View<'d>>,
     /// What GET answers, where that is a list or the envelope of one.
     list: Option<View<'d>>,
+    /// What POST answers: for a list, what it holds.
+    made: Option<View<'d>>,
     has_items: bool,
 }
 
@@ -36,6 +40,10 @@ impl<'d> Surroundings<'d> {
             }
             let known = paths.entry(path).or_default();
             known.methods.push(operation.method().into());
+            if operation.method() == "POST" {
+                let schema = operation.success().and_then(|it| it.schema());
+                known.made = schema.map(|it| it.view());
+            }
             if operation.method() == "GET" {
                 let schema = operation.success().and_then(|it| it.schema());
                 known.read = schema.map(|it| unwrapped(it).view());
@@ -45,10 +53,12 @@ impl<'d> Surroundings<'d> {
                 known.list = schema.filter(is_list).map(|it| it.view());
             }
         }
+        let is_secured = securities.keys().any(|it| !it.is_empty());
         let usual = securities.into_iter().max_by_key(|(_, count)| *count);
         let usual_security = usual.map(|(security, _)| security).unwrap_or_default();
         Self {
             paths,
+            is_secured,
             usual_security,
         }
     }
@@ -59,6 +69,13 @@ impl<'d> Surroundings<'d> {
 
     pub(crate) fn is_readable(&self, path: &str) -> bool {
         self.has(&normal(path), &["GET"])
+    }
+
+    /// Whether it is one of a list that nothing is sent to.
+    pub(crate) fn is_made_here(&self, path: &str) -> bool {
+        let path = normal(path);
+        let list = path.strip_suffix("/{}");
+        list.is_some_and(|list| !self.has(list, &["POST"]))
     }
 
     /// Whether it is a list whose members are looked at, changed or removed one by one.
@@ -72,7 +89,7 @@ impl<'d> Surroundings<'d> {
             || self.has(&item, &["GET", "DELETE", "PUT", "PATCH"])
     }
 
-    /// Whether the answer is what the thing above is read as.
+    /// Whether the answer is what the thing above is read as, or was made as.
     pub(crate) fn is_parent(&self, path: &str, answer: Schema<'_>) -> bool {
         let path = normal(path);
         let mut above = path.as_str();
@@ -80,6 +97,11 @@ impl<'d> Surroundings<'d> {
             above = &above[..at];
             if let Some(read) = self.paths.get(above).and_then(|it| it.read) {
                 return read.is_same(&answer.view());
+            }
+            let list = above.strip_suffix("/{}");
+            let made = list.and_then(|list| self.paths.get(list)?.made);
+            if made.is_some_and(|made| made.is_same(&answer.view())) {
+                return true;
             }
         }
         false
@@ -121,9 +143,9 @@ impl<'d> Surroundings<'d> {
         })
     }
 
-    /// Whether an operation asks for no security, where most do.
+    /// Whether an operation asks for no security, where others do.
     pub(crate) fn is_open(&self, operation: &Operation<'d>) -> bool {
-        self.is_apart(operation) && operation.security().is_empty()
+        operation.kind() == Kind::Path && self.is_secured && operation.security().is_empty()
     }
 
     /// Whether an operation asks for other security than most.

@@ -1,5 +1,9 @@
 //! The words that classification goes by, in one place. Lower case; nouns in the singular.
 
+mod money;
+
+pub(crate) use money::*;
+
 /// Every list of verbs.
 pub(crate) const VERBS: &[&[&str]] = &[
     LOOKING, MOVING, MAKING, WRITING, REMOVING, PAYING, SOMETIMES_PAYING, LETTING_GO,
@@ -26,14 +30,8 @@ const BOTH: &[&str] = &[
 /// Nouns of what only looks, whatever verb stands before them: `create_preview`.
 pub(crate) const LOOKED_AT: &[&str] = &["preview", "estimate", "estimation", "simulation", "calculation", "forecast"];
 
-/// Nouns whose acceptance is a payment, where the answer says how much.
-pub(crate) const DUE: &[&str] = &["quote", "fx", "batch", "authorization", "checkout", "basket", "cart", "bill", "escrow", "installment", "payroll"];
-
 /// Folders of acts.
 pub(crate) const ACTS: &[&str] = &["actions", "action", "commands", "command"];
-
-/// Nouns behind the money that they let go: `payment-drafts`.
-pub(crate) const LET_GO: &[&str] = &["draft", "request", "batch", "run", "proposal", "instruction", "order"];
 
 /// Words before a verb that only say how many, or how.
 pub(crate) const MANY: &[&str] = &["batch", "bulk", "mass", "multi", "async", "do", "force", "auto", "self"];
@@ -61,7 +59,13 @@ pub(crate) const LOOKING: &[&str] = &[
     "testpermissions", "calculator", "interpolate", "similar", "discover", "indicative",
     "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
     "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
-    "exists", "trace", "download", "nearest", "proofread", "transcribe",
+    "exists", "trace", "download", "nearest", "proofread", "transcribe", "quotation", "illustration", "diagnose", "troubleshoot", "benchmark",
+];
+
+/// Values that are asked for: where only the answer has one, it is looked up.
+pub(crate) const ASKED: &[&str] = &[
+    "status", "fee", "balance", "rate", "price", "tax", "cost", "total", "quota", "duty", "premium", "interest", "commission", "surcharge",
+    "discount", "limit", "state",
 ];
 
 /// Starts of summaries that say the same.
@@ -70,7 +74,8 @@ pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "how many", "the ways", "list ", "lists ", "get ", "gets ", "retrieve", "returns ", "fetch", "query",
     "estimate", "calculate", "calculates", "preview", "simulate", "validate", "determine", "show ", "compare",
     "asks whether", "ask whether", "tells whether", "whether ", "test whether", "tests whether", "view ", "available ", "verify whether", "obtain ",
-    "ways to", "which ", "indicative",
+    "ways to", "which ", "indicative", "compute ", "computes", "work out", "works out", "requery", "re-query", "tell whether", "see whether",
+    "see if", "see where", "find out",
 ];
 
 /// What texts say of operations that leave nothing behind.
@@ -79,7 +84,8 @@ pub(crate) const HARMLESS_PHRASES: &[&str] = &[
     "without creating", "does not create", "nothing is created", "without executing", "without sending", "without initiating",
     "without booking", "without charging", "nothing is charged", "no side effect", "dry run", "dry-run", "read-only", "read only",
     "changes nothing", "nothing is changed", "no amount is", "without placing", "nothing is reserved", "non-binding",
-    "not persisted", "without committing", "no charge is made", "no money",
+    "not persisted", "without committing", "no charge is made", "no money", "would cost", "would be charged", "would come to", "would happen", "it would", "would be refunded",
+    "would apply",
 ];
 
 /// Members by which a request asks for a part of a list.
@@ -126,15 +132,7 @@ pub(crate) const MOVING: &[&str] = &[
     "reprocess", "rerun", "nack", "ring", "land", "board", "load", "unload", "seat",
     "cancelation", "cancellation", "activation", "deactivation", "suspension", "termination", "reactivation", "unsuspend",
     "setdefault", "makedefault", "unenroll", "graduate", "unlist", "relist",
-    "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest",
-];
-
-/// Of these, verbs that let money go where the thing they act on is money.
-pub(crate) const LETTING_GO: &[&str] = &[
-    "authorise", "authorize", "confirm", "accept", "release", "execute", "submit", "process", "send",
-    "finalize", "finalise", "complete", "settle", "retry", "approve", "recall", "return", "reverse",
-    "resubmit",
-    "bind", "clear", "post", "claim", "grant", "place", "settle", "issue", "initiate", "disperse", "fund", "launch", "run", "close",
+    "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest", "withdraw", "lift", "waive", "discontinue", "moderate", "trust", "untrust",
 ];
 
 /// Verbs that make something, where one would look for a noun.
@@ -145,6 +143,12 @@ pub(crate) const MAKING: &[&str] = &[
     "email", "mail", "message", "notify", "grant", "export", "place", "make", "initiate", "open", "login", "signin",
     "authenticate", "onboard", "record", "log", "ping", "ask", "propose", "draft", "spawn", "instantiate",
     "tokenize", "tokenise", "allocate", "raise", "file", "comment", "reply", "forward", "announce", "broadcast", "remind", "nudge",
+];
+
+/// Of the verbs that look or make, those that move a thing on where that thing is the answer: `/consents/{id}/grant`.
+pub(crate) const HANDLING: &[&str] = &[
+    "inspect", "check", "match", "score", "rate", "scan", "screen", "classify", "convert", "evaluate", "grant", "open", "issue",
+    "schedule", "enroll", "enrol", "allocate", "reserve", "raise", "onboard", "verification", "screening", "register",
 ];
 
 /// Verbs that write anew.
@@ -165,126 +169,16 @@ pub(crate) const REMOVING: &[&str] = &[
     "delete", "remove", "purge", "destroy", "erase", "clear", "batchdelete", "bulkdelete",
 ];
 
-/// Verbs that move money by themselves.
-pub(crate) const PAYING: &[&str] = &[
-    "pay", "charge", "refund", "payout", "withdraw", "deposit", "disburse",
-    "topup", "burn", "checkout", "purchase", "buy", "donate", "debit",
-    "recall", "repay", "chargeback", "reimburse", "spend", "cashout", "payin", "drawdown",
-    "recharge", "prepay", "autopay", "remit", "payoff", "paynow", "buynow", "rebill",
-];
-
-/// Verbs that move money where something else speaks of money, too, and otherwise move something on.
-pub(crate) const SOMETIMES_PAYING: &[&str] = &[
-    "transfer", "exchange", "swap", "convert", "credit", "collect", "settle", "tip",
-    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem",
-];
-
-/// What such a verb is also used for, without money.
-pub(crate) const UNPAID: &[&str] = &[
-    "ownership", "owner", "domain", "number", "file", "call", "chat", "ticket", "repository", "project",
-    "device", "screenshot", "image", "lead", "data", "custody", "student", "patient", "prescription",
-    "property", "unit",
-];
-
-/// Nouns whose making moves money.
-pub(crate) const MONEY: &[&str] = &[
-    "payment", "charge", "refund", "transfer", "payout", "withdrawal", "deposit", "collection", "conversion",
-    "disbursement", "repayment", "drawdown", "topup", "donation", "purchase", "standingorder", "directdebit",
-    "remittance", "reversal", "capture", "giftcard", "credit", "debit", "trade", "bet", "wager", "settlement",
-    "prepayment", "chargeback", "reimbursement", "payin", "sale", "tip", "cashout", "redemption", "recharge",
-    "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
-    "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission", "dividend", "airtime", "pledge", "salary",
-    "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "moneytransfer", "preauthorization", "preauthorisation",
-    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge",
-];
-
-/// Nouns that stand for money where something else says so, too.
-pub(crate) const NEAR_MONEY: &[&str] = &[
-    "order", "subscription", "booking", "reservation", "invoice", "batch", "checkout", "quote", "fx",
-    "wallet", "point", "voucher", "reward", "billing", "claim", "loan", "ticket", "renewal", "authorization",
-    "installment", "adjustment", "policy", "label", "ride", "trip", "delivery", "rental", "auction", "campaign", "upgrade", "addon", "pass", "transaction",
-];
-
-/// Nouns of things that only tell of money.
-pub(crate) const PRICED: &[&str] = &[
-    "product", "price", "pricelist", "coupon", "plan", "limit", "beneficiary", "account", "mandate",
-    "paymentmethod", "card", "application", "quote", "budget", "discount", "promotion", "item", "line",
-    "cart", "rate", "tariff", "payee", "recipient", "catalog", "catalogue", "listing", "offer", "customer",
-    "report", "statement", "dispute", "evidence", "bankaccount", "externalaccount", "paymentlink", "note",
-    "comment", "return", "shipment", "fulfillment", "fulfilment", "opportunity", "deal", "review", "taxrate",
-    "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
-    "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod", "authorisation",
-    "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category", "budget", "forecast",
-    "garnishment", "token", "enrollment", "enrolment", "wishlist",
-];
-
-/// Members of a request that say how much.
-pub(crate) const AMOUNT: &[&str] = &[
-    "amount", "value", "total", "sum", "minorunits", "cents", "gross", "principal", "points", "credits",
-    "instructedamount", "grandtotal", "subtotal", "quantityofmoney", "stake", "price", "totalprice", "fee",
-    "miles", "coins", "tokens", "balance", "netamount", "grossamount", "budget", "fare",
-    "euros", "dollars", "pounds", "usd", "eur", "denomination", "price",
-];
-
-/// Members that say between whom, or with what it is paid.
-pub(crate) const PARTIES: &[&str] = &[
-    "iban", "bic", "creditor", "creditoraccount", "debtor", "debtoraccount", "fromaccount", "toaccount",
-    "source", "destination", "paymenttoken", "paymentmethod", "paymentmethodid", "cardtoken", "cardnumber",
-    "accountnumber", "from", "to", "payer", "payee", "beneficiary", "sourceaccount", "destinationaccount",
-    "walletid", "cardid", "routingnumber", "sortcode", "sender", "receiver", "recipient", "paymentsource",
-    "nonce", "payment",
-    "card", "cvc", "cvv", "securitycode", "paymentdetails", "paymentinstrument", "bankaccount", "mandate",
-    "mandateid", "walletaddress", "msisdn", "guaranteecard",
-];
-
-/// What summaries and descriptions say where money moves.
-pub(crate) const PAID_PHRASES: &[&str] = &[
-    "is charged", "are charged", "charged to", "charges the", "charge the", "is paid", "are paid", "pays ",
-    "pay the", "money back", "the money", "payment is sent", "credit transfer", "all transfers", "billed",
-    "debited", "credited", "deducted", "funds are", "moves funds", "charged at once", "paid out",
-    "takes payment", "grant credits", "collects payment",
-    "take payment", "and pay", "collected", "charged", "compensat",
-    "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on", "authorises the card", "authorizes the card",
-    "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded", "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
-    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse",
-];
-
 /// What others do who deliver: `Carriers call this when a parcel moves`.
 pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver", "drop", "call", "tell", "notify",
     "inform",
 ];
 
-/// Card data: whoever sends it wants to be charged.
-pub(crate) const CARD: &[&str] = &["cvc", "cvv", "cvv2", "securitycode", "cardnumber", "pan", "paymenttoken", "paymentmethodid",
-    "paymentsource", "paymentmethodnonce", "sourcetoken", "paymentinstrument", "cardtoken", "tokencard"];
-
-/// Members that say what is paid for.
-pub(crate) const BOUGHT: &[&str] = &[
-    "items", "lineitems", "lines", "quantity", "offerid", "fareid", "rateid", "planid", "plan", "priceid", "productid", "sku",
-    "cartid", "basketid", "orderid", "invoiceid", "quoteid", "seats", "tickets", "roomcode", "passengers", "bundle", "packageid",
-];
-
-/// Members by which a thing is paid for, behind `payment`.
-pub(crate) const PAID_WITH: &[&str] = &[
-    "method", "methodid", "profile", "profileid", "token", "source", "sourceid", "nonce", "instrumentid", "accountid",
-    "card", "cardid", "details",
-];
-
-/// What texts say where the money moves at another time, or not at all.
-pub(crate) const UNPAID_PHRASES: &[&str] = &[
-    "not charged", "nothing is charged", "without charging", "no charge", "no money", "not billed", "only moves when",
-    "not paid", "no amount", "no payment is", "later payroll", "does not move", "before it is paid", "without paying", "no funds", "not yet charged", "is not moved",
-    "draft",
-];
-
-/// Of the nouns near money, those whose acceptance is a payment.
-pub(crate) const OWED: &[&str] = &["order", "quote", "fx", "batch", "invoice", "authorization", "checkout", "installment", "basket", "cart", "bill", "payroll", "run", "escrow", "claim", "booking", "reservation", "auction", "trip", "ride", "rental", "delivery", "loan", "subscription"];
-
 /// Words in paths under which others deliver what happened.
 pub(crate) const DELIVERED: &[&str] = &[
     "webhook", "hook", "callback", "ipn", "inbound", "ingest", "ingestion", "notify", "telemetry", "track",
     "push", "incoming", "listener", "postback", "edi", "pingback", "beacon", "heartbeat", "receiver", "sink",
-    "collector", "dlr", "eventgrid", "pubsub", "sns", "webhookreceiver", "upstream", "inbox",
+    "collector", "dlr", "eventgrid", "pubsub", "sns", "webhookreceiver", "upstream", "inbox", "inward",
 ];
 
 /// Words behind such a word that make it a thing which is managed.
@@ -318,8 +212,35 @@ pub(crate) const DELIVERED_PHRASES: &[&str] = &[
     "incoming",
     "sends when", "send when", "sends us", "sent when", "reports here", "posts here", "pushes here",
     "when something happens", "will post", "will call", "delivers its", "deliver its", "delivers them", "deliver them", "calls us", "tells us", "tell us", "push to us", "pushes to us",
-    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us", "receives events", "receive events", "invoked by",
+    "reports them", "report them", "reported by", "delivered by", "posts the", "notifies us", "notify us", "receives events", "receive events", "invoked by", "called when", "fired when", "fires when", "triggered by", "triggered when",
+    "invoked when", "posted by", "pushed by", "received from", "sent to us",
 ];
+
+/// The same, where only the third person tells it from an order: `The provider puts the outcome here`.
+pub(crate) const DELIVERS: &[&str] = &["puts", "hands", "transmits", "forwards", "emits", "fires", "publishes", "relays", "announces", "signals"];
+
+/// Services that call others when something happened.
+pub(crate) const SENDERS: &[&str] = &[
+    "stripe", "adyen", "paypal", "braintree", "square", "mollie", "klarna", "worldpay", "gocardless", "razorpay", "paddle", "plaid",
+    "wise", "checkoutcom", "authorizenet", "coinbase", "github", "gitlab", "bitbucket", "circleci", "buildkite", "jenkins", "sentry",
+    "pagerduty", "datadog", "grafana", "alertmanager", "dhl", "ups", "fedex", "usps", "easypost", "shippo", "aftership", "twilio",
+    "vonage", "nexmo", "messagebird", "sinch", "telnyx", "plivo", "sendgrid", "mailgun", "postmark", "ses", "mailchimp", "sparkpost",
+    "onfido", "sumsub", "veriff", "jumio", "persona", "shopify", "woocommerce", "magento", "bigcommerce", "slack", "telegram",
+    "whatsapp", "messenger", "facebook", "meta", "discord", "zendesk", "intercom", "hubspot", "salesforce", "jira", "linear",
+    "docusign", "typeform", "calendly", "zoom", "auth0", "okta", "workos", "segment", "twitch",
+];
+
+/// Members of an answer that only says that something was received.
+pub(crate) const RECEIPT: &[&str] = &[
+    "received", "ok", "status", "accepted", "success", "ack", "acknowledged", "message", "eventid", "deliveryid", "messageid", "receiptid",
+    "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count", "responsecode", "responsemessage", "code", "result", "rejected", "failed",
+];
+
+/// Moments of things that are kept, and plans for them: no sign that something happened elsewhere.
+pub(crate) const KEPT: &[&str] = &["created", "updated", "modified", "scheduled", "deleted", "signed", "edited", "published", "archived", "expired", "started"];
+
+/// Words that end like an id and are none.
+pub(crate) const NO_IDS: &[&str] = &["valid", "invalid", "paid", "unpaid", "prepaid", "postpaid", "bid", "void", "grid", "aid", "mid", "solid", "liquid", "hybrid"];
 
 /// Members that name an event.
 pub(crate) const EVENT_KIND: &[&str] = &[

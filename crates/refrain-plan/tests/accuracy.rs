@@ -26,19 +26,37 @@ const SPECIFICATIONS: &[&str] = &[
     "clinic",
     "neobank",
     "cloud",
+    "corebank",
+    "store",
+    "workspace",
+    "relay",
+    "ledger",
+    "boutique",
+    "desk",
+    "intake",
+    "credit",
+    "outfitter",
+    "savings",
+    "bazaar",
+    "treasury",
+    "switchboard",
 ];
 
 #[test]
 fn nineteen_of_twenty_operations_are_classified_as_a_person_would() {
     let mut whole = Score::default();
+    let mut poor = Vec::new();
     for name in SPECIFICATIONS {
         let score = score(name);
         let (good, count) = (score.right(), score.all());
         assert!(count > 40, "{name} has only {count} operations");
-        assert!(20 * good >= 19 * count, "{name}: {good} of {count}");
+        if 20 * good < 19 * count {
+            poor.push(format!("{name}: {good} of {count}"));
+        }
         whole += score;
     }
     println!("accuracy: {}", whole.told());
+    assert!(poor.is_empty(), "{poor:?}");
     // What is wrong is to be found among what is marked.
     let [wrong, right] = whole.sure;
     assert!(wrong * 50 <= wrong + right, "{wrong} wrong and sure of it");

@@ -50,20 +50,24 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
         "create" | "add" | "register" | "new"
     ) {
         case.add(Create, 2, format!("its id starts with `{}`", facts.id_verb));
+    } else if let Some(word) = facts
+        .told_verb(words::MAKING)
+        .filter(|it| *it != "post" && !facts.is_item && !facts.has_verb())
+    {
+        case.add(Create, 2, format!("its name starts with `{word}`"));
     }
-    if let Some(word) = facts.verb(words::MAKING) {
+    if let Some(word) = facts
+        .verb(words::MAKING)
+        .filter(|_| facts.handling().is_none())
+    {
         case.add(Create, 4, format!("`{word}` in the path makes something"));
     }
-    if facts
-        .response
-        .top
-        .iter()
-        .any(|it| it == "id" || it.ends_with("id"))
-        && !facts.answers_parent
-    {
+    if facts.response.has_id() && !facts.answers_parent {
         case.add(Create, 1, "its answer names something");
     }
-    if let Some(name) = facts.response.ending(&["token", "secret"]) {
+    // A secret that is rotated is one that was there.
+    let is_moved = facts.is_in_item && facts.verb(words::MOVING).is_some();
+    if let Some(name) = facts.secret().filter(|_| !is_moved) {
         case.add(
             Create,
             3,
@@ -80,22 +84,28 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
         case.add(Replace, 3, "it is sent to one thing, not to a list");
         case.add(Create, -2, "it is sent to one thing, not to a list");
     }
+    if facts.is_item && words::WRITING.contains(&facts.id_verb.as_str()) {
+        let reason = format!("its id starts with `{}`", facts.id_verb);
+        case.add(Replace, 3, reason);
+    }
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
     let word = words::WRITING
         .iter()
         .find(|word| first.trim_end_matches('s') == **word);
-    if let Some(word) = word {
+    let is_made = facts.status == 201 || facts.has_location;
+    if let Some(word) = word.filter(|_| !is_made) {
         case.add(Replace, 3, format!("its summary starts with “{word}”"));
     }
     if let Some(word) = facts.verb(words::WRITING) {
-        case.add(Replace, 4, format!("`{word}` in the path writes anew"));
+        let weight = if is_made { 1 } else { 4 };
+        case.add(Replace, weight, format!("`{word}` in the path writes anew"));
     }
     if let Some(word) = facts.verb(words::REMOVING) {
         case.add(Delete, 6, format!("`{word}` in the path removes"));
     }
     let single = facts
         .noun(facts.tail(), words::SINGLE)
-        .filter(|_| !facts.is_item && facts.status != 201);
+        .filter(|_| !facts.is_item && facts.status != 201 && facts.asked().is_none());
     let is_one = !is_plural(&split(facts.tail()).pop().unwrap_or_default());
     if let Some(word) = single.filter(|_| is_one) {
         case.add(
@@ -113,7 +123,9 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
 fn acting(facts: &Facts<'_>, case: &mut Case) {
     let last = split(facts.tail()).pop().unwrap_or_default();
     let is_made = facts.status == 201 || facts.has_location;
-    let is_act = facts.is_below_item && !facts.is_item && !is_plural(&last) && !is_made;
+    let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
+    let is_of_thing = facts.is_below_item || facts.answers_parent && !is_one;
+    let is_act = is_of_thing && !facts.is_item && !is_plural(&last) && !is_made;
     if !is_act || facts.has_siblings || facts.has_items {
         return;
     }
@@ -155,15 +167,11 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
 fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
     acting(facts, case);
     told(facts, case);
-    let Some(word) = facts.verb(words::MOVING) else {
+    let Some(word) = facts.verb(words::MOVING).or_else(|| facts.handling()) else {
         return;
     };
     // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.
-    let weight = if facts.is_below_item {
-        weight
-    } else {
-        weight - 2
-    };
+    let weight = if facts.is_in_item { weight } else { weight - 2 };
     case.add(
         Transition,
         weight,

@@ -1,10 +1,11 @@
 //! Does somebody else deliver what happened?
 
-use refrain::policy::Class::{Create, Event, Monetary, Replace};
+use refrain::policy::Class::{Create, Event, Monetary, Read, Replace};
 
 use super::Case;
 use crate::{
     facts::{Facts, named},
+    members::first,
     text::singular,
     words,
 };
@@ -14,34 +15,38 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     path(facts, case);
+    sender(facts, case);
     headers(facts, case);
     body(facts, case);
     if let Some(phrase) = facts.says(words::DELIVERED_PHRASES) {
         case.add(Event, 3, format!("its text says “{}”", phrase.trim()));
     }
-    if let Some(word) = sending(&facts.summary).filter(|_| !facts.has_answer) {
+    if let Some(word) = sending(&facts.summary).filter(|_| facts.is_acknowledged) {
         case.add(Event, 4, format!("its summary says that others {word}"));
     }
     around(facts, case);
-    if case.score(Event) >= 4 && !facts.has_answer {
+    if case.score(Event) >= 4 && facts.is_acknowledged {
         case.add(Event, 2, "it answers with nothing but a status");
         case.add(Replace, -3, "it reads like a delivery, not like a change");
         case.add(Create, -1, "it reads like a delivery, not like a new thing");
     }
-    if case.score(Event) >= 6 {
-        case.add(Monetary, -6, "it tells of money that moved elsewhere");
-    }
+    let weight = match case.score(Event) {
+        10.. => -12,
+        6.. => -8,
+        _ => return,
+    };
+    case.add(Monetary, weight, "it tells of money that moved elsewhere");
 }
 
 fn around(facts: &Facts<'_>, case: &mut Case) {
     let mut entrance = facts.segments.iter();
     let is_entrance = entrance.any(|it| named(it, words::ENTRANCE).is_some());
-    if facts.is_open && !facts.has_answer && !is_entrance {
-        case.add(Event, 3, "it asks for no security, unlike most operations");
+    if facts.is_open && facts.is_acknowledged && !is_entrance {
+        case.add(Event, 3, "it asks for no security, unlike others");
     } else if facts.is_apart {
         case.add(Event, 1, "it asks for other security than most operations");
     }
-    if facts.is_among_events && !facts.has_answer {
+    if facts.is_among_events && facts.is_acknowledged {
         case.add(
             Event,
             4,
@@ -58,13 +63,12 @@ fn sending(summary: &str) -> Option<&'static str> {
     let behind = said
         .windows(2)
         .filter(|pair| !["to", "or", "and", "a", "the", "will", ""].contains(&pair[0]));
-    let verbs = behind.map(|pair| pair[1].trim_end_matches('s').trim_end_matches("she"));
-    let mut known = verbs.filter_map(|verb| {
-        words::SENDING
-            .iter()
-            .find(|it| it.trim_end_matches('s') == verb)
-    });
-    known.next().copied()
+    let told = behind
+        .clone()
+        .find_map(|pair| words::DELIVERS.iter().find(|it| **it == pair[1]));
+    let verbs = behind.map(|pair| singular(pair[1]));
+    let mut known = verbs.filter_map(|verb| words::SENDING.iter().find(|it| **it == verb));
+    known.next().or(told).copied()
 }
 
 fn path(facts: &Facts<'_>, case: &mut Case) {
@@ -79,6 +83,8 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
             .filter(|it| facts.noun(it, words::MANAGED).is_none())
             .find_map(|it| named(&singular(it), list).or_else(|| named(it, list)))
     };
+    // What is sent to try things out did not happen.
+    let is_sample = named(facts.tail(), &["test", "sample", "example"]).is_some();
     match find(words::DELIVERED) {
         Some(word) if !is_list => case.add(
             Event,
@@ -94,16 +100,16 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
     }
     if let Some(word) = facts
         .noun(facts.tail(), words::TOLD)
-        .filter(|_| !facts.is_readable)
+        .filter(|_| !facts.is_readable && !is_sample)
     {
         case.add(
             Event,
             3,
             format!("`{word}` in the path is something that happened"),
         );
-    } else if let Some(word) =
-        find(words::TOLD).filter(|_| !facts.has_answer && !facts.is_below_item)
-    {
+    } else if let Some(word) = find(words::TOLD).filter(|_| {
+        facts.is_acknowledged && !facts.is_below_item && facts.verb(words::MOVING).is_none()
+    }) {
         case.add(
             Event,
             2,
@@ -112,16 +118,34 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// A path that ends with the name of another service, and whose answer tells nothing: that service calls it.
+fn sender(facts: &Facts<'_>, case: &mut Case) {
+    let is_list = facts.is_managed || facts.is_readable && facts.has_answer;
+    let of = named(facts.tail(), words::SENDERS).or_else(|| {
+        let above = named(facts.parent(), words::SENDERS);
+        above.filter(|_| !facts.has_verb() && !facts.is_item)
+    });
+    if let Some(name) = of.filter(|_| facts.is_acknowledged && !is_list) {
+        case.add(
+            Event,
+            3,
+            format!("`{name}` is a service that calls others when something happened"),
+        );
+    }
+}
+
 fn headers(facts: &Facts<'_>, case: &mut Case) {
-    let is_signed = |name: &&String| {
+    let is_signed = |name: &str| {
         words::SIGNED.iter().any(|end| name.contains(end)) && !name.contains("idempotency")
     };
-    if let Some(name) = facts.headers.iter().find(is_signed) {
+    if let Some(name) = first(&facts.headers, is_signed) {
         case.add(
             Event,
             5,
             format!("its header `{name}` is one that senders of webhooks send"),
         );
+        let reason = "whoever signs what they send looks nothing up";
+        case.add(Read, -5, reason);
     }
 }
 
@@ -135,7 +159,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(Event, 3, "its body is a stream or a document of a partner");
     }
     if (content("xml") || content("text/") || content("*/*") || content("octet-stream"))
-        && !facts.has_answer
+        && facts.is_acknowledged
         && facts.request.top.is_empty()
     {
         case.add(
@@ -145,7 +169,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         );
     }
     let kind = facts.request.find_top(words::EVENT_KIND);
-    let is_number = facts.request.top.iter().any(|it| it.ends_with("id"));
+    let is_number = facts.request.has_id();
     if let Some(kind) = kind.filter(|_| is_number || facts.request.times > 0) {
         let is_envelope = facts
             .request
@@ -162,35 +186,34 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
             format!("its body names an event, in `{kind}`"),
         );
     }
-    let told = |name: &&String| {
+    let told = |name: &str| {
         name.contains("webhook") && !name.ends_with("url")
             || name.contains("event") && name.ends_with("id")
+            || name.starts_with("notification")
+                && ["notification", "item", "items", "type"]
+                    .iter()
+                    .any(|it| name.ends_with(it))
     };
-    if let Some(name) = facts
-        .request
-        .top
-        .iter()
-        .find(told)
-        .filter(|_| kind.is_none())
-    {
+    if let Some(name) = first(&facts.request.top, told).filter(|_| kind.is_none()) {
         case.add(Event, 3, format!("`{name}` in its body tells of an event"));
     }
-    let past = |name: &&String| words::HAPPENED.iter().any(|it| name.ends_with(it));
-    if let Some(name) = facts
-        .request
-        .all
-        .iter()
-        .find(past)
-        .filter(|_| !facts.has_answer)
-    {
+    let past = |name: &str| words::HAPPENED.iter().any(|it| name.ends_with(it));
+    // `decidedAt`: what is yet to be done has no such moment.
+    let done = |name: &str| {
+        let verb = name.strip_suffix("at").or_else(|| name.strip_suffix("on"));
+        verb.is_some_and(|it| it.ends_with("ed") && !words::KEPT.contains(&it))
+    };
+    let found = first(&facts.request.all, past).map(|name| (name, 3));
+    let found = found.or_else(|| Some((first(&facts.request.top, done)?, 2)));
+    if let Some((name, weight)) = found.filter(|_| facts.is_acknowledged) {
         case.add(
             Event,
-            3,
+            weight,
             format!("`{name}` in its body says when it happened"),
         );
     }
     let state = facts.request.find_top(words::EVENT_STATE);
-    if let Some(state) = state.filter(|_| facts.request.times > 0 && !facts.has_answer) {
+    if let Some(state) = state.filter(|_| facts.request.times > 0 && facts.is_acknowledged) {
         case.add(
             Event,
             3,

@@ -13,8 +13,9 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     verb(facts, case);
+    asked(facts, case);
     answer(facts, case);
-    let is_named = words::LOOKING.contains(&facts.id_verb.as_str());
+    let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
         case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
     }
@@ -45,11 +46,16 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     let starts = |phrase: &&&str| facts.summary.starts_with(**phrase);
     if let Some(phrase) = words::LOOKING_PHRASES.iter().find(starts) {
+        let weight = if phrase.contains("whether") { 6 } else { 3 };
         case.add(
             Read,
-            3,
+            weight,
             format!("its summary starts with “{}”", phrase.trim()),
         );
+    }
+    if let Some(name) = facts.secret() {
+        let reason = format!("its answer hands out a secret, in `{name}`");
+        case.add(Read, -3, reason);
     }
     if facts.status == 201 || facts.has_location {
         case.add(
@@ -69,7 +75,8 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         .iter()
         .find(|it| **it == crate::text::plain(&singular))
         .copied();
-    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str());
+    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str())
+        || facts.handling().is_some();
     let word = facts.verb(words::LOOKING).or_else(|| {
         let last = crate::text::words(facts.tail())
             .pop()
@@ -81,7 +88,10 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
                 .copied()
         })
     });
-    let Some(word) = word.filter(|_| !facts.is_item && !is_act) else {
+    // `/simulations/fees`: what stands below is only looked at, too.
+    let above = facts.noun(facts.parent(), words::LOOKED_AT);
+    let above = above.filter(|_| !facts.is_below_item && facts.status != 201);
+    let Some(word) = word.or(above).filter(|_| !facts.is_item && !is_act) else {
         return;
     };
     case.add(Read, 5, format!("`{word}` in the path only looks"));
@@ -90,6 +100,14 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         case.add(Event, -2, format!("`{word}` is asked, not delivered"));
         case.add(Transition, -2, format!("`{word}` changes no state"));
     }
+}
+
+/// `/transfers/fee` that answers with a fee, and is sent none.
+fn asked(facts: &Facts<'_>, case: &mut Case) {
+    let Some(word) = facts.asked() else { return };
+    let reason = format!("`{word}` is asked for: only the answer has it");
+    case.add(Read, 6, &reason);
+    case.add(Monetary, -10, reason);
 }
 
 fn answer(facts: &Facts<'_>, case: &mut Case) {
@@ -102,6 +120,12 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
     if is_judgement && !has_id && facts.has_body {
         case.add(Read, 5, "it answers with yes or no");
         case.add(Monetary, -8, "it answers with yes or no");
+    }
+    if let Some(word) = facts
+        .verb(&["test", "try"])
+        .filter(|_| !has_id && facts.has_body)
+    {
+        case.add(Read, 6, format!("`{word}` answers with what came of it"));
     }
     if facts.is_list {
         case.add(Read, 3, "it answers with a list");

@@ -2,9 +2,15 @@
 
 use refrain::policy::Class::{Create, Monetary, Transition};
 
-use super::Case;
+use super::{
+    Case,
+    amounts::{
+        money_answer, money_noun, named_payment, says_how_much, speaks_of_money, withdraws_money,
+    },
+};
 use crate::{
     facts::{Facts, named},
+    members::first,
     text::{plain, words as split},
     words,
 };
@@ -12,6 +18,8 @@ use crate::{
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     match facts.method.as_str() {
         "POST" => {}
+        // A client that names what it pays: `PUT /accounts/{id}/payments/{uid}`.
+        "PUT" if named_payment(facts).is_some() => {}
         "PUT" | "PATCH" if facts.is_below_item && facts.has_verb() => {}
         "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
         _ => return,
@@ -22,10 +30,14 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     body(facts, &mut signs);
     answer(facts, &mut signs);
     prose(facts, &mut signs);
+    adjusting(facts, &mut signs);
     if facts.only_labels() {
         signs.add(Monetary, -6, "its body only labels the thing");
     }
-    if facts.is_item {
+    if let Some(noun) = named_payment(facts) {
+        let reason = format!("it makes the {noun}, under a name that the client gives");
+        signs.add(Monetary, 8, reason);
+    } else if facts.is_item {
         signs.add(Monetary, -9, "it is sent to one thing, to change it");
     }
     match signs.score(Monetary) {
@@ -37,8 +49,22 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     case.evidence.extend(signs.evidence);
 }
 
+/// A correction is no writing anew where it adds to what is there.
+fn adjusting(facts: &Facts<'_>, case: &mut Case) {
+    let word = facts.verb(&["adjust", "correct"]);
+    let word = word.filter(|_| facts.method == "POST" && says_how_much(facts).is_some());
+    if let (Some(word), Some(balance)) = (word, facts.response.ending(&["balance"])) {
+        let reason = format!("`{word}` adds to, or takes from, `{balance}`");
+        case.add(Monetary, 6, reason);
+    }
+}
+
 fn verb(facts: &Facts<'_>, case: &mut Case) {
     let tail = split(facts.tail());
+    // `spend-rules` say how, and spend nothing.
+    if tail.len() > 1 && facts.noun(facts.tail(), words::RULES).is_some() {
+        return;
+    }
     let is_unpaid = tail
         .iter()
         .find(|word| words::UNPAID.contains(&word.as_str()));
@@ -50,7 +76,11 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     if let Some(word) = facts.verb(words::SOMETIMES_PAYING) {
-        let weight = if is_unpaid.is_none() && speaks_of_money(facts) {
+        let is_of_money = match word {
+            "withdraw" => withdraws_money(facts),
+            _ => speaks_of_money(facts),
+        };
+        let weight = if is_unpaid.is_none() && is_of_money {
             8
         } else {
             -1
@@ -63,6 +93,11 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         if weight < 0 {
             case.add(Transition, 5, format!("`{word}` in the path moves it on"));
         }
+        return;
+    }
+    let voided = facts.noun(facts.parent(), words::VOIDED);
+    if let (Some(word), Some(noun)) = (facts.verb(&["void"]), voided) {
+        case.add(Monetary, 9, format!("`{word}` gives the {noun} back"));
         return;
     }
     let Some(word) = facts.verb(words::LETTING_GO) else {
@@ -94,22 +129,6 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// Whether anything but the verb does.
-fn speaks_of_money(facts: &Facts<'_>) -> bool {
-    let above = &facts.segments[..facts.segments.len().saturating_sub(1)];
-    let is_money = |it: &String| {
-        facts
-            .noun(it, words::MONEY)
-            .or_else(|| facts.noun(it, words::NEAR_MONEY))
-            .is_some()
-    };
-    above.iter().any(is_money)
-        || facts.request.find(words::AMOUNT).is_some()
-        || facts.request.ending(&["amount", "currency"]).is_some()
-        || money_answer(facts).is_some()
-        || facts.says(words::PAID_PHRASES).is_some()
-}
-
 fn noun(facts: &Facts<'_>, case: &mut Case) {
     let tail = facts.tail();
     if facts.is_item
@@ -119,19 +138,45 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     {
         return;
     }
+    if facts
+        .verb(words::TELLING)
+        .is_some_and(|it| it == plain(tail))
+    {
+        return;
+    }
     let made = facts.verb(words::MAKING).filter(|it| *it == plain(tail));
     let of = facts.noun(facts.parent(), words::MONEY);
+    let is_paid = says_how_much(facts).is_some()
+        && facts.says(words::PAID_PHRASES).is_some()
+        && facts.says(words::UNPAID_PHRASES).is_none();
     if let (Some(word), Some(noun)) = (made, of) {
         case.add(
             Monetary,
             7,
             format!("`{word}` makes a new `{noun}`, which is money on its way"),
         );
-    } else if let Some(noun) = facts.noun(tail, words::MONEY) {
-        case.add(Monetary, 6, format!("`{noun}` is money on its way"));
+    } else if let Some(noun) = facts.noun(tail, words::POTS).filter(|_| !is_paid) {
+        case.add(Monetary, -5, format!("`{noun}` is where money will be"));
+    } else if let Some(noun) = money_noun(facts) {
+        // A body that is known and says nothing of money moves something else: stock, files.
+        let is_other = words::OF_MUCH.contains(&noun)
+            && !facts.request.top.is_empty()
+            && !speaks_of_money(facts)
+            && !facts.has_key();
+        let weight = if is_other { 1 } else { 6 };
+        case.add(Monetary, weight, format!("`{noun}` is money on its way"));
+    } else if let Some(noun) = facts
+        .noun(tail, words::MEASURED)
+        .filter(|_| says_how_much(facts).is_some())
+    {
+        case.add(
+            Monetary,
+            6,
+            format!("`{noun}` with an amount is money on its way"),
+        );
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
-        .filter(|_| facts.verb(words::WRITING).is_none())
+        .filter(|_| facts.verb(words::WRITING).is_none() && !is_paid)
     {
         case.add(Monetary, -6, format!("`{noun}` only tells of money"));
     } else if let Some(noun) = facts.noun(tail, words::NEAR_MONEY) {
@@ -147,11 +192,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
     let currency = request.ending(&["currency"]);
-    // A `value` may be one of anything.
-    let amount = request
-        .find(words::AMOUNT)
-        .filter(|it| *it != "value" || currency.is_some())
-        .or_else(|| request.ending(&["amount", "units", "cents"]));
+    let amount = says_how_much(facts);
     let party = request
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
@@ -174,11 +215,11 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
     // Storing a card is not yet charging it.
     let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
-    let pays = |name: &&String| {
+    let pays = |name: &str| {
         let behind = name.strip_prefix("payment");
         behind.is_some_and(|it| words::PAID_WITH.contains(&it))
     };
-    let with = request.all.iter().find(pays).map(String::as_str);
+    let with = first(&request.all, pays);
     let token = request.find(words::CARD).or(with);
     if let Some(token) = token.filter(|_| !is_stored) {
         // Without anything that is paid for, it may only be kept.
@@ -204,14 +245,6 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// The member of the answer that says how much.
-fn money_answer<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
-    let response = &facts.response;
-    response
-        .find(&["amount", "total", "controlsum", "balance"])
-        .or_else(|| response.ending(&["amount", "amountdue", "balance", "sum"]))
-}
-
 fn answer(facts: &Facts<'_>, case: &mut Case) {
     let Some(amount) = money_answer(facts) else {
         return;
@@ -227,7 +260,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
     if let Some(balance) = facts
         .response
         .ending(&["balance"])
-        .filter(|_| facts.has_body)
+        .filter(|_| facts.has_body && (is_of_request || facts.has_verb() && !facts.answers_parent))
     {
         case.add(
             Monetary,

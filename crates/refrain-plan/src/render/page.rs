@@ -7,7 +7,7 @@ use refrain::{
 };
 
 use super::{line, mark, sealed};
-use crate::{Plan, Planned};
+use crate::{Plan, Planned, keys::KEY_HEADER};
 
 mod layout;
 use layout::{Block, Cell};
@@ -157,8 +157,15 @@ fn operation(row: &Row<'_>) -> Vec<Cell> {
 
 fn event(row: &Row<'_>) -> Vec<Cell> {
     let sources: Vec<_> = row.rule.key.iter().map(ToString::to_string).collect();
+    let pattern = Cell::Code(row.planned.pattern.clone().unwrap_or_default());
+    // Senders of events send no key of clients, unless the description says so.
+    let is_of_client = sources == [format!("header:{}", KEY_HEADER.to_ascii_lowercase())];
+    if is_of_client && row.planned.keys.header.is_none() {
+        let unknown = "nothing that the description names: every delivery is handled";
+        return vec![pattern, Cell::Text(unknown.into()), Cell::Text("".into())];
+    }
     vec![
-        Cell::Code(row.planned.pattern.clone().unwrap_or_default()),
+        pattern,
         Cell::Code(sources.join(", ")),
         Cell::Text(Span(row.rule.terms.retention + row.rule.terms.remember).to_string()),
     ]
@@ -220,7 +227,7 @@ fn errors(settings: &Settings, blocks: &mut Vec<Block>) {
 fn status(code: Code) -> String {
     match code {
         // The first caller is told why, later ones that it stands so.
-        Code::OutcomeUnknown => "409, 502 or 504".into(),
+        Code::OutcomeUnknown => "409, 502, 503 or 504".into(),
         code => code.status().as_u16().to_string(),
     }
 }

@@ -71,7 +71,7 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
         ..sample::Options::default()
     };
     let class = class_name(planned.verdict.class);
-    let made = match sample::request(operation, &options) {
+    let mut made = match sample::request(operation, &options) {
         Ok(made) => made,
         Err(why) => {
             return format!("{class}\n# no sample can be made: {}\n", line(&why));
@@ -85,8 +85,10 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
             "{class}\n# its sample is too large for this file; write body = \"@FILE\"\n"
         );
     }
-    let mut needs = made.needs.clone();
-    // The description may not declare all names of its path.
+    // What nobody can make up stays a name in braces, to be filled in.
+    made.path = unfilled(operation.path(), &made.path, &made.needs);
+    let mut needs = Vec::new();
+    // The description may not declare all names of its path, either.
     let filled = made.path.replace("{{unique}}", "");
     needs.extend(
         filled
@@ -138,6 +140,14 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
             )
         }
     }
+}
+
+/// The path with the names left in that are needed.
+fn unfilled(path: &str, filled: &str, needs: &[String]) -> String {
+    let parts = path.split('/').zip(filled.split('/'));
+    let is_needed = |part: &str| needs.iter().any(|it| part.contains(&format!("{{{it}}}")));
+    let parts = parts.map(|(part, filled)| if is_needed(part) { part } else { filled });
+    parts.collect::<Vec<_>>().join("/")
 }
 
 /// How a caller says who it is, up to the secret.
