@@ -116,10 +116,8 @@ fn cuts(text: &str) -> Option<(usize, u64)> {
     ];
     let mut found: Vec<(usize, u64)> = openings
         .iter()
-        .filter_map(|opening| {
-            let at = text.find(opening)?;
-            number(&text[at + opening.len()..]).map(|left| (at, left))
-        })
+        .flat_map(|opening| text.match_indices(opening))
+        .filter_map(|(at, opening)| number(&text[at + opening.len()..]).map(|left| (at, left)))
         .collect();
     for function in [
         "substr(",

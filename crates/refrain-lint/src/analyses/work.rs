@@ -84,7 +84,11 @@ fn is_only_a_part(project: &Project, file: &File, call: usize) -> bool {
 /// Ruby reads an attribute as it calls a method: among arguments that is no work.
 fn is_read(file: &File, call: usize) -> bool {
     let item = &file.items[call];
-    let outer = &file.items[item.parent];
+    let outer = file
+        .around(call)
+        .find(|at| file.items[*at].role != Role::Pair)
+        .unwrap_or(item.parent);
+    let outer = &file.items[outer];
     file.lang == Lang::Ruby
         && item.args.is_empty()
         && outer.role == Role::Call
@@ -96,14 +100,6 @@ fn is_read(file: &File, call: usize) -> bool {
 fn is_of_an_error(file: &File, call: usize) -> bool {
     let thrown = file.nearest(call, Role::Exit);
     thrown.is_some() || file.items[call].tail().ends_with("error")
-}
-
-/// The work calls of a function, closures inside it included.
-pub(super) fn work(project: &Project, file: &File, function: usize) -> Vec<usize> {
-    let body = file.items[function].value.clone();
-    file.calls(&body)
-        .filter(|call| is_work(project, file, *call))
-        .collect()
 }
 
 /// Whether what stands at `later` is run after what stands at `earlier`, in the same run.
@@ -177,28 +173,43 @@ fn leaves(file: &File, branch: usize, first: &Item) -> bool {
         .any(|at| file.items[at].role == Role::Return)
 }
 
+/// What parameters and variables that hold a message are called, folded.
+const MESSAGES: [&str; 16] = [
+    "message",
+    "msg",
+    "event",
+    "evt",
+    "delivery",
+    "job",
+    "record",
+    "envelope",
+    "webhook",
+    "jobdata",
+    "eventid",
+    "messageid",
+    "deliveryinfo",
+    "deliverytag",
+    "sqsmessage",
+    "kafkamessage",
+];
+
+/// A loop that takes one message after the other.
+pub(super) fn is_loop_of_messages(project: &Project, file: &File, at: usize) -> bool {
+    let item = &file.items[at];
+    let head = file.names(&item.value);
+    head.iter().any(|name| MESSAGES.contains(&name.as_str()))
+        || names::has_any(file.low(&item.span), &project.words.polls)
+}
+
 /// Whether a function handles messages.
 pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> bool {
     let item = &file.items[function];
     let named =
         !item.name.is_empty() && names::fits_any(&item.name, &project.words.messages.handlers);
-    let told = item.args.iter().any(|arg| {
-        [
-            "message",
-            "msg",
-            "event",
-            "evt",
-            "delivery",
-            "job",
-            "record",
-            "envelope",
-            "webhook",
-            "jobdata",
-            "eventid",
-            "messageid",
-        ]
-        .contains(&arg.name.as_str())
-    });
+    let told = item
+        .args
+        .iter()
+        .any(|arg| MESSAGES.contains(&arg.name.as_str()));
     let marked = names::has_any(
         &item.base,
         &[

@@ -90,6 +90,12 @@ impl Project {
             let says = names::has_any(body, &["attempt", "*retr", "tries"]);
             return says.then(|| RETRY_LOOP.into());
         }
+        if names::fits_any(&call.name, &self.words.job_runners) {
+            return Some(format!(
+                "a job of `{}` is run again when it fails",
+                call.name
+            ));
+        }
         let retries = names::fits_any(&call.name, &self.words.retriers)
             || self
                 .callees(file_at, at)
@@ -169,7 +175,8 @@ impl Project {
             .args
             .iter()
             .any(|arg| told.contains(&arg.name.as_str()));
-        if is_told || names::fits_any(&item.name, &self.words.retriers) {
+        let runs_jobs = names::fits_any(&item.name, &self.words.job_runners);
+        if is_told || runs_jobs || names::fits_any(&item.name, &self.words.retriers) {
             for arg in &item.args {
                 let text = source.text[arg.span.clone()].trim_start_matches('&');
                 let plain = !text.contains(['(', ' ', '"', '\'']);
