@@ -322,7 +322,10 @@ impl<'t> Lower<'t> {
         let left = ["left", "name", "pattern", "property"]
             .iter()
             .find_map(|it| node.child_by_field_name(it))
-            .or_else(|| node.named_child(0).filter(|_| node.kind() == "const_element"))?;
+            .or_else(|| {
+                node.named_child(0)
+                    .filter(|_| node.kind() == "const_element")
+            })?;
         let right = ["right", "value", "default_value"]
             .iter()
             .find_map(|it| node.child_by_field_name(it));

@@ -17,7 +17,7 @@ class SyncInvoiceJob
   def perform(event_id)
     return if $redis.get("processed:#{event_id}")
 
-    $redis.set("processed:#{event_id}", "1", ex: 86_400) # expect: ttl-shorter-than-retries, mark-before-handle
+    $redis.set("processed:#{event_id}", "1", ex: 86_400) # expect: ttl-shorter-than-retries expect: mark-before-handle
     Invoices.sync(event_id)
   end
 end

@@ -117,9 +117,7 @@ pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
             Role::Function if !around.holds(&second.span) => {
                 around.holds(&first.span) && is_block(file, at)
             }
-            Role::If if around.value.start <= first.at() && first.span.end <= around.value.end => {
-                true
-            }
+            Role::If if in_head(file, around, first) => true,
             Role::If | Role::Catch if around.holds(&second.span) => {
                 !is_alternative(file, first, second)
             }
@@ -127,6 +125,12 @@ pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
             _ => true,
         }
     })
+}
+
+/// In the condition; in Go also in the statement before it: `if err := apply(m); err != nil`.
+fn in_head(file: &File, branch: &Item, item: &Item) -> bool {
+    let begins = branch.value.start <= item.at() || file.lang == Lang::Go;
+    begins && item.span.end <= branch.value.end
 }
 
 /// In another loop than the one around what comes first, or behind it.
