@@ -55,12 +55,12 @@ class Relay {
 // snippet: key of the day and time
 class Keys {
     String idempotencyKey(Order order) {
-        return order.getId() + "-" + LocalDateTime.now(); // expect: key-from-clock
+        return order.getId() + "-" + LocalDateTime.now();
     }
 
     void pay(Order order) {
         HttpRequest request = HttpRequest.newBuilder(PAYMENTS)
-            .header("Idempotency-Key", idempotencyKey(order))
+            .header("Idempotency-Key", idempotencyKey(order)) // expect: key-from-clock
             .POST(BodyPublishers.ofString(order.json()))
             .build();
         http.send(request, BodyHandlers.discarding());

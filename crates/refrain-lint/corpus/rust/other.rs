@@ -31,12 +31,12 @@ async fn consume(mut messages: Stream) -> Result<(), Error> {
 
 // snippet: clock through a helper
 fn payment_key(order: &Order) -> String {
-    let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis(); // expect: key-from-clock
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     format!("{}-{}", order.id, millis)
 }
 
 async fn pay(client: &Client, order: &Order) -> Result<Response, Error> {
-    let idempotency_key = payment_key(order);
+    let idempotency_key = payment_key(order); // expect: key-from-clock
     Ok(client.post(&order.url).header("Idempotency-Key", idempotency_key).json(order).send().await?)
 }
 
