@@ -1,8 +1,8 @@
 // snippet: retry loop with a clock
 async fn pay(client: &Client, order: &Order) -> Result<Response> {
     loop {
-        let key = format!("{}-{}", order.id, chrono::Utc::now().timestamp());
-        let sent = client.post(PAYMENTS).header("Idempotency-Key", &key).json(order).send().await; // expect: key-from-clock
+        let key = format!("{}-{}", order.id, chrono::Utc::now().timestamp()); // expect: key-from-clock
+        let sent = client.post(PAYMENTS).header("Idempotency-Key", &key).json(order).send().await;
         match sent {
             Ok(response) => return Ok(response),
             Err(error) if error.is_timeout() => tokio::time::sleep(SECOND).await,

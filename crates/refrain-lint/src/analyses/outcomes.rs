@@ -26,7 +26,7 @@ const NOTHING_RAN: [&str; 12] = [
 ];
 
 /// The status of an answer, as opposed to one that is chosen here.
-const STATUS: [&str; 8] = [
+const STATUS: [&str; 12] = [
     "*.status",
     "*status_code",
     "*statuscode",
@@ -35,6 +35,10 @@ const STATUS: [&str; 8] = [
     "*status()",
     "status:",
     "status,",
+    "rec.code",
+    "recorder.code",
+    "rr.code",
+    "rec.result",
 ];
 
 /// An error is written where retries look for the outcome.

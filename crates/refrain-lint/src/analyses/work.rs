@@ -226,7 +226,21 @@ pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> boo
             "*actor",
         ],
     );
-    named || told || marked || is_hooked(file, function)
+    named || told || marked || is_hooked(file, function) || is_of_handler(file, function)
+}
+
+/// A method of a class that is called after what it handles: `WebhooksController`, `OrderConsumer`.
+fn is_of_handler(file: &File, function: usize) -> bool {
+    let class = file.nearest(function, Role::Class);
+    let words = [
+        "webhook",
+        "consumer",
+        "listener",
+        "subscriber",
+        "eventhandler",
+        "messagehandler",
+    ];
+    class.is_some_and(|at| words.iter().any(|it| file.items[at].name.contains(it)))
 }
 
 /// A closure that is handed over for a webhook or a message: `app.post("/webhooks", …)`, `on("message", …)`.
