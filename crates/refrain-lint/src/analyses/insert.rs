@@ -57,7 +57,9 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
         let safe = CONFLICT.iter().any(|word| sql.contains(word))
             || names::has_any(function, &REFUSED)
             || project.schema.is_unique(&table, &column);
-        if safe {
+        // A column that is only called `key` says little without its table's definition.
+        let is_vague = column == "key" && !project.schema.knows(&table);
+        if safe || is_vague {
             continue;
         }
         let hit = Hit::new(
@@ -184,6 +186,7 @@ fn key_column(sql: &str) -> Option<(String, String)> {
             column.contains("idempot")
                 || column.contains("dedup")
                 || column.contains("idem_key")
+                || table.contains("idempot") && matches!(*column, "key" | "request_key")
                 || noted
                     && matches!(
                         *column,

@@ -14,6 +14,7 @@ pub(super) fn is_work(project: &Project, file: &File, call: usize) -> bool {
     let words = &project.words.messages;
     !item.name.is_empty()
         && !talks(project, file, call)
+        && !names_an_id(file, call)
         && !is_only_a_part(project, file, call)
         && !is_read(file, call)
         && !names::fits_any(&item.name, &words.acks)
@@ -38,6 +39,12 @@ fn talks(project: &Project, file: &File, call: usize) -> bool {
         }
         _ => true,
     })
+}
+
+/// `message_id(&delivery)` and `getId()` say which one it is.
+fn names_an_id(file: &File, call: usize) -> bool {
+    let written = written(file, call);
+    ["_id", "Id", "ID"].iter().any(|end| written.ends_with(end))
 }
 
 /// The last name of a callee as it stands in the source, from its first letter on.

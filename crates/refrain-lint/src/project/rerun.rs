@@ -162,7 +162,8 @@ impl Project {
             .within(&item.span)
             .any(|it| matches!(file.items[it].role, Role::Catch))
             || names::has_any(text, &["err ", "err(", "err{", "error"]);
-        catches && (tries || sleeps || leaves_counted(file, at))
+        let counted = leaves_counted(file, at);
+        catches && (tries || sleeps || counted) || sleeps && counted
     }
 
     /// The functions that a call runs again: those it calls inside something that is rerun, and those it hands to a retrier.
