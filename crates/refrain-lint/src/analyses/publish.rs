@@ -150,11 +150,19 @@ fn says(file: &File, call: usize, word: &str) -> bool {
 /// Ruby: what a model calls while it is saved runs before the commit: `after_save :announce`.
 fn is_callback(file: &File, function: usize) -> bool {
     let name = &file.items[function].name;
-    file.lang == Lang::Ruby
-        && !name.is_empty()
-        && file.of(Role::Call).any(|at| {
-            let it = &file.items[at];
-            matches!(
+    if file.lang != Lang::Ruby || name.is_empty() {
+        return false;
+    }
+    let Some(class) = file.nearest(function, Role::Class) else {
+        return false;
+    };
+    // They are declared above the methods.
+    let mut head = file.items[class + 1..function]
+        .iter()
+        .take_while(|it| it.role != Role::Function || it.name.is_empty());
+    head.any(|it| {
+        it.role == Role::Call
+            && matches!(
                 it.tail(),
                 "aftersave"
                     | "aftercreate"
@@ -162,11 +170,12 @@ fn is_callback(file: &File, function: usize) -> bool {
                     | "afterdestroy"
                     | "beforesave"
                     | "beforecreate"
-            ) && it
+            )
+            && it
                 .args
                 .iter()
                 .any(|arg| names::fold(file.low(&arg.span)) == *name)
-        })
+    })
 }
 
 /// Python: a session begins with the first thing that is given to it, and goes on to its commit.
