@@ -20,7 +20,7 @@ use crate::{
     predicate,
     project::Project,
     rule::{Rule, Rules, Severity},
-    suppress,
+    suppress::{self, Allow},
     walk::{self, Limits, NoSuchPath, Source},
 };
 
@@ -241,17 +241,29 @@ fn judge(
     let allows = suppress::allows(source);
     let before = found.len();
     found.retain(|it| !allows.iter().any(|allow| allow.covers(&it.rule, it.line)));
-    let notes = allows
-        .iter()
-        .filter(|allow| !allow.has_reason)
-        .map(|allow| {
-            format!(
-                "{}:{}: an allow without a reason allows nothing; say why",
-                source.path, allow.line
-            )
-        });
     let allowed = before - found.len();
-    (found, allowed, notes.collect())
+    (found, allowed, notes(source, &allows, rules))
+}
+
+/// What is to be said about comments that allow something.
+fn notes(file: &File, allows: &[Allow], rules: &Rules) -> Vec<String> {
+    let mut notes = Vec::new();
+    for allow in allows {
+        let place = format!("{}:{}", file.path, allow.line);
+        if !allow.has_reason {
+            notes.push(format!(
+                "{place}: an allow without a reason allows nothing; say why"
+            ));
+        }
+        let is_known =
+            |name: &String| name == suppress::ALL || rules.rules.iter().any(|it| it.id == *name);
+        for name in allow.rules.iter().filter(|name| !is_known(name)) {
+            notes.push(format!(
+                "{place}: no rule is called `{name}`, so this allows nothing; --list names them"
+            ));
+        }
+    }
+    notes
 }
 
 fn finding(file: &File, rule: &Rule, hit: &Hit) -> Finding {

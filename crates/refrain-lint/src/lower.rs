@@ -321,7 +321,11 @@ impl<'t> Lower<'t> {
     fn assign(&mut self, node: Node<'t>, parent: usize) -> Option<usize> {
         let left = ["left", "name", "pattern", "property"]
             .iter()
-            .find_map(|it| node.child_by_field_name(it))?;
+            .find_map(|it| node.child_by_field_name(it))
+            .or_else(|| {
+                node.named_child(0)
+                    .filter(|_| node.kind() == "const_element")
+            })?;
         let right = ["right", "value", "default_value"]
             .iter()
             .find_map(|it| node.child_by_field_name(it));

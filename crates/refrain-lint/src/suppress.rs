@@ -5,7 +5,7 @@ use crate::{file::File, item::Role};
 /// One such comment.
 #[derive(Debug)]
 pub(crate) struct Allow {
-    rules: Vec<String>,
+    pub(crate) rules: Vec<String>,
     /// The lines that it speaks of.
     lines: std::ops::RangeInclusive<usize>,
     /// Its own line.
@@ -14,6 +14,8 @@ pub(crate) struct Allow {
 }
 
 const MARK: &str = "refrain-lint:";
+/// In the place of a rule: every rule.
+pub(crate) const ALL: &str = "all";
 
 /// The comments of a file that allow something.
 pub(crate) fn allows(file: &File) -> Vec<Allow> {
@@ -98,6 +100,6 @@ impl Allow {
     pub(crate) fn covers(&self, rule: &str, line: usize) -> bool {
         self.has_reason
             && self.lines.contains(&line)
-            && self.rules.iter().any(|it| it == rule || it == "all")
+            && self.rules.iter().any(|it| it == rule || it == ALL)
     }
 }

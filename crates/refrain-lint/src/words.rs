@@ -15,6 +15,7 @@ pub(crate) struct Words {
     pub(crate) rerun_attributes: Vec<String>,
     pub(crate) job_classes: Vec<String>,
     pub(crate) job_methods: Vec<String>,
+    pub(crate) job_runners: Vec<String>,
     pub(crate) polls: Vec<String>,
     pub(crate) sdks: Vec<Sdk>,
     pub(crate) retrying: Vec<Retrying>,
@@ -110,6 +111,7 @@ impl Words {
             rerun_attributes,
             job_classes,
             job_methods,
+            job_runners,
             polls,
             sdks,
             retrying,
@@ -127,6 +129,7 @@ impl Words {
         self.rerun_attributes.extend(rerun_attributes);
         self.job_classes.extend(job_classes);
         self.job_methods.extend(job_methods);
+        self.job_runners.extend(job_runners);
         self.polls.extend(polls);
         self.sdks.extend(sdks);
         self.retrying.extend(retrying);

@@ -103,6 +103,15 @@ fn a_comment_allows_one_rule_at_one_line_and_says_why() {
         "{:?}",
         report.notes
     );
+    let unknown = with("# refrain-lint: allow(money-call-with-key) a slip of the pen");
+    let report = lint_texts(&[("a.py", &unknown)], &rules());
+    assert_eq!(report.findings.len(), 1);
+    assert_eq!(
+        report.notes,
+        [
+            "a.py:3: no rule is called `money-call-with-key`, so this allows nothing; --list names them"
+        ]
+    );
 }
 
 #[test]

@@ -163,11 +163,11 @@ class SettleJob
   sidekiq_options retry: 10
 
   def perform(event_id)
-    claimed = REDIS.set("processed:#{event_id}", 'in_progress', nx: true, ex: 300) # expect: ttl-shorter-than-retries
+    claimed = REDIS.set("processed:#{event_id}", 'in_progress', nx: true, ex: 300)
     return unless claimed
 
     Ledger.settle(event_id)
-    REDIS.set("processed:#{event_id}", 'done', ex: 2_592_000)
+    REDIS.set("processed:#{event_id}", 'done', ex: 2_592_000) # the lease above may lapse, this lasts
   end
 end
 

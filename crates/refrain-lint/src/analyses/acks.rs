@@ -8,7 +8,9 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
     let mut hits = Vec::new();
     for ack in source.of(Role::Call) {
         let item = &source.items[ack];
-        if !names::fits_any(&item.name, &project.words.messages.acks) {
+        // Workers of Sneakers say it without a receiver.
+        let is_bare = item.name == "ack" && source.low(&item.span) == "ack!";
+        if !is_bare && !names::fits_any(&item.name, &project.words.messages.acks) {
             continue;
         }
         let guarded = source.around(ack).any(|at| {
@@ -17,26 +19,25 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
                 Role::Catch | Role::Finally | Role::Deferred
             )
         });
-        let Some(function) = source
-            .function(ack)
-            .filter(|at| !guarded && !is_wrapper(source, *at))
+        let function = source.function(ack);
+        if guarded || function.is_some_and(|at| is_wrapper(source, at)) {
+            continue;
+        }
+        // What a loop did for the message before does not count for this one.
+        let around = source.nearest(ack, Role::Loop).filter(|at| {
+            function.is_none_or(|function| source.items[*at].at() > source.items[function].at())
+        });
+        let Some(body) = around
+            .map(|at| source.items[at].span.clone())
+            .or_else(|| function.map(|at| source.items[at].value.clone()))
         else {
             continue;
         };
-        // What a loop did for the message before does not count for this one.
-        let around = source
-            .nearest(ack, Role::Loop)
-            .filter(|at| source.items[*at].at() > source.items[function].at());
-        let body = around.map_or(source.items[function].span.clone(), |at| {
-            source.items[at].span.clone()
-        });
         let head = around.map_or(0..0, |at| source.items[at].value.clone());
-        let work: Vec<usize> = work::work(project, source, function)
-            .into_iter()
+        let work: Vec<usize> = source
+            .calls(&body)
             .filter(|at| {
-                !head.contains(&source.items[*at].at())
-                    && source.items[*at].at() >= body.start
-                    && source.items[*at].span.end <= body.end
+                work::is_work(project, source, *at) && !head.contains(&source.items[*at].at())
             })
             .collect();
         let before = work.iter().any(|at| {

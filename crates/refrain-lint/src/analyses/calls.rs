@@ -66,6 +66,10 @@ fn is_route(file: &File, call: usize) -> bool {
 fn says_post(file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let text = file.low(&item.value);
+    // What is posted is not said twice.
+    if item.tail() == "curlsetopt" {
+        return text.contains("curlopt_post,") || text.contains("'post'");
+    }
     [
         "\"post\"",
         "'post'",
@@ -84,17 +88,28 @@ fn says_post(file: &File, call: usize) -> bool {
 pub(super) fn sdk<'p>(project: &'p Project, file: &File, call: usize) -> Option<&'p Sdk> {
     let item = &file.items[call];
     let found = project.words.sdks.iter().find(|sdk| {
-        names::fits_any(&item.name, &sdk.calls)
-            && names::has_any(
-                &file.lower,
-                &sdk.mentions
-                    .iter()
-                    .map(|it| format!("*{it}"))
-                    .collect::<Vec<_>>(),
-            )
+        let ends = |call: &String| call.rsplit('.').next() == Some(item.tail());
+        sdk.mentions
+            .iter()
+            .any(|it| file.lower.contains(it.as_str()))
+            && (names::fits_any(&item.name, &sdk.calls)
+                || sdk.calls.iter().any(ends) && names::fits_any(&made_of(file, call), &sdk.calls))
     })?;
     let text = file.low(&item.span);
     (!found.unless.iter().any(|word| text.contains(word.as_str()))).then_some(found)
+}
+
+/// The call by the class of its receiver, where that is made in the file: `$service = new PaymentsApi($client)`.
+fn made_of(file: &File, call: usize) -> String {
+    let item = &file.items[call];
+    let made = file.items.iter().find_map(|it| {
+        let same = it.role == Role::Assign && !item.base.is_empty() && it.name == item.base;
+        let value = file.low(&it.value);
+        let class = value.strip_prefix("new ").filter(|_| same)?;
+        class.split('(').next()
+    });
+    let class = made.map(|class| names::path(class.trim()));
+    class.map_or_else(String::new, |class| format!("{class}.{}", item.tail()))
 }
 
 /// The whole of what a call belongs to: the chain of calls it is part of, up to its statement.

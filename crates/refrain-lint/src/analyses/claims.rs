@@ -1,6 +1,6 @@
 //! Looking first and acting then, with nothing that makes the first one win.
 
-use super::{Hit, money, work};
+use super::{Hit, marks, money, work};
 use crate::{
     file::File,
     item::{Role, Span},
@@ -33,13 +33,16 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
     }
     let mut hits: Vec<Hit> = Vec::new();
     let mut seen = Vec::new();
+    let mut marks = None;
     for get in source.of(Role::Call) {
         let item = &source.items[get];
         let asks =
             names::fits_any(&item.name, &project.words.stores.gets) && asked(source, get).len() > 2;
-        let Some(function) = source.method(get).filter(|at| asks && !seen.contains(at)) else {
+        // What stands at the top of a file is a function of its own.
+        let function = source.method(get);
+        if !asks || seen.contains(&function) {
             continue;
-        };
+        }
         let in_memory = matches!(
             item.tail(),
             "has" | "get" | "contains" | "containskey" | "includes" | "include"
@@ -55,6 +58,13 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         let Some(set) = written_later(project, file, function, get) else {
             continue;
         };
+        // A mark that stands before the work is told by its own rule.
+        if marks
+            .get_or_insert_with(|| marks::marks(project, file))
+            .contains(&set)
+        {
+            continue;
+        }
         seen.push(function);
         let note = format!(
             "`{}` writes it only later, so two at once both find nothing",
@@ -175,12 +185,18 @@ pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
     })
 }
 
+/// The function, or the whole file.
+fn body(file: &File, function: Option<usize>) -> Span {
+    function.map_or(0..file.text.len(), |at| file.items[at].span.clone())
+}
+
 /// Something in the function, or in what it calls, lets only one pass.
-fn is_atomic(project: &Project, file: usize, function: usize) -> bool {
+fn is_atomic(project: &Project, file: usize, function: Option<usize>) -> bool {
     let source = &project.files[file];
-    let span = &source.items[function].span;
+    let span = &body(source, function);
     let words = &project.words.stores.atomic;
-    let marked = names::has_any(&source.items[function].base, &["*serializable", "*lock"]);
+    let marked = function
+        .is_some_and(|at| names::has_any(&source.items[at].base, &["*serializable", "*lock"]));
     marked
         || names::has_any(source.low(span), words)
         || source.calls(span).any(|call| {
@@ -193,9 +209,14 @@ fn is_atomic(project: &Project, file: usize, function: usize) -> bool {
 }
 
 /// The write that comes after the work, or is the work.
-fn written_later(project: &Project, file: usize, function: usize, get: usize) -> Option<usize> {
+fn written_later(
+    project: &Project,
+    file: usize,
+    function: Option<usize>,
+    get: usize,
+) -> Option<usize> {
     let source = &project.files[file];
-    let end = source.items[function].span.end;
+    let end = body(source, function).end;
     let after = source.items[get].span.end..end;
     let names_of = |call: usize| -> Vec<String> {
         source.items[call]
@@ -223,7 +244,8 @@ fn written_later(project: &Project, file: usize, function: usize, get: usize) ->
                 "create" | "save" | "insert" | "insertone" | "persist"
             );
         let selects = text.contains("select ") || text.contains("begin");
-        if !writes || selects || reads_header(source, *set) {
+        let elsewhere = function.is_none() && source.method(*set).is_some();
+        if !writes || selects || elsewhere || reads_header(source, *set) {
             return false;
         }
         let same =

@@ -4,6 +4,7 @@ use super::{Hit, keys};
 use crate::{
     file::File,
     item::{Role, Span},
+    language::Lang,
     names,
     project::{Kind, Project},
 };
@@ -45,7 +46,28 @@ pub(super) fn cut(project: &Project, file: usize) -> Vec<Hit> {
             }
         }
     }
+    hits.extend(cut_in_place(project, source));
     hits
+}
+
+/// `idempotency_key.truncate(16)` leaves the key itself shorter.
+fn cut_in_place(project: &Project, file: &File) -> Vec<Hit> {
+    let calls = file.of(Role::Call).map(|at| &file.items[at]);
+    let cuts = calls.filter(|item| {
+        let base = item.base.rsplit('.').next().unwrap_or_default();
+        item.tail() == "truncate"
+            && file.lang == Lang::Rust
+            && project.words.key_names.iter().any(|it| it == base)
+    });
+    cuts.filter_map(|item| {
+        let left = number(file.low(&item.args.first()?.span))
+            .filter(|it| (LEFT_MIN..HEX_MIN).contains(it))?;
+        Some(Hit::new(
+            item.at(),
+            format!("only {left} characters are left of it"),
+        ))
+    })
+    .collect()
 }
 
 /// Variables and functions whose names say that they hold a key.
@@ -116,10 +138,8 @@ fn cuts(text: &str) -> Option<(usize, u64)> {
     ];
     let mut found: Vec<(usize, u64)> = openings
         .iter()
-        .filter_map(|opening| {
-            let at = text.find(opening)?;
-            number(&text[at + opening.len()..]).map(|left| (at, left))
-        })
+        .flat_map(|opening| text.match_indices(opening))
+        .filter_map(|(at, opening)| number(&text[at + opening.len()..]).map(|left| (at, left)))
         .collect();
     for function in [
         "substr(",

@@ -40,7 +40,7 @@ const REFUSED: [&str; 13] = [
 
 pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
-    let mut hits = Vec::new();
+    let mut hits = models(project, file);
     for at in source.of(Role::Text) {
         let text = &source.items[at].span;
         let Some(found) = source.low(text).find("insert into") else {
@@ -57,7 +57,9 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
         let safe = CONFLICT.iter().any(|word| sql.contains(word))
             || names::has_any(function, &REFUSED)
             || project.schema.is_unique(&table, &column);
-        if safe {
+        // A column that is only called `key` says little without its table's definition.
+        let is_vague = column == "key" && !project.schema.knows(&table);
+        if safe || is_vague {
             continue;
         }
         let hit = Hit::new(
@@ -73,6 +75,59 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
         });
     }
     hits
+}
+
+/// Records that are made of a model whose definition has a key, and says nowhere that it is unique.
+fn models(project: &Project, file: usize) -> Vec<Hit> {
+    let source = &project.files[file];
+    let is_key = |name: &str| name.contains("idempotencykey") || name == "dedupkey";
+    let mut hits = Vec::new();
+    for pair in source.of(Role::Pair) {
+        let name = &source.items[pair].name;
+        let Some(call) = source.nearest(pair, Role::Call).filter(|_| is_key(name)) else {
+            continue;
+        };
+        let item = &source.items[call];
+        let makes = matches!(
+            item.tail(),
+            "create" | "insert" | "insertone" | "forcecreate"
+        ) && !item.base.is_empty();
+        let function = source
+            .function(call)
+            .map_or("", |at| source.low(&source.items[at].span));
+        let refused = names::has_any(function, &REFUSED)
+            || names::has_any(function, &project.words.stores.atomic);
+        let files = || project.files.iter().filter(|it| it.lang == source.lang);
+        let says_unique = |it: &File| names::has_any(&it.lower, &["*unique", "primary"]);
+        if makes && !refused && files().any(|it| defines(it, name)) && !files().any(says_unique) {
+            let note =
+                "the model takes the same key twice: nothing in this project makes it unique";
+            hits.push(Hit::new(super::money::place(source, call), note));
+        }
+    }
+    hits
+}
+
+/// A line of a migration or a model that gives a table a column of this name.
+fn defines(file: &File, column: &str) -> bool {
+    let types = [
+        "t.string",
+        "t.text",
+        "t.uuid",
+        "->string(",
+        "->uuid(",
+        "->text(",
+        "->char(",
+        "models.",
+        "column(",
+        "field(",
+        "type: string",
+        "datatypes.",
+        "varchar",
+    ];
+    file.lower
+        .lines()
+        .any(|line| types.iter().any(|it| line.contains(it)) && names::fold(line).contains(column))
 }
 
 /// The statement, which may go on in further strings of the same call or assignment.
@@ -131,6 +186,7 @@ fn key_column(sql: &str) -> Option<(String, String)> {
             column.contains("idempot")
                 || column.contains("dedup")
                 || column.contains("idem_key")
+                || table.contains("idempot") && matches!(*column, "key" | "request_key")
                 || noted
                     && matches!(
                         *column,

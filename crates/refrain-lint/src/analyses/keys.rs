@@ -9,6 +9,8 @@ use crate::{
     rule::Severity,
 };
 
+mod attempts;
+
 /// A place where a key is put: a header, an option, a member, a variable of that name.
 pub(super) struct Slot {
     pub(super) item: usize,
@@ -185,7 +187,7 @@ fn judge(project: &Project, file: usize, slot: &Slot) -> Option<(&'static str, H
     {
         return Some(found);
     }
-    if let Some(at) = counted(project, file, slot, &reach.pieces) {
+    if let Some(at) = attempts::counted(project, file, slot, &reach.pieces) {
         let note = "the number of the attempt is part of the key, so each has its own";
         return Some(("attempt", Hit::new(at, note)));
     }
@@ -211,41 +213,6 @@ fn judge(project: &Project, file: usize, slot: &Slot) -> Option<(&'static str, H
             hit
         },
     ))
-}
-
-/// Where the count of attempts becomes part of the key: what the head of the retry loop counts, or what a job says of its own.
-fn counted(project: &Project, file: usize, slot: &Slot, pieces: &[Piece]) -> Option<usize> {
-    const COUNTS: [&str; 5] = [
-        "*attemptsmade",
-        "*request.retries",
-        "*retry_count",
-        "*retrycount",
-        "->attempts()",
-    ];
-    let source = &project.files[file];
-    let rerun = project.rerun(file, slot.item)?;
-    let around = &source.items[rerun.around];
-    let head = match around.role {
-        Role::Loop => source.names(&around.value),
-        _ => Vec::new(),
-    };
-    let counts = |name: &String| {
-        head.contains(name)
-            && (names::has_any(name, &["attempt", "*tries", "*retr", "try"])
-                || matches!(name.as_str(), "i" | "n" | "j" | "count"))
-    };
-    let own = pieces.iter().filter(|piece| {
-        piece.file == file
-            && piece.span.len() < 200
-            && matches!(piece.kind, Kind::Own | Kind::Variable)
-            && around.holds(&piece.span)
-    });
-    own.into_iter()
-        .find(|piece| {
-            names::has_any(source.low(&piece.span), &COUNTS)
-                || source.names(&piece.span).iter().any(counts)
-        })
-        .map(|piece| piece.span.start)
 }
 
 /// Where in this file to point.

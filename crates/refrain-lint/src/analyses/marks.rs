@@ -1,48 +1,93 @@
 //! Messages that are marked as done before they are handled.
 
 use super::{Hit, claims, money, publish, work};
-use crate::{file::File, item::Role, names, project::Project};
+use crate::{
+    file::File,
+    item::{Role, Span},
+    names,
+    project::Project,
+};
 
 pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
-    let mut hits: Vec<Hit> = Vec::new();
+    let found = found(project, file).into_iter();
+    found
+        .map(|(mark, after)| {
+            let note = format!(
+                "`{}` comes only after it: if that fails, the mark stays and the message is lost",
+                source.items[after].name
+            );
+            Hit::new(money::place(source, mark), note)
+        })
+        .collect()
+}
+
+/// The calls that mark a message before it is handled.
+pub(super) fn marks(project: &Project, file: usize) -> Vec<usize> {
+    let found = found(project, file).into_iter();
+    found.map(|(mark, _)| mark).collect()
+}
+
+/// The marks, each with the work behind it.
+fn found(project: &Project, file: usize) -> Vec<(usize, usize)> {
+    let source = &project.files[file];
+    let mut found = Vec::new();
     let mut seen = Vec::new();
     for mark in source.of(Role::Call) {
         if !is_mark(project, file, mark) {
             continue;
         }
-        let Some(function) = source.function(mark).filter(|at| {
-            work::is_handler(project, source, *at)
-                || source.around(*at).any(|it| {
-                    source.items[it].role == Role::Function && work::is_handler(project, source, it)
-                })
-        }) else {
+        let Some(body) = handled_in(project, source, mark) else {
             continue;
         };
-        let before = work::work(project, source, function).into_iter().any(|at| {
-            source.items[at].span.end <= source.items[mark].at()
-                && work::follows(source, at, mark)
-                && !claims::is_store(project, source, at)
+        let work: Vec<usize> = source
+            .calls(&body)
+            .filter(|at| work::is_work(project, source, *at))
+            .filter(|at| !claims::is_store(project, source, *at))
+            .collect();
+        let before = work.iter().any(|at| {
+            source.items[*at].span.end <= source.items[mark].at()
+                && work::follows(source, *at, mark)
         });
-        let after = work::work(project, source, function)
-            .into_iter()
-            .find(|at| work::follows(source, mark, *at) && !claims::is_store(project, source, *at));
-        let Some(after) = after.filter(|_| !before && !seen.contains(&function)) else {
+        let after = work.iter().find(|at| work::follows(source, mark, **at));
+        let Some(after) = after.filter(|_| !before && !seen.contains(&body)) else {
             continue;
         };
         if publish::transaction(project, file, mark).is_some()
-            || is_taken_back(project, source, function, mark)
+            || is_taken_back(project, source, &body, mark)
         {
             continue;
         }
-        seen.push(function);
-        let note = format!(
-            "`{}` comes only after it: if that fails, the mark stays and the message is lost",
-            source.items[after].name
-        );
-        hits.push(Hit::new(money::place(source, mark), note));
+        seen.push(body);
+        found.push((mark, *after));
     }
-    hits
+    found
+}
+
+/// What handles the message that is marked: the body of a handler, or of a loop over messages.
+fn handled_in(project: &Project, file: &File, mark: usize) -> Option<Span> {
+    let function = file.function(mark);
+    let item = &file.items[mark];
+    // A set in memory that is filled by a loop only looks for doubles in it.
+    let in_memory =
+        matches!(item.tail(), "add" | "insert" | "push") && !claims::is_shared(&item.base);
+    let around = file.nearest(mark, Role::Loop).filter(|at| {
+        let inner =
+            function.is_none_or(|function| file.items[*at].at() > file.items[function].at());
+        inner && !in_memory && work::is_loop_of_messages(project, file, *at)
+    });
+    if let Some(at) = around {
+        let around = &file.items[at];
+        return Some(around.value.end.clamp(around.span.start, around.span.end)..around.span.end);
+    }
+    let function = function?;
+    let mut functions = file
+        .around(function)
+        .chain([function])
+        .filter(|at| file.items[*at].role == Role::Function);
+    functions
+        .any(|at| work::is_handler(project, file, at))
+        .then(|| file.items[function].value.clone())
 }
 
 /// A call that writes down that a message is done.
@@ -98,7 +143,7 @@ fn is_mark(project: &Project, file: usize, call: usize) -> bool {
 }
 
 /// The mark says "begun" and is settled later, or is taken back when the work fails.
-fn is_taken_back(project: &Project, file: &File, function: usize, mark: usize) -> bool {
+fn is_taken_back(project: &Project, file: &File, body: &Span, mark: usize) -> bool {
     let item = &file.items[mark];
     let own = file.low(&item.value);
     if names::has_any(
@@ -120,7 +165,6 @@ fn is_taken_back(project: &Project, file: &File, function: usize, mark: usize) -
     ) {
         return true;
     }
-    let body = &file.items[function].span;
     file.calls(body).any(|at| {
         let call = &file.items[at];
         let undone = names::fits_any(&call.name, &project.words.stores.deletes)

@@ -26,7 +26,7 @@ const NOTHING_RAN: [&str; 12] = [
 ];
 
 /// The status of an answer, as opposed to one that is chosen here.
-const STATUS: [&str; 8] = [
+const STATUS: [&str; 12] = [
     "*.status",
     "*status_code",
     "*statuscode",
@@ -35,6 +35,10 @@ const STATUS: [&str; 8] = [
     "*status()",
     "status:",
     "status,",
+    "rec.code",
+    "recorder.code",
+    "rr.code",
+    "rec.result",
 ];
 
 /// An error is written where retries look for the outcome.
@@ -83,8 +87,18 @@ fn keeps_status(project: &Project, file: usize, set: usize) -> bool {
                 && piece.span.len() < 240
                 && matches!(piece.kind, Kind::Own | Kind::Variable)
         });
-        near.into_iter()
-            .any(|piece| names::has_any(source.low(&piece.span), &STATUS))
+        near.into_iter().any(|piece| {
+            let text = source.low(&piece.span);
+            names::has_any(text, &STATUS) && !says_success(text)
+        })
+    })
+}
+
+/// The status is written down as a number that means success.
+fn says_success(text: &str) -> bool {
+    text.split("status").skip(1).any(|rest| {
+        let rest = rest.trim_start_matches(|c: char| !c.is_alphanumeric());
+        rest.starts_with("20") && rest[2..].starts_with(|c: char| c.is_ascii_digit())
     })
 }
 

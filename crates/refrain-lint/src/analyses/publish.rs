@@ -76,7 +76,8 @@ pub(super) fn transaction(project: &Project, file: usize, item: usize) -> Option
                     .nearest(at, Role::Class)
                     .map_or("", |class| source.items[class].base.as_str());
                 let marked = names::has_any(&format!("{}\n", around.base), &words.transactional)
-                    || !around.name.is_empty() && names::has_any(class, &words.transactional);
+                    || !around.name.is_empty() && names::has_any(class, &words.transactional)
+                    || is_callback(source, at);
                 if !handed
                     && !marked
                     && let Some(span) = begun(source, at, item)
@@ -111,20 +112,70 @@ fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
     let begin = file.calls(body).find(|call| {
         let it = &file.items[*call];
         let opens = it.tail() == "transaction" && it.args.is_empty() && in_assign(file, *call)
-            || begins_by_itself(file, body, *call);
+            || begins_by_itself(file, body, *call)
+            || says(file, *call, "begin")
+            || it.tail() == "setautocommit" && file.low(&it.value) == "(false)";
         (begins.contains(&it.tail()) || opens) && it.span.end <= at
     })?;
     let commit = file.calls(body).find(|call| {
         let it = &file.items[*call];
-        matches!(it.tail(), "commit" | "committransaction")
+        is_commit(file, *call)
             && it.at() > at
             && *call != item
             && file.nearest(*call, Role::Deferred).is_none()
     })?;
     let early = file
         .calls(&(file.items[begin].span.end..at))
-        .any(|call| matches!(file.items[call].tail(), "commit" | "committransaction"));
+        .any(|call| is_commit(file, call));
     (!early).then(|| file.items[begin].at()..file.items[commit].span.end)
+}
+
+fn is_commit(file: &File, call: usize) -> bool {
+    matches!(file.items[call].tail(), "commit" | "committransaction") || says(file, call, "commit")
+}
+
+/// `client.query('BEGIN')`: the word is all that is sent to the database.
+fn says(file: &File, call: usize, word: &str) -> bool {
+    let item = &file.items[call];
+    let first = item.args.first().map(|arg| file.low(&arg.span));
+    let sends = matches!(
+        item.tail(),
+        "query" | "execute" | "exec" | "run" | "executescript"
+    );
+    let said = first.map(|text| text.trim_matches(['"', '\'', '`', ';', ' ']));
+    sends
+        && said.is_some_and(|said| said == word || said.strip_suffix(" transaction") == Some(word))
+}
+
+/// Ruby: what a model calls while it is saved runs before the commit: `after_save :announce`.
+fn is_callback(file: &File, function: usize) -> bool {
+    let name = &file.items[function].name;
+    if file.lang != Lang::Ruby || name.is_empty() {
+        return false;
+    }
+    let Some(class) = file.nearest(function, Role::Class) else {
+        return false;
+    };
+    // They are declared above the methods.
+    let mut head = file.items[class + 1..function]
+        .iter()
+        .take_while(|it| it.role != Role::Function || it.name.is_empty());
+    head.any(|it| {
+        it.role == Role::Call
+            && matches!(
+                it.tail(),
+                "aftersave"
+                    | "aftercreate"
+                    | "afterupdate"
+                    | "afterdestroy"
+                    | "beforesave"
+                    | "beforecreate"
+            )
+            && it
+                .args
+                .iter()
+                .any(|arg| names::fold(file.low(&arg.span)) == *name)
+    })
 }
 
 /// Python: a session begins with the first thing that is given to it, and goes on to its commit.

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// How clients say that the connection went away after the request was sent.
-const CLOSED: [&str; 22] = [
+const CLOSED: [&str; 35] = [
     "*connection closed before message completed",
     "*is_incomplete_message",
     "*incompletemessage",
@@ -33,11 +33,26 @@ const CLOSED: [&str; 22] = [
     "*serverdisconnected",
     "*err_socket_closed",
     "*curle_got_nothing",
+    "*curl error 52",
+    "*curl error 56",
+    "*connectionaborted",
+    "*brokenpipe",
+    "*broken pipe",
+    "*eofexception",
+    "*und_err_socket",
+    "*server disconnected",
+    "*other side closed",
+    "*connection closed",
+    "*connection was closed",
+    "*closed by the remote",
+    "*socket closed",
 ];
+/// Errors that may mean this, or that nothing was sent: they count where the very branch sends again.
+const PERHAPS: [&str; 1] = ["*connectionerror"];
 
 pub(super) fn on_closed(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
-    if !names::has_any(&source.lower, &CLOSED) {
+    if !names::has_any(&source.lower, &CLOSED) && !names::has_any(&source.lower, &PERHAPS) {
         return Vec::new();
     }
     let mut hits: Vec<Hit> = Vec::new();
@@ -46,10 +61,12 @@ pub(super) fn on_closed(project: &Project, file: usize) -> Vec<Hit> {
         if !matches!(item.role, Role::If | Role::Catch) {
             continue;
         }
-        let Some(said) = said(source, &item.value) else {
+        let closed = said(source, &item.value, &CLOSED);
+        let perhaps = || said(source, &item.value, &PERHAPS);
+        let Some(said) = closed.or_else(perhaps) else {
             continue;
         };
-        if let Some(certain) = resends(project, file, at) {
+        if let Some(certain) = resends(project, file, at, closed.is_some()) {
             push(&mut hits, source, said, certain);
         }
     }
@@ -84,7 +101,7 @@ fn predicate(project: &Project, file: usize, function: usize, hits: &mut Vec<Hit
         return;
     }
     let looks_at_method = names::has_any(source.low(&item.span), &["*method", "*idempot"]);
-    if let Some(said) = said(source, &item.value).filter(|_| !looks_at_method) {
+    if let Some(said) = said(source, &item.value, &CLOSED).filter(|_| !looks_at_method) {
         let posts = source
             .of(Role::Call)
             .any(|call| calls::is_post(project, file, call));
@@ -111,9 +128,9 @@ fn push(hits: &mut Vec<Hit>, file: &File, at: usize, certain: bool) {
     });
 }
 
-fn said(file: &File, span: &Span) -> Option<usize> {
+fn said(file: &File, span: &Span, words: &[&str]) -> Option<usize> {
     let text = file.low(span);
-    CLOSED
+    words
         .iter()
         .filter_map(|word| names::find(text, word))
         .min()
@@ -121,7 +138,7 @@ fn said(file: &File, span: &Span) -> Option<usize> {
 }
 
 /// Whether the branch leads to another send, and whether what is sent is surely a POST; `None` where it does not, or a key goes along.
-fn resends(project: &Project, file: usize, branch: usize) -> Option<bool> {
+fn resends(project: &Project, file: usize, branch: usize, is_closed: bool) -> Option<bool> {
     let source = &project.files[file];
     let item = &source.items[branch];
     let function = source.function(branch)?;
@@ -139,8 +156,9 @@ fn resends(project: &Project, file: usize, branch: usize) -> Option<bool> {
     let again = source.within(&inside).any(|at| {
         let it = &source.items[at];
         let text = source.low(&it.span);
-        it.role == Role::Rerun
+        it.role == Role::Rerun && is_closed
             || it.role == Role::Exit
+                && is_closed
                 && text.starts_with("continue")
                 && source.nearest(branch, Role::Loop).is_some()
             || it.role == Role::Call
@@ -149,9 +167,10 @@ fn resends(project: &Project, file: usize, branch: usize) -> Option<bool> {
                     || it.tail() == source.items[function].name && !it.tail().is_empty()
                     || names::has_any(&it.name, &["*retry", "*resend"]))
     });
-    let falls_back = source
-        .nearest(branch, Role::Loop)
-        .is_some_and(|at| project.retry_loop(source, at))
+    let falls_back = is_closed
+        && source
+            .nearest(branch, Role::Loop)
+            .is_some_and(|at| project.retry_loop(source, at))
         && item.role == Role::Catch
         && !source
             .within(&inside)

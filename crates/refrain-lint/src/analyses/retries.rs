@@ -1,7 +1,13 @@
 //! POST requests that something sends again, without a key.
 
 use super::{Hit, calls, money};
-use crate::{item::Role, names, project::Project, rule::Severity, words::Retrying};
+use crate::{
+    item::{Role, Span},
+    names,
+    project::Project,
+    rule::Severity,
+    words::Retrying,
+};
 
 pub(super) fn without_key(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
@@ -116,7 +122,8 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
         let is_value = matches!(it.role, Role::Assign | Role::Pair);
         let same = is_value && item.base.split('.').any(|segment| segment == it.name);
         same && (said(source.low(&it.span))
-            || project.reach(file, &it.value).has(project, &mentions))
+            || project.reach(file, &it.value).has(project, &mentions)
+            || is_built_of(project, file, &it.value, &mentions))
     });
     let built = item.base.split('.').any(|segment| {
         let own = project.named(file, segment).into_iter();
@@ -136,4 +143,14 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
                     .any(|arg| names::fold(&source.text[arg.span.clone()]) == last))
     });
     named || built || handed
+}
+
+/// It is made of something that a call set up: `$stack->push(Middleware::retry(…))`, then `new Client(['handler' => $stack])`.
+fn is_built_of(project: &Project, file: usize, value: &Span, mentions: &[String]) -> bool {
+    let source = &project.files[file];
+    let parts = source.names(value);
+    source.of(Role::Call).any(|at| {
+        let it = &source.items[at];
+        parts.contains(&it.base) && names::has_any(source.low(&it.value), mentions)
+    })
 }

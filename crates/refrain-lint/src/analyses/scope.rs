@@ -8,9 +8,13 @@ use crate::{
     project::{Kind, Project},
 };
 
+/// How the header is called: by its own name, or as CGI and what came of it hand it on.
+const SENT: [&str; 2] = ["idempotency-key", "http_idempotency_key"];
+
 pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
-    if !source.lower.contains("idempotency-key") {
+    let sent = SENT.iter().any(|word| source.lower.contains(word));
+    if !sent && !source.lower.contains("header(") {
         return Vec::new();
     }
     let mut hits = Vec::new();
@@ -62,11 +66,12 @@ fn comes_from_header(project: &Project, file: usize, call: usize) -> bool {
         });
         let read = near.into_iter().any(|piece| {
             let text = project.files[piece.file].low(&piece.span);
-            text.contains("idempotency-key")
-                && names::has_any(
-                    text,
-                    &["*header", "*request", "*req", "*ctx", "*environ", "*get("],
-                )
+            text.contains(SENT[1])
+                || text.contains(SENT[0])
+                    && names::has_any(
+                        text,
+                        &["*header", "*request", "*req", "*ctx", "*environ", "*get("],
+                    )
         });
         read || reach
             .params

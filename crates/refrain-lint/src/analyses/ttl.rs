@@ -46,12 +46,82 @@ fn lifetimes(project: &Project, file: usize) -> Vec<(usize, f64)> {
                 "write",
             ]
             .contains(&tail);
-        let is_lease = names::has_any(source.low(&item.value), &["*lease", "lock", "*lock:"]);
+        let is_lease = names::has_any(source.low(&item.value), &["*lease", "lock", "*lock:"])
+            || is_begun(project, file, call);
         if !writes || item.args.len() < 2 || is_lease || !claims::is_keyed(project, file, call) {
             continue;
         }
         if let Some(found_here) = lifetime(project, file, call) {
             found.push(found_here);
+        }
+    }
+    if found.is_empty() {
+        found = settings(source);
+    }
+    found
+}
+
+/// A write that says "begun", with another one for the outcome in the same function.
+fn is_begun(project: &Project, file: usize, call: usize) -> bool {
+    let source = &project.files[file];
+    let begun = |at: usize| {
+        let words = [
+            "*in_progress",
+            "*inprogress",
+            "pending",
+            "processing",
+            "claimed",
+            "begun",
+        ];
+        names::has_any(source.low(&source.items[at].value), &words)
+    };
+    let Some(function) = source.function(call).filter(|_| begun(call)) else {
+        return false;
+    };
+    source.calls(&source.items[function].span).any(|at| {
+        let item = &source.items[at];
+        item.at() > source.items[call].at()
+            && names::fits_any(&item.name, &project.words.stores.sets)
+            && !begun(at)
+            && claims::is_keyed(project, file, at)
+    })
+}
+
+/// Lifetimes that are only named: `IDEMPOTENCY_TTL = 60`, `idempotency: { ttl: 60 }`.
+fn settings(file: &File) -> Vec<(usize, f64)> {
+    let keyed =
+        |name: &str| names::has_any(name, &["*idempot", "*dedup", "*processed", "*idemkey"]);
+    let lasts = |name: &str| {
+        names::has_any(
+            name,
+            &[
+                "*ttl",
+                "*expir",
+                "*retention",
+                "*lifetime",
+                "*maxage",
+                "*keepfor",
+            ],
+        )
+    };
+    let mut found = Vec::new();
+    for (at, item) in file.items.iter().enumerate() {
+        let named = matches!(item.role, Role::Assign | Role::Pair) && lasts(&item.name);
+        let around = || {
+            let outer = file.around(at).take(3).map(|outer| &file.items[outer]);
+            outer
+                .filter(|outer| matches!(outer.role, Role::Assign | Role::Pair | Role::Call))
+                .any(|outer| keyed(&outer.name))
+        };
+        if named
+            && (keyed(&item.name) || around())
+            && let Some(value) = seconds(file.low(&item.value))
+        {
+            let unit = match duration::has_unit(file.low(&item.value)) {
+                true => 1.0,
+                false => duration::unit_of_name(&item.name).unwrap_or(1.0),
+            };
+            found.push((item.value.start, value * unit));
         }
     }
     found

@@ -14,6 +14,7 @@ pub(super) fn is_work(project: &Project, file: &File, call: usize) -> bool {
     let words = &project.words.messages;
     !item.name.is_empty()
         && !talks(project, file, call)
+        && !names_an_id(file, call)
         && !is_only_a_part(project, file, call)
         && !is_read(file, call)
         && !names::fits_any(&item.name, &words.acks)
@@ -38,6 +39,12 @@ fn talks(project: &Project, file: &File, call: usize) -> bool {
         }
         _ => true,
     })
+}
+
+/// `message_id(&delivery)` and `getId()` say which one it is.
+fn names_an_id(file: &File, call: usize) -> bool {
+    let written = written(file, call);
+    ["_id", "Id", "ID"].iter().any(|end| written.ends_with(end))
 }
 
 /// The last name of a callee as it stands in the source, from its first letter on.
@@ -84,7 +91,11 @@ fn is_only_a_part(project: &Project, file: &File, call: usize) -> bool {
 /// Ruby reads an attribute as it calls a method: among arguments that is no work.
 fn is_read(file: &File, call: usize) -> bool {
     let item = &file.items[call];
-    let outer = &file.items[item.parent];
+    let outer = file
+        .around(call)
+        .find(|at| file.items[*at].role != Role::Pair)
+        .unwrap_or(item.parent);
+    let outer = &file.items[outer];
     file.lang == Lang::Ruby
         && item.args.is_empty()
         && outer.role == Role::Call
@@ -96,14 +107,6 @@ fn is_read(file: &File, call: usize) -> bool {
 fn is_of_an_error(file: &File, call: usize) -> bool {
     let thrown = file.nearest(call, Role::Exit);
     thrown.is_some() || file.items[call].tail().ends_with("error")
-}
-
-/// The work calls of a function, closures inside it included.
-pub(super) fn work(project: &Project, file: &File, function: usize) -> Vec<usize> {
-    let body = file.items[function].value.clone();
-    file.calls(&body)
-        .filter(|call| is_work(project, file, *call))
-        .collect()
 }
 
 /// Whether what stands at `later` is run after what stands at `earlier`, in the same run.
@@ -121,9 +124,7 @@ pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
             Role::Function if !around.holds(&second.span) => {
                 around.holds(&first.span) && is_block(file, at)
             }
-            Role::If if around.value.start <= first.at() && first.span.end <= around.value.end => {
-                true
-            }
+            Role::If if in_head(file, around, first) => true,
             Role::If | Role::Catch if around.holds(&second.span) => {
                 !is_alternative(file, first, second)
             }
@@ -131,6 +132,12 @@ pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
             _ => true,
         }
     })
+}
+
+/// In the condition; in Go also in the statement before it: `if err := apply(m); err != nil`.
+fn in_head(file: &File, branch: &Item, item: &Item) -> bool {
+    let begins = branch.value.start <= item.at() || file.lang == Lang::Go;
+    begins && item.span.end <= branch.value.end
 }
 
 /// In another loop than the one around what comes first, or behind it.
@@ -177,28 +184,43 @@ fn leaves(file: &File, branch: usize, first: &Item) -> bool {
         .any(|at| file.items[at].role == Role::Return)
 }
 
+/// What parameters and variables that hold a message are called, folded.
+const MESSAGES: [&str; 16] = [
+    "message",
+    "msg",
+    "event",
+    "evt",
+    "delivery",
+    "job",
+    "record",
+    "envelope",
+    "webhook",
+    "jobdata",
+    "eventid",
+    "messageid",
+    "deliveryinfo",
+    "deliverytag",
+    "sqsmessage",
+    "kafkamessage",
+];
+
+/// A loop that takes one message after the other.
+pub(super) fn is_loop_of_messages(project: &Project, file: &File, at: usize) -> bool {
+    let item = &file.items[at];
+    let head = file.names(&item.value);
+    head.iter().any(|name| MESSAGES.contains(&name.as_str()))
+        || names::has_any(file.low(&item.span), &project.words.polls)
+}
+
 /// Whether a function handles messages.
 pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> bool {
     let item = &file.items[function];
     let named =
         !item.name.is_empty() && names::fits_any(&item.name, &project.words.messages.handlers);
-    let told = item.args.iter().any(|arg| {
-        [
-            "message",
-            "msg",
-            "event",
-            "evt",
-            "delivery",
-            "job",
-            "record",
-            "envelope",
-            "webhook",
-            "jobdata",
-            "eventid",
-            "messageid",
-        ]
-        .contains(&arg.name.as_str())
-    });
+    let told = item
+        .args
+        .iter()
+        .any(|arg| MESSAGES.contains(&arg.name.as_str()));
     let marked = names::has_any(
         &item.base,
         &[
@@ -211,7 +233,21 @@ pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> boo
             "*actor",
         ],
     );
-    named || told || marked || is_hooked(file, function)
+    named || told || marked || is_hooked(file, function) || is_of_handler(file, function)
+}
+
+/// A method of a class that is called after what it handles: `WebhooksController`, `OrderConsumer`.
+fn is_of_handler(file: &File, function: usize) -> bool {
+    let class = file.nearest(function, Role::Class);
+    let words = [
+        "webhook",
+        "consumer",
+        "listener",
+        "subscriber",
+        "eventhandler",
+        "messagehandler",
+    ];
+    class.is_some_and(|at| words.iter().any(|it| file.items[at].name.contains(it)))
 }
 
 /// A closure that is handed over for a webhook or a message: `app.post("/webhooks", …)`, `on("message", …)`.

@@ -90,6 +90,12 @@ impl Project {
             let says = names::has_any(body, &["attempt", "*retr", "tries"]);
             return says.then(|| RETRY_LOOP.into());
         }
+        if names::fits_any(&call.name, &self.words.job_runners) {
+            return Some(format!(
+                "a job of `{}` is run again when it fails",
+                call.name
+            ));
+        }
         let retries = names::fits_any(&call.name, &self.words.retriers)
             || self
                 .callees(file_at, at)
@@ -156,7 +162,8 @@ impl Project {
             .within(&item.span)
             .any(|it| matches!(file.items[it].role, Role::Catch))
             || names::has_any(text, &["err ", "err(", "err{", "error"]);
-        catches && (tries || sleeps || leaves_counted(file, at))
+        let counted = leaves_counted(file, at);
+        catches && (tries || sleeps || counted) || sleeps && counted
     }
 
     /// The functions that a call runs again: those it calls inside something that is rerun, and those it hands to a retrier.
@@ -169,7 +176,8 @@ impl Project {
             .args
             .iter()
             .any(|arg| told.contains(&arg.name.as_str()));
-        if is_told || names::fits_any(&item.name, &self.words.retriers) {
+        let runs_jobs = names::fits_any(&item.name, &self.words.job_runners);
+        if is_told || runs_jobs || names::fits_any(&item.name, &self.words.retriers) {
             for arg in &item.args {
                 let text = source.text[arg.span.clone()].trim_start_matches('&');
                 let plain = !text.contains(['(', ' ', '"', '\'']);

@@ -52,3 +52,42 @@ pub(super) fn seconds(text: &str) -> Option<f64> {
     }
     Some(numbers.iter().product::<f64>() * unit.unwrap_or(1.0))
 }
+
+/// The unit that the name of a setting ends with: `ttl_ms`, `retryDelayMinutes`.
+pub(super) fn unit_of_name(name: &str) -> Option<f64> {
+    const ENDS: [(&str, f64); 11] = [
+        ("milliseconds", 0.001),
+        ("millis", 0.001),
+        ("ms", 0.001),
+        ("seconds", 1.0),
+        ("secs", 1.0),
+        ("sec", 1.0),
+        ("minutes", 60.0),
+        ("mins", 60.0),
+        ("min", 60.0),
+        ("hours", 3_600.0),
+        ("days", 86_400.0),
+    ];
+    let end = ENDS.iter().find(|(end, _)| name.ends_with(end));
+    end.map(|(_, unit)| *unit)
+}
+
+/// A name without the unit at its end.
+pub(super) fn without_unit(name: &str) -> &str {
+    let ends = [
+        "inmilliseconds",
+        "milliseconds",
+        "millis",
+        "ms",
+        "inseconds",
+        "seconds",
+        "secs",
+        "sec",
+        "minutes",
+        "mins",
+        "hours",
+        "days",
+    ];
+    let end = ends.iter().find_map(|end| name.strip_suffix(end));
+    end.unwrap_or(name)
+}

@@ -1,6 +1,6 @@
 //! For how long a file says that something is tried again.
 
-use super::duration::{has_unit, seconds};
+use super::duration::{has_unit, seconds, unit_of_name, without_unit};
 use crate::{
     file::File,
     item::{Role, Span},
@@ -14,6 +14,7 @@ pub(super) fn window(file: &File) -> Option<(f64, String)> {
         .into_iter()
         .chain(said(file))
         .chain(counted(file))
+        .chain(listed(file))
         .collect::<Vec<_>>();
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     found.into_iter().next()
@@ -69,6 +70,38 @@ fn said(file: &File) -> Vec<(f64, String)> {
     .collect()
 }
 
+/// "After a minute, after an hour, after a day".
+fn listed(file: &File) -> Vec<(f64, String)> {
+    let words = [
+        "retrydelays",
+        "retryschedule",
+        "backoffschedule",
+        "retryintervals",
+        "retrybackoffs",
+        "retrysteps",
+    ];
+    let all = settings(file);
+    let lists = all
+        .iter()
+        .filter(|(name, _)| words.contains(&without_unit(name)));
+    lists
+        .filter_map(|(name, span)| {
+            let text = file.low(span);
+            let inside = &text[text.find(['[', '(', '{'])? + 1..];
+            let parts: Vec<f64> = inside
+                .split(',')
+                .filter_map(|it| {
+                    seconds(it.trim_matches(['[', ']', '(', ')', '{', '}', ';', ' ', '\n']))
+                })
+                .collect();
+            let unit = unit_of_name(name)
+                .filter(|_| !has_unit(text))
+                .unwrap_or(1.0);
+            (parts.len() > 1).then(|| (parts.iter().sum::<f64>() * unit, format!("`{name}`")))
+        })
+        .collect()
+}
+
 /// "Ten times, an hour apart".
 fn counted(file: &File) -> Option<(f64, String)> {
     let all = settings(file);
@@ -81,6 +114,15 @@ fn counted(file: &File) -> Option<(f64, String)> {
         "maxtries",
         "stopafterattempt",
         "setretrycount",
+        "maxretryattempts",
+        "retryattempts",
+        "retrycount",
+        "maxretrycount",
+        "retrylimit",
+        "retrymax",
+        "maxretry",
+        "numretries",
+        "maxdeliveries",
     ];
     let delays = [
         "defaultretrydelay",
@@ -96,6 +138,12 @@ fn counted(file: &File) -> Option<(f64, String)> {
         "retrywait",
         "setretrywaittime",
         "retryafter",
+        "retrybackoff",
+        "basedelay",
+        "backoffdelay",
+        "retrybackoffdelay",
+        "retrywaitmax",
+        "retrypause",
     ];
     let number =
         |span: &Span| seconds(file.low(span)).filter(|it| *it >= 1.0 && !has_unit(file.low(span)));
@@ -105,9 +153,9 @@ fn counted(file: &File) -> Option<(f64, String)> {
         .filter_map(|(_, span)| number(span))
         .fold(0.0, f64::max);
     let mut wait = 0.0_f64;
-    for (_, span) in all
+    for (name, span) in all
         .iter()
-        .filter(|(name, _)| delays.contains(&name.as_str()))
+        .filter(|(name, _)| delays.contains(&without_unit(name)))
     {
         let text = file.low(span);
         let list = text.trim_start_matches("array(").starts_with('[').then(|| {
@@ -120,7 +168,12 @@ fn counted(file: &File) -> Option<(f64, String)> {
             file.lang,
             Lang::JavaScript | Lang::TypeScript | Lang::Tsx | Lang::Java
         ) && !has_unit(text);
-        wait = wait.max(if is_millis { value / 1_000.0 } else { value });
+        let unit = match unit_of_name(name).filter(|_| !has_unit(text)) {
+            Some(unit) => unit,
+            None if is_millis => 0.001,
+            None => 1.0,
+        };
+        wait = wait.max(value * unit);
     }
     if times < 2.0 || wait <= 0.0 {
         return None;
