@@ -183,3 +183,12 @@ fn idempotency_key(order: &Order) -> String {
     let digest = hex::encode(Sha256::digest(order.bytes()));
     digest[..12].to_string() // expect: key-truncated
 }
+
+// snippet: an acknowledgement that is put together first
+async fn forget(client: &Client, queue: &str, receipt: &str) -> Result<(), Error> {
+    let mut request = client.delete_message();
+    request = request.queue_url(queue);
+    request = request.receipt_handle(receipt);
+    request.send().await?;
+    Ok(())
+}

@@ -34,11 +34,14 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
             continue;
         };
         let head = around.map_or(0..0, |at| source.items[at].value.clone());
+        // An acknowledgement that is put together first and sent later is still one.
+        let made = source.nearest(ack, Role::Assign);
+        let made = made.map_or("", |at| &source.items[at].name);
+        let is_its_own = |at: usize| !made.is_empty() && source.items[at].base == made;
         let work: Vec<usize> = source
             .calls(&body)
-            .filter(|at| {
-                work::is_work(project, source, *at) && !head.contains(&source.items[*at].at())
-            })
+            .filter(|at| work::is_work(project, source, *at))
+            .filter(|at| !head.contains(&source.items[*at].at()) && !is_its_own(*at))
             .collect();
         let before = work.iter().any(|at| {
             let it = &source.items[*at];
