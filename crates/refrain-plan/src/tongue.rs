@@ -1,5 +1,7 @@
 //! Names in German, French, Spanish and Italian, read as the English ones that classification goes by.
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use crate::text::words;
 
 /// What the words mean that such APIs use. Lower case, in the singular, umlauts written out.
@@ -65,10 +67,13 @@ pub(crate) fn english(name: &str) -> String {
 }
 
 fn meaning(word: &str) -> Option<String> {
-    let find = |word: &str| {
-        let known = MEANINGS.iter().find(|(_, all)| all.contains(&word));
-        known.map(|(english, _)| *english)
-    };
+    // Every member of every schema comes by here.
+    static KNOWN: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+        let each = MEANINGS.iter().rev();
+        each.flat_map(|(english, all)| all.iter().map(|word| (*word, *english)))
+            .collect()
+    });
+    let find = |word: &str| KNOWN.get(word).copied();
     if let Some(english) = find(word) {
         return Some(english.into());
     }
