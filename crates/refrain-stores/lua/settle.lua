@@ -14,23 +14,15 @@ local function applied()
   return 'A'
 end
 
--- The outcome first: a record that is completed has one.
-local function has_outcome(retention)
-  if is_carried then
-    put(outcome, kept, now + retention + GRACE)
-    return true
-  end
-  return call('GETRANGE', outcome, 1, 16) == fence and outlives(outcome, retention)
-end
-
 local function complete()
   -- A completed outcome never changes.
   if r.state ~= 'C' then
     local retention, remember = unpacked('>I8I8', spans, detail * 16 - 15)
-    if not has_outcome(retention) then
-      return '?'
-    end
     local retention_ends = now + retention
+    -- The outcome first: a record that is completed has one.
+    if is_carried then
+      put(outcome, kept, retention_ends + GRACE)
+    end
     r.state, r.retention_ends, r.remember_ends, r.place = 'C', retention_ends, retention_ends + remember, place
     save(r)
     is_pointed_to = true

@@ -1,19 +1,18 @@
 -- Many settlements in one call, each decided on its own. Nearly all are completions by the holder.
 --
--- KEYS: the records, then for each where its outcome lies or is to lie.
+-- KEYS: the records; then, where the call carries outcomes, for each where its own is to lie.
 -- ARGV: 2 retention and remember (8 each), each pair that occurs once; 3 the settlements, 36 bytes each: what a record in
 -- flight begins with (34, fence and identity from 3 on), how: C complete, R release, D doubt, N never happened, and for C
--- which of the pairs is its own, for D the reason, else zero; 4 the last 8 characters of where outcomes lie; 5 how many
--- outcomes were brought ahead of the call. If none was, there is one argument more for each: for C the outcome, else nothing.
+-- which of the pairs is its own, for D the reason, else zero; 4 the last 8 characters of where outcomes lie; 5 whether the
+-- call carries them. Then there is one argument more for each: for C the outcome, else nothing.
 --
--- Outcomes are brought ahead because a script that takes one makes a string of it, which costs more than to keep it.
--- What was brought lies where nothing else points to, is of no meaning until a record does, and ends by itself.
--- One that is not there when it is needed, or ends too soon, is answered with a question mark: it has to come in the call.
+-- What the call does not carry has been written before it in the same transaction: a script that takes an outcome makes a
+-- string of it, which costs more than to keep it. No record comes twice then.
 --
 -- One answer stands for all where all are the same.
 
-local spans, terms, place, brought = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local count = #KEYS / 2
+local spans, terms, place, is_carried = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local count = #terms / 36
 local raws = redis.call('MGET', unpack(KEYS, 1, count))
 local answers, is_seen, applied = {}, {}, 0
 local set = redis.pcall
@@ -29,30 +28,12 @@ for at = 1, #spans / 16 do
   outcome_ends[at] = string.format('%.0f', retention_ends + GRACE)
 end
 
--- Whether it was brought so lately that it outlives a retention that begins now.
-local function outlives(name, retention)
-  return is_tested or redis.call('PTTL', name) > retention + GRACE / 2
-end
-
--- Whether there is all that was brought. Who was brought first was so before all others.
-local function is_all_there()
-  local first = 1
-  while byte(terms, first * 36 - 1) ~= 67 do
-    first = first + 1
-  end
-  local retention = unpacked('>I8', spans, byte(terms, first * 36) * 16 - 15)
-  return redis.call('EXISTS', unpack(KEYS, count + 1)) == brought and outlives(KEYS[count + first], retention)
-end
-
-local is_carried = brought == 0
-local is_ready = is_carried or is_all_there()
-
 for at = 1, count do
   local name, found, to = KEYS[at], raws[at], at * 36
   answers[at] = false
   -- Late truth is welcome: of a record in flight nothing else has to be asked than whose it is.
   -- Its digest goes along as it is, so that damage stays as visible as before.
-  if found and #found == 124 and not is_seen[name] and byte(terms, to - 1) == 67 and is_ready
+  if found and #found == 124 and not (is_carried and is_seen[name]) and byte(terms, to - 1) == 67
     and find(found, sub(terms, to - 35, to - 2), 1, true) == 1 then
     local which = byte(terms, to)
     local value = '\3C' .. sub(found, 3, 100) .. endings[which]
@@ -69,7 +50,9 @@ for at = 1, count do
     answers[at] = done.err and done or 'A'
     applied = done.err and applied or applied + 1
   end
-  is_seen[name] = true
+  if is_carried then
+    is_seen[name] = true
+  end
 end
 if applied == count then
   return { 'A' }

@@ -21,6 +21,8 @@ const CLAIM_BYTES: usize = 192;
 const TERM_BYTES: usize = 36;
 /// An outcome outlives its retention by this; the scripts say the same.
 const GRACE: Duration = Duration::from_secs(60);
+/// A server takes no end that lies beyond its calendar; this is far from it.
+const RETENTION_AHEAD_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 /// Where outcomes lie in a cluster, whose nodes want to be told every key beforehand.
 const PLACE_IN_CLUSTER: Place = Place(*b"utcome--");
 
@@ -48,19 +50,21 @@ pub(super) struct Ending {
     pub(super) end: Settlement,
 }
 
-/// A script's call, and what goes ahead of it on the same connection.
+/// A script's call.
 pub(super) struct Call {
-    /// The call is the last of them.
+    /// The call alone; or a transaction, in which it is the last command.
     pub(super) commands: Pipeline,
-    /// How many go ahead.
-    pub(super) ahead: usize,
+    pub(super) is_transaction: bool,
 }
 
 impl From<Cmd> for Call {
     fn from(call: Cmd) -> Self {
         let mut commands = Pipeline::with_capacity(1);
         commands.add_command(call);
-        Self { commands, ahead: 0 }
+        Self {
+            commands,
+            is_transaction: false,
+        }
     }
 }
 
@@ -91,6 +95,11 @@ impl Ending {
             Settlement::Complete { outcome, .. } => outcome.encoded().len(),
             _ => 0,
         }
+    }
+
+    /// Whether a plain write of its outcome cannot fail where the script would not.
+    pub(super) fn goes_ahead(&self) -> bool {
+        !matches!(&self.end, Settlement::Complete { retention, .. } if *retention > RETENTION_AHEAD_MAX)
     }
 }
 
@@ -146,7 +155,7 @@ impl Calls {
             true => PLACE_IN_CLUSTER,
             false => Place::new(),
         };
-        let mut call = self.terms(endings.clone(), place, 0, bytes);
+        let mut call = self.terms(endings.clone(), place, true, bytes);
         for ending in endings {
             let mut argument = call.writer_for_next_arg();
             if let Settlement::Complete { outcome, .. } = &ending.end {
@@ -156,13 +165,16 @@ impl Calls {
         call
     }
 
-    /// The same with the outcomes ahead of the call. No record may be among them twice.
+    /// The same with the outcomes ahead of the call. No record may be among them twice, and all of them must
+    /// [go ahead](Ending::goes_ahead).
     pub(super) fn settlements_behind<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
     ) -> Call {
         let place = Place::new();
-        let mut commands = Pipeline::with_capacity(endings.len() + 1);
+        // Whole or not at all: a server that has no room for one of them runs nothing.
+        let mut commands = Pipeline::with_capacity(endings.len() + 3);
+        commands.cmd("MULTI");
         for ending in endings.clone() {
             if let Settlement::Complete {
                 outcome, retention, ..
@@ -171,9 +183,12 @@ impl Calls {
                 commands.add_command(self.bring(ending, outcome, *retention, place));
             }
         }
-        let ahead = commands.len();
-        commands.add_command(self.terms(endings, place, ahead, 0));
-        Call { commands, ahead }
+        commands.add_command(self.terms(endings, place, false, 0));
+        commands.cmd("EXEC");
+        Call {
+            commands,
+            is_transaction: true,
+        }
     }
 
     /// Leaves an outcome where no record points to yet.
@@ -195,17 +210,20 @@ impl Calls {
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
         place: Place,
-        brought: usize,
+        is_carried: bool,
         bytes: usize,
     ) -> Cmd {
         let count = endings.len();
         let bytes = bytes + count * CLAIM_BYTES;
-        let mut call = self.call(Name::Settlements, 2 * count, count + 5, bytes);
+        let keys = if is_carried { 2 * count } else { count };
+        let mut call = self.call(Name::Settlements, keys, count + 5, bytes);
         for ending in endings.clone() {
             self.key(&mut call, ending.id, b"");
         }
-        for ending in endings.clone() {
-            self.key(&mut call, ending.id, &place.behind());
+        if is_carried {
+            for ending in endings.clone() {
+                self.key(&mut call, ending.id, &place.behind());
+            }
         }
         self.moment(&mut call);
         let mut spans = Spans::default();
@@ -216,7 +234,7 @@ impl Calls {
         call.arg(spans.0.as_flattened())
             .arg(terms)
             .arg(&place.0[..])
-            .arg(brought);
+            .arg(if is_carried { "1" } else { "" });
         call
     }
 

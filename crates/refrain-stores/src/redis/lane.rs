@@ -39,7 +39,7 @@ pub(super) trait Load: Send + Sync + Sized + 'static {
     /// The call for all of these; as many answers come, or one that stands for all.
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call;
 
-    /// The same for those whom the server has not got all of ahead of the call.
+    /// The same where the server refused what went ahead of the call, and so ran nothing.
     fn call_again<'a>(
         calls: &Calls,
         loads: impl ExactSizeIterator<Item = &'a Self> + Clone,
@@ -78,9 +78,8 @@ impl Load for Ending {
 
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call {
         let mut ids = HashSet::with_capacity(loads.len());
-        let mut is_first = |ending: &Ending| ids.insert(ending.id);
-        // A server that syncs before it answers would do so for what goes ahead, too, as it comes in.
-        match calls.known.is_lossy() && loads.clone().all(&mut is_first) {
+        let mut may_go = |ending: &Ending| ending.goes_ahead() && ids.insert(ending.id);
+        match loads.clone().all(&mut may_go) {
             true => calls.settlements_behind(loads),
             false => Self::call_again(calls, loads),
         }
@@ -194,29 +193,15 @@ impl Carrier {
             return;
         }
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
-        let missed = self.deliver(&call, jobs, intake).await;
-        if !missed.is_empty() {
-            let call = L::call_again(&self.calls, missed.iter().map(|job| &job.load));
-            let missed = self.deliver(&call, missed, intake).await;
-            tell_all(missed, &Err(Trouble::Told(trouble::miscounted())));
+        let mut answers = self.ask(&call).await;
+        // Nothing of it ran. Or the user may not ask for transactions any more, and all of it did: then this changes nothing.
+        if call.is_transaction && answers.as_ref().is_err_and(Trouble::is_refusal) {
+            let call = L::call_again(&self.calls, jobs.iter().map(|job| &job.load));
+            answers = self.ask(&call).await;
         }
-    }
-
-    /// Makes the call for these, and tells them. Who is left has to be called for again.
-    async fn deliver<L: Load>(
-        &self,
-        call: &Call,
-        jobs: Vec<Job<L>>,
-        intake: &mut Intake<L>,
-    ) -> Vec<Job<L>> {
-        let mut missed = Vec::new();
-        match self.ask(call).await {
+        match answers {
             Ok(answers) if answers.len() == jobs.len() => {
                 for (job, answer) in jobs.into_iter().zip(answers) {
-                    if answer.as_ref().is_ok_and(is_missed) {
-                        missed.push(job);
-                        continue;
-                    }
                     // Who does not wait any more is not told.
                     let _ = job.answer.send(answer);
                 }
@@ -235,7 +220,6 @@ impl Carrier {
                 }
             }
         }
-        missed
     }
 
     /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
@@ -249,11 +233,6 @@ impl Carrier {
         }
         self.line.ask_each(call).await
     }
-}
-
-/// Whether the server has not got what should have come ahead of the call: it may be full.
-fn is_missed(value: &Value) -> bool {
-    matches!(value, Value::BulkString(text) if text == b"?")
 }
 
 /// Tells everybody the same.

@@ -121,6 +121,11 @@ impl Trouble {
         matches!(self, Self::Redis(error) if error.is_timeout())
     }
 
+    /// Whether the server itself refused what it was asked for.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Redis(error) if matches!(error.kind(), Kind::Server(_)))
+    }
+
     /// Whether the server did not know the script, and so ran nothing.
     pub(super) fn is_no_script(&self) -> bool {
         matches!(self, Self::Redis(error) if error.kind() == Kind::Server(ServerErrorKind::NoScript))
@@ -173,16 +178,21 @@ impl Line {
     }
 
     /// Asks something that is answered with a list. The inner results are what stands in it.
-    /// What the server says to what goes ahead of it is not told: who wants to know looks what came of it.
     pub(super) async fn ask_each(
         &self,
         call: &Call,
     ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
         let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
+        // A transaction is answered with a word for each of its commands, and then with a list of their answers.
+        let before = call.commands.len() - 1;
         let answer = connection
-            .send_packed_commands(&call.commands, call.ahead, 1)
+            .send_packed_commands(&call.commands, before, 1)
             .await;
-        let answers = match self.checked(generation, answer)?.pop() {
+        let answer = match (call.is_transaction, self.checked(generation, answer)?.pop()) {
+            (true, Some(Value::Array(mut answers))) => answers.pop(),
+            (_, answer) => answer,
+        };
+        let answers = match answer {
             Some(Value::Array(answers)) => answers,
             Some(other) => vec![self.checked(generation, other.extract_error())?],
             None => Vec::new(),

@@ -5,7 +5,7 @@ use ::redis::{
     aio::{ConnectionLike as _, MultiplexedConnection},
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
-    cmd,
+    cmd, pipe,
 };
 use refrain::{Error, ErrorKind, Result, Secret};
 
@@ -132,14 +132,24 @@ async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
     let script =
         "redis.call('MSETNX', KEYS[1], 'refrain') redis.call('SET', KEYS[1], 'refrain', 'PX', 1000)
         redis.call('PSETEX', KEYS[1], 1000, 'refrain') redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1)
-        redis.call('MGET', KEYS[1]) redis.call('EXISTS', KEYS[1]) redis.call('PTTL', KEYS[1]) redis.call('TIME')
+        redis.call('MGET', KEYS[1]) redis.call('TIME')
         return redis.call('DEL', KEYS[1])";
     let mut probe = cmd("EVAL");
     probe
         .arg(script)
         .arg(1)
         .arg(format!("{prefix}{{rights-{:016x}}}", rand::random::<u64>()));
-    node.ask::<Value>(probe).await.map(drop)
+    node.ask::<Value>(probe).await?;
+    // In a cluster, where each record goes alone, nothing is asked in transactions.
+    if let Node::One(connection) = node {
+        let mut empty = pipe();
+        empty.cmd("MULTI").cmd("EXEC");
+        let mut connection = connection.clone();
+        for answer in connection.send_packed_commands(&empty, 0, 2).await? {
+            answer.extract_error()?;
+        }
+    }
+    Ok(())
 }
 
 fn told(shown: &str) -> impl Fn(RedisError) -> Error {

@@ -21,7 +21,7 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
         ),
         (Kind::Server(ServerErrorKind::NoPerm), _) => (
             ErrorKind::Unavailable,
-            "does not give the user enough rights; grant it `~PREFIX* &PREFIX* +@read +@write +@scripting +@connection +@pubsub +info +config|get +time`",
+            "does not give the user enough rights; grant it `~PREFIX* &PREFIX* +@read +@write +@scripting +@transaction +@connection +@pubsub +info +config|get +time`",
         ),
         (Kind::Server(ServerErrorKind::ReadOnly), _) => (
             ErrorKind::Unavailable,

@@ -1,15 +1,21 @@
-//! On a server that syncs later, outcomes go ahead of the call that completes with them, and lie there before any record
-//! points to them. Whatever becomes of the call: no record may point to nothing, none to another's outcome,
-//! and what was brought in vain must not stay.
+//! Outcomes go ahead of the call that completes with them, in one transaction with it.
+//! Whatever becomes of the call: no record may point to nothing, none to another's outcome, and what was brought in vain
+//! must not stay.
 
-use refrain::{Fence, Settled, Store, record::Erased};
+use std::time::Duration;
+
+use refrain::{Fence, Settled, Settlement, Store, record::Erased};
 use refrain_stores::redis::{Options, Redis};
 use refrain_testkit::servers::PrivateRedis;
 
 use crate::support::{Prefix, ask, claim, complete, completion, granted, id, replayed, words};
 
 async fn server() -> (PrivateRedis, Prefix, Redis) {
-    let server = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
+    server_with("everysec").await
+}
+
+async fn server_with(sync: &str) -> (PrivateRedis, Prefix, Redis) {
+    let server = PrivateRedis::start_with(&[("appendfsync", sync)]).unwrap();
     let prefix = Prefix::on(&server.url());
     let store = prefix.open(Options::default()).await.unwrap();
     (server, prefix, store)
@@ -25,7 +31,13 @@ fn calls(url: &str, name: &str) -> u64 {
 
 #[tokio::test]
 async fn an_outcome_goes_ahead_and_lies_where_the_record_points() {
-    let (server, prefix, store) = server().await;
+    for sync in ["everysec", "always"] {
+        lies_where_the_record_points(sync).await;
+    }
+}
+
+async fn lies_where_the_record_points(sync: &str) {
+    let (server, prefix, store) = server_with(sync).await;
     let before = calls(&server.url(), "psetex");
     complete(&store, 1, "done").await;
     assert_eq!(calls(&server.url(), "psetex"), before + 1);
@@ -82,7 +94,44 @@ async fn what_the_server_refused_ahead_of_the_call_comes_in_it() {
     assert_eq!(prefix.outcome_keys(id(1)).len(), 1);
 }
 
-/// The connection breaks, or the server is restarted, between what went ahead and the call.
+/// A server takes no end beyond its calendar for a plain write, and a record must not be completed without its outcome.
+#[tokio::test]
+async fn an_outcome_that_is_kept_for_ever_comes_in_the_call() {
+    let (_server, _prefix, store) = server().await;
+    let fence = granted(&store, &claim(1)).await.fence;
+    let mut end = completion("done");
+    let Settlement::Complete { retention, .. } = &mut end else {
+        unreachable!()
+    };
+    *retention = Duration::from_secs(u64::MAX / 1_000);
+    let settled = store.settle(id(1), fence, end).await;
+    // Whatever the server makes of it: applied and replayed, or refused and still in flight.
+    match settled {
+        Ok(settled) => {
+            assert_eq!(settled, Settled::Applied);
+            assert_eq!(replayed(&store, 1).await, "done");
+        }
+        Err(_) => {
+            let settled = store.settle(id(1), fence, completion("done")).await;
+            assert_eq!(settled.unwrap(), Settled::Applied);
+            assert_eq!(replayed(&store, 1).await, "done");
+        }
+    }
+}
+
+/// One transaction after another, some with a script that the server has forgotten: it is loaded, and all is done once.
+#[tokio::test]
+async fn a_script_that_was_forgotten_is_loaded_within() {
+    let (server, prefix, store) = server().await;
+    let fence = granted(&store, &claim(1)).await.fence;
+    let _: redis::Value = ask(&server.url(), &words("SCRIPT FLUSH"));
+    let settled = store.settle(id(1), fence, completion("done")).await;
+    assert_eq!(settled.unwrap(), Settled::Applied);
+    assert_eq!(replayed(&store, 1).await, "done");
+    assert_eq!(prefix.outcome_keys(id(1)).len(), 1);
+}
+
+/// An outcome that lies where no record points to is of no meaning.
 #[tokio::test]
 async fn an_outcome_that_no_call_followed_means_nothing() {
     let (server, prefix, store) = server().await;

@@ -121,6 +121,7 @@ async fn a_user_without_rights_is_told_which() {
     for rule in [
         "ACL SETUSER reader on >pw ~* +@read +@connection +info +config|get",
         "ACL SETUSER elsewhere on >pw ~other:* +@all",
+        "ACL SETUSER single on >pw ~* &* +@all -@transaction",
         "ACL SETUSER silent on >pw ~* +@all -config",
     ] {
         let _: redis::Value = ask(&admin, &words(rule));
@@ -131,6 +132,7 @@ async fn a_user_without_rights_is_told_which() {
         ("nobody:pw@", "refused user or password"),
         ("reader:pw@", "enough rights"),
         ("elsewhere:pw@", "enough rights"),
+        ("single:pw@", "+@transaction"),
     ] {
         let error = refusal(&format!("redis://{login}127.0.0.1:{port}")).await;
         let text = error.to_string();
