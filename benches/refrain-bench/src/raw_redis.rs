@@ -8,8 +8,10 @@
 //! end), a fence from the server's clock, a lease, a digest, a fingerprint to compare, a mark whose loss is noticed. What the
 //! store does and this does not: send what waits at the same time in one call. So a ratio over 1 is possible.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
-use redis::{Cmd, Value, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Cmd, Value, aio::MultiplexedConnection};
 use refrain::RecordId;
 
 use crate::work::Engine;
@@ -27,6 +29,7 @@ const COMPLETE: &str = "
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1";
+const PATIENCE: Duration = Duration::from_secs(5);
 const RETENTION_MS: u64 = 24 * 3_600_000;
 
 /// A connection, and the names of the scripts.
@@ -40,7 +43,10 @@ pub(crate) struct RawRedis {
 impl RawRedis {
     pub(crate) async fn open(address: &str) -> Result<Self> {
         let client = redis::Client::open(address)?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        // A disk that stands still for a while is slow, and no failure; the store waits as long.
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connecting.await?;
         let mut load = async |script| -> Result<String> {
             let mut command = redis::cmd("SCRIPT");
             let command = command.arg("LOAD").arg(script);
