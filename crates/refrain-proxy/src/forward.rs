@@ -178,23 +178,32 @@ impl Way {
         Ready { ask, tunnel }
     }
 
-    async fn send(self: Arc<Self>, ready: Ready) -> Result<Response<UpstreamBody>, Infallible> {
-        let patience = ready.ask.patience;
-        let Answer { head, line } = match self.pool.send(ready.ask).await {
-            Ok(answered) => answered,
-            Err(lost) => return Ok(self.lost(&lost)),
-        };
-        let (framing, pool) = (head.framing, head.stays_open.then_some(&self.pool));
-        let mut response = response(head);
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(match ready.tunnel {
-                Some(client) => tunnel::open(client, response, *line),
-                None => unasked(),
-            });
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    fn send(
+        self: Arc<Self>,
+        mut ready: Ready,
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, Infallible>> + Send + use<> {
+        async move {
+            let patience = ready.ask.patience;
+            let Answer { head, line } = match self.pool.send(&mut ready.ask).await {
+                Ok(answered) => answered,
+                Err(lost) => return Ok(self.lost(&lost)),
+            };
+            let (framing, pool) = (head.framing, head.stays_open.then_some(&self.pool));
+            let mut response = response(head);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(match ready.tunnel {
+                    Some(client) => tunnel::open(client, response, *line),
+                    None => unasked(),
+                });
+            }
+            headers::to_client(response.headers_mut());
+            let body = UpstreamBody::of(framing, line, pool, patience);
+            Ok(response.map(|()| body))
         }
-        headers::to_client(response.headers_mut());
-        let body = UpstreamBody::of(framing, line, pool, patience);
-        Ok(response.map(|()| body))
     }
 
     /// The layer makes its own answer of the failure; who is not guarded gets this one.

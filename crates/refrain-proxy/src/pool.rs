@@ -52,18 +52,20 @@ impl Pool {
     }
 
     /// Sends a request, once. The line comes with the answer, to be given back when the answer's body has ended.
-    pub(crate) async fn send(&self, mut ask: Ask) -> Result<Answer, Lost> {
+    pub(crate) async fn send(&self, ask: &mut Ask) -> Result<Answer, Lost> {
         for _ in 0..TRIES_MAX {
             let mut now = tokio::time::Instant::now();
             let line = match self.take(now) {
                 Some(line) => line,
                 None => {
-                    let line = self.connect().await.map_err(Lost::not_sent)?;
+                    // Apart: connecting is rare, and takes far more room than all the rest.
+                    let connecting = Box::pin(self.connect());
+                    let line = connecting.await.map_err(Lost::not_sent)?;
                     now = tokio::time::Instant::now();
                     line
                 }
             };
-            match exchange(line, &mut ask, &self.terms, now).await {
+            match exchange(line, ask, &self.terms, now).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Unsent) => {}
                 Err(failed) => return Err(failed.into()),

@@ -1,8 +1,15 @@
 //! What the layer decided about a request, for those who count.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    fmt::Debug,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use http::Response;
+use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::{
@@ -112,24 +119,47 @@ pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> 
     response
 }
 
-/// Tells the observer what became of the request, also if its client hangs up.
-pub(super) async fn observed<R, E>(
-    observer: Arc<dyn Observer>,
-    operation: Arc<Operation>,
-    answer: impl Future<Output = Answer<R, E>>,
-) -> Answer<R, E>
+pin_project! {
+    /// Tells the observer what became of the request, also if its client hangs up.
+    ///
+    /// An async fn would hold the answer's future twice, and there is one of these for each request.
+    pub(super) struct Observed<F> {
+        telling: Option<Telling>,
+        #[pin]
+        answer: F,
+    }
+}
+
+impl<F> Observed<F> {
+    pub(super) fn new(observer: Arc<dyn Observer>, operation: Arc<Operation>, answer: F) -> Self {
+        let telling = Telling {
+            observer,
+            operation,
+            since: tokio::time::Instant::now(),
+            decision: Some(Decision::HungUp),
+        };
+        Self {
+            telling: Some(telling),
+            answer,
+        }
+    }
+}
+
+impl<F, R, E> Future for Observed<F>
 where
+    F: Future<Output = Answer<R, E>>,
     R: Carried,
 {
-    let mut telling = Telling {
-        observer,
-        operation,
-        since: tokio::time::Instant::now(),
-        decision: Some(Decision::HungUp),
-    };
-    let answer = answer.await;
-    telling.decision = decision(&telling.operation, &answer);
-    answer
+    type Output = Answer<R, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.answer.poll(cx));
+        if let Some(mut telling) = this.telling.take() {
+            telling.decision = decision(&telling.operation, &answer);
+        }
+        Poll::Ready(answer)
+    }
 }
 
 fn decision<R, E>(operation: &Operation, answer: &Answer<R, E>) -> Option<Decision> {

@@ -109,7 +109,7 @@ where
         };
         let operation = guarding.found.operation.clone();
         let answer = guarding.answer(head, body);
-        ResponseFuture::boxed(decision::observed(observer, operation, answer))
+        ResponseFuture::boxed(decision::Observed::new(observer, operation, answer))
     }
 }
 
