@@ -39,6 +39,8 @@ pub mod http;
 pub mod consume;
 pub use consume::Consumer;
 
+mod lock;
+
 mod varint;
 
 /// The examples of the front page, compiled.
