@@ -21,6 +21,8 @@ pub struct Error {
 pub enum ErrorKind {
     /// What was handed in breaks a rule; the caller can mend it.
     Invalid,
+    /// The key is in use for another request.
+    Mismatch,
     /// The store did not answer, or has latched itself shut.
     Unavailable,
     /// There is no room for a new record; what is stored is still served.

@@ -36,8 +36,15 @@ pub use engine::{Engine, Intent};
 #[cfg(feature = "http")]
 pub mod http;
 
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "client")]
+pub use client::Client;
+
 pub mod consume;
 pub use consume::Consumer;
+
+mod lock;
 
 mod varint;
 
@@ -50,6 +57,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coding/layer.md")]
 struct Layer;
+
+/// The example of the page on the client, compiled.
+#[cfg(all(doctest, feature = "client-hyper"))]
+#[doc = include_str!("../../../docs/coding/client.md")]
+struct ClientPage;
 
 /// The example of the page on webhooks, compiled.
 #[cfg(doctest)]

@@ -35,8 +35,21 @@ impl Backoff {
     /// The pause after the attempt of this number; the first is 1.
     #[must_use]
     pub fn pause(&self, attempt: u32) -> Duration {
+        self.full(attempt)
+            .mul_f64(rand::random_range(0.5..=1.0))
+            .max(PAUSE_MIN)
+    }
+
+    /// The same, cut short by chance by up to all of it, for many callers of one server that know nothing of each other.
+    #[cfg(feature = "client")]
+    pub(crate) fn pause_anywhere(&self, attempt: u32) -> Duration {
+        self.full(attempt)
+            .mul_f64(rand::random_range(0.0..=1.0))
+            .max(PAUSE_MIN)
+    }
+
+    fn full(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
-        let full = self.first.saturating_mul(1 << doublings).min(self.max);
-        full.mul_f64(rand::random_range(0.5..=1.0)).max(PAUSE_MIN)
+        self.first.saturating_mul(1 << doublings).min(self.max)
     }
 }

@@ -12,6 +12,27 @@ const DIGEST_LEN: usize = 64;
 const _: () = assert!(ENTITY_SHOWN_MAX + ACTION_SHOWN_MAX + DIGEST_LEN + 2 <= KEY_BYTES_MAX);
 
 impl Key {
+    /// A key that nothing else has: 122 bits of chance, written as a UUID of version 4.
+    ///
+    /// For an intent that nothing in the business names. Make it once, and keep it before the first attempt.
+    ///
+    /// ```
+    /// use refrain::Key;
+    /// assert_ne!(Key::random(), Key::random());
+    /// ```
+    #[must_use]
+    pub fn random() -> Self {
+        const VERSION_4: u128 = 0x4000 << 64;
+        const VARIANT: u128 = 0b10 << 62;
+        let free = !(0xf000 << 64 | 0b11 << 62);
+        let digits = format!(
+            "{:032x}",
+            rand::random::<u128>() & free | VERSION_4 | VARIANT
+        );
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        Self(parts.join("-").into())
+    }
+
     /// Derives the key for doing `action` to `entity` with these parameters, given as JSON.
     ///
     /// The same three always give the same key, in every process and every version: no clock, no randomness, no secret.

@@ -138,6 +138,14 @@ pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<
     }
 }
 
+/// Whether the disk, or our share of it, is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}
+
 /// The machine's file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;

@@ -1,14 +1,17 @@
 //! The store's folder: whose it is, and that only one process holds it.
 
 use std::{
-    fs::{self, File, TryLockError},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use super::disk::{self, Disk};
-use crate::{Error, ErrorKind, Result, key::Secret};
+use crate::{
+    Error, ErrorKind, Result,
+    key::Secret,
+    lock::{FileLock, NotLocked},
+};
 
 const IDENTITY: &str = "refrain.store";
 const LOCK: &str = "lock";
@@ -19,15 +22,8 @@ const FORMAT: &str = "1";
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) secret: Secret,
-    /// The system lets go of it when the process dies.
-    lock: File,
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Closing alone is not enough: a process that is being started just now has the file open, too.
-        let _ = self.lock.unlock();
-    }
+    /// Held as long as the folder is.
+    _lock: FileLock,
 }
 
 impl Folder {
@@ -49,7 +45,7 @@ impl Folder {
         Ok(Self {
             path: path.into(),
             secret,
-            lock,
+            _lock: lock,
         })
     }
 }
@@ -105,37 +101,20 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-fn take_lock(path: &Path) -> Result<File> {
+fn take_lock(path: &Path) -> Result<FileLock> {
     let name = path.join(LOCK);
-    let mut options = fs::OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600);
-    let mut file = options
-        .open(&name)
-        .map_err(|error| trouble(&name, "cannot be opened", error))?;
-    match file.try_lock() {
-        Ok(()) => {
-            // For the message that the next one gets; nothing depends on it.
-            let _ = file.set_len(0);
-            let _ = write!(file, "{}", std::process::id());
-            Ok(file)
-        }
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
+    FileLock::take(&name).map_err(|not_locked| match not_locked {
+        NotLocked::Open(error) => trouble(&name, "cannot be opened", error),
+        NotLocked::Lock(error) => trouble(&name, "cannot be locked", error),
+        NotLocked::Held(holder) => {
             let message = format!(
                 "the store {} is held by another process (pid {holder}); \
                  stop that one, or give this one a folder of its own",
                 path.display()
             );
-            Err(Error::new(ErrorKind::Held, message))
+            Error::new(ErrorKind::Held, message)
         }
-        Err(TryLockError::Error(error)) => Err(trouble(&name, "cannot be locked", error)),
-    }
+    })
 }
 
 fn identity(secret: &Secret) -> String {

@@ -31,6 +31,8 @@ use crate::{
     store::table::IdHasher,
 };
 
+pub(super) use super::disk::is_full;
+
 /// A frame is closed once its images take this much.
 const FRAME_BYTES: usize = 4 << 20;
 /// More than the note takes that the segment before this one ended.
@@ -483,14 +485,6 @@ impl Active {
             previous: self.previous,
         }
     }
-}
-
-/// Whether the disk, or our share of it, is full.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }
 
 pub(super) fn no_room(folder: &Path, error: &dyn Display) -> Error {

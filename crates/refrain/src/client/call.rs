@@ -1,0 +1,124 @@
+//! One call, before it is sent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+
+use super::{
+    Client, Ending, Stopped, Transport, Why,
+    flights::Waiter,
+    journal::codec::Intent,
+    request,
+    run::{Deadline, Run},
+};
+use crate::{Key, Result};
+
+/// A call that is about to be sent. Made by [`Client::call`].
+#[must_use = "nothing happens until it is sent"]
+pub struct Call<'a, T> {
+    client: &'a Client<T>,
+    key: Key,
+    deadline: Duration,
+}
+
+impl<T> std::fmt::Debug for Call<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call")
+            .field("key", &self.key)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Transport> Call<'a, T> {
+    pub(super) fn new(client: &'a Client<T>, key: Key) -> Self {
+        Self {
+            client,
+            key,
+            deadline: client.settings.deadline,
+        }
+    }
+
+    /// The key it goes under.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// So long from now on it may be sent, by this process and by those that resume it.
+    ///
+    /// It has to be shorter than the server keeps keys: what is sent after that runs again.
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sends the request until there is a final answer, or there is none to be had.
+    ///
+    /// The key and the request are durable before the first byte is sent, and the ending is before this returns.
+    /// A call that is finished in the journal is answered from there; one that is in flight in this process is waited for;
+    /// one that is open is taken up again, with this deadline.
+    ///
+    /// It has to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) when the key is in the journal with another request,
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the request cannot be sent or is too long, and the journal's own trouble.
+    /// Where the journal could not write down an answer, the answer is not given, and the call stays open.
+    ///
+    /// # Cancellation
+    /// Dropping it loses nothing: the call goes on in a task of its own, and its ending is in the journal for the next one who asks.
+    /// If the runtime ends, too, the call stays open and can be [resumed](Client::resume).
+    pub async fn send(self, request: Request<Bytes>) -> Result<Ending> {
+        let (deadline, journal) = (self.deadline, &self.client.shared.journal);
+        let now = journal.now();
+        let waiter = self.start(request)?;
+        // The task ends at its own deadline; whoever joined it late may have less time.
+        let left = Deadline::after(now, deadline).left(journal.now());
+        match tokio::time::timeout(left.saturating_add(GRACE), waiter.landed()).await {
+            Ok(landed) => landed,
+            Err(_) => Ok(Ending::Unknown(Stopped {
+                why: Why::DeadlinePassed,
+                attempts: 0,
+                answer: None,
+                trouble: Some("another caller of this process goes on with it".into()),
+            })),
+        }
+    }
+
+    fn start(self, mut request: Request<Bytes>) -> Result<Waiter> {
+        let (shared, settings) = (&self.client.shared, &self.client.settings);
+        let journal = &shared.journal;
+        request::check(&request, journal.options().request_bytes_max)?;
+        let (header, syntax) = (&settings.key_header, settings.key_syntax);
+        request::put_key(request.headers_mut(), header, syntax, &self.key)?;
+        let fingerprint = journal.fingerprint(&request);
+        let now = journal.now();
+        let (kept, left_out) = request::without(&request, &settings.headers_not_kept);
+        let intent = Intent {
+            key: self.key.clone(),
+            fingerprint,
+            created: now,
+            deadline: self.deadline,
+            left_out,
+            request: kept,
+        };
+        let run = Run {
+            shared: shared.clone(),
+            retry: settings.retry,
+            key: self.key.clone(),
+            fingerprint,
+            request,
+            deadline: Deadline::after(now, self.deadline),
+            may_have_run: false,
+            attempts: 0,
+            counted: 0,
+        };
+        let start = || run.begin(intent);
+        shared.flights.join_or_start(&self.key, fingerprint, start)
+    }
+}
+
+/// What a task that ends at the same deadline has to write down its end.
+const GRACE: Duration = Duration::from_secs(5);

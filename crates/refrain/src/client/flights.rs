@@ -1,0 +1,104 @@
+//! Which calls are under way in this process. Each runs in a task of its own, and anybody may wait for it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+use super::Ending;
+use crate::{Error, ErrorKind, Fingerprint, Key, Result};
+
+/// What a call came to, for all who wait for it.
+type Landed = Option<Result<Ending, Arc<Error>>>;
+
+/// The calls under way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Flights(Arc<Mutex<HashMap<Key, Flight>>>);
+
+#[derive(Debug)]
+struct Flight {
+    fingerprint: Fingerprint,
+    landed: watch::Receiver<Landed>,
+}
+
+/// Waits for a call.
+#[derive(Debug)]
+pub(super) struct Waiter(watch::Receiver<Landed>);
+
+impl Flights {
+    /// Waits for the call under this key, or starts it.
+    pub(super) fn join_or_start<F>(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+        call: impl FnOnce() -> F,
+    ) -> Result<Waiter>
+    where
+        F: Future<Output = Result<Ending>> + Send + 'static,
+    {
+        let mut flights = self.lock();
+        match flights.get(key) {
+            Some(flight) if flight.fingerprint == fingerprint => {
+                return Ok(Waiter(flight.landed.clone()));
+            }
+            Some(_) => {
+                return Err(Error::new(
+                    ErrorKind::Mismatch,
+                    "the key is in flight with another request; another intent needs another key",
+                ));
+            }
+            None => {}
+        }
+        let (tell, landed) = watch::channel(None);
+        let flight = Flight {
+            fingerprint,
+            landed: landed.clone(),
+        };
+        flights.insert(key.clone(), flight);
+        drop(flights);
+        let leave = Leave(self.clone(), key.clone());
+        let call = call();
+        tokio::spawn(async move {
+            let ended = call.await.map_err(Arc::new);
+            // Who asks from here on finds the journal's word.
+            drop(leave);
+            tell.send_replace(Some(ended));
+        });
+        Ok(Waiter(landed))
+    }
+
+    /// Whether a call under this key is under way.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.lock().contains_key(key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a call out when its task ends, however it does.
+struct Leave(Flights, Key);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
+
+impl Waiter {
+    /// What the call came to.
+    pub(super) async fn landed(mut self) -> Result<Ending> {
+        let landed = self.0.wait_for(Option::is_some).await;
+        match landed.as_deref() {
+            Ok(Some(Ok(ending))) => Ok(ending.clone()),
+            Ok(Some(Err(error))) => Err(Error::new(error.kind(), error.to_string())),
+            Ok(None) | Err(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                "the call was cut short; as far as it is in the journal it can be resumed",
+            )),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A transport over the pooled client of hyper, which is told never to send anything twice.
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper_util::{
+    client::legacy::{
+        Client,
+        connect::{Connect, HttpConnector},
+    },
+    rt::{TokioExecutor, TokioTimer},
+};
+
+use super::{Transport, TransportError};
+
+/// How much time and room one attempt has.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How long a connection may take to be made.
+    pub connect: Duration,
+    /// How long an attempt may take, from the first byte to the last.
+    pub attempt: Duration,
+    /// The longest body of an answer.
+    pub answer_bytes_max: usize,
+    /// How many idle connections are kept for each host.
+    pub idle_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            attempt: Duration::from_secs(30),
+            answer_bytes_max: 8 << 20,
+            idle_max: 32,
+        }
+    }
+}
+
+/// HTTP/1.1 over connections that are kept.
+///
+/// Redirects are not followed. A connection that the server closed just now is an attempt of which nothing is known,
+/// and the client's to repeat.
+#[derive(Clone)]
+pub struct HyperTransport<C = HttpConnector> {
+    client: Client<C, Full<Bytes>>,
+    limits: Limits,
+}
+
+impl<C> fmt::Debug for HyperTransport<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HyperTransport")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HyperTransport {
+    /// To `http://` addresses.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self::with_connector(tcp(limits), limits)
+    }
+}
+
+#[cfg(feature = "client-tls")]
+impl HyperTransport<hyper_rustls::HttpsConnector<HttpConnector>> {
+    /// To `https://` and `http://` addresses; believes the authorities that the machine trusts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when the machine trusts none.
+    pub fn with_tls(limits: Limits) -> crate::Result<Self> {
+        let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+        let builder = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_provider_and_native_roots(provider)
+            .map_err(|error| {
+                let message = "no certificate authority is known, so no server could be checked; install ca-certificates";
+                crate::Error::new(crate::ErrorKind::Unavailable, message).with_source(error)
+            })?;
+        Ok(Self::with_connector(secured(builder, limits), limits))
+    }
+
+    /// To `https://` and `http://` addresses, with TLS as it is set up there.
+    #[must_use]
+    pub fn with_tls_config(config: tokio_rustls::rustls::ClientConfig, limits: Limits) -> Self {
+        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config);
+        Self::with_connector(secured(builder, limits), limits)
+    }
+}
+
+#[cfg(feature = "client-tls")]
+fn secured(
+    builder: hyper_rustls::HttpsConnectorBuilder<hyper_rustls::builderstates::WantsSchemes>,
+    limits: Limits,
+) -> hyper_rustls::HttpsConnector<HttpConnector> {
+    let mut tcp = tcp(limits);
+    tcp.enforce_http(false);
+    builder.https_or_http().enable_http1().wrap_connector(tcp)
+}
+
+impl<C: Connect + Clone + Send + Sync + 'static> HyperTransport<C> {
+    /// Over connections of one's own making.
+    #[must_use]
+    pub fn with_connector(connector: C, limits: Limits) -> Self {
+        let client = Client::builder(TokioExecutor::new())
+            // What may be sent again, and under which key, is decided above.
+            .retry_canceled_requests(false)
+            .pool_max_idle_per_host(limits.idle_max)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Self { client, limits }
+    }
+
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, TransportError> {
+        let answered = self.client.request(request.map(Full::new)).await;
+        let (head, body) = answered
+            .map_err(|error| match error.is_connect() {
+                true => TransportError::not_sent(error),
+                false => TransportError::unknown(error),
+            })?
+            .into_parts();
+        match Limited::new(body, self.limits.answer_bytes_max)
+            .collect()
+            .await
+        {
+            Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(TransportError::too_long(head.status, error))
+            }
+            Err(error) => Err(TransportError::unknown(error)),
+        }
+    }
+}
+
+impl<C: Connect + Clone + Send + Sync + 'static> Transport for HyperTransport<C> {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, TransportError> {
+        let limit = self.limits.attempt;
+        match tokio::time::timeout(limit, self.exchange(request)).await {
+            Ok(answered) => answered,
+            Err(_) => Err(TransportError::unknown(format!(
+                "the attempt took longer than {limit:?}"
+            ))),
+        }
+    }
+}
+
+fn tcp(limits: Limits) -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.set_connect_timeout(Some(limits.connect));
+    tcp.set_nodelay(true);
+    tcp
+}

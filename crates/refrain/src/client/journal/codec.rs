@@ -1,0 +1,190 @@
+//! What a journal's records look like as bytes. What cannot be read back is no record.
+//!
+//! Each ends in a checksum of its own, so that what has changed on the disk since is noticed when it is read alone,
+//! and not carried over into a new file as if it were whole.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+
+use crate::{
+    Fingerprint, Key,
+    client::moment::Moment,
+    varint::{self, Reader},
+};
+
+const INTENT: u8 = 1;
+const ANSWERED: u8 = 2;
+const DROPPED: u8 = 3;
+
+/// What is meant to be done under a key. Durable before the first byte is sent.
+#[derive(Debug, Clone)]
+pub(in crate::client) struct Intent {
+    pub(in crate::client) key: Key,
+    pub(in crate::client) fingerprint: Fingerprint,
+    pub(in crate::client) created: Moment,
+    /// So long after that nothing is sent any more.
+    pub(in crate::client) deadline: Duration,
+    /// Which headers the request had that are not in here.
+    pub(in crate::client) left_out: Vec<HeaderName>,
+    pub(in crate::client) request: Request<Bytes>,
+}
+
+/// How a call ended, as far as it is kept.
+#[derive(Debug, Clone)]
+pub(in crate::client) struct Answered {
+    pub(in crate::client) key: Key,
+    pub(in crate::client) fingerprint: Fingerprint,
+    pub(in crate::client) at: Moment,
+    pub(in crate::client) response: Response<Bytes>,
+}
+
+/// One record.
+#[derive(Debug, Clone)]
+pub(in crate::client) enum Record {
+    Intent(Box<Intent>),
+    Answered(Box<Answered>),
+    /// The key is free again: nothing ran, the server wants another key, or somebody decided so.
+    Dropped {
+        key: Key,
+        at: Moment,
+        reason: String,
+    },
+}
+
+impl Record {
+    pub(in crate::client) fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        match self {
+            Self::Intent(intent) => encode_intent(&mut out, intent),
+            Self::Answered(answered) => {
+                out.push(ANSWERED);
+                put(&mut out, answered.key.as_str().as_bytes());
+                out.extend(answered.fingerprint.0);
+                answered.at.encode(&mut out);
+                out.extend(answered.response.status().as_u16().to_le_bytes());
+                put_headers(&mut out, answered.response.headers());
+                put(&mut out, answered.response.body());
+            }
+            Self::Dropped { key, at, reason } => {
+                out.push(DROPPED);
+                put(&mut out, key.as_str().as_bytes());
+                at.encode(&mut out);
+                put(&mut out, reason.as_bytes());
+            }
+        }
+        let sum = crc32fast::hash(&out);
+        out.extend(sum.to_le_bytes());
+        out.into()
+    }
+
+    /// Reads a record; `None` if it is none.
+    pub(in crate::client) fn decode(bytes: &Bytes) -> Option<Self> {
+        let mut reader = Reader(whole(bytes)?);
+        let kind = reader.u8()?;
+        let key = Key::new(text(&mut reader)?).ok()?;
+        let record = match kind {
+            INTENT => Self::Intent(decode_intent(bytes, &mut reader, key)?.into()),
+            ANSWERED => Self::Answered(decode_answered(bytes, &mut reader, key)?.into()),
+            DROPPED => Self::Dropped {
+                key,
+                at: Moment::decode(&mut reader)?,
+                reason: text(&mut reader)?.to_owned(),
+            },
+            _ => return None,
+        };
+        reader.0.is_empty().then_some(record)
+    }
+}
+
+/// A record without its checksum, if that fits.
+pub(super) fn whole(bytes: &[u8]) -> Option<&[u8]> {
+    let (content, sum) = bytes.split_last_chunk::<4>()?;
+    (crc32fast::hash(content) == u32::from_le_bytes(*sum)).then_some(content)
+}
+
+fn encode_intent(out: &mut Vec<u8>, intent: &Intent) {
+    out.push(INTENT);
+    put(out, intent.key.as_str().as_bytes());
+    out.extend(intent.fingerprint.0);
+    intent.created.encode(out);
+    let deadline = u64::try_from(intent.deadline.as_millis()).unwrap_or(u64::MAX);
+    out.extend(deadline.to_le_bytes());
+    varint::put(out, intent.left_out.len() as u64);
+    for name in &intent.left_out {
+        put(out, name.as_str().as_bytes());
+    }
+    put(out, intent.request.method().as_str().as_bytes());
+    put(out, intent.request.uri().to_string().as_bytes());
+    put_headers(out, intent.request.headers());
+    put(out, intent.request.body());
+}
+
+fn decode_intent(bytes: &Bytes, reader: &mut Reader<'_>, key: Key) -> Option<Intent> {
+    let fingerprint = Fingerprint(reader.array()?);
+    let created = Moment::decode(reader)?;
+    let deadline = Duration::from_millis(reader.u64()?);
+    let mut left_out = Vec::new();
+    for _ in 0..reader.varint()? {
+        left_out.push(HeaderName::from_bytes(reader.sized()?).ok()?);
+    }
+    let method = Method::from_bytes(reader.sized()?).ok()?;
+    let uri = Uri::try_from(reader.sized()?).ok()?;
+    let headers = headers(reader)?;
+    let mut request = Request::new(bytes.slice_ref(reader.sized()?));
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    Some(Intent {
+        key,
+        fingerprint,
+        created,
+        deadline,
+        left_out,
+        request,
+    })
+}
+
+fn decode_answered(bytes: &Bytes, reader: &mut Reader<'_>, key: Key) -> Option<Answered> {
+    let fingerprint = Fingerprint(reader.array()?);
+    let at = Moment::decode(reader)?;
+    let status = StatusCode::from_u16(reader.u16()?).ok()?;
+    let headers = headers(reader)?;
+    let mut response = Response::new(bytes.slice_ref(reader.sized()?));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Some(Answered {
+        key,
+        fingerprint,
+        at,
+        response,
+    })
+}
+
+fn put(out: &mut Vec<u8>, part: &[u8]) {
+    varint::put(out, part.len() as u64);
+    out.extend_from_slice(part);
+}
+
+fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap) {
+    varint::put(out, headers.len() as u64);
+    for (name, value) in headers {
+        put(out, name.as_str().as_bytes());
+        put(out, value.as_bytes());
+    }
+}
+
+fn headers(reader: &mut Reader<'_>) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for _ in 0..reader.varint()? {
+        let name = HeaderName::from_bytes(reader.sized()?).ok()?;
+        let value = HeaderValue::from_bytes(reader.sized()?).ok()?;
+        headers.try_append(name, value).ok()?;
+    }
+    Some(headers)
+}
+
+fn text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    std::str::from_utf8(reader.sized()?).ok()
+}

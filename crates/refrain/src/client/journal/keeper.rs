@@ -1,0 +1,326 @@
+//! The one thread that touches a journal's file: takes what waits, appends it as one frame, syncs once, and answers.
+//!
+//! What a batch changes is seen by nobody until it is durable; a batch has no more than one change of a call.
+
+use std::{collections::HashSet, sync::Arc};
+
+use bytes::Bytes;
+use http::Response;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Options,
+    codec::{Intent, Record},
+    file::{LogFile, NotAppended},
+    index::{Index, Kept, State},
+};
+use crate::{Error, ErrorKind, Fingerprint, Key, Result, client::moment::Moment, lock::FileLock};
+
+/// A batch is closed once its records take this much.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// What is asked of the keeper.
+#[derive(Debug)]
+pub(super) enum Job {
+    Write(Write),
+    /// The intent of a call, if it is open.
+    Load(Key, oneshot::Sender<Result<Option<Box<Intent>>>>),
+    /// All that are open.
+    List(oneshot::Sender<Result<Vec<Intent>>>),
+}
+
+/// A change of one call.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) key: Key,
+    pub(super) what: What,
+    /// Packed by whoever asks, so that this thread only writes.
+    pub(super) record: Record,
+    pub(super) bytes: Bytes,
+    pub(super) answer: oneshot::Sender<Result<Done>>,
+}
+
+/// Of what kind a change is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What {
+    Begin(Fingerprint),
+    /// Of a call that is open; an answer also of one that is not known.
+    End,
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub(in crate::client) enum Done {
+    /// It is durable.
+    Written,
+    /// It is durable, and the call was open before: it may have been sent.
+    Again,
+    /// Nothing was written: the call is finished, with this.
+    Finished(Response<Bytes>),
+    /// Nothing was written: the call is not open.
+    NotOpen,
+}
+
+/// The state of the thread.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) file: LogFile,
+    pub(super) index: Index,
+    pub(super) options: Arc<Options>,
+    /// Why nothing is taken any more, once that is so.
+    latch: Option<String>,
+    /// Below this length the file is not written anew.
+    rewrite_from: u64,
+    /// Held as long as the file is.
+    _lock: FileLock,
+}
+
+impl Keeper {
+    pub(super) fn new(file: LogFile, index: Index, options: Arc<Options>, lock: FileLock) -> Self {
+        Self {
+            file,
+            index,
+            rewrite_from: options.rewrite_bytes_min,
+            options,
+            latch: None,
+            _lock: lock,
+        }
+    }
+
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let mut next = None;
+        while let Some(job) = next.take().or_else(|| jobs.blocking_recv()) {
+            match job {
+                Job::Load(key, answer) => {
+                    let _ = answer.send(self.load(&key));
+                }
+                Job::List(answer) => {
+                    let _ = answer.send(self.list());
+                }
+                Job::Write(first) => next = self.write(first, &mut jobs),
+            }
+        }
+    }
+
+    /// Writes this and what waits behind it; answers a job that has to come after.
+    fn write(&mut self, first: Write, jobs: &mut mpsc::Receiver<Job>) -> Option<Job> {
+        let mut batch = Batch::default();
+        let mut job = Some(Job::Write(first));
+        while let Some(Job::Write(write)) = job {
+            if batch.keys.contains(&write.key) || batch.bytes >= BATCH_BYTES {
+                job = Some(Job::Write(write));
+                break;
+            }
+            self.sweep();
+            self.decide(write, &mut batch);
+            job = jobs.try_recv().ok();
+        }
+        self.commit(batch);
+        self.rewrite_if_worth_it();
+        job
+    }
+
+    /// Puts the change into the batch, or answers it at once.
+    fn decide(&self, write: Write, batch: &mut Batch) {
+        let decided = match write.what {
+            What::Begin(fingerprint) => self.begin(&write.key, fingerprint, batch),
+            What::End => self.end(&write.key, &write.record),
+        };
+        match decided {
+            Ok(done @ (Done::Written | Done::Again)) => batch.push(write, done),
+            decided => {
+                let _ = write.answer.send(decided);
+            }
+        }
+    }
+
+    fn begin(&self, key: &Key, fingerprint: Fingerprint, batch: &Batch) -> Result<Done> {
+        self.check_open()?;
+        let slot = self.index.get(key);
+        if slot.is_some_and(|slot| slot.fingerprint != fingerprint) {
+            return Err(mismatch());
+        }
+        match slot.map(|slot| (slot.state, slot.place)) {
+            Some((State::Open, _)) => Ok(Done::Again),
+            Some((State::Ended { .. }, place)) => match Record::decode(&self.file.read(place)?) {
+                Some(Record::Answered(it)) if it.key == *key => Ok(Done::Finished(it.response)),
+                _ => Err(self.file.damaged(place.offset)),
+            },
+            None if self.index.open() + batch.begun >= self.options.open_calls_max => {
+                let message = format!(
+                    "{} calls are open in the journal already (open_calls_max); resume or forget some of them",
+                    self.options.open_calls_max
+                );
+                Err(Error::new(ErrorKind::Full, message))
+            }
+            None => Ok(Done::Written),
+        }
+    }
+
+    fn end(&self, key: &Key, record: &Record) -> Result<Done> {
+        self.check_open()?;
+        match (self.index.get(key).map(|slot| slot.state), record) {
+            (Some(State::Open), _) => Ok(Done::Written),
+            // Forgotten while it was under way: what came of it is worth keeping all the same.
+            (None, Record::Answered(_)) => Ok(Done::Written),
+            _ => Ok(Done::NotOpen),
+        }
+    }
+
+    fn commit(&mut self, batch: Batch) {
+        if batch.writes.is_empty() {
+            return;
+        }
+        let records: Vec<_> = batch
+            .writes
+            .iter()
+            .map(|(it, _)| it.bytes.clone())
+            .collect();
+        match self.file.append(&records) {
+            Ok(places) => {
+                for ((write, done), place) in batch.writes.into_iter().zip(places) {
+                    self.index.apply(&write.record, place);
+                    let _ = write.answer.send(Ok(done));
+                }
+            }
+            Err(why) => {
+                let refuse = self.refusal(why);
+                for (write, _) in batch.writes {
+                    let _ = write.answer.send(Err(refuse()));
+                }
+            }
+        }
+    }
+
+    fn refusal(&mut self, why: NotAppended) -> impl Fn() -> Error + use<> {
+        let path = self.file.path().display();
+        let (kind, message) = match why {
+            NotAppended::AsBefore(error) => (
+                ErrorKind::Full,
+                format!("the journal {path} has no room on its disk: {error}"),
+            ),
+            NotAppended::Lost(error) => {
+                let message = self.latch(&error.to_string());
+                (ErrorKind::Unavailable, message)
+            }
+        };
+        move || Error::new(kind, message.clone())
+    }
+
+    fn latch(&mut self, error: &str) -> String {
+        let message = format!(
+            "the journal {} has latched shut, for what is on its disk is not known: {error}; \
+             open it again to read what is there",
+            self.file.path().display()
+        );
+        tracing::error!("{message}");
+        self.latch.insert(message).clone()
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match &self.latch {
+            None => Ok(()),
+            Some(message) => Err(Error::new(ErrorKind::Unavailable, message)),
+        }
+    }
+
+    fn sweep(&mut self) {
+        let kept = Kept {
+            retention: self.options.retention,
+            calls_max: self.options.finished_calls_max,
+            bytes_max: self.options.finished_bytes_max,
+        };
+        let now = Moment::now(&*self.options.clock);
+        self.index.sweep(kept, now);
+    }
+
+    fn load(&self, key: &Key) -> Result<Option<Box<Intent>>> {
+        self.check_open()?;
+        let Some(slot) = self.index.get(key) else {
+            return Ok(None);
+        };
+        match (slot.state, Record::decode(&self.file.read(slot.place)?)) {
+            (State::Ended { .. }, _) => Ok(None),
+            (State::Open, Some(Record::Intent(intent))) if intent.key == *key => Ok(Some(intent)),
+            _ => Err(self.file.damaged(slot.place.offset)),
+        }
+    }
+
+    /// The open calls, without the bodies of their requests.
+    fn list(&self) -> Result<Vec<Intent>> {
+        self.check_open()?;
+        let read = |place| match Record::decode(&self.file.read(place)?) {
+            Some(Record::Intent(mut intent)) => {
+                *intent.request.body_mut() = Bytes::new();
+                Ok(*intent)
+            }
+            _ => Err(self.file.damaged(place.offset)),
+        };
+        self.index.open_places().into_iter().map(read).collect()
+    }
+
+    /// Drops finished calls from the file, once they take more of it than all others.
+    fn rewrite_if_worth_it(&mut self) {
+        let is_long = self.file.len() > self.rewrite_from;
+        if self.latch.is_none() && is_long && self.index.bytes() < self.file.len() / 2 {
+            self.rewrite();
+        }
+    }
+
+    /// Puts a file in place that has the live records alone.
+    pub(super) fn rewrite(&mut self) {
+        self.sweep();
+        let (keys, places): (Vec<_>, Vec<_>) = self.index.live().into_iter().unzip();
+        match self.file.rewrite(&places) {
+            Ok((file, places)) => {
+                self.index.moved(keys.into_iter().zip(places));
+                self.file = file;
+                self.rewrite_from = self.options.rewrite_bytes_min;
+            }
+            Err(NotAppended::AsBefore(error)) => {
+                tracing::warn!(%error, "the journal could not be written anew; it goes on growing");
+                self.rewrite_from = self.file.len().saturating_mul(2);
+            }
+            Err(NotAppended::Lost(error)) => {
+                self.latch(&error.to_string());
+            }
+        }
+    }
+
+    /// Drops what does not count any more from a file in which so many records were read.
+    pub(super) fn tidy(&mut self, read: usize) {
+        self.sweep();
+        if self.index.len() < read {
+            self.rewrite();
+        }
+    }
+}
+
+fn mismatch() -> Error {
+    Error::new(
+        ErrorKind::Mismatch,
+        "the key is in the journal with another request; another intent needs another key",
+    )
+}
+
+/// What one frame will hold.
+#[derive(Debug, Default)]
+struct Batch {
+    writes: Vec<(Write, Done)>,
+    keys: HashSet<Key>,
+    bytes: usize,
+    /// How many calls it opens.
+    begun: usize,
+}
+
+impl Batch {
+    fn push(&mut self, write: Write, done: Done) {
+        self.bytes += write.bytes.len();
+        self.begun += usize::from(matches!(
+            (write.what, &done),
+            (What::Begin(_), Done::Written)
+        ));
+        self.keys.insert(write.key.clone());
+        self.writes.push((write, done));
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests as a client takes, keeps and sends them.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
+
+use crate::{
+    Error, ErrorKind, Fingerprint, Key, Result, Secret,
+    fingerprint::{Content, Part, RequestView},
+    key::Syntax,
+};
+
+/// Checks what can be checked before anything is written down.
+pub(super) fn check(request: &Request<Bytes>, bytes_max: usize) -> Result<()> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    let len = request.body().len();
+    if len > bytes_max {
+        return invalid(format!(
+            "the request's body has {len} bytes; the journal takes {bytes_max} (request_bytes_max)"
+        ));
+    }
+    let uri = request.uri();
+    match (uri.scheme_str(), uri.authority()) {
+        (_, Some(authority)) if authority.as_str().contains('@') => invalid(
+            "the address has a user in it, which the journal would keep; send it in a header"
+                .into(),
+        ),
+        (Some("http" | "https"), Some(_)) => Ok(()),
+        _ => invalid(format!(
+            "`{uri}` is no whole address; write it as https://host/path"
+        )),
+    }
+}
+
+/// Puts the key where the server looks for it.
+pub(super) fn put_key(
+    headers: &mut HeaderMap,
+    name: &HeaderName,
+    syntax: Syntax,
+    key: &Key,
+) -> Result<()> {
+    let mut there = headers.get_all(name).iter();
+    let is_other = |value: &HeaderValue| {
+        let read = Syntax::Both.read(value.as_bytes());
+        !read.is_ok_and(|it| it == *key)
+    };
+    if there.any(is_other) {
+        let message = format!(
+            "the request has another key in its header `{name}` than the call; leave it out"
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let text = match syntax {
+        Syntax::Strict => quoted(key),
+        Syntax::Both | Syntax::Raw => key.as_str().to_owned(),
+    };
+    let value = HeaderValue::try_from(text).map_err(|error| {
+        Error::new(ErrorKind::Invalid, "the key is no header value").with_source(error)
+    })?;
+    headers.insert(name.clone(), value);
+    Ok(())
+}
+
+fn quoted(key: &Key) -> String {
+    let escaped = key.as_str().replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{escaped}\"")
+}
+
+/// The same request without some of its headers, and the names of those it had.
+pub(super) fn without(
+    request: &Request<Bytes>,
+    names: &[HeaderName],
+) -> (Request<Bytes>, Vec<HeaderName>) {
+    let mut kept = Request::new(request.body().clone());
+    *kept.method_mut() = request.method().clone();
+    *kept.uri_mut() = request.uri().clone();
+    *kept.headers_mut() = request.headers().clone();
+    let headers = kept.headers_mut();
+    let left_out = names.iter().filter(|name| headers.remove(*name).is_some());
+    let left_out = left_out.cloned().collect();
+    (kept, left_out)
+}
+
+/// What tells this request from another one under the same key: method, whole address and body.
+pub(super) fn fingerprint(secret: &Secret, request: &Request<Bytes>) -> Fingerprint {
+    let uri = request.uri();
+    let scheme = uri.scheme_str().unwrap_or_default();
+    let authority = uri.authority().map_or("", |it| it.as_str());
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    let content = Content::new(content_type.map(HeaderValue::as_bytes), request.body());
+    let view = RequestView {
+        method: request.method().as_str(),
+        // The same path of another server is another request.
+        path: &format!("{scheme}://{authority}{}", uri.path()),
+        query: uri.query(),
+        headers: &[],
+        content: &content,
+    };
+    Fingerprint::of(secret, &Part::DEFAULT, &view)
+}

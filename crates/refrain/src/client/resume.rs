@@ -1,0 +1,193 @@
+//! Going on with what a process before this one, or an attempt that gave up, left open.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Request;
+use tokio::{sync::mpsc, task::JoinSet};
+
+use super::{
+    Client, Ending, Stopped, Transport, Why,
+    flights::Waiter,
+    journal::codec::Intent,
+    request,
+    run::{Deadline, Run},
+};
+use crate::{Error, ErrorKind, Key, Result, clock::Timestamp};
+
+/// A call that has no end yet.
+#[derive(Debug, Clone)]
+pub struct OpenCall {
+    /// Its key.
+    pub key: Key,
+    /// What it is, without its body and the headers that are not kept.
+    pub request: Request<Bytes>,
+    /// When it was written down, by the wall clock, in milliseconds since 1970.
+    pub created: Timestamp,
+    /// When it is not sent any more.
+    pub deadline: Timestamp,
+    /// How long that is from now; zero once it has passed.
+    pub left: Duration,
+}
+
+impl OpenCall {
+    pub(super) fn of(intent: Intent, left: Duration) -> Self {
+        Self {
+            created: intent.created.wall,
+            deadline: intent.created.wall + intent.deadline,
+            key: intent.key,
+            request: intent.request,
+            left,
+        }
+    }
+}
+
+/// What became of an open call.
+#[derive(Debug)]
+pub struct Resumed {
+    /// Its key.
+    pub key: Key,
+    /// Its ending, or why it could not be gone on with; then it stays open.
+    pub ending: Result<Ending>,
+}
+
+/// The endings of calls that are gone on with, as they come.
+#[derive(Debug)]
+pub struct Resume {
+    endings: mpsc::Receiver<Resumed>,
+}
+
+impl Resume {
+    /// The next ending; nothing once there are no more.
+    ///
+    /// # Cancellation
+    /// Dropping it loses no ending.
+    pub async fn next(&mut self) -> Option<Resumed> {
+        self.endings.recv().await
+    }
+
+    /// All endings, once all are there.
+    ///
+    /// # Cancellation
+    /// Dropping it loses the list; the endings are in the journal.
+    pub async fn all(mut self) -> Vec<Resumed> {
+        let mut all = Vec::new();
+        while let Some(resumed) = self.next().await {
+            all.push(resumed);
+        }
+        all
+    }
+}
+
+/// What is done to a kept request before it is sent again.
+type Renew = Arc<dyn Fn(&Key, &mut Request<Bytes>) + Send + Sync>;
+
+/// Goes on with these calls, so many at once.
+pub(super) fn start<T: Transport>(
+    client: Client<T>,
+    open: Vec<Intent>,
+    renew: impl Fn(&Key, &mut Request<Bytes>) + Send + Sync + 'static,
+) -> Resume {
+    let at_once_max = client.settings.resumed_at_once_max.max(1);
+    let (tell, endings) = mpsc::channel(at_once_max);
+    let renew: Renew = Arc::new(renew);
+    tokio::spawn(async move {
+        let mut going = JoinSet::new();
+        for intent in open {
+            while going.len() >= at_once_max {
+                going.join_next().await;
+            }
+            let key = intent.key.clone();
+            let ending = begin(&client, &intent, renew.clone());
+            let tell = tell.clone();
+            going.spawn(async move {
+                let ending = match ending {
+                    Begun::Going(waiter) => waiter.landed().await,
+                    Begun::Over(ending) => ending,
+                };
+                // Nobody may be listening any more: the calls go on all the same.
+                let _ = tell.send(Resumed { key, ending }).await;
+            });
+        }
+        // Whoever has heard the last ending may close the journal and open it again.
+        drop(client);
+        going.join_all().await;
+    });
+    Resume { endings }
+}
+
+enum Begun {
+    Going(Waiter),
+    Over(Result<Ending>),
+}
+
+fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> Begun {
+    let shared = client.shared.clone();
+    if Deadline::of(intent, shared.journal.now())
+        .left(shared.journal.now())
+        .is_zero()
+    {
+        return Begun::Over(Ok(Ending::Unknown(past_deadline())));
+    }
+    let (client, key) = (client.clone(), intent.key.clone());
+    let start = || go_on(client, key, renew);
+    let started = shared
+        .flights
+        .join_or_start(&intent.key, intent.fingerprint, start);
+    match started {
+        Ok(waiter) => Begun::Going(waiter),
+        Err(error) => Begun::Over(Err(error)),
+    }
+}
+
+async fn go_on<T: Transport>(client: Client<T>, key: Key, renew: Renew) -> Result<Ending> {
+    let (shared, settings) = (client.shared.clone(), &client.settings);
+    let Some(mut intent) = shared.journal.load(&key).await? else {
+        let message = "the call has ended in the meantime";
+        return Err(Error::new(ErrorKind::Unavailable, message));
+    };
+    renew(&key, &mut intent.request);
+    check_renewed(&shared.journal, &intent)?;
+    let (header, syntax) = (&settings.key_header, settings.key_syntax);
+    request::put_key(intent.request.headers_mut(), header, syntax, &key)?;
+    let run = Run {
+        deadline: Deadline::of(&intent, shared.journal.now()),
+        shared,
+        retry: settings.retry,
+        key,
+        fingerprint: intent.fingerprint,
+        request: intent.request,
+        may_have_run: true,
+        attempts: 0,
+        counted: 0,
+    };
+    run.go().await
+}
+
+/// A request without its credential may count as another caller's, and run again; and it has to be the same request.
+fn check_renewed(journal: &super::Journal, intent: &Intent) -> Result<()> {
+    let headers = intent.request.headers();
+    let missing = |name: &&http::HeaderName| !headers.contains_key(*name);
+    if let Some(name) = intent.left_out.iter().find(missing) {
+        let message = format!(
+            "the request had a header `{name}`, which is not kept; put it in again with `resume_with`"
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    match journal.fingerprint(&intent.request) == intent.fingerprint {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::Mismatch,
+            "`resume_with` made another request of it; headers may be renewed, method, address and body may not",
+        )),
+    }
+}
+
+fn past_deadline() -> Stopped {
+    Stopped {
+        why: Why::DeadlinePassed,
+        attempts: 0,
+        answer: None,
+        trouble: None,
+    }
+}

@@ -1,0 +1,232 @@
+//! One call: written down, sent until there is a final answer, and its end written down.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+
+use super::{
+    Answer, Ending, Sent, Shared, Stopped, Transport, Why,
+    answer::{self, Again, Judged},
+    journal::{
+        Done,
+        codec::{Answered, Intent, Record},
+    },
+    moment::Moment,
+    retry::Retry,
+};
+use crate::{Fingerprint, Key, Result};
+
+/// A call on its way.
+pub(super) struct Run<T> {
+    pub(super) shared: Arc<Shared<T>>,
+    pub(super) retry: Retry,
+    pub(super) key: Key,
+    pub(super) fingerprint: Fingerprint,
+    /// With its key.
+    pub(super) request: Request<Bytes>,
+    pub(super) deadline: Deadline,
+    /// Whether any attempt, of this process or of one before, may have taken effect.
+    pub(super) may_have_run: bool,
+    pub(super) attempts: u32,
+    /// How many of them count.
+    pub(super) counted: u32,
+}
+
+/// When nothing may be sent any more, by the clock that nobody can set.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    from: Moment,
+    left: Duration,
+}
+
+impl Deadline {
+    /// So long from now.
+    pub(super) fn after(now: Moment, left: Duration) -> Self {
+        Self { from: now, left }
+    }
+
+    /// What an intent has left after everything that may have passed since it was written down.
+    pub(super) fn of(intent: &Intent, now: Moment) -> Self {
+        let passed = intent.created.longest_until(now);
+        Self::after(now, intent.deadline.saturating_sub(passed))
+    }
+
+    pub(super) fn left(&self, now: Moment) -> Duration {
+        // Within a process the steady clock can always be compared, whether it can name its start or not.
+        let passed = now.steady.millis.saturating_sub(self.from.steady.millis);
+        self.left.saturating_sub(Duration::from_millis(passed))
+    }
+}
+
+/// What an attempt came to.
+#[derive(Default)]
+struct Last {
+    answer: Option<Response<Bytes>>,
+    trouble: Option<String>,
+}
+
+/// What to do after an attempt.
+enum Next {
+    Answered(Response<Bytes>),
+    Stop(Why, Last),
+    Again(Again, Last),
+}
+
+impl<T: Transport> Run<T> {
+    /// Writes the intent down first.
+    pub(super) async fn begin(mut self, intent: Intent) -> Result<Ending> {
+        match self.shared.journal.begin(intent).await? {
+            Done::Finished(response) => {
+                return Ok(Ending::Answered(Answer {
+                    response,
+                    attempts: 0,
+                    is_from_journal: true,
+                }));
+            }
+            Done::Again => self.may_have_run = true,
+            Done::Written | Done::NotOpen => {}
+        }
+        self.go().await
+    }
+
+    /// Sends until there is an end, and writes it down.
+    pub(super) async fn go(mut self) -> Result<Ending> {
+        let mut last = Last::default();
+        loop {
+            if self.left().is_zero() {
+                return self.stop(Why::DeadlinePassed, last).await;
+            }
+            match self.attempt().await {
+                Next::Answered(response) => return self.answered(response).await,
+                Next::Stop(why, last) => return self.stop(why, last).await,
+                Next::Again(again, now) => {
+                    last = now;
+                    if let Some(why) = self.pause(again).await {
+                        return self.stop(why, last).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.left(self.shared.journal.now())
+    }
+
+    async fn attempt(&mut self) -> Next {
+        self.attempts += 1;
+        let sending = self.shared.transport.send(self.request.clone());
+        let sent = tokio::time::timeout(self.left(), sending).await;
+        let (trouble, sent) = match sent {
+            Ok(Ok(response)) => return self.judge(response),
+            Ok(Err(error)) => (error.to_string(), error.sent()),
+            Err(_) => ("no answer came before the deadline".into(), Sent::Unknown),
+        };
+        self.may_have_run |= sent != Sent::Nothing;
+        let last = Last {
+            answer: None,
+            trouble: Some(trouble),
+        };
+        match sent {
+            Sent::TooLongAnAnswer(_) => Next::Stop(Why::AnswerTooLong, last),
+            Sent::Nothing | Sent::Unknown => {
+                let again = Again {
+                    counts: true,
+                    may_have_run: self.may_have_run,
+                    after: None,
+                };
+                Next::Again(again, last)
+            }
+        }
+    }
+
+    fn judge(&mut self, response: Response<Bytes>) -> Next {
+        let now = self.shared.journal.now().wall;
+        let judged = answer::judge(&response, self.retry.conflict_is_final, now);
+        let is_too_long = response.body().len() > self.shared.journal.options().answer_bytes_max;
+        if let (Judged::Final, true) = (judged, is_too_long) {
+            self.may_have_run = true;
+            let trouble = "the answer is over the journal's answer_bytes_max";
+            let last = Last {
+                answer: Some(response),
+                trouble: Some(trouble.into()),
+            };
+            return Next::Stop(Why::AnswerTooLong, last);
+        }
+        let last = |response| Last {
+            answer: Some(response),
+            trouble: None,
+        };
+        match judged {
+            Judged::Final => Next::Answered(response),
+            // Where nothing ran before, being refused is what became of it.
+            Judged::Refused if !self.may_have_run => Next::Answered(response),
+            Judged::Refused => Next::Stop(Why::Refused, last(response)),
+            Judged::NewKey => Next::Stop(Why::NewKeyWanted, last(response)),
+            Judged::Ask => {
+                self.may_have_run = true;
+                Next::Stop(Why::Asked, last(response))
+            }
+            Judged::Again(again) => {
+                self.may_have_run |= again.may_have_run;
+                Next::Again(again, last(response))
+            }
+        }
+    }
+
+    /// Waits for the next attempt; answers why there is none.
+    async fn pause(&mut self, again: Again) -> Option<Why> {
+        self.counted += u32::from(again.counts);
+        if self.counted >= self.retry.attempts_max {
+            return Some(Why::AttemptsUsedUp);
+        }
+        let backoff = self.retry.backoff.pause_anywhere(self.attempts);
+        let wanted = again.after.unwrap_or_default().saturating_add(backoff);
+        let pause = wanted.max(self.shared.purse.take(self.retry.budget));
+        if pause >= self.left() {
+            self.shared.purse.give_back();
+            return Some(Why::DeadlinePassed);
+        }
+        tracing::debug!(attempt = self.attempts, ?pause, "a call is sent again");
+        tokio::time::sleep(pause).await;
+        None
+    }
+
+    async fn answered(self, response: Response<Bytes>) -> Result<Ending> {
+        let record = Record::Answered(Box::new(Answered {
+            key: self.key.clone(),
+            fingerprint: self.fingerprint,
+            at: self.shared.journal.now(),
+            response: response.clone(),
+        }));
+        self.shared.journal.end(&self.key, record).await?;
+        Ok(Ending::Answered(Answer {
+            response,
+            attempts: self.attempts,
+            is_from_journal: false,
+        }))
+    }
+
+    /// What is not known stays open; everything else is let go of.
+    async fn stop(self, why: Why, last: Last) -> Result<Ending> {
+        let stopped = Stopped {
+            why,
+            attempts: self.attempts,
+            answer: last.answer,
+            trouble: last.trouble,
+        };
+        let ending = match why {
+            // Under a new key what may have run already might run twice.
+            _ if self.may_have_run => return Ok(Ending::Unknown(stopped)),
+            Why::NewKeyWanted => Ending::NewKey(stopped),
+            _ => Ending::NotRun(stopped),
+        };
+        let reason = match why {
+            Why::NewKeyWanted => "the server wants another key",
+            _ => "nothing ran",
+        };
+        self.shared.drop_call(&self.key, reason).await?;
+        Ok(ending)
+    }
+}
