@@ -35,7 +35,7 @@ impl Folder {
     pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
         make(disk, path).map_err(|error| trouble(path, "cannot be made", error))?;
         refuse_foreign(path)?;
-        let lock = take_lock(path)?;
+        let lock = take_lock(path, "the store")?;
         let secret = match fs::read_to_string(path.join(IDENTITY)) {
             Ok(text) => read_identity(path, &text)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -55,7 +55,7 @@ impl Folder {
 }
 
 /// Makes the folder where there is none, and its name durable.
-fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
     // Outcomes are other people's data: nobody else on the machine reads them.
     fs::DirBuilder::new()
@@ -105,8 +105,13 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-fn take_lock(path: &Path) -> Result<File> {
+/// The lock of a folder of which one process at a time writes; `what` is what messages call it.
+pub(crate) fn take_lock(path: &Path, what: &str) -> Result<File> {
     let name = path.join(LOCK);
+    let trouble = |how: &str, error| {
+        let message = format!("{} {how}", name.display());
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    };
     let mut options = fs::OpenOptions::new();
     options
         .read(true)
@@ -116,7 +121,7 @@ fn take_lock(path: &Path) -> Result<File> {
         .mode(0o600);
     let mut file = options
         .open(&name)
-        .map_err(|error| trouble(&name, "cannot be opened", error))?;
+        .map_err(|error| trouble("cannot be opened", error))?;
     match file.try_lock() {
         Ok(()) => {
             // For the message that the next one gets; nothing depends on it.
@@ -128,13 +133,13 @@ fn take_lock(path: &Path) -> Result<File> {
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
             let message = format!(
-                "the store {} is held by another process (pid {holder}); \
+                "{what} {} is held by another process (pid {holder}); \
                  stop that one, or give this one a folder of its own",
                 path.display()
             );
             Err(Error::new(ErrorKind::Held, message))
         }
-        Err(TryLockError::Error(error)) => Err(trouble(&name, "cannot be locked", error)),
+        Err(TryLockError::Error(error)) => Err(trouble("cannot be locked", error)),
     }
 }
 
