@@ -24,7 +24,7 @@ use super::{Admin, refusal::Refusal};
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 /// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 17] = [
+const COUNTS: [(Count, &str, &str); 18] = [
     (Count::Granted, "claims_granted", "Claims that were granted"),
     (
         Count::PossibleDuplicate,
@@ -89,6 +89,11 @@ const COUNTS: [(Count, &str, &str); 17] = [
         "Requests that were not signed as their operation wants it",
     ),
     (
+        Count::Unaudited,
+        "audit_refusals",
+        "Requests that were refused since the audit log cannot be written",
+    ),
+    (
         Count::Mismatch,
         "mismatches",
         "Keys that were used for another request",
@@ -146,6 +151,13 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             tally.held_now(),
         ),
     ];
+    if let Some(log) = engine.audit() {
+        let help = "Whether the audit log cannot be written any more; 1 means that what is audited is refused";
+        let is_shut = gauge(log.trouble().is_some().into());
+        registry.register("audit_log_shut", help, is_shut);
+        let help = "Entries of the audit log that this process has made durable";
+        registry.register("audit_entries", help, ConstCounter::new(log.entries()));
+    }
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }

@@ -37,6 +37,8 @@ pub struct Task {
     pub probe: Option<Arc<dyn Probe>>,
     /// Knows what was committed, under exactly-once.
     pub receipts: Option<Arc<Witness>>,
+    /// The name under which it is audited, where it is.
+    pub audit: Option<Arc<str>>,
     /// How often the message was let through again on purpose.
     pub redrive: u32,
     /// Which attempt this is, as far as broker and process know; the first is 1.
@@ -58,6 +60,7 @@ impl Task {
             terms: self.terms,
             probe: self.probe.clone(),
             receipts: self.receipts.clone(),
+            audit: self.audit.clone(),
         }
     }
 
