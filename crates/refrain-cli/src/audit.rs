@@ -19,6 +19,7 @@ mod export;
 mod print;
 
 const DAMAGED: u8 = 1;
+const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
@@ -59,10 +60,10 @@ Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, o
         place: Place,
         /// A hash that was noted earlier: it must still be there
         #[arg(long, value_name = "HASH")]
-        head: Option<ChainHash>,
+        head: Option<String>,
         /// What the first line must follow, where files before it were moved away
         #[arg(long, value_name = "HASH")]
-        from_hash: Option<ChainHash>,
+        from_hash: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -141,11 +142,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             from_hash,
             json,
         } => {
-            let check = Check {
-                head: *head,
-                from: *from_hash,
-            };
-            (verify(place, &check, *json), *json)
+            let done = checks(head.as_deref(), from_hash.as_deref())
+                .and_then(|check| verify(place, &check, *json));
+            (done, *json)
         }
         Command::Head { place } => (head(place), false),
         Command::Export(export) => (export.run(), false),
@@ -158,6 +157,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         failure.code
     });
     Ok(code.into())
+}
+
+fn checks(head: Option<&str>, from: Option<&str>) -> Result<Check, Failure> {
+    let hash = |name: &str, text: Option<&str>| {
+        let hash = text.map(str::parse::<ChainHash>).transpose();
+        hash.map_err(|error| Failure::new(USAGE, format!("refrain: {name}: {error}")))
+    };
+    Ok(Check {
+        head: hash("--head", head)?,
+        from: hash("--from-hash", from)?,
+    })
 }
 
 fn verify(place: &Place, check: &Check, is_json: bool) -> Result<u8, Failure> {

@@ -13,7 +13,7 @@ use refrain::{
     clock::Timestamp,
 };
 
-use super::{Failure, Place, UNREACHABLE, code, print, walked};
+use super::{Failure, Place, UNREACHABLE, USAGE, code, print, walked};
 
 /// Which entries, and how they are printed
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub(super) struct Export {
     operations: Vec<String>,
     /// Only about this record; may be given several times
     #[arg(long = "record", value_name = "ID")]
-    records: Vec<RecordId>,
+    records: Vec<String>,
     /// Only this event; may be given several times
     #[arg(long = "event", value_name = "EVENT", value_parser = Event::ALL.map(Event::name))]
     events: Vec<String>,
@@ -63,6 +63,7 @@ enum Format {
 
 impl Export {
     pub(super) fn run(&self) -> Result<u8, Failure> {
+        let records = self.records()?;
         let folder = self.place.folder()?;
         let mut out = self.open()?;
         let mut written = match self.format {
@@ -73,7 +74,7 @@ impl Export {
             Format::Jsonl => Ok(()),
         };
         let mut entry = |entry: &Written, line: &[u8]| {
-            if written.is_ok() && self.wants(entry) {
+            if written.is_ok() && self.wants(entry, &records) {
                 written = match self.format {
                     Format::Jsonl => out.write_all(line).and_then(|()| out.write_all(b"\n")),
                     Format::Csv => row(&mut out, cells(entry)),
@@ -107,7 +108,16 @@ impl Export {
         Ok(Box::new(BufWriter::new(opened)))
     }
 
-    fn wants(&self, entry: &Written) -> bool {
+    fn records(&self) -> Result<Vec<RecordId>, Failure> {
+        let records = self.records.iter().map(|text| {
+            text.parse().map_err(|error| {
+                Failure::new(USAGE, format!("refrain: --record `{text}`: {error}"))
+            })
+        });
+        records.collect()
+    }
+
+    fn wants(&self, entry: &Written, records: &[RecordId]) -> bool {
         let at = || Timestamp::from_rfc3339(&entry.at).unwrap_or_default();
         let is_named = |named: &[String], value: Option<&String>| {
             named.is_empty() || value.is_some_and(|value| named.contains(value))
@@ -118,7 +128,7 @@ impl Export {
             && self.until.is_none_or(|until| at() < until)
             && is_named(&self.operations, entry.operation.as_ref())
             && is_named(&self.events, Some(&entry.event))
-            && (self.records.is_empty() || record.is_some_and(|it| self.records.contains(&it)))
+            && (records.is_empty() || record.is_some_and(|it| records.contains(&it)))
     }
 }
 

@@ -227,6 +227,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     match settled {
         Ok(Settled::Applied) => {}
         Ok(_) => return again(Count::Overtaken, None, failure.reason),
+        Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // Tried again in the background, or it lapses with a like result.
         Err(error) => tracing::warn!(%error, "the end of a failed message could not be stored"),
     }
@@ -247,6 +248,9 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
 async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
     let (guarantee, granted) = (running.guarantee(), running.grant().attempt);
     if let Err(error) = running.doubt(Reason::Panicked).await {
+        if error.kind() == ErrorKind::Unaudited {
+            return unaudited(&error);
+        }
         tracing::warn!(%error, "the end of a message whose handler panicked could not be stored");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
@@ -257,6 +261,11 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         true => dead(DeadReason::AttemptsUsedUp, panic),
         false => again(Count::Panicked, Some(task.terms.lease), panic),
     }
+}
+
+/// Its end is stored and not written down: the message goes nowhere before the audit log works again.
+fn unaudited(error: &Error) -> Worked {
+    again(Count::Unsettled, None, error.to_string())
 }
 
 fn in_flight(lease_left: Duration) -> Worked {

@@ -30,6 +30,7 @@ impl Engine {
     }
 
     /// Writes down that an audited operation is let through without a claim.
+    #[cfg(feature = "http")]
     ///
     /// # Errors
     /// When it cannot be written: then it must not be let through.
