@@ -122,6 +122,8 @@ async fn every_kind_of_tampering_is_found_and_named() {
     assert_eq!(tampered(|_| (), none).await, []);
     let flip = |lines: &mut Vec<Vec<u8>>| lines[2][30] ^= 1;
     assert_eq!(tampered(flip, none).await, [(Changed, 3)]);
+    let flip_first = |lines: &mut Vec<Vec<u8>>| lines[0][30] ^= 1;
+    assert_eq!(tampered(flip_first, none).await, [(Changed, 1)]);
     let in_the_hash = |lines: &mut Vec<Vec<u8>>| {
         let at = lines[2].len() - 5;
         lines[2][at] = if lines[2][at] == b'0' { b'1' } else { b'0' };

@@ -14,7 +14,8 @@ use prometheus_client::{
     registry::Registry,
 };
 use refrain::{
-    Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing, store::Census,
+    AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
+    store::Census,
 };
 use tokio::time::timeout;
 
@@ -151,13 +152,14 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             tally.held_now(),
         ),
     ];
-    if let Some(log) = engine.audit() {
-        let help = "Whether the audit log cannot be written any more; 1 means that what is audited is refused";
-        let is_shut = gauge(log.trouble().is_some().into());
-        registry.register("audit_log_shut", help, is_shut);
-        let help = "Entries of the audit log that this process has made durable";
-        registry.register("audit_entries", help, ConstCounter::new(log.entries()));
-    }
+    let log = engine.audit();
+    let is_shut = log.is_some_and(|log| log.trouble().is_some());
+    let help =
+        "Whether the audit log cannot be written any more; 1 means that what is audited is refused";
+    registry.register("audit_log_shut", help, gauge(is_shut.into()));
+    let help = "Entries of the audit log that this process has made durable";
+    let entries = log.map_or(0, AuditLog::entries);
+    registry.register("audit_entries", help, ConstCounter::new(entries));
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }

@@ -301,6 +301,10 @@ impl Written {
         }
         let written: Self = serde_json::from_slice(line).map_err(|_| Unreadable::NoEntry)?;
         let prev = written.prev.parse().map_err(|_| Unreadable::NoEntry)?;
+        // Nothing can follow the last number that there is.
+        if written.seq == u64::MAX {
+            return Err(Unreadable::NoEntry);
+        }
         Ok((written, [prev, hash]))
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Segment>> {
                 .strip_prefix("audit-")
                 .and_then(|text| text.strip_suffix(".jsonl"))
                 .and_then(|text| text.parse().ok())
-                .filter(|first| name(*first) == text);
+                .filter(|first| name(*first) == text && *first < u64::MAX);
             if let Some(first) = first {
                 segments.push(Segment {
                     path: found.path(),

@@ -182,7 +182,7 @@ impl Walk<'_> {
                         self.entry(place, segment.first, &written, hashes);
                         visit(Visit::Entry(&written, &lines.line));
                     }
-                    Err(why) => self.unread(place, &why),
+                    Err(why) => self.unread(place, segment.first, &why),
                 },
             }
             self.tell(lines.end - lines.start, visit);
@@ -203,24 +203,19 @@ impl Walk<'_> {
     }
 
     /// A line that does not fit its own hash stands for the entry that should stand there.
-    fn unread(&mut self, place: (&Path, u64), why: &Unreadable) {
-        let seq = self.expected();
-        let what = match (why, seq) {
-            (Unreadable::Changed, Some(seq)) => {
+    fn unread(&mut self, place: (&Path, u64), named: u64, why: &Unreadable) {
+        let seq = self.expected().unwrap_or(named);
+        let what = match why {
+            Unreadable::Changed => {
                 format!("entry {seq} was changed: its line does not give the hash at its end")
             }
-            (Unreadable::Changed, None) => "the line does not give the hash at its end".into(),
-            (Unreadable::NoEntry, Some(seq)) => {
-                format!("what should be entry {seq} is no entry of a log")
-            }
-            (Unreadable::NoEntry, None) => "the line is no entry of a log".into(),
+            Unreadable::NoEntry => format!("what should be entry {seq} is no entry of a log"),
         };
-        self.damaged(place, seq, DamageKind::Changed, what);
+        self.damaged(place, Some(seq), DamageKind::Changed, what);
         // Its hash is not known: whatever follows by number follows it.
-        if let (Some(seq), Some(last)) = (seq, &mut self.found.last) {
-            last.0 = seq;
-            self.found.head = ChainHash::START;
-        }
+        let at = self.found.last.take().map(|(_, at)| at);
+        self.found.last = Some((seq, at.unwrap_or_default()));
+        self.found.head = ChainHash::START;
     }
 
     fn expected(&self) -> Option<u64> {
@@ -256,6 +251,8 @@ impl Walk<'_> {
             }
         }
         self.trace.follow(written);
+        let first = || (seq, written.at.clone());
+        self.found.first.get_or_insert_with(first);
         self.is_head_found |= self.check.head == Some(hash);
         self.found.entries += 1;
         self.found.head = hash;
@@ -265,7 +262,6 @@ impl Walk<'_> {
     /// The first entry of the first file, whose name says which that is.
     fn begin(&mut self, place: (&Path, u64), named: u64, written: &Written, prev: ChainHash) {
         let seq = written.seq;
-        self.found.first = Some((seq, written.at.clone()));
         self.found.begins = prev;
         self.is_head_found |= self.check.head == Some(prev);
         if seq > named {

@@ -85,7 +85,8 @@ impl Engine {
     /// Ends the doubt about a record, on the word of a person.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the reason is empty, too long or holds control characters; otherwise when the store cannot answer.
+    /// [`ErrorKind::Invalid`] where the reason is empty, too long or holds control characters, [`ErrorKind::Unaudited`] where
+    /// the engine's audit log cannot be written; otherwise when the store cannot answer.
     ///
     /// # Cancellation
     /// May be dropped: whether it was resolved is then for the store to tell.
