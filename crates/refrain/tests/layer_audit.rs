@@ -13,6 +13,7 @@ use refrain_testkit::disk::{Fault as DiskFault, FaultDisk, Operation as Disk, Ru
 #[path = "support/scripted.rs"]
 mod scripted;
 #[path = "support/shop.rs"]
+#[allow(dead_code, reason = "this file uses a part of it")]
 mod shop;
 use scripted::{Fault, Op, Scripted};
 use shop::{KEY, operation, shop_on};
