@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+mod audit;
 #[cfg(test)]
 mod book;
 mod chaos;
@@ -68,6 +69,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain migrate --store postgres://app@db/app
                                         make the tables of a store on PostgreSQL
   refrain records list                  what a running proxy holds
+  refrain audit verify                  whether the audit log was changed
   refrain migrate --receipts --print    the table for exactly-once
   refrain skill install .claude/skills  the six stages, for an assistant
 
@@ -97,6 +99,7 @@ enum Command {
     Store(store::Args),
     Migrate(migrate::Args),
     Records(records::Args),
+    Audit(audit::Args),
     Skill(skill::Args),
     Mcp(mcp::Args),
     Completions(completions::Args),
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Command::Store(args) => store::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

@@ -11,7 +11,7 @@ use std::{
 };
 
 use refrain::{
-    Engine, ErrorKind,
+    AuditLog, Engine, ErrorKind,
     policy::{ConfigError, Settings},
     store::embedded,
 };
@@ -41,12 +41,12 @@ const UNAVAILABLE: u8 = 69;
                                         on a free port, which it prints
   refrain proxy --config refrain.toml   with a policy of your own; `refrain check` explains it
 
-Flags go before the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_LOG;
+Flags go before the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_LOG;
 each also with _FILE for a file that holds the value), and that before the file.
 Where admin is not on loopback, REFRAIN_ADMIN_TOKEN has to be set.
 SIGTERM and Ctrl-C let running requests come to their end, up to the time that [proxy] drain gives them; a second one does not wait.
 
-Exit codes: 0 stopped as told, 2 wrong usage, 64 bad configuration, 69 a port or the store cannot be had.")]
+Exit codes: 0 stopped as told, 2 wrong usage, 64 bad configuration, 69 a port, the store or the audit log cannot be had.")]
 pub(crate) struct Args {
     /// The service to guard, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL")]
@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Where records live: memory:, file:DIR, postgres://… or redis://… [default: file:refrain-data]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
+    /// The folder of the audit log [default: audit in the store's folder, else refrain-audit]
+    #[arg(long, value_name = "DIR")]
+    audit_log: Option<String>,
     /// Where probes, metrics and the records API are served [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
@@ -157,6 +160,8 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let metrics = Metrics::new(&settings.policy, truth);
     let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
+    let is_audited = settings.audited().next().is_some();
+    let engine = engine.with_audit(audit_log(settings, is_audited)?);
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()));
     let door = listen(settings).await?;
@@ -240,6 +245,21 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::An
         ..embedded::Options::default()
     };
     Ok(refrain_stores::open_all(&settings.store, options).await?)
+}
+
+/// The log that is written. Where nothing is audited it is begun when a person decides about a record.
+pub(crate) fn audit_log(settings: &Settings, is_audited: bool) -> Result<AuditLog, Failure> {
+    let folder = settings.audit_folder();
+    let opened = match is_audited {
+        true => AuditLog::open(folder),
+        false => AuditLog::lazy(folder),
+    };
+    opened.map_err(|error| match error.kind() {
+        ErrorKind::Held => Failure::Unavailable(format!(
+            "{error}, with audit_log = \"DIR\" or --audit-log DIR"
+        )),
+        _ => error.into(),
+    })
 }
 
 async fn listen(settings: &Settings) -> Result<tokio::net::TcpListener, Failure> {

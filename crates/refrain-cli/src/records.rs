@@ -30,7 +30,7 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
   refrain records show --request 'POST /v1/payments' --key order-7 --header 'Authorization: Bearer …'
                                                       the record of a request
   refrain records resolve 3f2a… --status 201 --body @answer.json --reason 'found in the ledger'
-  refrain records resolve 3f2a… --never-happened --reason 'not in the ledger'
+  refrain records resolve 3f2a… --never-happened --reason 'not in the ledger' --by anna
   refrain records erase 3f2a… --reason 'test data'    it runs again when it is retried
 
 The proxy is asked at its admin address: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
@@ -79,9 +79,12 @@ enum Command {
     Erase {
         /// Which record
         id: String,
-        /// Why; it goes into the proxy's log
+        /// Why; it goes into the audit log
         #[arg(long)]
         reason: String,
+        /// Who you are; it goes into the audit log
+        #[arg(long, value_name = "NAME")]
+        by: Option<String>,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -122,9 +125,12 @@ struct Resolve {
     /// The answer's body: text, @FILE, or @- for standard input
     #[arg(long, requires = "status", value_name = "BODY")]
     body: Option<String>,
-    /// Why; it goes into the proxy's log
+    /// Why; it goes into the audit log
     #[arg(long)]
     reason: String,
+    /// Who you are; it goes into the audit log
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -176,13 +182,19 @@ impl Args {
                 });
                 Ok(())
             }
-            Command::Erase { id, reason, yes } => {
+            Command::Erase {
+                id,
+                reason,
+                by,
+                yes,
+            } => {
                 let path = format!("/api/records/{}", checked(id)?);
                 if !yes && !agreed(id)? {
                     say("Nothing was changed.");
                     return Ok(());
                 }
-                let done = client.delete(&path, &json!({ "reason": reason })).await?;
+                let asked = told(json!({ "reason": reason }), by.as_deref());
+                let done = client.delete(&path, &asked).await?;
                 self.tell(&done, |_| say("Erased: its key is free again."));
                 Ok(())
             }
@@ -287,7 +299,8 @@ async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
 impl Resolve {
     fn body(&self) -> Result<Value, Trouble> {
         let Some(status) = self.status else {
-            return Ok(json!({ "as": "never-happened", "reason": self.reason }));
+            let found = json!({ "as": "never-happened", "reason": self.reason });
+            return Ok(told(found, self.by.as_deref()));
         };
         let mut found = json!({
             "as": "completed",
@@ -303,8 +316,16 @@ impl Resolve {
                 }
             }
         }
-        Ok(found)
+        Ok(told(found, self.by.as_deref()))
     }
+}
+
+/// With the name of who asks for it, if one is given.
+fn told(mut asked: Value, by: Option<&str>) -> Value {
+    if let Some(by) = by {
+        asked["by"] = by.into();
+    }
+    asked
 }
 
 fn headers(lines: &[String]) -> Result<Map<String, Value>, Trouble> {

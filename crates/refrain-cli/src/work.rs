@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
 
 use refrain::{
-    Engine, Guarantee, Operation,
+    AuditLog, Engine, Guarantee, Operation,
     consume::{Backoff, Broker, Consumer, Count, Redrive, Source, Tally},
     fingerprint::Part,
     policy::{File, Settings, WorkerSettings, units::Span},
@@ -15,7 +15,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     output::say,
-    proxy::{Failure, Signals, log_to_stderr, open_store},
+    proxy::{Failure, Signals, audit_log, log_to_stderr, open_store, overlay},
 };
 
 mod admin;
@@ -28,7 +28,8 @@ use deliver::Delivery;
 #[command(after_help = "Examples:
   refrain work --config refrain.toml              every [[worker]] of the file
   refrain work --worker billing                   one of them
-  refrain work --redrive --worker billing         let its dead letters through again, and end
+  refrain work --redrive --worker billing         let its dead letters through again, and end;
+                                                  each goes into the audit log, in its folder `redrive`
 
 A worker in refrain.toml:
   [[worker]]
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     /// How many dead letters at the most
     #[arg(long, value_name = "COUNT", requires = "redrive")]
     at_most: Option<u64>,
+    /// The folder of the audit log, in place of what the file says
+    #[arg(long, value_name = "DIR")]
+    audit_log: Option<String>,
     /// Where /livez, /readyz and /metrics are served; nowhere if it is not named
     #[arg(long, value_name = "ADDRESS", conflicts_with = "redrive")]
     admin: Option<SocketAddr>,
@@ -88,7 +92,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The file's settings, and the workers of it that are meant.
 fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
-    let settings = File::read(&args.config)?;
+    let mut settings = File::read(&args.config)?;
+    if let Some(folder) = overlay::value("audit_log", args.audit_log.as_deref())? {
+        settings.audit_log = Some(folder.into());
+    }
     let file = args.config.display();
     if settings.workers.is_empty() {
         return Err(Failure::Configuration(format!(
@@ -133,7 +140,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let store = open_store(&settings).await?;
     check_store(&store, &workers)?;
-    let engine = Engine::new(store);
+    let is_audited = workers.iter().any(|worker| worker.audit);
+    let engine = Engine::new(store).with_audit(audit_log(&settings, is_audited)?);
     let (stop, stopping) = watch::channel(false);
     let mut running = JoinSet::new();
     let mut tallies = Vec::new();
@@ -154,9 +162,20 @@ async fn work(args: &Args) -> Result<(), Failure> {
             (name, consumer.run(handler, stop).await)
         });
         greet(worker);
+        if worker.audit {
+            let folder = settings.audit_folder();
+            say(format!("  audited in {}", folder.display()));
+        }
     }
     let admin = match args.admin {
-        Some(address) => Some(admin::serve(address, tallies.clone(), stopping.clone()).await?),
+        Some(address) => {
+            let told = admin::Told {
+                tallies: tallies.clone(),
+                stopping: stopping.clone(),
+                audit: engine.audit().cloned().filter(|_| is_audited),
+            };
+            Some(admin::serve(address, told).await?)
+        }
         None => None,
     };
     let ended = async {
@@ -209,6 +228,9 @@ async fn prepared(
         .with_in_flight_max(worker.concurrency)
         .with_backoff(Backoff::new(worker.backoff, worker.backoff_max))
         .with_drain(settings.proxy.drain);
+    if worker.audit {
+        consumer = consumer.with_audit();
+    }
     if !worker.compare {
         consumer = consumer.with_fingerprint([Part::Path]);
     }
@@ -288,7 +310,9 @@ async fn redrive(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
     log_to_stderr(&args.log)?;
     let mut signals = Signals::new()?;
-    let engine = Engine::new(open_store(&settings).await?);
+    // A log of its own: the worker, which may run beside, writes the other one.
+    let log = AuditLog::lazy(settings.audit_folder().join("redrive"))?;
+    let engine = Engine::new(open_store(&settings).await?).with_audit(log);
     let mut done = Vec::new();
     for worker in &workers {
         let Some(dead_letter) = &worker.dead_letter else {

@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+mod civil;
+
 /// A moment on a store's own clock, in milliseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);

@@ -22,12 +22,12 @@
 //! # }).unwrap();
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
 
 use crate::{
-    Fingerprint, Outcome, Result,
+    AuditLog, Fingerprint, Outcome, Result,
     key::{Credential, Key, Scope, Secret},
     policy::Terms,
     receipts::Witness,
@@ -36,6 +36,7 @@ use crate::{
 };
 
 mod asking;
+mod audit;
 mod care;
 mod flight;
 mod guard;
@@ -52,7 +53,7 @@ use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
 use keeper::Post;
 pub use live::Live;
-pub use operator::{REASON_BYTES_MAX, Resolution, Resolved};
+pub use operator::{Deed, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
 
@@ -73,6 +74,8 @@ struct Inner {
     post: Post,
     /// Turns for probes that are asked in the background.
     probes: Arc<Semaphore>,
+    /// Where what is audited is written down, where there is such a place.
+    audit: OnceLock<AuditLog>,
 }
 
 /// One intended effect: what is to run once, and on which terms.
@@ -92,6 +95,8 @@ pub struct Intent {
     pub probe: Option<Arc<dyn Probe>>,
     /// Knows what was committed, under exactly-once; without it that is at-most-once.
     pub receipts: Option<Arc<Witness>>,
+    /// The name under which each attempt goes into the engine's [audit log](Engine::with_audit); `None` where none does.
+    pub audit: Option<Arc<str>>,
 }
 
 impl Intent {
@@ -106,6 +111,7 @@ impl Intent {
             terms: Terms::default(),
             probe: None,
             receipts: None,
+            audit: None,
         }
     }
 }
@@ -133,6 +139,7 @@ impl Engine {
                 tally: Tally::default(),
                 post: Post::default(),
                 probes: Arc::new(Semaphore::new(care::ASKED_AT_ONCE)),
+                audit: OnceLock::new(),
             }),
         }
     }
@@ -164,11 +171,12 @@ impl Engine {
     /// Asks for the right to run, and waits up to the intent's `wait` while somebody else has it.
     ///
     /// # Errors
-    /// When the store cannot answer: then nothing may run.
+    /// When the store cannot answer, or what is audited cannot be written down: then nothing may run.
     ///
     /// # Cancellation
     /// May be dropped: a claim that was granted and could not be handed over is released.
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
+        self.inner.check_audit(intent)?;
         self.inner.keep();
         let asking = Asking::new(self, intent, false);
         loop {
@@ -202,6 +210,9 @@ impl Engine {
         if !self.inner.store.answers_at_once() {
             return None;
         }
+        if let Err(error) = self.inner.check_audit(intent) {
+            return Some(Err(error));
+        }
         self.inner.keep();
         let turn = Asking::new(self, intent, true).ask_now()?;
         if let Ok(turn) = &turn {
@@ -212,6 +223,7 @@ impl Engine {
 
     /// As [`attend`](Self::attend), where that takes waiting.
     pub(crate) async fn attend_soon(&self, intent: &Intent) -> Result<Turn> {
+        self.inner.check_audit(intent)?;
         self.inner.keep();
         let turn = Asking::new(self, intent, true).ask().await?;
         self.inner.tally.turn(&turn);

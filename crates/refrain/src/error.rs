@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Held,
     /// A format version, scheme or folder that this build does not handle.
     Unsupported,
+    /// The audit log cannot be written: what must be audited does not run, until somebody mends it and starts again.
+    Unaudited,
 }
 
 impl Error {

@@ -30,6 +30,9 @@ pub use receipts::Receipts;
 pub mod store;
 pub use store::Store;
 
+pub mod audit;
+pub use audit::AuditLog;
+
 pub mod engine;
 pub use engine::{Engine, Intent};
 

@@ -28,6 +28,14 @@ pub(super) fn print(
     for address in receipts::addresses(settings) {
         let _ = writeln!(text, "receipts {address}");
     }
+    if settings.audit_log.is_some() || settings.audited().next().is_some() {
+        let folder = settings.audit_folder();
+        let _ = writeln!(
+            text,
+            "audit log {}: what is audited is refused while it cannot be written",
+            folder.display()
+        );
+    }
     let _ = writeln!(text, "\nguarded, first match counts:");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));
@@ -76,5 +84,9 @@ fn line(operation: &Operation) -> String {
         false => "unguarded without a key",
     };
     let retention = Span(terms.retention);
-    format!("{name}: {guarantee}{until}, outcomes kept {retention}, {without}")
+    let audited = match operation.audit {
+        true => ", audited",
+        false => "",
+    };
+    format!("{name}: {guarantee}{until}, outcomes kept {retention}, {without}{audited}")
 }

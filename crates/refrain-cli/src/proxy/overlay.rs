@@ -13,6 +13,7 @@ pub(super) fn settings(args: &Args) -> Result<(Settings, String), Failure> {
         ("admin", value("admin", args.admin.as_deref())?),
         ("upstream", value("upstream", args.upstream.as_deref())?),
         ("store", value("store", args.store.as_deref())?),
+        ("audit_log", value("audit_log", args.audit_log.as_deref())?),
     ];
     let mut text = String::new();
     for (name, value) in &said {
@@ -31,6 +32,7 @@ pub(super) fn settings(args: &Args) -> Result<(Settings, String), Failure> {
             ("listen", _) => settings.listen = overlay.listen,
             ("admin", _) => settings.admin = overlay.admin,
             ("upstream", _) => settings.upstream.clone_from(&overlay.upstream),
+            ("audit_log", _) => settings.audit_log.clone_from(&overlay.audit_log),
             (_, _) => settings.store.clone_from(&overlay.store),
         }
     }

@@ -123,7 +123,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+audit = false\n",
             "financial",
-            "open required POST /payments is not to be audited",
+            "open required POST /payments is not audited",
         ),
         (
             "+[[operation]]\nmatch = \"POST /orders\"\n",
@@ -157,7 +157,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "",
             "financial",
-            "open - an audit log is not built: this release writes none, and audit = true has no effect on POST /payments",
+            "done required audited in refrain-data/audit: POST /payments",
         ),
         (
             "",
@@ -179,6 +179,21 @@ fn each_question_finds_what_it_asks_for() {
             "open required outcomes of worker billing are kept for 7d only",
         ),
         (
+            &format!("+# plan: monetary\n{worker}"),
+            "financial",
+            "open - worker billing moves money and is not audited",
+        ),
+        (
+            &format!("+# plan: monetary\n{worker}audit = true\n"),
+            "financial",
+            "done required audited in refrain-data/audit: POST /payments, worker billing",
+        ),
+        (
+            "audit_log = \"elsewhere\"\n",
+            "financial",
+            "done required audited in elsewhere: POST /payments",
+        ),
+        (
             "+# plan: create\n# unsure (0.60): create, or monetary? The reasons:\n[[operation]]\nmatch = \"POST /orders\"\nclass = \"create\"\n",
             "classified",
             "open required POST /orders is taken for create, and the plan is unsure",
@@ -197,6 +212,36 @@ fn each_question_finds_what_it_asks_for() {
         assert!(found, "{settings}{id}: {lines:#?}");
         assert_eq!(code, 1, "there is no report of verify");
     }
+}
+
+/// A log that somebody has changed is no audit.
+#[test]
+fn the_audit_log_is_verified_where_there_is_one() {
+    use refrain::audit::{AuditLog, Entry, Event};
+    let folder = folder();
+    fs::write(folder.path().join("refrain.toml"), REVIEWED).unwrap();
+    let log = folder.path().join("refrain-data/audit");
+    fs::create_dir_all(&log).unwrap();
+    let asked = || lines(&review(folder.path(), &[]).1, "financial");
+    let fine = "done required audited in refrain-data/audit: POST /payments";
+    assert!(asked().contains(&fine.to_owned()), "{:?}", asked());
+    let written = AuditLog::open(&log).unwrap();
+    written.note(Entry::new(Event::Granted));
+    drop(written);
+    assert!(
+        asked().iter().all(|line| line.starts_with("done")),
+        "{:?}",
+        asked()
+    );
+    let file = log.join("audit-00000000000000000001.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(file, text.replace("granted", "erased")).unwrap();
+    let damaged = "open required the audit log is damaged: entry 2 was changed";
+    assert!(
+        asked().iter().any(|line| line.starts_with(damaged)),
+        "{:?}",
+        asked()
+    );
 }
 
 #[test]

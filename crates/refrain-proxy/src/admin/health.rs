@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::StatusCode;
-use refrain::{RecordId, Store as _};
+use refrain::{AuditLog, Operation, RecordId, Store as _};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -30,8 +30,15 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     if admin.is_draining.load(Ordering::Acquire) {
         return not_ready("draining", "it is being shut down");
     }
+    let engine = admin.layer.engine();
+    let is_audited = |it: &Operation| it.audit && it.guarded;
+    if let Some(why) = engine.audit().and_then(AuditLog::trouble)
+        && admin.layer.policy().operations().any(is_audited)
+    {
+        return not_ready("audit", why);
+    }
     // No record has this identity: a read goes the whole way and brings nothing back.
-    let store = admin.layer.engine().store();
+    let store = engine.store();
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
         Ok(Ok(_)) => Json(json!({ "ready": true })).into_response(),
         Ok(Err(error)) => not_ready("store", &error.to_string()),

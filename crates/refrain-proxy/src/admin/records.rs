@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use refrain::{
     Key, Outcome, Receipts as _, RecordId, Store as _,
-    engine::{Resolution, Resolved},
+    engine::{Deed, Resolution, Resolved},
     outcome::Packer,
     policy::{Terms, units},
     record::Erased,
@@ -104,6 +104,8 @@ async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
 struct Finding {
     r#as: As,
     reason: String,
+    /// Who says so; written into the audit log as it is given.
+    by: Option<String>,
     status: Option<u16>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
@@ -128,10 +130,11 @@ pub(super) async fn resolve(
 ) -> Answer {
     let id = parse_id(&id)?;
     let finding: Finding = parse(&body?, RESOLVE_FIX)?;
-    let (r#as, reason) = (finding.r#as, finding.reason.clone());
+    let (r#as, reason, by) = (finding.r#as, finding.reason.clone(), finding.by.clone());
     let resolution = resolution(&admin, finding)?;
     let engine = admin.layer.engine();
-    match engine.resolve(id, resolution, &reason).await? {
+    let deed = deed(&admin, &reason, by.as_deref());
+    match engine.resolve(id, resolution, deed).await? {
         Resolved::Applied => {
             let found = match r#as {
                 As::Completed => "completed",
@@ -234,6 +237,16 @@ fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
 #[serde(deny_unknown_fields)]
 struct Erasing {
     reason: String,
+    by: Option<String>,
+}
+
+/// How somebody came in is known; who it is, is what they say.
+fn deed<'a>(admin: &Admin, reason: &'a str, by: Option<&'a str>) -> Deed<'a> {
+    let actor = match admin.token {
+        Some(_) => "token",
+        None => "loopback",
+    };
+    Deed { reason, actor, by }
 }
 
 pub(super) async fn erase(
@@ -243,7 +256,8 @@ pub(super) async fn erase(
 ) -> Answer {
     let id = parse_id(&id)?;
     let erasing: Erasing = parse(&body?, r#"send {"reason":"why it goes"}"#)?;
-    match admin.layer.engine().erase(id, &erasing.reason).await? {
+    let deed = deed(&admin, &erasing.reason, erasing.by.as_deref());
+    match admin.layer.engine().erase(id, deed).await? {
         Erased::Gone => Ok(Json(json!({ "id": id.to_string(), "erased": true }))),
         Erased::Absent => Err(absent(id)),
         Erased::InFlight => Err(Refusal::conflict(

@@ -66,6 +66,10 @@ impl From<Error> for Refusal {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "look at the store with `refrain store check`",
             ),
+            ErrorKind::Unaudited => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "mend the folder of the audit log, and start the proxy again",
+            ),
             _ => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "see that the store can be reached, and ask again",

@@ -14,7 +14,8 @@ use prometheus_client::{
     registry::Registry,
 };
 use refrain::{
-    Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing, store::Census,
+    AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
+    store::Census,
 };
 use tokio::time::timeout;
 
@@ -24,7 +25,7 @@ use super::{Admin, refusal::Refusal};
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 /// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 17] = [
+const COUNTS: [(Count, &str, &str); 18] = [
     (Count::Granted, "claims_granted", "Claims that were granted"),
     (
         Count::PossibleDuplicate,
@@ -89,6 +90,11 @@ const COUNTS: [(Count, &str, &str); 17] = [
         "Requests that were not signed as their operation wants it",
     ),
     (
+        Count::Unaudited,
+        "audit_refusals",
+        "Requests that were refused since the audit log is shut",
+    ),
+    (
         Count::Mismatch,
         "mismatches",
         "Keys that were used for another request",
@@ -146,6 +152,13 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             tally.held_now(),
         ),
     ];
+    let log = engine.audit();
+    let is_shut = log.is_some_and(|log| log.trouble().is_some());
+    let help = "Whether the audit log is shut after a failed write; 1 means that what is audited is refused";
+    registry.register("audit_log_shut", help, gauge(is_shut.into()));
+    let help = "Entries of the audit log that this process has made durable";
+    let entries = log.map_or(0, AuditLog::entries);
+    registry.register("audit_entries", help, ConstCounter::new(entries));
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }

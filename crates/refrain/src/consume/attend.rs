@@ -225,6 +225,7 @@ impl Attended {
             terms: settings.terms,
             probe: settings.probe.clone(),
             receipts: settings.receipts.clone(),
+            audit: settings.is_audited.then(|| settings.name.clone()),
             redrive: named.redrive,
             attempt,
         }

@@ -74,6 +74,7 @@ impl Consumer {
             receipts: None,
             dead_letter: None,
             accepts_lossy_claims: false,
+            is_audited: false,
             in_flight_max: 64,
             drain: Duration::from_secs(30),
         };
@@ -89,6 +90,13 @@ impl Consumer {
     #[must_use]
     pub fn with_in_flight_max(mut self, in_flight_max: usize) -> Self {
         self.settings.in_flight_max = in_flight_max.clamp(1, IN_FLIGHT_MAX);
+        self
+    }
+
+    /// Has every attempt written into the [audit log](Engine::with_audit) of its engine, under the consumer's name.
+    #[must_use]
+    pub fn with_audit(mut self) -> Self {
+        self.settings.is_audited = true;
         self
     }
 

@@ -5,10 +5,16 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Broker, Delivery, Message, Publisher,
     dead::{
-        DEAD_FINGERPRINT, DEAD_RECORDS, DEAD_SOURCE, REDRIVE, REDRIVES_MAX, redrive_of, text_of,
+        DEAD_CONSUMER, DEAD_FINGERPRINT, DEAD_RECORDS, DEAD_SOURCE, REDRIVE, REDRIVES_MAX,
+        redrive_of, text_of,
     },
 };
-use crate::{Engine, Result, record::State, store::Store};
+use crate::{
+    Engine, Result,
+    audit::{Entry, Event},
+    record::State,
+    store::Store,
+};
 
 /// How many dead letters are taken at once.
 const BATCH: usize = 64;
@@ -114,6 +120,10 @@ impl Redrive {
         match self.has_happened(letter).await {
             Ok(true) => done.skipped += 1,
             Ok(false) => {
+                if let Err(error) = self.write_down(letter, number).await {
+                    let _ = delivery.ticket.nack(Duration::ZERO).await;
+                    return Err(error);
+                }
                 let message = again(letter, number);
                 if let Err(error) = self.to.publish(source, &message).await {
                     let _ = delivery.ticket.nack(Duration::ZERO).await;
@@ -127,6 +137,19 @@ impl Redrive {
             }
         }
         delivery.ticket.ack().await
+    }
+
+    /// Into the audit log, where the engine has one: a person lets it through, whatever is known of it.
+    async fn write_down(&self, letter: &Message, number: u32) -> Result<()> {
+        let Some(log) = self.engine.audit() else {
+            return Ok(());
+        };
+        let mut entry = Entry::new(Event::Redriven).with_detail(format!("redrive {number}"));
+        let records = text_of(letter, DEAD_RECORDS).unwrap_or_default();
+        entry.record = records.rsplit(',').find_map(|text| text.parse().ok());
+        entry.operation = text_of(letter, DEAD_CONSUMER).map(Into::into);
+        entry.actor = Some("command".into());
+        log.write(entry).await
     }
 
     /// Whether any of the message's records is completed by now.

@@ -32,6 +32,8 @@ pub(super) struct Settings {
     /// Where dead letters go, and who takes them there.
     pub(super) dead_letter: Option<(Arc<dyn Publisher>, String)>,
     pub(super) accepts_lossy_claims: bool,
+    /// Whether every attempt goes into the engine's audit log.
+    pub(super) is_audited: bool,
     pub(super) in_flight_max: usize,
     pub(super) drain: Duration,
 }

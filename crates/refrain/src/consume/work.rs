@@ -37,6 +37,8 @@ pub struct Task {
     pub probe: Option<Arc<dyn Probe>>,
     /// Knows what was committed, under exactly-once.
     pub receipts: Option<Arc<Witness>>,
+    /// The name under which it is audited, where it is.
+    pub audit: Option<Arc<str>>,
     /// How often the message was let through again on purpose.
     pub redrive: u32,
     /// Which attempt this is, as far as broker and process know; the first is 1.
@@ -58,6 +60,7 @@ impl Task {
             terms: self.terms,
             probe: self.probe.clone(),
             receipts: self.receipts.clone(),
+            audit: self.audit.clone(),
         }
     }
 
@@ -224,6 +227,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     match settled {
         Ok(Settled::Applied) => {}
         Ok(_) => return again(Count::Overtaken, None, failure.reason),
+        Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // Tried again in the background, or it lapses with a like result.
         Err(error) => tracing::warn!(%error, "the end of a failed message could not be stored"),
     }
@@ -244,6 +248,9 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
 async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
     let (guarantee, granted) = (running.guarantee(), running.grant().attempt);
     if let Err(error) = running.doubt(Reason::Panicked).await {
+        if error.kind() == ErrorKind::Unaudited {
+            return unaudited(&error);
+        }
         tracing::warn!(%error, "the end of a message whose handler panicked could not be stored");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
@@ -254,6 +261,11 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         true => dead(DeadReason::AttemptsUsedUp, panic),
         false => again(Count::Panicked, Some(task.terms.lease), panic),
     }
+}
+
+/// Its end is stored and not written down: the message goes nowhere before the audit log works again.
+fn unaudited(error: &Error) -> Worked {
+    again(Count::Unsettled, None, error.to_string())
 }
 
 fn in_flight(lease_left: Duration) -> Worked {

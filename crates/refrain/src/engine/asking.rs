@@ -7,7 +7,11 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Asked, receipts};
+use super::{
+    Count, Ended, Engine, Finding, Inner, Intent, News, Turn,
+    lost::{Asked, Lost},
+    receipts,
+};
 use crate::{
     Result,
     key::RecordId,
@@ -134,9 +138,10 @@ impl<'a> Asking<'a> {
 
     fn turn(&self, verdict: Verdict, asked: Instant) -> Turn {
         let grant = |grant| {
+            let Intent { terms, audit, .. } = self.intent;
             let guard = self
                 .inner()
-                .grant(&self.claim, grant, &self.intent.terms, asked);
+                .grant(&self.claim, grant, terms, audit.as_ref(), asked);
             if self.intent.probe.is_some() || self.intent.receipts.is_some() {
                 guard.probed_as(self.intent);
             }
@@ -155,7 +160,7 @@ impl<'a> Asking<'a> {
         if let Some(answered) = self.inner().store.claim_now(&self.claim) {
             return answered;
         }
-        let asked = || Asked::new(self.inner(), &self.claim, &self.intent.terms);
+        let asked = || Asked::new(self.inner(), &self.claim, self.intent);
         match asked().await {
             Err(error) if super::lost::may_be_applied(&error) => {}
             answered => return answered,
@@ -164,7 +169,8 @@ impl<'a> Asking<'a> {
         if let Err(error) = &answered
             && super::lost::may_be_applied(error)
         {
-            self.inner().look_for_lost(&self.claim, &self.intent.terms);
+            self.inner()
+                .look_for_lost(&self.claim, &Lost::of(self.intent));
         }
         answered
     }
@@ -209,8 +215,8 @@ impl<'a> Asking<'a> {
         let Some(witness) = &self.intent.receipts else {
             return Ok(ByReceipt::Nothing);
         };
-        let (id, terms) = (self.claim.id, &self.intent.terms);
-        let looking = self.inner().end_by_receipt(witness, id, doubt.fence, terms);
+        let place = (self.claim.id, doubt.fence);
+        let looking = self.inner().end_by_receipt(witness, place, self.intent);
         if looking.await? {
             return Ok(ByReceipt::AskAgain);
         }
@@ -307,7 +313,7 @@ pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> b
     let id = probing.id;
     if let (Some(witness), Some(inner)) = (&intent.receipts, probing.engine.upgrade()) {
         match inner
-            .end_by_receipt(witness, id, doubt.fence, &intent.terms)
+            .end_by_receipt(witness, (id, doubt.fence), &intent)
             .await
         {
             Ok(true) => return true,
@@ -339,7 +345,9 @@ pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> b
     let Some(inner) = probing.engine.upgrade() else {
         return false;
     };
-    match inner.store.settle(id, doubt.fence, end).await {
+    let place = (id, doubt.fence);
+    let settling = inner.settle_as(place, end, intent.audit.as_ref(), "probe");
+    match settling.await {
         Ok(Settled::Applied) => {
             inner.tally.count(Count::Resolved);
             true

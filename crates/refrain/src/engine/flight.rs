@@ -44,6 +44,8 @@ pub(super) struct Flight {
     /// What runs, and for whom: its end is shown to nobody else.
     fingerprint: Fingerprint,
     credential: Option<Credential>,
+    /// What the audit log calls it, where it is audited.
+    pub(super) audit: Option<Arc<str>>,
     /// When it was asked for; leases are renewed, and the attempt's time is counted, from then on.
     pub(super) since: Instant,
     end: Mutex<End>,
@@ -192,6 +194,7 @@ impl Flights {
         claim: &Claim,
         grant: Grant,
         terms: Terms,
+        audit: Option<Arc<str>>,
         since: Instant,
     ) -> Arc<Flight> {
         let flight = Arc::new(Flight {
@@ -200,6 +203,7 @@ impl Flights {
             terms,
             fingerprint: claim.fingerprint,
             credential: claim.credential,
+            audit,
             since,
             end: Mutex::default(),
             renewed_millis: AtomicU64::new(0),

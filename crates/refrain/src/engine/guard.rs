@@ -8,9 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Ended, Flight, Inner, Intent, Live};
+use super::{Ended, Flight, Inner, Intent, Live, audit};
 use crate::{
     Guarantee, Outcome, Result,
+    audit::{Entry, Event},
     engine::tally::Count,
     key::RecordId,
     policy::Terms,
@@ -60,13 +61,23 @@ impl Inner {
         claim: &Claim,
         grant: Grant,
         terms: &Terms,
+        audit: Option<&Arc<str>>,
         asked: Instant,
     ) -> Guard {
         let terms = Terms {
             guarantee: claim.guarantee,
             ..*terms
         };
-        let flight = self.flights.start(claim, grant, terms, asked);
+        let audit = audit.filter(|_| self.audit.get().is_some()).cloned();
+        let flight = self.flights.start(claim, grant, terms, audit, asked);
+        // Not waited for: an attempt without an end is to be seen, and is not yet anybody's answer.
+        let granted = || Entry {
+            attempt: Some(grant.attempt),
+            ..Entry::new(Event::Granted)
+        };
+        if let Some(entry) = flight.entry(granted) {
+            self.audit_note(entry);
+        }
         Guard {
             hold: Some(Hold {
                 inner: self.clone(),
@@ -178,6 +189,7 @@ impl Running {
     ///
     /// # Errors
     /// When the store does not answer. The outcome is then held and stored as soon as it can be, while the process lives.
+    /// [`ErrorKind::Unaudited`](crate::ErrorKind::Unaudited) when it could not be written down: it is stored, and must not be shown.
     ///
     /// # Cancellation
     /// Dropped, the outcome may be stored or not; if not, the record becomes indeterminate.
@@ -193,6 +205,10 @@ impl Running {
     /// On any other store nothing has happened, and it is still running.
     pub(crate) fn complete_now(self, outcome: &Outcome) -> Result<Result<Settled>, Self> {
         let flight = &self.hold.flight;
+        // What is audited waits for the disk.
+        if flight.audit.is_some() {
+            return Err(self);
+        }
         let end = || {
             flight.start_ending();
             self.hold.completion(outcome)
@@ -201,7 +217,7 @@ impl Running {
         match store.settle_now(flight.id, flight.fence, end) {
             Some(settled) => {
                 let settled = self.hold.noted(settled, true);
-                Ok(self.completed(settled, outcome))
+                Ok(self.completed(settled, outcome, Ok(())))
             }
             None => Err(self),
         }
@@ -210,16 +226,26 @@ impl Running {
     async fn complete_soon(self, outcome: Outcome) -> Result<Settled> {
         self.hold.flight.start_ending();
         let end = self.hold.completion(&outcome);
+        let written = self.hold.write_down(&end).await;
         let settled = self.hold.settle(end).await;
-        self.completed(settled, &outcome)
+        self.completed(settled, &outcome, written)
     }
 
-    fn completed(mut self, settled: Result<Settled>, outcome: &Outcome) -> Result<Settled> {
+    /// What is not written down is stored, and shown to nobody here.
+    fn completed(
+        mut self,
+        settled: Result<Settled>,
+        outcome: &Outcome,
+        written: Result<()>,
+    ) -> Result<Settled> {
         let end = || self.hold.completion(outcome);
-        let ended = Ended::Completed(outcome.clone());
+        let ended = match written {
+            Ok(()) => Ended::Completed(outcome.clone()),
+            Err(_) => Ended::Unknown,
+        };
         let settled = self.hold.conclude(settled, end, ended);
         self.state = RunState::Settled;
-        settled
+        written.and(settled)
     }
 
     /// It provably had no effect: the key is free again. Those who wait here get `answer`, if there is one.
@@ -246,9 +272,10 @@ impl Running {
         self.hold.inner.tally.count(Count::Doubted);
         self.hold.flight.stop_renewing();
         let end = Settlement::Doubt { reason };
+        let written = self.hold.write_down(&end).await;
         let settled = self.hold.settle(end).await;
         self.hold.land(Ended::Unknown);
-        settled
+        written.and(settled)
     }
 }
 
@@ -287,8 +314,23 @@ impl Hold {
         self.noted(settled, is_outcome)
     }
 
-    /// Counts an outcome that came too late to stand.
+    /// Writes its end down where it is audited, and answers once that is durable.
+    async fn write_down(&self, end: &Settlement) -> Result<()> {
+        match self.flight.entry(|| Entry::ending(end)) {
+            Some(entry) => self.inner.audit_write(entry).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Counts an outcome that came too late to stand, and takes back what was written down.
     fn noted(&self, settled: Result<Settled>, is_outcome: bool) -> Result<Settled> {
+        if let (Some(name), Ok(Settled::Fenced | Settled::TooEarly { .. })) =
+            (&self.flight.audit, &settled)
+        {
+            let Flight { id, fence, .. } = &*self.flight;
+            self.inner
+                .audit_note(audit::overtaken(*id, *fence, Some(name)));
+        }
         if is_outcome && matches!(settled, Ok(Settled::Fenced)) {
             self.inner.tally.count(Count::Overtaken);
         }
@@ -305,8 +347,14 @@ impl Hold {
     /// Stores the end, then wakes who waits. What cannot be stored now is held and tried again.
     async fn end(&self, end: Settlement, ended: Ended) -> Result<Settled> {
         self.flight.start_ending();
+        let written = self.write_down(&end).await;
         let settled = self.settle(end.clone()).await;
-        self.conclude(settled, || end, ended)
+        let ended = match written {
+            Ok(()) => ended,
+            Err(_) => Ended::Unknown,
+        };
+        let settled = self.conclude(settled, || end, ended);
+        written.and(settled)
     }
 
     /// Wakes who waits, if the end is stored; if it could not be, it is held and tried again.

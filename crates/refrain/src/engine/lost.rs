@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::Inner;
+use super::{Inner, Intent};
 use crate::{
     Error, ErrorKind, Result,
     policy::Terms,
@@ -25,6 +25,28 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_secs(5);
 const LOOKS_MAX: u32 = 16;
 const DENIALS_ENOUGH: u32 = 5;
 
+/// What is known of a claim that got lost.
+#[derive(Debug, Clone)]
+pub(super) struct Lost {
+    terms: Terms,
+    audit: Option<Arc<str>>,
+}
+
+impl Lost {
+    pub(super) fn of(intent: &Intent) -> Self {
+        Self {
+            terms: intent.terms,
+            audit: intent.audit.clone(),
+        }
+    }
+
+    /// Takes it up and drops it at once, which releases it.
+    fn release(&self, inner: &Arc<Inner>, claim: &Claim, grant: Grant) {
+        let now = tokio::time::Instant::now();
+        drop(inner.grant(claim, grant, &self.terms, self.audit.as_ref(), now));
+    }
+}
+
 type Answering = Pin<Box<dyn Future<Output = Result<Verdict>> + Send>>;
 
 /// One claim on its way to the store and back.
@@ -33,7 +55,7 @@ type Answering = Pin<Box<dyn Future<Output = Result<Verdict>> + Send>>;
 pub(super) struct Asked<'a> {
     inner: &'a Arc<Inner>,
     claim: &'a Claim,
-    terms: &'a Terms,
+    intent: &'a Intent,
     /// `None` once answered.
     answering: Option<Answering>,
     /// Whether the store may have heard of it.
@@ -41,12 +63,12 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn new(inner: &'a Arc<Inner>, claim: &'a Claim, terms: &'a Terms) -> Self {
+    pub(super) fn new(inner: &'a Arc<Inner>, claim: &'a Claim, intent: &'a Intent) -> Self {
         let answering = Box::pin(ask(inner.store.clone(), claim.clone()));
         Self {
             inner,
             claim,
-            terms,
+            intent,
             answering: Some(answering),
             is_under_way: false,
         }
@@ -84,14 +106,13 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let answering = self.answering.take().filter(|_| self.is_under_way);
         if let Some(answering) = answering {
-            let (inner, claim, terms) = (self.inner.clone(), self.claim.clone(), *self.terms);
+            let (inner, claim) = (self.inner.clone(), self.claim.clone());
+            let lost = Lost::of(self.intent);
             self.inner.spawn(async move {
                 match answering.await {
                     // Dropped at once, which releases it.
-                    Ok(Verdict::Granted(grant)) => {
-                        drop(inner.grant(&claim, grant, &terms, tokio::time::Instant::now()));
-                    }
-                    Err(error) if may_be_applied(&error) => inner.look_for_lost(&claim, &terms),
+                    Ok(Verdict::Granted(grant)) => lost.release(&inner, &claim, grant),
+                    Err(error) if may_be_applied(&error) => inner.look_for_lost(&claim, &lost),
                     Ok(_) | Err(_) => {}
                 }
             });
@@ -106,21 +127,21 @@ pub(super) fn may_be_applied(error: &Error) -> bool {
 
 impl Inner {
     /// Looks in the background whether a claim stands whose answer got lost, and releases it if so.
-    pub(super) fn look_for_lost(self: &Arc<Self>, claim: &Claim, terms: &Terms) {
-        let Some(lost) = self.tally.lose_claim() else {
+    pub(super) fn look_for_lost(self: &Arc<Self>, claim: &Claim, lost: &Lost) {
+        let Some(place) = self.tally.lose_claim() else {
             tracing::warn!(record = %claim.id, "too many claims got lost: if this one stands, it lapses");
             return;
         };
-        let (engine, claim, terms) = (Arc::downgrade(self), claim.clone(), *terms);
+        let (engine, claim, lost) = (Arc::downgrade(self), claim.clone(), lost.clone());
         self.spawn(async move {
-            let _lost = lost;
-            look(engine, claim, terms).await;
+            let _place = place;
+            look(engine, claim, lost).await;
         });
     }
 }
 
 /// Ends when the claim is released, denied often enough, or the engine has gone.
-async fn look(engine: Weak<Inner>, claim: Claim, terms: Terms) {
+async fn look(engine: Weak<Inner>, claim: Claim, lost: Lost) {
     let mut pause = LOOK_FIRST;
     let mut denials = 0;
     for _ in 0..LOOKS_MAX {
@@ -131,7 +152,7 @@ async fn look(engine: Weak<Inner>, claim: Claim, terms: Terms) {
         };
         match inner.store.read(claim.id).await {
             Ok(Some(reading)) if let Some(grant) = granted(&reading.record, &claim) => {
-                return drop(inner.grant(&claim, grant, &terms, tokio::time::Instant::now()));
+                return lost.release(&inner, &claim, grant);
             }
             Ok(_) => denials += 1,
             Err(error) if error.is_retryable() => {}

@@ -11,10 +11,8 @@ use super::{Count, Engine, Inner, Intent};
 use crate::{
     Guarantee, Result,
     key::RecordId,
-    policy::Terms,
     receipts::{Sighting, Standing, Witness},
     record::{Claim, Doubt, Fence, Settled, Settlement},
-    store::Store,
 };
 
 /// The first pause after receipts that could not be read.
@@ -56,9 +54,8 @@ impl Inner {
     pub(super) async fn end_by_receipt(
         &self,
         witness: &Witness,
-        id: RecordId,
-        fence: Fence,
-        terms: &Terms,
+        (id, fence): (RecordId, Fence),
+        intent: &Intent,
     ) -> Result<bool> {
         self.tally.count(Count::ReceiptsLooked);
         let Sighting::Found(outcome) = witness.look(id, None).await? else {
@@ -67,10 +64,11 @@ impl Inner {
         self.tally.count(Count::ReceiptsFound);
         let end = Settlement::Complete {
             outcome,
-            retention: terms.retention,
-            remember: terms.remember,
+            retention: intent.terms.retention,
+            remember: intent.terms.remember,
         };
-        if self.store.settle(id, fence, end).await? == Settled::Applied {
+        let settling = self.settle_as((id, fence), end, intent.audit.as_ref(), "receipt");
+        if settling.await? == Settled::Applied {
             self.tally.count(Count::Resolved);
         }
         Ok(true)

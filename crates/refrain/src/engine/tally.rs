@@ -63,9 +63,11 @@ pub enum Count {
     Unguarded,
     /// Requests that were not signed as their operation wants it, those that are only observed too.
     Unverified,
+    /// Requests that were refused since the audit log cannot be written.
+    Unaudited,
 }
 
-const COUNTS: usize = Count::Unverified as usize + 1;
+const COUNTS: usize = Count::Unaudited as usize + 1;
 
 /// What happened so far, in numbers.
 #[derive(Debug, Default)]

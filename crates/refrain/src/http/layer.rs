@@ -179,6 +179,12 @@ impl<S> Layer<S> for RefrainLayer {
                 "nobody reads its receipts, so it is at-most-once: name them with `RefrainLayer::with_receipts`"
             );
         }
+        let is_audited = |it: &Operation| it.audit && it.guarded;
+        if self.shared.engine.audit().is_none() && self.shared.policy.operations().any(is_audited) {
+            tracing::warn!(
+                "the policy has `audit`, and nothing is written: give the engine a log with `Engine::with_audit`"
+            );
+        }
         RefrainService {
             inner,
             shared: self.shared.clone(),

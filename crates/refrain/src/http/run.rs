@@ -24,7 +24,7 @@ use super::{
     service::{Carried, Guarded},
 };
 use crate::{
-    Error, Guarantee, Intent, Outcome, Verdict,
+    Error, ErrorKind, Guarantee, Intent, Outcome, Verdict,
     engine::{Guard, Running},
     policy::{Ending, Operation, Reply},
     record::{Reason, Settled},
@@ -485,7 +485,12 @@ fn failed<R, E>(problem: Problem) -> Ran<R, E> {
 
 fn not_stored(error: &Error) -> Problem {
     tracing::error!(%error, "an outcome could not be stored");
-    let detail = "The operation has ended; its outcome could not be stored yet.";
+    let detail = match error.kind() {
+        ErrorKind::Unaudited => {
+            "The operation has ended; its outcome could not be written into the audit log, and is not shown before that works again."
+        }
+        _ => "The operation has ended; its outcome could not be stored yet.",
+    };
     Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::SERVICE_UNAVAILABLE)
 }
 

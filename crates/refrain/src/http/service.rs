@@ -26,7 +26,7 @@ use super::{
     streamed::Streamed,
 };
 use crate::{
-    Error, Fingerprint, Intent, Key, Operation, Verdict,
+    Error, ErrorKind, Fingerprint, Intent, Key, Operation, Verdict,
     clock::{Clock as _, SystemClock},
     engine::{Count, Guard, Live, Turn},
     policy::{Duplicates, Match, Mode, OnStoreFailure, ReplayTo, Unverified},
@@ -253,6 +253,7 @@ pub(super) fn intent(
         terms: operation.terms,
         probe: None,
         receipts: shared.witness(operation).cloned(),
+        audit: None,
     })
 }
 
@@ -360,6 +361,9 @@ impl<S> Guarding<S> {
 
     fn intent(&self, key: Key, head: &Parts, body: &Bytes) -> Result<Intent, Error> {
         let mut intent = intent(&self.shared, &self.found, key, head, body)?;
+        if self.found.operation.audit {
+            intent.audit = Some(self.found.operation.name.as_str().into());
+        }
         if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
             let probe = HttpProbe::new(ask, &self.found, &head.headers);
             intent.probe = Some(Arc::new(probe));
@@ -426,16 +430,23 @@ impl<S> Guarding<S> {
     where
         S: Guarded<B, R>,
     {
-        let name = &self.found.operation.name;
+        let operation = &*self.found.operation;
+        let name = &operation.name;
+        if error.kind() == ErrorKind::Unaudited {
+            tracing::error!(operation = %name, %error, "it must be audited and cannot be");
+            return Ok(self.refuse(&unaudited()));
+        }
         tracing::error!(operation = %name, %error, "the store failed, or the receipts did");
-        if self.found.operation.on_store_failure == OnStoreFailure::Pass {
+        if operation.on_store_failure == OnStoreFailure::Pass {
+            if operation.audit && self.shared.engine.audit_unguarded(name).await.is_err() {
+                return Ok(self.refuse(&unaudited()));
+            }
             self.shared.engine.tally().count(Count::Unguarded);
             let body = body.into_body();
             return self.pass(head, body, Decision::Unguarded).await;
         }
         let detail = "Nothing was run. Send the same request with the same key again.";
-        let problem = Problem::new(Code::StoreUnavailable, detail);
-        Ok(self.refuse(&problem.with_retry_after(Duration::from_secs(1))))
+        Ok(self.refuse(&unavailable(detail)))
     }
 
     /// Lets a request through unguarded.
@@ -458,6 +469,16 @@ impl<S> Guarding<S> {
 fn passed<R>(mut response: Response<R>) -> Response<Body<R>> {
     response.headers_mut().remove(REFRAIN_OUTCOME);
     response.map(Body::through)
+}
+
+fn unavailable(detail: &str) -> Problem {
+    Problem::new(Code::StoreUnavailable, detail).with_retry_after(Duration::from_secs(1))
+}
+
+fn unaudited() -> Problem {
+    unavailable(
+        "Nothing was run: the audit log cannot be written. Send the same request with the same key again.",
+    )
 }
 
 fn invalid(error: &Error) -> Problem {

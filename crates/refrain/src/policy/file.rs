@@ -1,10 +1,15 @@
 //! `refrain.toml`: read as typed, then resolved. Everything is checked before anything starts.
 
-use std::{fmt, fs, io::Read as _, net::SocketAddr, path::Path};
+use std::{
+    fmt, fs,
+    io::Read as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use serde::{Serialize, Serializer};
 
-use super::{Policy, Warning, warning};
+use super::{Mode, Operation, Policy, Warning, warning};
 use crate::store::embedded::Durability;
 
 mod draft;
@@ -65,6 +70,8 @@ pub struct Settings {
     pub store: Vec<String>,
     /// What an acknowledged record survives.
     pub durability: Durability,
+    /// The folder of the audit log, where one is named; see [`audit_folder`](Self::audit_folder).
+    pub audit_log: Option<PathBuf>,
     /// What the `type` of a problem starts with; ends with a slash.
     pub problems: String,
     /// Limits and times of the proxy itself.
@@ -134,6 +141,25 @@ impl File {
 }
 
 impl Settings {
+    /// Where the audit log is: what `audit_log` names; else beside the records of a `file:` store; else `refrain-audit`.
+    #[must_use]
+    pub fn audit_folder(&self) -> PathBuf {
+        if let Some(folder) = &self.audit_log {
+            return folder.clone();
+        }
+        let truth = self.store.last();
+        match truth.and_then(|store| store.strip_prefix("file:")) {
+            Some(folder) => Path::new(folder).join("audit"),
+            None => "refrain-audit".into(),
+        }
+    }
+
+    /// The operations whose attempts are audited.
+    pub fn audited(&self) -> impl Iterator<Item = &Operation> {
+        let is_audited = |it: &&Operation| it.audit && it.guarded && it.mode == Mode::Enforce;
+        self.policy.operations().filter(is_audited)
+    }
+
     /// What is allowed and probably not meant, in operations and workers.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let workers = self.workers.iter().flat_map(warning::of_worker);
@@ -179,6 +205,7 @@ impl fmt::Debug for Settings {
             .field("upstream", &self.upstream)
             .field("store", &store)
             .field("durability", &self.durability)
+            .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
             .field("workers", &self.workers)
             .field("relays", &self.relays)

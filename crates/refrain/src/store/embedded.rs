@@ -40,7 +40,7 @@ use crate::{
 mod compact;
 pub mod disk;
 mod erase;
-mod folder;
+pub(crate) mod folder;
 mod frame;
 mod image;
 mod keeper;

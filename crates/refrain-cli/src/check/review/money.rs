@@ -1,7 +1,9 @@
 //! Questions about operations that move money.
 
+use std::path::Path;
+
 use refrain::{
-    Guarantee, Terms,
+    ErrorKind, Guarantee, Terms, audit,
     policy::{Class, Operation, WorkerSettings, units},
 };
 
@@ -69,14 +71,27 @@ pub(super) fn financial(facts: &Facts) -> Vec<Line> {
         open.extend(kept(&name, place.clone(), &worker.terms));
         open.extend(repeated(&name, place, worker));
     }
-    open.extend(audited(facts, &money));
+    open.extend(audited(facts, &money, &workers));
     let names = money.iter().map(|it| it.name.clone());
     let names = names.chain(workers.iter().map(|it| format!("worker {}", it.name)));
     let why = format!(
         "kept for 30d or longer: {}",
         listed(&names.collect::<Vec<_>>())
     );
-    or_done(open, facts.whole(), why)
+    let mut lines = or_done(open, facts.whole(), why);
+    lines.extend(written_down(facts, &money, &workers));
+    lines
+}
+
+/// What is audited, and where.
+fn written_down(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> Option<Line> {
+    let operations = money.iter().filter(|it| it.audit).map(|it| it.name.clone());
+    let workers = workers.iter().filter(|it| it.audit);
+    let workers = workers.map(|it| format!("worker {}", it.name));
+    let names: Vec<_> = operations.chain(workers).collect();
+    let folder = facts.settings.audit_folder();
+    let why = format!("audited in {}: {}", folder.display(), listed(&names));
+    (!names.is_empty()).then(|| Line::done(facts.whole(), why))
 }
 
 /// By what the plan said of its messages, in the file or just now.
@@ -119,31 +134,46 @@ fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
     None
 }
 
-/// An audit log is not built, and nobody is to believe that one is written.
-///
-/// It is not required: nothing that the file could say would close it.
-fn audited(facts: &Facts, money: &[&Operation]) -> Vec<Line> {
-    let (wanted, unwanted): (Vec<&Operation>, Vec<&Operation>) =
-        money.iter().partition(|it| it.audit);
-    let mut lines: Vec<_> = unwanted
-        .iter()
-        .map(|it| {
-            Line::open(
-                facts.place(&it.name),
-                format!("{} is not to be audited", it.name),
-                "write audit = true, or leave it to class = \"monetary\"",
-            )
-        })
-        .collect();
-    let names: Vec<_> = wanted.iter().map(|it| it.name.clone()).collect();
-    let effect = match names.is_empty() {
-        true => String::new(),
-        false => format!(", and audit = true has no effect on {}", listed(&names)),
-    };
-    let why = format!("an audit log is not built: this release writes none{effect}");
-    let fix = "until there is one, keep the log of the proxy, where reasons of `refrain records resolve` are, and the service's own ledger";
-    lines.push(Line::advice(facts.whole(), why, fix));
-    lines
+/// Whether what moves money is audited, and the log, where there is one by now, is whole.
+fn audited(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> Vec<Line> {
+    let unaudited = money.iter().filter(|it| !it.audit).map(|it| {
+        Line::open(
+            facts.place(&it.name),
+            format!("{} is not audited", it.name),
+            "write audit = true, or leave it to class = \"monetary\"",
+        )
+    });
+    let left = workers.iter().filter(|it| !it.audit).map(|it| {
+        Line::advice(
+            facts.place(&it.name),
+            format!("worker {} moves money and is not audited", it.name),
+            "write audit = true",
+        )
+    });
+    let folder = facts.settings.audit_folder();
+    unaudited.chain(left).chain(damaged(&folder)).collect()
+}
+
+/// What is wrong with the log; nothing where none was begun.
+fn damaged(folder: &Path) -> Option<Line> {
+    if !folder.is_dir() {
+        return None;
+    }
+    let place = folder.display().to_string();
+    match audit::verify(folder, &audit::Check::default(), &mut |_| ()) {
+        Ok(found) => {
+            let first = found.damage.first()?;
+            let why = format!("the audit log is damaged: {}", first.what);
+            let fix = "see `refrain audit verify`, and keep the folder as evidence";
+            Some(Line::open(place, why, fix))
+        }
+        // There is a folder, and no log in it yet.
+        Err(error) if error.kind() == ErrorKind::Invalid => None,
+        Err(error) => {
+            let fix = "have `refrain audit verify` run by somebody who may read it";
+            Some(Line::advice(place, error.to_string(), fix))
+        }
+    }
 }
 
 /// Money that a worker delivers once more.

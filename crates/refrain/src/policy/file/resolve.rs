@@ -56,6 +56,7 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
         upstream: server.upstream,
         store: server.store,
         durability: server.durability,
+        audit_log: server.audit_log,
         problems: server.problems,
         proxy,
         workers,

@@ -1,6 +1,6 @@
 //! Resolves the settings of the process.
 
-use std::{net::SocketAddr, ops::Range};
+use std::{net::SocketAddr, ops::Range, path::PathBuf};
 
 use super::{Durability, draft::choice, problem::Report, table::Part, typed::Server};
 use crate::policy::suggest;
@@ -31,6 +31,7 @@ pub(super) struct Resolved {
     pub(super) upstream: Option<String>,
     pub(super) store: Vec<String>,
     pub(super) durability: Durability,
+    pub(super) audit_log: Option<PathBuf>,
     pub(super) problems: String,
 }
 
@@ -40,6 +41,7 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
         admin,
         upstream,
         durability,
+        audit_log,
         problems,
         ..
     } = &part.values;
@@ -52,6 +54,7 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
             .and_then(|url| self::upstream(url, place("upstream"), report)),
         store: stores(part, report),
         durability: Durability::default(),
+        audit_log: audit_log.clone().map(PathBuf::from),
         problems: problems.clone().unwrap_or_else(|| PROBLEMS.into()),
     };
     if let Some(durability) = durability {
@@ -64,6 +67,13 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
         );
     }
     check_problems(&resolved.problems, place("problems"), report);
+    if audit_log
+        .as_deref()
+        .is_some_and(|path| path.trim().is_empty())
+    {
+        let help = "write a path, such as \"/var/log/refrain-audit\", or leave it out";
+        report.push(place("audit_log"), "`audit_log` names no folder", help);
+    }
     if resolved.listen == resolved.admin && resolved.listen.port() != 0 {
         let at = if admin.is_some() {
             place("admin")

@@ -36,6 +36,9 @@ pub(super) struct Server {
     /// What an acknowledged record survives. Default: full.
     #[schemars(with = "Option<Durability>")]
     pub(super) durability: Option<String>,
+    /// The folder of the audit log. Default: `audit` in the folder of a `file:` store, else refrain-audit.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) audit_log: Option<String>,
     /// What the `type` of a problem starts with. Default: /.well-known/refrain/problems/.
     #[schemars(with = "Option<schema::ProblemBase>")]
     pub(super) problems: Option<String>,
@@ -166,7 +169,7 @@ pub(super) struct Section {
     pub(super) on_store_failure: Option<String>,
     /// Whether at-most-once claims may lie in a store that may lose what it acknowledged. Default: false.
     pub(super) accept_lossy_claims: Option<bool>,
-    /// Whether every ending is to be written to an audit log; taken, and without effect in this release. Default: false.
+    /// Whether every attempt and its end is written into the audit log; without it nothing runs. Default: false.
     pub(super) audit: Option<bool>,
 }
 
@@ -261,6 +264,8 @@ pub(super) struct Worker {
     pub(super) key: Option<List>,
     /// Whether another payload under the same key is told apart, and goes to the dead letters. Default: true.
     pub(super) compare: Option<bool>,
+    /// Whether every attempt and its end is written into the audit log; without it nothing is delivered. Default: false.
+    pub(super) audit: Option<bool>,
     /// What is promised about how often a message takes effect. Default: at-least-once.
     #[schemars(with = "Option<Guarantee>")]
     pub(super) guarantee: Option<String>,

@@ -53,6 +53,8 @@ pub struct WorkerSettings {
     pub key: Vec<KeySource>,
     /// Whether another payload under the same key is told apart, and goes to the dead letters.
     pub compare: bool,
+    /// Whether every attempt and its end is written into the audit log.
+    pub audit: bool,
     /// How often a message is tried before it goes to the dead letters.
     pub attempts: u16,
     /// The queue for what could not be handled.
@@ -128,6 +130,7 @@ pub(super) fn resolve(
         deliver,
         key: KeySource::DEFAULT.to_vec(),
         compare: values.compare.unwrap_or(true),
+        audit: values.audit.unwrap_or(false),
         attempts: 10,
         dead_letter: values.dead_letter.clone(),
         concurrency: 16,

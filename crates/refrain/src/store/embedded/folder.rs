@@ -31,7 +31,7 @@ impl Folder {
     pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
         make(disk, path).map_err(|error| trouble(path, "cannot be made", error))?;
         refuse_foreign(path)?;
-        let lock = take_lock(path)?;
+        let lock = take_lock(path, "the store")?;
         let secret = match fs::read_to_string(path.join(IDENTITY)) {
             Ok(text) => read_identity(path, &text)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -51,7 +51,7 @@ impl Folder {
 }
 
 /// Makes the folder where there is none, and its name durable.
-fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
     // Outcomes are other people's data: nobody else on the machine reads them.
     fs::DirBuilder::new()
@@ -101,14 +101,19 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-fn take_lock(path: &Path) -> Result<FileLock> {
+/// The lock of a folder of which one process at a time writes; `what` is what messages call it.
+pub(crate) fn take_lock(path: &Path, what: &str) -> Result<FileLock> {
     let name = path.join(LOCK);
+    let trouble = |how: &str, error| {
+        let message = format!("{} {how}", name.display());
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    };
     FileLock::take(&name).map_err(|not_locked| match not_locked {
-        NotLocked::Open(error) => trouble(&name, "cannot be opened", error),
-        NotLocked::Lock(error) => trouble(&name, "cannot be locked", error),
+        NotLocked::Open(error) => trouble("cannot be opened", error),
+        NotLocked::Lock(error) => trouble("cannot be locked", error),
         NotLocked::Held(holder) => {
             let message = format!(
-                "the store {} is held by another process (pid {holder}); \
+                "{what} {} is held by another process (pid {holder}); \
                  stop that one, or give this one a folder of its own",
                 path.display()
             );

@@ -1,0 +1,224 @@
+//! `refrain audit`: verifies the audit log, and takes entries out of it.
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use refrain::{
+    Error, ErrorKind,
+    audit::{self, ChainHash, Check, Verified, Visit},
+    policy::File,
+};
+use serde_json::json;
+
+use crate::output::{complain, say};
+
+mod export;
+mod print;
+
+const DAMAGED: u8 = 1;
+const USAGE: u8 = 2;
+const BAD_CONFIGURATION: u8 = 64;
+const UNREACHABLE: u8 = 69;
+
+/// The file that is looked into where neither folder nor file is named.
+const CONFIG: &str = "refrain.toml";
+
+/// Verify the audit log, and take entries out of it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  refrain audit verify refrain-data/audit           whether a line was changed, removed, moved or put in
+  refrain audit verify --config refrain.toml        the log that the file names
+  refrain audit head                                the hash to be noted elsewhere
+  refrain audit verify --head 9f86d081884c7d65…     whether what was noted is still there
+  refrain audit export --operation 'POST /v1/payments' --from 2026-11-01 --format csv --output november.csv
+  refrain audit export --record 3f2a…               all that happened to a record
+
+The log may be in use: nothing is locked, and nothing is changed.
+Without a folder it is the one of --config, or of refrain.toml where there is one, or refrain-data/audit.
+Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration, 69 it cannot be read.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Walk the chain from its first line to its last
+    #[command(after_help = "Examples:
+  refrain audit verify refrain-data/audit
+  refrain audit verify --head 9f86d081884c7d65… --json
+  refrain audit verify archive --from-hash 60303ae22b998861…
+                                        files before these were moved away, and ended with this hash
+
+Lines that stand open at the end are listed: attempts without an end run, or their process was killed.
+Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration, 69 it cannot be read.")]
+    Verify {
+        #[command(flatten)]
+        place: Place,
+        /// A hash that was noted earlier: it must still be there
+        #[arg(long, value_name = "HASH")]
+        head: Option<String>,
+        /// What the first line must follow, where files before it were moved away
+        #[arg(long, value_name = "HASH")]
+        from_hash: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Verify the log, and print the hash of its last line alone
+    #[command(after_help = "Example:
+  refrain audit head refrain-data/audit >> /mnt/elsewhere/heads
+
+Exit codes: as for verify.")]
+    Head {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print entries, chosen by time, operation, record and event
+    Export(export::Export),
+}
+
+/// Which log.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The folder of the log
+    #[arg(value_name = "DIR", conflicts_with = "config")]
+    folder: Option<PathBuf>,
+    /// A refrain.toml, whose log it is
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Place {
+    fn folder(&self) -> Result<PathBuf, Failure> {
+        if let Some(folder) = &self.folder {
+            return Ok(folder.clone());
+        }
+        let file = match &self.config {
+            Some(file) => file.as_path(),
+            None => Path::new(CONFIG),
+        };
+        if self.config.is_none() && !file.exists() {
+            return Ok("refrain-data/audit".into());
+        }
+        let settings = File::read(file);
+        let settings =
+            settings.map_err(|error| Failure::new(BAD_CONFIGURATION, error.to_string()))?;
+        Ok(settings.audit_folder())
+    }
+}
+
+/// Why nothing could be told.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: String) -> Self {
+        Self { code, message }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (code, help) = match error.kind() {
+            ErrorKind::Invalid => (BAD_CONFIGURATION, "; name its folder"),
+            _ => (UNREACHABLE, ""),
+        };
+        Self::new(code, format!("refrain: {error}{help}"))
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (done, is_json) = match &args.command {
+        Command::Verify {
+            place,
+            head,
+            from_hash,
+            json,
+        } => {
+            let done = checks(head.as_deref(), from_hash.as_deref())
+                .and_then(|check| verify(place, &check, *json));
+            (done, *json)
+        }
+        Command::Head { place } => (head(place), false),
+        Command::Export(export) => (export.run(), false),
+    };
+    let code = done.unwrap_or_else(|failure| {
+        complain(&failure.message);
+        if is_json {
+            say(format_args!("{:#}", json!({ "error": failure.message })));
+        }
+        failure.code
+    });
+    Ok(code.into())
+}
+
+fn checks(head: Option<&str>, from: Option<&str>) -> Result<Check, Failure> {
+    let hash = |name: &str, text: Option<&str>| {
+        let hash = text.map(str::parse::<ChainHash>).transpose();
+        hash.map_err(|error| Failure::new(USAGE, format!("refrain: {name}: {error}")))
+    };
+    Ok(Check {
+        head: hash("--head", head)?,
+        from: hash("--from-hash", from)?,
+    })
+}
+
+fn verify(place: &Place, check: &Check, is_json: bool) -> Result<u8, Failure> {
+    let folder = place.folder()?;
+    let found = walked(&folder, check, &mut |_, _| ())?;
+    match is_json {
+        true => say(format_args!("{:#}", print::json(&folder, &found))),
+        false => print::text(&folder, &found, check),
+    }
+    Ok(code(&found))
+}
+
+fn head(place: &Place) -> Result<u8, Failure> {
+    let folder = place.folder()?;
+    let found = walked(&folder, &Check::default(), &mut |_, _| ())?;
+    print::complain_of(&found);
+    say(found.head);
+    Ok(code(&found))
+}
+
+fn code(found: &Verified) -> u8 {
+    match found.damage_count {
+        0 => 0,
+        _ => DAMAGED,
+    }
+}
+
+/// Walks a log, and shows how far it has come where somebody looks on.
+fn walked(
+    folder: &Path,
+    check: &Check,
+    entry: &mut dyn FnMut(&audit::Written, &[u8]),
+) -> refrain::Result<Verified> {
+    let is_watched = std::io::stderr().is_terminal();
+    let mut is_shown = false;
+    let mut visit = |visit: Visit<'_>| match visit {
+        Visit::Entry(written, line) => entry(written, line),
+        Visit::Progress { bytes, of } if is_watched => {
+            is_shown = true;
+            let _ = write!(
+                std::io::stderr(),
+                "\r{} of {} MiB",
+                bytes >> 20,
+                of.div_ceil(1 << 20)
+            );
+        }
+        Visit::Progress { .. } => {}
+    };
+    let found = audit::verify(folder, check, &mut visit);
+    if is_shown {
+        let _ = write!(std::io::stderr(), "\r                              \r");
+    }
+    found
+}

@@ -1,0 +1,164 @@
+//! What was found in a log, for people and for programs.
+
+use std::path::Path;
+
+use refrain::audit::{Attempt, ChainHash, Check, Damage, Verified};
+use serde_json::{Value, json};
+
+use crate::output::{complain, say};
+
+/// So many of a kind are listed; `--json` has all.
+const LISTED_MAX: usize = 20;
+
+pub(super) fn text(folder: &Path, found: &Verified, check: &Check) {
+    let folder = folder.display();
+    let files = counted(found.files as u64, "file", "files");
+    let entries = counted(found.entries, "entry", "entries");
+    let verdict = match found.damage_count {
+        0 => "nothing was changed".to_owned(),
+        count => counted(count, "place is damaged", "places are damaged"),
+    };
+    say(format_args!("{folder}: {entries} in {files}, {verdict}"));
+    for damage in found.damage.iter().take(LISTED_MAX) {
+        say(format_args!("  {}", line(damage)));
+    }
+    more(found.damage_count, LISTED_MAX.min(found.damage.len()));
+    for (name, end) in [("first", &found.first), ("last", &found.last)] {
+        if let Some((seq, at)) = end {
+            say(format_args!("{name:<6} entry {seq}, {at}"));
+        }
+    }
+    if found.begins != ChainHash::START {
+        say(format_args!("begins behind {}", found.begins));
+        if check.from.is_none() {
+            say("       hold it against the end of what was moved away with --from-hash");
+        }
+    }
+    say(format_args!("head   {}", found.head));
+    if check.head.is_none() && found.damage_count == 0 {
+        say("       note it elsewhere: --head finds a log that was cut off or rewritten since");
+    }
+    if found.unfinished > 0 {
+        let bytes = counted(found.unfinished, "byte", "bytes");
+        say(format_args!(
+            "{bytes} behind it are no whole line: it is being written, or a crash has cut it"
+        ));
+    }
+    let loose = &found.loose;
+    attempts(
+        "without an end: they run, or their process was killed",
+        &loose.open,
+    );
+    attempts(
+        "in doubt, and nobody has said what became of them",
+        &loose.doubts,
+    );
+    attempts(
+        "that somebody was about to change, and no word of whether it was done",
+        &loose.deeds,
+    );
+    if loose.unlisted > 0 {
+        say(format_args!(
+            "{} more could not be followed",
+            loose.unlisted
+        ));
+    }
+}
+
+/// Damage, to standard error.
+pub(super) fn complain_of(found: &Verified) {
+    for damage in found.damage.iter().take(LISTED_MAX) {
+        complain(format_args!("refrain: {}", line(damage)));
+    }
+    if found.damage_count > LISTED_MAX as u64 {
+        complain(format_args!(
+            "refrain: {} places are damaged in all; see `refrain audit verify`",
+            found.damage_count
+        ));
+    }
+}
+
+fn line(damage: &Damage) -> String {
+    match damage.line {
+        // The log as a whole.
+        0 => damage.what.clone(),
+        _ => damage.to_string(),
+    }
+}
+
+fn attempts(what: &str, attempts: &[Attempt]) {
+    if attempts.is_empty() {
+        return;
+    }
+    let records = counted(attempts.len() as u64, "record", "records");
+    say(format_args!("{records} {what}"));
+    for attempt in attempts.iter().take(LISTED_MAX) {
+        let operation = attempt.operation.as_deref().unwrap_or_default();
+        let line = format!(
+            "  entry {}, {}  {}  {operation}",
+            attempt.seq, attempt.at, attempt.record
+        );
+        say(line.trim_end());
+    }
+    more(attempts.len() as u64, LISTED_MAX.min(attempts.len()));
+}
+
+fn more(all: u64, listed: usize) {
+    let left = all - listed as u64;
+    if left > 0 {
+        say(format_args!("  and {left} more; --json lists them"));
+    }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
+pub(super) fn json(folder: &Path, found: &Verified) -> Value {
+    let end = |end: &Option<(u64, String)>| {
+        let end = end.as_ref();
+        end.map(|(seq, at)| json!({ "seq": seq, "at": at }))
+    };
+    let damage = found.damage.iter().map(|damage| {
+        json!({
+            "file": damage.file.display().to_string(),
+            "line": damage.line,
+            "seq": damage.seq,
+            "kind": damage.kind,
+            "what": damage.what,
+        })
+    });
+    let loose = &found.loose;
+    json!({
+        "folder": folder.display().to_string(),
+        "files": found.files,
+        "entries": found.entries,
+        "first": end(&found.first),
+        "last": end(&found.last),
+        "begins": found.begins.to_string(),
+        "head": found.head.to_string(),
+        "unfinished_bytes": found.unfinished,
+        "damage_count": found.damage_count,
+        "damage": damage.collect::<Vec<_>>(),
+        "open": listed(&loose.open),
+        "doubts": listed(&loose.doubts),
+        "deeds": listed(&loose.deeds),
+        "unlisted": loose.unlisted,
+    })
+}
+
+fn listed(attempts: &[Attempt]) -> Value {
+    let told = attempts.iter().map(|it| {
+        json!({
+            "seq": it.seq,
+            "at": it.at,
+            "record": it.record,
+            "fence": it.fence,
+            "operation": it.operation,
+        })
+    });
+    told.collect()
+}

@@ -1,0 +1,115 @@
+//! The files of a log: each is named by the number of its first entry, and they are read in that order.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+};
+
+use super::entry::LINE_BYTES_MAX;
+use crate::{Error, ErrorKind, Result};
+
+/// One file of a log.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    pub(super) path: PathBuf,
+    /// The number of its first entry, by its name.
+    pub(super) first: u64,
+    pub(super) len: u64,
+}
+
+/// The file that begins with this entry.
+pub(super) fn name(first: u64) -> String {
+    format!("audit-{first:020}.jsonl")
+}
+
+/// All files of a log, in order.
+pub(super) fn list(folder: &Path) -> Result<Vec<Segment>> {
+    let found = || -> io::Result<Vec<Segment>> {
+        let mut segments = Vec::new();
+        for found in fs::read_dir(folder)? {
+            let found = found?;
+            let text = found.file_name().to_string_lossy().into_owned();
+            let first = text
+                .strip_prefix("audit-")
+                .and_then(|text| text.strip_suffix(".jsonl"))
+                .and_then(|text| text.parse().ok())
+                .filter(|first| name(*first) == text && *first < u64::MAX);
+            if let Some(first) = first {
+                segments.push(Segment {
+                    path: found.path(),
+                    first,
+                    len: found.metadata()?.len(),
+                });
+            }
+        }
+        segments.sort_by_key(|segment| segment.first);
+        Ok(segments)
+    };
+    found().map_err(|error| unreadable(folder, error))
+}
+
+pub(super) fn unreadable(path: &Path, error: io::Error) -> Error {
+    let message = format!("the audit log {} cannot be read", path.display());
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
+}
+
+/// What stands next in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A line, without the newline behind it.
+    Line,
+    /// One that is longer than any that was written; all of it is skipped.
+    TooLong,
+    /// The last one, without a newline behind it.
+    Unfinished,
+    End,
+}
+
+/// The lines of one file, one after the other.
+#[derive(Debug)]
+pub(super) struct Lines {
+    reader: BufReader<File>,
+    /// The line that was read last.
+    pub(super) line: Vec<u8>,
+    /// Its number in the file; the first is 1.
+    pub(super) number: u64,
+    /// Where it begins.
+    pub(super) start: u64,
+    /// Where it ends.
+    pub(super) end: u64,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|error| unreadable(path, error))?;
+        Ok(Self {
+            reader: BufReader::with_capacity(256 << 10, file),
+            line: Vec::new(),
+            number: 0,
+            start: 0,
+            end: 0,
+        })
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Next> {
+        self.line.clear();
+        self.start = self.end;
+        let most = LINE_BYTES_MAX as u64 + 1;
+        let read = self.reader.by_ref().take(most);
+        let len = { read }.read_until(b'\n', &mut self.line)?;
+        self.end += len as u64;
+        if len == 0 {
+            return Ok(Next::End);
+        }
+        self.number += 1;
+        if self.line.pop_if(|last| *last == b'\n').is_some() {
+            return Ok(Next::Line);
+        }
+        if len <= LINE_BYTES_MAX {
+            return Ok(Next::Unfinished);
+        }
+        self.end += self.reader.skip_until(b'\n')? as u64;
+        Ok(Next::TooLong)
+    }
+}

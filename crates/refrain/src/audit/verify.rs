@@ -1,0 +1,344 @@
+//! Walks a log from its first line to its last, and names what does not fit.
+//!
+//! Nothing is written, and no lock is taken: a log can be verified while it is being written.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    chain::ChainHash,
+    entry::{Unreadable, Written},
+    segment::{self, Lines, Next, Segment, unreadable},
+    trace::{Loose, Trace},
+};
+use crate::{Error, ErrorKind, Result};
+
+/// So many places of damage are listed; all are counted.
+const DAMAGE_MAX: usize = 1_000;
+/// How often it is told how far it has come, in bytes.
+const TOLD_EVERY: u64 = 4 << 20;
+
+/// What to hold a log against.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Check {
+    /// A hash that was noted earlier: it must still be in the chain.
+    pub head: Option<ChainHash>,
+    /// What the first line must follow, where files before it were moved away.
+    pub from: Option<ChainHash>,
+}
+
+/// What is met on the way.
+#[derive(Debug)]
+pub enum Visit<'a> {
+    /// An entry whose own hash is right, and its line.
+    Entry(&'a Written, &'a [u8]),
+    /// How far it has come.
+    Progress {
+        /// Bytes that were read.
+        bytes: u64,
+        /// Bytes that there are.
+        of: u64,
+    },
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Verified {
+    /// How many files there are.
+    pub files: usize,
+    /// How many entries could be read.
+    pub entries: u64,
+    /// The first and the last of them: number and time.
+    pub first: Option<(u64, String)>,
+    /// The last entry.
+    pub last: Option<(u64, String)>,
+    /// What the first line follows; [`ChainHash::START`] at the beginning of a log.
+    pub begins: ChainHash,
+    /// The hash of the last line, which names the whole log up to there.
+    pub head: ChainHash,
+    /// What does not fit, in the order of the log; no more than a thousand places.
+    pub damage: Vec<Damage>,
+    /// How many places of damage there are.
+    pub damage_count: u64,
+    /// What stands open at the end.
+    pub loose: Loose,
+    /// Bytes behind the last line that are no whole line: it is being written, or a crash has cut it.
+    pub unfinished: u64,
+}
+
+/// A place where the chain is broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// The line in it, from 1.
+    pub line: u64,
+    /// The entry, where it can be read.
+    pub seq: Option<u64>,
+    /// What was done.
+    pub kind: DamageKind,
+    /// What is wrong, in words.
+    pub what: String,
+}
+
+/// What was done to a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// A line does not say any more what it said.
+    Changed,
+    /// Lines are gone.
+    Removed,
+    /// A line stands elsewhere than it stood.
+    Reordered,
+    /// A line was put in.
+    Inserted,
+    /// The end is gone.
+    Cut,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file.display(), self.line, self.what)
+    }
+}
+
+/// Walks the log in `folder`; `visit` is told of every entry and how far it has come.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where there is no log, [`ErrorKind::Unavailable`] where it cannot be read.
+/// Damage is no error: it is what was looked for.
+pub fn verify(folder: &Path, check: &Check, visit: &mut dyn FnMut(Visit<'_>)) -> Result<Verified> {
+    let segments = match folder.is_dir() {
+        true => segment::list(folder)?,
+        false => Vec::new(),
+    };
+    if segments.is_empty() {
+        let message = format!("{} holds no audit log", folder.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let mut walk = Walk {
+        found: Verified::default(),
+        trace: Trace::default(),
+        missing: Vec::new(),
+        is_head_found: check.head.is_none(),
+        check,
+        bytes: 0,
+        told: 0,
+        of: segments.iter().map(|segment| segment.len).sum(),
+    };
+    walk.found.files = segments.len();
+    let last = segments.len() - 1;
+    for (at, segment) in segments.iter().enumerate() {
+        walk.file(segment, at == last, visit)?;
+    }
+    Ok(walk.finish(&segments[last]))
+}
+
+/// A log that is being walked.
+struct Walk<'a> {
+    found: Verified,
+    trace: Trace,
+    /// Entries that were not met where they should stand, with the place of that in `found.damage`.
+    missing: Vec<(std::ops::Range<u64>, usize)>,
+    is_head_found: bool,
+    check: &'a Check,
+    bytes: u64,
+    told: u64,
+    of: u64,
+}
+
+impl Walk<'_> {
+    fn file(
+        &mut self,
+        segment: &Segment,
+        is_last: bool,
+        visit: &mut dyn FnMut(Visit<'_>),
+    ) -> Result<()> {
+        let mut lines = Lines::open(&segment.path)?;
+        loop {
+            let next = lines
+                .next()
+                .map_err(|error| unreadable(&segment.path, error))?;
+            let place = (&*segment.path, lines.number);
+            match next {
+                Next::End => return Ok(()),
+                Next::Unfinished if is_last => self.found.unfinished = lines.end - lines.start,
+                Next::Unfinished => {
+                    let what = "the file ends in the middle of a line, and others follow it";
+                    self.damaged(place, None, DamageKind::Changed, what.into());
+                }
+                Next::TooLong => {
+                    let what = "the line is longer than any that is written";
+                    self.damaged(place, None, DamageKind::Changed, what.into());
+                }
+                Next::Line => match Written::read(&lines.line) {
+                    Ok((written, hashes)) => {
+                        self.entry(place, segment.first, &written, hashes);
+                        visit(Visit::Entry(&written, &lines.line));
+                    }
+                    Err(why) => self.unread(place, segment.first, &why),
+                },
+            }
+            self.tell(lines.end - lines.start, visit);
+        }
+    }
+
+    fn tell(&mut self, read: u64, visit: &mut dyn FnMut(Visit<'_>)) {
+        self.bytes += read;
+        if self.bytes - self.told >= TOLD_EVERY {
+            self.told = self.bytes;
+            // It may have grown meanwhile.
+            let of = self.of.max(self.bytes);
+            visit(Visit::Progress {
+                bytes: self.bytes,
+                of,
+            });
+        }
+    }
+
+    /// A line that does not fit its own hash stands for the entry that should stand there.
+    fn unread(&mut self, place: (&Path, u64), named: u64, why: &Unreadable) {
+        let seq = self.expected().unwrap_or(named);
+        let what = match why {
+            Unreadable::Changed => {
+                format!("entry {seq} was changed: its line does not give the hash at its end")
+            }
+            Unreadable::NoEntry => format!("what should be entry {seq} is no entry of a log"),
+        };
+        self.damaged(place, Some(seq), DamageKind::Changed, what);
+        // Its hash is not known: whatever follows by number follows it.
+        let at = self.found.last.take().map(|(_, at)| at);
+        self.found.last = Some((seq, at.unwrap_or_default()));
+        self.found.head = ChainHash::START;
+    }
+
+    fn expected(&self) -> Option<u64> {
+        self.found.last.as_ref().map(|(seq, _)| seq + 1)
+    }
+
+    fn entry(
+        &mut self,
+        place: (&Path, u64),
+        named: u64,
+        written: &Written,
+        [prev, hash]: [ChainHash; 2],
+    ) {
+        let seq = written.seq;
+        match self.expected() {
+            None => self.begin(place, named, written, prev),
+            Some(expected) if seq == expected => {
+                // After a line without a hash of its own there is nothing to compare.
+                let is_known = self.found.head != ChainHash::START;
+                if is_known && prev != self.found.head {
+                    let before = expected - 1;
+                    let what = format!(
+                        "entry {seq} follows another entry {before} than the one that stands here: that was replaced"
+                    );
+                    self.damaged(place, Some(before), DamageKind::Changed, what);
+                }
+            }
+            Some(expected) if seq > expected => self.missed(place, expected, seq),
+            Some(expected) => {
+                self.out_of_order(place, seq, expected);
+                // The chain goes on behind it.
+                return;
+            }
+        }
+        self.trace.follow(written);
+        let first = || (seq, written.at.clone());
+        self.found.first.get_or_insert_with(first);
+        self.is_head_found |= self.check.head == Some(hash);
+        self.found.entries += 1;
+        self.found.head = hash;
+        self.found.last = Some((seq, written.at.clone()));
+    }
+
+    /// The first entry of the first file, whose name says which that is.
+    fn begin(&mut self, place: (&Path, u64), named: u64, written: &Written, prev: ChainHash) {
+        let seq = written.seq;
+        self.found.begins = prev;
+        self.is_head_found |= self.check.head == Some(prev);
+        if seq > named {
+            return self.missed(place, named, seq);
+        }
+        let what = match self.check.from {
+            _ if seq < named => format!("entry {seq} stands in a file that begins with {named}"),
+            Some(from) if from != prev => {
+                format!("entry {seq} follows {prev}, which is not the given hash")
+            }
+            _ if (seq == 1) != (prev == ChainHash::START) => {
+                format!("entry {seq} does not say what it follows")
+            }
+            _ => return,
+        };
+        self.damaged(place, Some(seq), DamageKind::Removed, what);
+    }
+
+    fn missed(&mut self, place: (&Path, u64), expected: u64, seq: u64) {
+        let what = match seq - expected {
+            1 => format!("entry {expected} is missing before entry {seq}"),
+            _ => format!("entries {expected} to {} are missing", seq - 1),
+        };
+        if self.missing.len() < DAMAGE_MAX {
+            let at = usize::try_from(self.found.damage_count).unwrap_or(usize::MAX);
+            self.missing.push((expected..seq, at));
+        }
+        self.damaged(place, Some(seq), DamageKind::Removed, what);
+    }
+
+    /// An entry whose number was passed: it was moved here, or does not belong at all.
+    fn out_of_order(&mut self, place: (&Path, u64), seq: u64, expected: u64) {
+        let missing = self.missing.iter().find(|(range, _)| range.contains(&seq));
+        if let Some((_, at)) = missing {
+            // What was taken for gone is here.
+            if let Some(damage) = self.found.damage.get_mut(*at) {
+                damage.kind = DamageKind::Reordered;
+                damage.what = format!("an entry stands before entry {seq}, which it followed");
+            }
+            let what = format!("entry {seq} stands behind entry {}", expected - 1);
+            return self.damaged(place, Some(seq), DamageKind::Reordered, what);
+        }
+        let what = format!(
+            "a second entry {seq} stands behind entry {}: one of the two was put in",
+            expected - 1
+        );
+        self.damaged(place, Some(seq), DamageKind::Inserted, what);
+    }
+
+    fn damaged(
+        &mut self,
+        (file, line): (&Path, u64),
+        seq: Option<u64>,
+        kind: DamageKind,
+        what: String,
+    ) {
+        self.found.damage_count += 1;
+        if self.found.damage.len() < DAMAGE_MAX {
+            self.found.damage.push(Damage {
+                file: file.into(),
+                line,
+                seq,
+                kind,
+                what,
+            });
+        }
+    }
+
+    fn finish(mut self, last: &Segment) -> Verified {
+        if let (false, Some(head)) = (self.is_head_found, self.check.head) {
+            let seq = self.found.last.as_ref().map(|(seq, _)| *seq);
+            let what = format!(
+                "no entry has the hash {head}: the end was cut off, or the log is another one"
+            );
+            self.damaged((&last.path, 0), seq, DamageKind::Cut, what);
+        }
+        self.found.loose = self.trace.loose();
+        self.found
+    }
+}

@@ -1,0 +1,324 @@
+//! The one thread that writes: takes all that wait, writes them as lines, syncs once, and tells those who wait for it.
+//!
+//! What cannot be written latches the log shut: nobody knows what of it is on the disk, and nothing is written behind it.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Options,
+    chain::ChainHash,
+    entry::{Entry, Event, Place},
+    open::{self, WRITE_BYTES_MAX},
+    segment,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    clock::Timestamp,
+    lock::FileLock,
+    store::embedded::{disk::DiskFile, folder},
+};
+
+/// What callers and the writer share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) folder: PathBuf,
+    pub(super) options: Options,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    /// Why nothing is written any more.
+    pub(super) shut: OnceLock<String>,
+    /// How many entries this process has made durable.
+    pub(super) written: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    is_closed: bool,
+}
+
+/// An entry on its way to the disk.
+#[derive(Debug)]
+struct Waiting {
+    at: Timestamp,
+    entry: Entry,
+    /// Who waits for it.
+    told: Option<oneshot::Sender<Result<()>>>,
+}
+
+/// Told once an entry is durable, or never will be.
+pub(super) type Told = oneshot::Receiver<Result<()>>;
+
+impl Shared {
+    pub(super) fn new(folder: PathBuf, options: Options) -> Self {
+        Self {
+            folder,
+            options,
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            shut: OnceLock::new(),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is room for what has not begun yet. Endings are always taken: there are no more of them than of beginnings.
+    pub(super) fn check(&self) -> Result<()> {
+        if let Some(why) = self.shut.get() {
+            return Err(unaudited(why.clone()));
+        }
+        let max = self.options.queue_max;
+        match self.queue().waiting.len() >= max {
+            true => Err(unaudited(format!(
+                "the audit log {}: {max} entries wait for the disk already; try again shortly",
+                self.folder.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn push(&self, entry: Entry, is_waited_for: bool) -> Result<Option<Told>> {
+        if let Some(why) = self.shut.get() {
+            return Err(unaudited(why.clone()));
+        }
+        let (told, receiver) = match is_waited_for {
+            true => {
+                let (told, receiver) = oneshot::channel();
+                (Some(told), Some(receiver))
+            }
+            false => (None, None),
+        };
+        let at = self.options.clock.wall();
+        let mut queue = self.queue();
+        if queue.is_closed {
+            let why = format!("the audit log {} has been closed", self.folder.display());
+            return Err(unaudited(why));
+        }
+        queue.waiting.push(Waiting { at, entry, told });
+        if queue.waiting.len() == 1 {
+            self.arrived.notify_one();
+        }
+        Ok(receiver)
+    }
+
+    pub(super) fn close(&self) {
+        self.queue().is_closed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Waits until there is something to write; `false` once there never will be.
+    fn wait(&self) -> bool {
+        let mut queue = self.queue();
+        while queue.waiting.is_empty() {
+            if queue.is_closed {
+                return false;
+            }
+            let woken = self.arrived.wait(queue);
+            queue = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+
+    fn take(&self) -> Vec<Waiting> {
+        std::mem::take(&mut self.queue().waiting)
+    }
+
+    /// Nothing is written from now on, and everybody who waits is told.
+    fn latch(&self, error: &Error) {
+        let why = format!(
+            "{error}; nothing that must be audited runs until it is mended and the process started again"
+        );
+        tracing::error!(%error, "the audit log is shut: what must be audited is refused from now on");
+        let _ = self.shut.set(why);
+        // Behind the latch nothing is pushed any more, except by those who looked just before it.
+        let mut queue = self.queue();
+        queue.is_closed = true;
+        let waiting = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        self.refuse(waiting.into_iter().filter_map(|waiting| waiting.told));
+    }
+
+    fn refuse(&self, told: impl Iterator<Item = oneshot::Sender<Result<()>>>) {
+        let why = self.shut.get().cloned().unwrap_or_default();
+        for told in told {
+            let _ = told.send(Err(unaudited(why.clone())));
+        }
+    }
+}
+
+pub(super) fn unaudited(message: String) -> Error {
+    Error::new(ErrorKind::Unaudited, message)
+}
+
+/// The state of the writer's thread.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    /// The file that is written now, and how long it is; `None` before the first.
+    file: Option<(Arc<dyn DiskFile>, u64)>,
+    /// The number of the next entry.
+    seq: u64,
+    head: ChainHash,
+    node: String,
+    /// Held as long as this lives.
+    _lock: FileLock,
+    /// Lines that were not written yet, and who waits for them.
+    lines: Vec<u8>,
+    told: Vec<oneshot::Sender<Result<()>>>,
+    count: u64,
+}
+
+/// Writes until the log is closed. `opened` is the log, or `None` where it is opened with the first entry.
+pub(super) fn run_caught(shared: &Arc<Shared>, opened: Option<Writer>) {
+    // Nobody may wait for a writer that is not there.
+    let ran = catch_unwind(AssertUnwindSafe(|| run(shared, opened)));
+    if ran.is_err() {
+        let why = format!(
+            "the writer of the audit log {} failed",
+            shared.folder.display()
+        );
+        shared.latch(&unaudited(why));
+    }
+}
+
+fn run(shared: &Arc<Shared>, opened: Option<Writer>) {
+    let mut opened = opened;
+    while shared.wait() {
+        let mut writer = match opened.take().map_or_else(|| Writer::open(shared), Ok) {
+            Ok(writer) => writer,
+            Err(error) => return shared.latch(&error),
+        };
+        // Whoever came first may be one of many, for whom the same sync would do.
+        std::thread::yield_now();
+        if let Err(error) = writer.write(shared.take()) {
+            let error = trouble(&shared.folder, error);
+            shared.latch(&error);
+            return shared.refuse(std::mem::take(&mut writer.told).into_iter());
+        }
+        opened = Some(writer);
+    }
+}
+
+fn trouble(folder: &Path, error: io::Error) -> Error {
+    let message = format!("the audit log {} cannot be written", folder.display());
+    Error::new(ErrorKind::Unaudited, message).with_source(error)
+}
+
+impl Writer {
+    /// Takes the log up where it ended, and notes that.
+    pub(super) fn open(shared: &Arc<Shared>) -> Result<Self> {
+        let (path, disk) = (&shared.folder, &*shared.options.disk);
+        folder::make(disk, path).map_err(|error| trouble(path, error))?;
+        let lock = folder::take_lock(path, "the audit log")?;
+        let tail = open::find(path)?;
+        let mut writer = Self {
+            shared: shared.clone(),
+            file: tail.file(disk).map_err(|error| trouble(path, error))?,
+            seq: tail.seq,
+            head: tail.head,
+            node: node(),
+            _lock: lock,
+            lines: Vec::new(),
+            told: Vec::new(),
+            count: 0,
+        };
+        let event = match tail.seq {
+            1 => Event::Began,
+            _ => Event::Reopened,
+        };
+        let mut entry = Entry::new(event);
+        if tail.torn > 0 {
+            let detail = format!("{} unfinished bytes were cut off its end", tail.torn);
+            entry = entry.with_detail(detail);
+        }
+        let at = shared.options.clock.wall();
+        let told = None;
+        let begun = writer.write(vec![Waiting { at, entry, told }]);
+        begun.map_err(|error| trouble(path, error))?;
+        Ok(writer)
+    }
+
+    fn write(&mut self, waiting: Vec<Waiting>) -> io::Result<()> {
+        let mut waiting = waiting.into_iter();
+        while let Some(Waiting { at, entry, told }) = waiting.next() {
+            // Pushed first: should this fail, it is among those who are told.
+            self.told.extend(told);
+            let added = self.add(at, &entry);
+            if let Err(error) = added {
+                self.told.extend(waiting.filter_map(|it| it.told));
+                return Err(error);
+            }
+        }
+        self.flush()
+    }
+
+    fn add(&mut self, at: Timestamp, entry: &Entry) -> io::Result<()> {
+        let place = Place {
+            seq: self.seq,
+            at,
+            node: &self.node,
+            prev: self.head,
+        };
+        let (line, hash) = entry.line(place)?;
+        let len = self.file.as_ref().map_or(0, |(_, len)| *len);
+        let ends = len + (self.lines.len() + line.len()) as u64;
+        let is_full = ends > self.shared.options.segment_bytes_max && len > 0;
+        if self.lines.len() + line.len() > WRITE_BYTES_MAX || is_full {
+            self.flush()?;
+        }
+        if is_full || self.file.is_none() {
+            self.begin_file()?;
+        }
+        self.lines.extend_from_slice(&line);
+        (self.seq, self.head) = (self.seq + 1, hash);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The next line begins a file of its own.
+    fn begin_file(&mut self) -> io::Result<()> {
+        let (folder, disk) = (&self.shared.folder, &self.shared.options.disk);
+        let file = disk.create(&folder.join(segment::name(self.seq)))?;
+        // Its name is durable before anybody is told of what stands in it.
+        disk.sync_folder(folder)?;
+        self.file = Some((file, 0));
+        Ok(())
+    }
+
+    /// Makes what was added durable, and tells those who wait for it.
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some((file, len)) = &mut self.file
+            && !self.lines.is_empty()
+        {
+            file.write_all_at(&self.lines, *len)?;
+            file.sync()?;
+            *len += self.lines.len() as u64;
+            self.lines.clear();
+        }
+        self.shared.written.fetch_add(self.count, Ordering::Relaxed);
+        self.count = 0;
+        for told in self.told.drain(..) {
+            let _ = told.send(Ok(()));
+        }
+        Ok(())
+    }
+}
+
+/// What this machine is called.
+fn node() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
