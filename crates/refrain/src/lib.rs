@@ -39,6 +39,9 @@ pub mod http;
 pub mod consume;
 pub use consume::Consumer;
 
+pub mod steps;
+pub use steps::Steps;
+
 mod varint;
 
 /// The examples of the front page, compiled.
@@ -50,6 +53,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coding/layer.md")]
 struct Layer;
+
+/// The examples of the page on steps, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/coding/steps.md")]
+struct StepsPage;
 
 /// The example of the page on webhooks, compiled.
 #[cfg(doctest)]
