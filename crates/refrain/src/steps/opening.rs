@@ -88,7 +88,8 @@ impl Opening {
         }
     }
 
-    /// Lease, wait, retention and the rest; `attempts_max` is 100 if nothing is said. The guarantee is each step's own.
+    /// Lease, wait, retention and the rest, in place of [`Terms::default`] with an `attempts_max` of 100.
+    /// The guarantee is each step's own.
     #[must_use]
     pub fn with_terms(mut self, terms: Terms) -> Self {
         self.settings.terms = terms;

@@ -13,4 +13,5 @@ mod kill;
 mod races;
 mod rules;
 mod undo;
+mod within;
 mod world;
