@@ -1,8 +1,8 @@
 //! A real process, killed for real, with the systems further down in files outside its store.
 //!
 //! The child books rides: each has three effects, every third one is refused at the last, and is undone.
-//! Its parent kills it at random moments and starts it again, until every ride has ended, and then reads the books.
-//! `REFRAIN_KILLS` says how often at the least.
+//! Its parent kills it at random moments and starts it again, lets its last life end by itself, and then reads the books.
+//! `REFRAIN_KILLS` says how often it is killed at the most.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,7 +23,10 @@ use refrain::{
 use refrain_testkit::disk::Dice;
 
 const CHILD: &str = "REFRAIN_TEST_STEPS_CHILD";
-const RIDES: usize = 450;
+const LAST: &str = "REFRAIN_TEST_STEPS_LAST";
+const RIDES: usize = 400;
+/// What a life that is to be killed takes on: on a fast machine, too, there is something left for the next ones.
+const RIDES_PER_LIFE: usize = 6;
 const AT_ONCE: usize = 4;
 const END: &str = " end";
 
@@ -114,7 +117,10 @@ async fn child_that_is_killed() {
         .iter()
         .filter_map(|line| line.split(' ').next())
         .collect();
+    let is_last = env::var_os(LAST).is_some();
+    let at_most = if is_last { RIDES } else { RIDES_PER_LIFE };
     let open = (0..RIDES).filter(|ride| !ended.contains(&*ride.to_string()));
+    let open = open.take(at_most);
     let turns = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
     let mut runs = tokio::task::JoinSet::new();
     for ride in open {
@@ -136,11 +142,17 @@ async fn child_that_is_killed() {
     while let Some(ran) = runs.join_next().await {
         ran.unwrap();
     }
-    note(&folder.join("done"), "all");
+    if !is_last {
+        std::future::pending::<()>().await;
+    }
 }
 
-fn start(folder: &Path) -> Child {
-    Command::new(env::current_exe().unwrap())
+fn start(folder: &Path, is_last: bool) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    if is_last {
+        command.env(LAST, "");
+    }
+    command
         .args(["kill::child_that_is_killed", "--exact", "--nocapture"])
         .env(CHILD, folder)
         .stdout(Stdio::null())
@@ -154,39 +166,40 @@ fn rides_end_once_however_often_their_process_is_killed() {
     if child_folder().is_some() {
         return;
     }
-    let kills_max: usize = env::var("REFRAIN_KILLS").map_or(200, |text| text.parse().unwrap());
+    let kills: usize = env::var("REFRAIN_KILLS").map_or(200, |text| text.parse().unwrap());
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut dice = Dice::new(seed);
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("effects")).unwrap();
-    let mut kills = 0;
-    while lines(&folder.path().join("done")).is_empty() {
-        let mut child = start(folder.path());
-        if kills < kills_max {
-            wait_for_work(folder.path(), &mut child);
-            sleep(Duration::from_millis(dice.below(90)));
-            // It may have ended by itself, all done.
-            let _ = child.kill();
-            kills += 1;
-            child.wait().unwrap();
-            continue;
+    for life in 0..kills {
+        let mut child = start(folder.path(), false);
+        wait_for_work(folder.path(), &mut child);
+        sleep(Duration::from_millis(dice.below(90)));
+        let ended = child.try_wait().unwrap();
+        assert_eq!(ended, None, "life {life} ended by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if lines(&folder.path().join("ended")).len() >= RIDES {
+            break;
         }
-        assert!(child.wait().unwrap().success());
     }
-    check_books(folder.path(), kills);
+    let mut child = start(folder.path(), true);
+    assert!(child.wait().unwrap().success());
+    check_books(folder.path());
 }
 
-/// Until this life has asked for something, be the machine as slow as it may.
+/// Until this life has asked for something or noted an end, be the machine as slow as it may.
 fn wait_for_work(folder: &Path, child: &mut Child) {
-    let len = || fs::metadata(folder.join("calls")).map_or(0, |data| data.len());
+    let len_of = |name: &str| fs::metadata(folder.join(name)).map_or(0, |data| data.len());
+    let len = || len_of("calls") + len_of("ended");
     let before = len();
     while len() == before && child.try_wait().unwrap().is_none() {
         sleep(Duration::from_millis(1));
     }
 }
 
-fn check_books(folder: &Path, kills: usize) {
+fn check_books(folder: &Path) {
     let mut effects: HashMap<String, Vec<String>> = HashMap::new();
     for line in lines(&folder.join("effected")) {
         let (ride, what) = line.split_once(' ').unwrap();
@@ -227,11 +240,8 @@ fn check_books(folder: &Path, kills: usize) {
     assert_eq!(happened, right, "each effect once, each undo once");
     check_store(folder);
     let again = calls.len() - keys.len();
-    println!(
-        "{kills} kills, {} calls, {again} of them again",
-        calls.len()
-    );
-    assert!(kills >= 50 && again >= 50, "too few to tell");
+    println!("{} calls, {again} of them again", calls.len());
+    assert!(again >= 20, "{again} kills hit a step: too few to tell");
 }
 
 /// No step after one that comes behind it, and no way forward once the way back has begun.
