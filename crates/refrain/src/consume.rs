@@ -12,6 +12,7 @@ use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 use crate::Result;
 
 mod attempts;
+pub(crate) use attempts::brief;
 mod attend;
 
 mod backoff;

@@ -79,6 +79,13 @@ impl Key {
     }
 }
 
+impl From<RecordId> for Key {
+    /// The identity of a record as a key, for what is done on its behalf.
+    fn from(id: RecordId) -> Self {
+        Self(id.to_string().into())
+    }
+}
+
 impl fmt::Debug for Key {
     /// Keys do not belong in logs: only their length is shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,6 +104,11 @@ impl Scope {
     #[must_use]
     pub fn none() -> Self {
         Self::default()
+    }
+
+    /// Its parts, which no other scope has.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Narrows the scope by one more part.

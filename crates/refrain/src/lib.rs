@@ -47,6 +47,9 @@ pub use client::Client;
 pub mod consume;
 pub use consume::Consumer;
 
+pub mod steps;
+pub use steps::Steps;
+
 mod lock;
 
 mod varint;
@@ -65,6 +68,11 @@ struct Layer;
 #[cfg(all(doctest, feature = "client-hyper"))]
 #[doc = include_str!("../../../docs/coding/client.md")]
 struct ClientPage;
+
+/// The examples of the page on steps, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/coding/steps.md")]
+struct StepsPage;
 
 /// The example of the page on webhooks, compiled.
 #[cfg(doctest)]

@@ -82,6 +82,43 @@ async fn a_takeover_that_is_dropped_keeps_count_of_the_attempts_before() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_given_up_is_taken_over_before_its_lease_would_have_lapsed() {
+    let pause = Duration::from_secs(5);
+    let lapsed = Some((StateName::Indeterminate, Some(Reason::Failed)));
+    // Guarantee, attempts, what is left behind, and which attempt is granted when the pause is over.
+    let cases = [
+        (
+            Guarantee::AtLeastOnce,
+            3,
+            Some((StateName::InFlight, None)),
+            Some(2),
+        ),
+        (Guarantee::AtLeastOnce, 1, lapsed, None),
+        (Guarantee::AtMostOnce, 3, lapsed, None),
+    ];
+    for (guarantee, attempts_max, left, next) in cases {
+        let store = Scripted::on_runtime_clock();
+        let engine = Engine::new(store.clone());
+        let mut intent = intent();
+        intent.terms.guarantee = guarantee;
+        intent.terms.attempts_max = attempts_max;
+        let running = granted(&engine, &intent).await.start();
+        let given_up = running.give_up(Reason::Failed, pause).await;
+        assert_eq!(given_up.unwrap(), refrain::Settled::Applied);
+        assert_eq!(state(&store).await, left);
+        tokio::time::sleep(pause - Duration::from_secs(1)).await;
+        let early = engine.claim(&intent).await.unwrap();
+        assert!(!matches!(early, Verdict::Granted(_)), "{early:?}");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let attempt = match engine.claim(&intent).await.unwrap() {
+            Verdict::Granted(guard) => Some(guard.attempt()),
+            _ => None,
+        };
+        assert_eq!(attempt, next, "{guarantee:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_dropped_run_leaves_doubt_and_its_reason() {
     type Drops = fn(Running);

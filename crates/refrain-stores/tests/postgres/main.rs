@@ -11,6 +11,7 @@ mod outbox;
 mod relay;
 mod rows;
 mod server;
+mod steps;
 mod suite;
 mod support;
 mod sweep;

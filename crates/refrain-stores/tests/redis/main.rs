@@ -12,6 +12,7 @@ mod ends;
 mod refused;
 mod sentinel;
 mod sharing;
+mod steps;
 mod support;
 #[cfg(feature = "postgres")]
 mod tiered;

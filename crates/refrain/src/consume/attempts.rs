@@ -79,7 +79,7 @@ impl Attempts {
 }
 
 /// A failure's text, short enough to be kept and carried in a header: one line.
-pub(super) fn brief(text: &str) -> String {
+pub(crate) fn brief(text: &str) -> String {
     let plain = text.chars().map(|char| match char.is_control() {
         true => ' ',
         false => char,

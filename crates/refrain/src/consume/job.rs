@@ -21,7 +21,7 @@ pub struct Job {
     pub attempt: u32,
 }
 
-/// Why a message was not handled, and what is to become of it.
+/// Why a message was not handled, or a [step](crate::steps) not done, and what is to become of it.
 ///
 /// Any error becomes one that is tried again, so that `?` works in handlers.
 ///
@@ -41,7 +41,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// To be tried again after the consumer's back-off.
+    /// To be tried again after the back-off.
     pub fn retry(reason: impl Into<String>) -> Self {
         Self {
             is_rejection: false,
@@ -59,7 +59,7 @@ impl Failure {
         }
     }
 
-    /// Never to be tried again: it goes to the dead letters at once.
+    /// Never to be tried again: a message goes to the dead letters at once, and of an operation in steps everything is undone.
     pub fn reject(reason: impl Into<String>) -> Self {
         Self {
             is_rejection: true,
@@ -80,6 +80,12 @@ impl Failure {
     #[must_use]
     pub fn is_rejection(&self) -> bool {
         self.is_rejection
+    }
+
+    /// Whether it provably had no effect.
+    #[must_use]
+    pub fn has_no_effect(&self) -> bool {
+        self.has_no_effect
     }
 
     /// Before which it is not to be tried again, where the handler said so.

@@ -277,6 +277,26 @@ impl Running {
         self.hold.land(Ended::Unknown);
         written.and(settled)
     }
+
+    /// Gives the claim up without an end. What may be run again may be taken over once `pause` is over, and need not wait
+    /// until the lease would have lapsed; attempts go on being counted. Anything else is left in [`doubt`](Self::doubt).
+    ///
+    /// # Errors
+    /// When the store does not answer; the lease lapses then, with a like result.
+    ///
+    /// # Cancellation
+    /// Dropped, the lease lapses later than asked for.
+    pub async fn give_up(mut self, reason: Reason, pause: Duration) -> Result<Settled> {
+        // Ends the renewals first: one that came behind would make the lease long again.
+        let settled = self.doubt(reason).await?;
+        if settled != Settled::Applied || self.guarantee() != Guarantee::AtLeastOnce {
+            return Ok(settled);
+        }
+        let (id, fence) = (self.id(), self.fence());
+        // Refused where no attempts are left: then it is in doubt.
+        let _shortened = self.hold.inner.store.renew(id, fence, pause).await?;
+        Ok(settled)
+    }
 }
 
 impl Drop for Running {

@@ -1,0 +1,205 @@
+//! Where the steps of one operation are recorded: a row of places, a record for each.
+//!
+//! Whoever claims a place decides for ever what stands in it: a claim for anything else is a mismatch, whatever became of the first.
+//! So a run that was overtaken cannot go forward where another one has begun to undo, and the other way round.
+
+use bytes::Bytes;
+
+use super::Cause;
+use crate::{Fingerprint, Key, Outcome, RecordId, Scope, Secret, outcome::Packer};
+
+/// The version of how places, fingerprints and keys are made.
+const VERSION: &[u8] = b"1";
+/// Headers of the outcomes in places.
+const KIND: &str = "kind";
+const NAME: &str = "name";
+const END: &str = "end";
+const GENERATION: &str = "generation";
+const OPERATION: &str = "operation";
+/// From here on things are undone, or were.
+const END_UNDO: &[u8] = b"undo";
+const END_DONE: &[u8] = b"done";
+
+/// What stands in a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Step,
+    /// The undo of a step.
+    Undo,
+    /// The code gave the operation up here.
+    Abandon,
+    /// Nothing comes behind this.
+    End,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ending<'a> {
+    Done(&'a [u8]),
+    Undo(&'a Cause),
+}
+
+/// A place whose end is known.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) outcome: Outcome,
+}
+
+/// The places of one operation.
+#[derive(Debug, Clone)]
+pub(super) struct Log {
+    secret: Secret,
+    scope: Scope,
+    key: Key,
+    /// What the operation was begun with.
+    operation: Fingerprint,
+    /// Made with the first entry. The places behind it belong to it: should it be forgotten first,
+    /// a new first entry does not find what is left of the old ones.
+    generation: Option<Bytes>,
+}
+
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Undo => "undo",
+            Self::Abandon => "abandon",
+            Self::End => "end",
+        }
+    }
+}
+
+impl Log {
+    pub(super) fn new(
+        secret: &Secret,
+        scope: &Scope,
+        name: &str,
+        key: &Key,
+        input: Option<&str>,
+    ) -> Self {
+        let scope = scope.clone().with("refrain-steps", VERSION);
+        let input = input.map(|input| {
+            let parts = [VERSION, input.as_bytes()];
+            Fingerprint(secret.digest("steps-input", &parts))
+        });
+        Self {
+            secret: secret.clone(),
+            scope: scope.with("operation", name),
+            key: key.clone(),
+            operation: input.unwrap_or_default(),
+            generation: None,
+        }
+    }
+
+    /// Scope and key of the record for a place.
+    pub(super) fn place(&self, at: usize) -> (Scope, Key) {
+        let scope = self.scope.clone().with("place", at.to_string());
+        let scope = match &self.generation {
+            Some(generation) => scope.with("generation", generation),
+            None => scope,
+        };
+        (scope, self.key.clone())
+    }
+
+    pub(super) fn id(&self, at: usize) -> RecordId {
+        let (scope, key) = self.place(at);
+        RecordId::derive(&self.secret, &scope, &key)
+    }
+
+    /// What is to stand in a place, and with which input.
+    pub(super) fn fingerprint(&self, kind: Kind, name: &str, input: Option<&str>) -> Fingerprint {
+        let mut digest = self.secret.start_digest("step");
+        digest.part(VERSION);
+        digest.part(&self.operation.0);
+        digest.part(kind.word().as_bytes());
+        digest.part(name.as_bytes());
+        if let Some(input) = input {
+            digest.part(input.as_bytes());
+        }
+        Fingerprint(digest.finish())
+    }
+
+    /// The key for the next system down: the same for every attempt, on every node that shares the store.
+    pub(super) fn key(&self, kind: Kind, name: &str) -> Key {
+        let (scope, key) = (self.scope.as_bytes(), self.key.as_str().as_bytes());
+        let parts = [VERSION, scope, key, kind.word().as_bytes(), name.as_bytes()];
+        RecordId(self.secret.digest("step-key", &parts)).into()
+    }
+
+    /// The outcome that is to stand in a place.
+    pub(super) fn pack(&self, at: usize, kind: Kind, name: &str, ending: Ending<'_>) -> Outcome {
+        let cause;
+        let (end, body) = match ending {
+            Ending::Done(body) => (END_DONE, body),
+            Ending::Undo(why) => {
+                cause = serde_json::to_vec(why).unwrap_or_default();
+                (END_UNDO, &cause[..])
+            }
+        };
+        let generation = format!("{:016x}", rand::random::<u64>());
+        let first: [(&str, &[u8]); 2] = [
+            (GENERATION, generation.as_bytes()),
+            (OPERATION, &self.operation.0),
+        ];
+        let headers: [(&str, &[u8]); 3] = [
+            (KIND, kind.word().as_bytes()),
+            (NAME, name.as_bytes()),
+            (END, end),
+        ];
+        let first = first.into_iter().filter(|_| at == 0);
+        let mut packer = Packer::with_room(0, headers.into_iter().chain(first), body.len());
+        packer.push(body);
+        packer.finish([])
+    }
+
+    /// Takes over what the first entry says about the places behind it.
+    pub(super) fn follow(&mut self, at: usize, outcome: &Outcome) {
+        if at == 0 {
+            // One that a person has resolved says nothing: then there is no other generation, either.
+            self.generation = header(outcome, GENERATION);
+        }
+    }
+
+    /// Whether the first entry was made for the same input; where it does not say so, its own fingerprint tells.
+    pub(super) fn is_same_operation(&self, first: &Outcome) -> bool {
+        header(first, OPERATION).is_none_or(|operation| operation[..] == self.operation.0)
+    }
+}
+
+/// Why things are undone from here on; `None` where they are not.
+pub(super) fn cause(outcome: &Outcome) -> Option<Cause> {
+    if header(outcome, END)? != END_UNDO {
+        return None;
+    }
+    let unreadable = |error: serde_json::Error| Cause {
+        step: None,
+        reason: format!("what was recorded cannot be read: {error}"),
+    };
+    Some(serde_json::from_slice(&outcome.body()).unwrap_or_else(unreadable))
+}
+
+/// What stands in a place, in words.
+pub(super) fn describe(outcome: &Outcome) -> String {
+    let text = |name| {
+        let value = header(outcome, name).unwrap_or_default();
+        String::from_utf8_lossy(&value).into_owned()
+    };
+    words(&text(KIND), &text(NAME))
+}
+
+/// A kind and a name, in words.
+pub(super) fn words(kind: &str, name: &str) -> String {
+    match kind {
+        "step" => format!("step `{name}`"),
+        "undo" => format!("the undo of step `{name}`"),
+        "abandon" => "the decision to give up".into(),
+        "end" => "the end".into(),
+        _ => "something else".into(),
+    }
+}
+
+fn header(outcome: &Outcome, name: &str) -> Option<Bytes> {
+    let mut headers = outcome.headers();
+    headers.find_map(|(other, value)| (other == name).then_some(value))
+}

@@ -1,0 +1,235 @@
+//! Begins an operation, or goes on with it where an earlier run stopped.
+
+use std::{collections::VecDeque, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    StepError, Steps,
+    log::{self, Entry, Kind, Log},
+    step::{Input, canonical_input, check_input, check_name},
+};
+use crate::{
+    Engine, Guarantee, Key, Scope, Terms,
+    consume::Backoff,
+    record::{Record, State},
+    store::Store,
+};
+
+/// How many steps an operation may have.
+pub const STEPS_MAX: usize = 100;
+/// The longest result of a step, in bytes of JSON.
+pub const RESULT_BYTES_MAX: usize = 1 << 20;
+const DAY: Duration = Duration::from_hours(24);
+
+/// One operation of several steps, and on which terms it runs.
+///
+/// ```
+/// use refrain::{Key, steps::Opening};
+/// let opening = Opening::new("book-ride", Key::new("order-7")?).with_input(&("Anna", 20));
+/// # Ok::<(), refrain::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Opening {
+    name: String,
+    key: Key,
+    scope: Scope,
+    input: Input,
+    settings: Settings,
+}
+
+/// What all steps of an operation share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) terms: Terms,
+    pub(super) tries_max: u32,
+    pub(super) backoff: Backoff,
+    pub(super) steps_max: usize,
+    pub(super) result_bytes_max: usize,
+    lasts_max: Duration,
+}
+
+/// An operation that was opened.
+#[derive(Debug)]
+pub enum Opened<'a, R> {
+    /// It is to be run, or has got to its middle.
+    Open(Box<Steps<'a>>),
+    /// It has run to its end, and this came of it.
+    Finished(R),
+}
+
+impl Opening {
+    /// The operation of this name under this key.
+    ///
+    /// Take a key that is the same whenever the same effect is meant: of a request behind the layer its `RecordId`,
+    /// of a message [`Job::key`](crate::consume::Job::key).
+    pub fn new(name: impl Into<String>, key: impl Into<Key>) -> Self {
+        Self {
+            name: name.into(),
+            key: key.into(),
+            scope: Scope::none(),
+            input: None,
+            settings: Settings::default(),
+        }
+    }
+
+    /// The namespace of the key, such as a tenant.
+    #[must_use]
+    pub fn with_scope(self, scope: Scope) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// What the operation is begun with. Another input under the same key is a [mismatch](StepError::Mismatch).
+    #[must_use]
+    pub fn with_input(self, input: &impl Serialize) -> Self {
+        Self {
+            input: Some(canonical_input(input)),
+            ..self
+        }
+    }
+
+    /// Lease, wait, retention and the rest, in place of [`Terms::default`] with an `attempts_max` of 100.
+    /// The guarantee is each step's own.
+    #[must_use]
+    pub fn with_terms(mut self, terms: Terms) -> Self {
+        self.settings.terms = terms;
+        self
+    }
+
+    /// How often a step is tried in one run, and the pauses in between; 3 times if nothing is said.
+    #[must_use]
+    pub fn with_tries(mut self, tries_max: u32, backoff: Backoff) -> Self {
+        self.settings.tries_max = tries_max.max(1);
+        self.settings.backoff = backoff;
+        self
+    }
+
+    /// How long the operation may take from its first step to its end, all runs together; 7 days if nothing is said.
+    /// Steps are kept that much longer than the operation's result.
+    #[must_use]
+    pub fn with_lasts_max(mut self, lasts_max: Duration) -> Self {
+        self.settings.lasts_max = lasts_max;
+        self
+    }
+
+    /// How many steps there may be; [`STEPS_MAX`] if nothing is said.
+    #[must_use]
+    pub fn with_steps_max(mut self, steps_max: usize) -> Self {
+        self.settings.steps_max = steps_max;
+        self
+    }
+
+    /// The longest result of a step, and of the operation, in bytes of JSON; [`RESULT_BYTES_MAX`] if nothing is said.
+    #[must_use]
+    pub fn with_result_bytes_max(mut self, result_bytes_max: usize) -> Self {
+        self.settings.result_bytes_max = result_bytes_max;
+        self
+    }
+
+    /// Reads what earlier runs have recorded. Nothing is claimed before the first step.
+    ///
+    /// # Errors
+    /// [`StepError::Undone`] where it was undone, [`StepError::Mismatch`] where it was begun with another input,
+    /// [`StepError::Expired`] where it was forgotten in between, and when the store cannot answer.
+    ///
+    /// # Cancellation
+    /// May be dropped: it only reads.
+    pub async fn open<'a, R: DeserializeOwned>(
+        &self,
+        engine: &Engine,
+    ) -> Result<Opened<'a, R>, StepError> {
+        check_name(&self.name)?;
+        let input = check_input("the operation", &self.input)?;
+        let mut log = Log::new(engine.secret(), &self.scope, &self.name, &self.key, input);
+        let known = read(&mut log, engine, self.settings.places_max()).await?;
+        if known
+            .front()
+            .is_some_and(|first| !log.is_same_operation(&first.outcome))
+        {
+            let what = "the operation".into();
+            return Err(StepError::Mismatch { what });
+        }
+        let end = log.fingerprint(Kind::End, "", None);
+        match known.iter().find(|entry| entry.fingerprint == end) {
+            Some(entry) => finished(entry).map(Opened::Finished),
+            None => Ok(Opened::Open(Box::new(Steps::new(
+                engine.clone(),
+                log,
+                self.settings,
+                self.name.clone(),
+                known,
+            )))),
+        }
+    }
+}
+
+/// What the last entry says.
+fn finished<R: DeserializeOwned>(end: &Entry) -> Result<R, StepError> {
+    if let Some(cause) = log::cause(&end.outcome) {
+        return Err(StepError::Undone { cause });
+    }
+    super::value("the operation", &end.outcome.body())
+}
+
+/// The places whose end is known, from the first on. The generation is taken from the first.
+async fn read(
+    log: &mut Log,
+    engine: &Engine,
+    places_max: usize,
+) -> Result<VecDeque<Entry>, StepError> {
+    let mut known = VecDeque::new();
+    while known.len() < places_max {
+        let at = known.len();
+        let Some(reading) = engine.store().read(log.id(at)).await? else {
+            break;
+        };
+        let Record {
+            fingerprint, state, ..
+        } = reading.record;
+        match state {
+            State::Completed { outcome, .. } => {
+                log.follow(at, &outcome);
+                known.push_back(Entry {
+                    fingerprint,
+                    outcome,
+                });
+            }
+            State::Tombstone { .. } => return Err(StepError::Expired),
+            State::InFlight { .. } | State::Indeterminate { .. } => break,
+        }
+    }
+    Ok(known)
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            terms: Terms {
+                attempts_max: 100,
+                ..Terms::default()
+            },
+            tries_max: 3,
+            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
+            steps_max: STEPS_MAX,
+            result_bytes_max: RESULT_BYTES_MAX,
+            lasts_max: 7 * DAY,
+        }
+    }
+}
+
+impl Settings {
+    /// Each step and its undo, the decision to give up, and the end.
+    fn places_max(&self) -> usize {
+        self.steps_max.saturating_mul(2).saturating_add(2)
+    }
+
+    /// The terms of one record.
+    pub(super) fn terms(&self, guarantee: Guarantee) -> Terms {
+        Terms {
+            guarantee,
+            // The first step ends long before the last one, and has to be known as long.
+            retention: self.terms.retention.saturating_add(self.lasts_max),
+            ..self.terms
+        }
+    }
+}

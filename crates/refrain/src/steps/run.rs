@@ -1,0 +1,326 @@
+//! One place is met: what was recorded there is replayed, or it is claimed, run and settled.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    Cause, Failure, StepError, Steps,
+    log::{self, Ending, Kind},
+    step::{Step, check_input},
+    tries::{Fault, Tried},
+};
+use crate::{
+    Fingerprint, Guarantee, Intent, Key, Outcome, RecordId, Settled, Verdict,
+    engine::{Guard, Running},
+    record::{Reason, State},
+    store::Store,
+};
+
+/// What is to stand in the next place.
+pub(super) struct Place<'s> {
+    pub(super) kind: Kind,
+    pub(super) name: &'s str,
+    pub(super) intent: Intent,
+    /// For the next system down.
+    pub(super) key: Key,
+    pub(super) record: RecordId,
+}
+
+/// What a place came to.
+pub(super) enum Passed {
+    /// Its result.
+    Done(Bytes),
+    /// From here on things are undone.
+    Undo(Cause),
+}
+
+/// What was met in a place.
+pub(super) enum Met {
+    Granted(Guard),
+    Recorded(Outcome),
+}
+
+impl Place<'_> {
+    /// What is to stand here, in words.
+    pub(super) fn words(&self) -> String {
+        log::words(self.kind.word(), self.name)
+    }
+
+    /// The step that it is about.
+    fn step(&self) -> String {
+        match self.kind {
+            Kind::Step => self.name.into(),
+            _ => self.words(),
+        }
+    }
+}
+
+impl Steps<'_> {
+    pub(super) fn place<'s>(&self, kind: Kind, step: &'s Step) -> Result<Place<'s>, StepError> {
+        let input = check_input(&log::words(kind.word(), &step.name), &step.input)?;
+        let (scope, key) = self.log.place(self.at);
+        let fingerprint = self.log.fingerprint(kind, &step.name, input);
+        let intent = Intent {
+            fingerprint,
+            terms: self.settings.terms(step.guarantee),
+            probe: step.probe(&self.log, self.at),
+            ..Intent::new(scope, key)
+        };
+        Ok(Place {
+            kind,
+            name: &step.name,
+            intent,
+            key: self.log.key(kind, &step.name),
+            record: self.log.id(self.at),
+        })
+    }
+
+    /// Takes the next place: replays it, or runs `work` for it.
+    pub(super) async fn take<F, W>(
+        &mut self,
+        kind: Kind,
+        step: &Step,
+        work: F,
+    ) -> Result<Passed, StepError>
+    where
+        F: Fn(Key) -> W,
+        W: Future<Output = Result<serde_json::Result<Vec<u8>>, Failure>>,
+    {
+        let place = self.place(kind, step)?;
+        let outcome = match self.meet(&place).await? {
+            Met::Recorded(outcome) => outcome,
+            Met::Granted(guard) => self.run(&place, guard, work).await?,
+        };
+        self.pass(&place, &outcome)
+    }
+
+    /// Takes the next place for something that needs no work.
+    pub(super) async fn mark(
+        &mut self,
+        kind: Kind,
+        ending: Ending<'_>,
+    ) -> Result<Passed, StepError> {
+        let step = Step::new("");
+        let place = self.place(kind, &step)?;
+        let outcome = match self.meet(&place).await? {
+            Met::Recorded(outcome) => outcome,
+            Met::Granted(guard) => self.complete(&place, guard.start(), ending).await?,
+        };
+        self.pass(&place, &outcome)
+    }
+
+    /// Goes on behind a place.
+    fn pass(&mut self, place: &Place<'_>, outcome: &Outcome) -> Result<Passed, StepError> {
+        self.log.follow(self.at, outcome);
+        self.at += 1;
+        match log::cause(outcome) {
+            None => Ok(Passed::Done(outcome.body())),
+            Some(_) if self.is_past_return && place.kind != Kind::End => {
+                Err(StepError::Changed(format!(
+                    "{} was refused for good before the point of no return was moved in front of it",
+                    place.words()
+                )))
+            }
+            Some(cause) => Ok(Passed::Undo(cause)),
+        }
+    }
+
+    async fn meet(&mut self, place: &Place<'_>) -> Result<Met, StepError> {
+        if let Some(entry) = self.known.pop_front() {
+            return match entry.fingerprint == place.intent.fingerprint {
+                true => Ok(Met::Recorded(entry.outcome)),
+                false => self.met_other(place, entry.fingerprint, Some(entry.outcome)),
+            };
+        }
+        self.claim(place).await
+    }
+
+    async fn claim(&self, place: &Place<'_>) -> Result<Met, StepError> {
+        let step = || place.step();
+        match self.engine.claim(&place.intent).await? {
+            Verdict::Granted(guard) => Ok(Met::Granted(guard)),
+            Verdict::Replay(outcome) => Ok(Met::Recorded(outcome)),
+            Verdict::InFlight { lease_left } => Err(StepError::InFlight {
+                step: step(),
+                lease_left,
+            }),
+            Verdict::Mismatch | Verdict::OtherCredential => self.look(place).await,
+            Verdict::Indeterminate(_) => {
+                Err(self.in_doubt(place, "an earlier run could not do it"))
+            }
+            Verdict::Expired => Err(StepError::Expired),
+        }
+    }
+
+    /// Looks what else stands in a place.
+    async fn look(&self, place: &Place<'_>) -> Result<Met, StepError> {
+        let Some(reading) = self.engine.store().read(place.record).await? else {
+            // Given free in between.
+            return Err(self.busy(place));
+        };
+        let outcome = match reading.record.state {
+            State::Completed { outcome, .. } => Some(outcome),
+            _ => None,
+        };
+        self.met_other(place, reading.record.fingerprint, outcome)
+    }
+
+    /// Something else stands in a place.
+    fn met_other(
+        &self,
+        place: &Place<'_>,
+        fingerprint: Fingerprint,
+        outcome: Option<Outcome>,
+    ) -> Result<Met, StepError> {
+        let is = |kind| self.log.fingerprint(kind, "", None) == fingerprint;
+        let Some(outcome) = outcome else {
+            return Err(match place.kind {
+                _ if is(Kind::Abandon) || is(Kind::End) => self.busy(place),
+                Kind::Abandon => StepError::Invalid(
+                    "the operation cannot be given up while a step may have taken effect: run that to its end".into(),
+                ),
+                _ => StepError::Changed(format!(
+                    "where the code wants {}, another step was begun and has not ended, or the same one with another input",
+                    place.words()
+                )),
+            });
+        };
+        let is_undone = log::cause(&outcome).is_some();
+        if is(Kind::End) {
+            return Err(match log::cause(&outcome) {
+                Some(cause) => StepError::Undone { cause },
+                None => StepError::Changed(format!(
+                    "where the code wants {}, the operation has ended",
+                    place.words()
+                )),
+            });
+        }
+        // Another run has given it up, or was refused, where this one would go on or give up itself.
+        if is_undone && (is(Kind::Abandon) || place.kind == Kind::Abandon) {
+            return Ok(Met::Recorded(outcome));
+        }
+        let (wanted, found) = (place.words(), log::describe(&outcome));
+        Err(match wanted == found {
+            true => StepError::Mismatch { what: wanted },
+            false => StepError::Changed(format!(
+                "where the code wants {wanted}, {found} was recorded"
+            )),
+        })
+    }
+
+    fn busy(&self, place: &Place<'_>) -> StepError {
+        StepError::InFlight {
+            step: place.step(),
+            lease_left: Duration::ZERO,
+        }
+    }
+
+    /// Nobody knows, or nobody can: a person has to look.
+    fn in_doubt(&self, place: &Place<'_>, reason: &str) -> StepError {
+        let (record, step) = (place.record, place.step());
+        tracing::error!(operation = self.name, step, %record, reason, "a step waits for somebody to resolve its record");
+        match place.kind == Kind::Undo || self.is_past_return {
+            true => StepError::Stuck {
+                what: place.words(),
+                reason: reason.into(),
+                record,
+            },
+            false => StepError::Indeterminate { step, record },
+        }
+    }
+
+    async fn run<F, W>(
+        &self,
+        place: &Place<'_>,
+        guard: Guard,
+        work: F,
+    ) -> Result<Outcome, StepError>
+    where
+        F: Fn(Key) -> W,
+        W: Future<Output = Result<serde_json::Result<Vec<u8>>, Failure>>,
+    {
+        let running = guard.start();
+        match self.tries(place, &running, work).await {
+            Tried::Done(result) => self.complete(place, running, Ending::Done(&result)).await,
+            Tried::Rejected(reason) if place.kind == Kind::Undo || self.is_past_return => {
+                Err(self.doom(place, running, &reason).await)
+            }
+            Tried::Rejected(reason) => {
+                let step = Some(place.name.into());
+                let cause = Cause { step, reason };
+                self.complete(place, running, Ending::Undo(&cause)).await
+            }
+            Tried::Unkept(reason) => {
+                let step = place.step();
+                self.leave(running, Reason::Failed, Duration::ZERO).await;
+                Err(StepError::Unkept { step, reason })
+            }
+            Tried::Failed(fault) => Err(self.fail(place, running, fault).await),
+        }
+    }
+
+    /// Stores how it ended. Where this run was overtaken, what the other one made of it counts.
+    async fn complete(
+        &self,
+        place: &Place<'_>,
+        mut running: Running,
+        ending: Ending<'_>,
+    ) -> Result<Outcome, StepError> {
+        let outcome = self.log.pack(self.at, place.kind, place.name, ending);
+        while running.complete(outcome.clone()).await? != Settled::Applied {
+            running = match self.claim(place).await? {
+                // Nothing, so this one's outcome is stored after all. Its work is done and not done again.
+                Met::Granted(guard) => guard.start(),
+                Met::Recorded(outcome) => return Ok(outcome),
+            };
+        }
+        Ok(outcome)
+    }
+
+    /// To be tried again. Only what provably had no effect is forgotten:
+    /// else somebody could give up here and leave it behind without undoing it.
+    async fn fail(&self, place: &Place<'_>, running: Running, fault: Fault) -> StepError {
+        let (guarantee, attempt) = (running.guarantee(), running.grant().attempt);
+        let pause = fault.delay;
+        let pause = pause.unwrap_or_else(|| self.settings.backoff.pause(attempt.into()));
+        if attempt == 1 && !fault.may_have_acted {
+            if let Err(error) = running.release(None).await {
+                tracing::warn!(record = %place.record, %error, "a step could not be released");
+            }
+        } else {
+            self.leave(running, fault.why, pause).await;
+            let is_last = attempt >= self.settings.terms.attempts_max;
+            if is_last || guarantee != Guarantee::AtLeastOnce {
+                return self.in_doubt(place, &fault.reason);
+            }
+        }
+        StepError::Failed {
+            step: place.step(),
+            reason: fault.reason,
+            retry_after: pause,
+        }
+    }
+
+    /// It must be done and is refused for good. Who claims it without standing for running it again leaves it in doubt,
+    /// where operators find it.
+    async fn doom(&self, place: &Place<'_>, running: Running, reason: &str) -> StepError {
+        self.leave(running, Reason::Failed, Duration::ZERO).await;
+        let mut intent = place.intent.clone();
+        intent.terms.guarantee = Guarantee::AtMostOnce;
+        intent.terms.wait = Duration::ZERO;
+        match self.engine.claim(&intent).await {
+            Ok(Verdict::Indeterminate(_)) => self.in_doubt(place, reason),
+            // Another run was faster, and will find out for itself.
+            Ok(_) => self.busy(place),
+            Err(error) => StepError::Store(error),
+        }
+    }
+
+    async fn leave(&self, running: Running, why: Reason, pause: Duration) {
+        let record = running.id();
+        if let Err(error) = running.give_up(why, pause).await {
+            tracing::warn!(%record, %error, "a step could not be given up, and lapses with its lease");
+        }
+    }
+}

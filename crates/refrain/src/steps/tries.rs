@@ -1,0 +1,95 @@
+//! Tries one step, again where that may help, for as long as its claim lets it act.
+
+use std::{pin::pin, time::Duration};
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{Failure, Steps, run::Place};
+use crate::{Guarantee, Key, consume::brief, engine::Running, record::Reason};
+
+/// No try lasts longer, whatever the terms say: clocks cannot count for ever.
+const TRY_MAX: Duration = Duration::from_hours(24);
+
+/// What the tries of one run came to.
+pub(super) enum Tried {
+    Done(Vec<u8>),
+    Unkept(String),
+    Rejected(String),
+    Failed(Fault),
+}
+
+/// The last failure of a run's tries.
+pub(super) struct Fault {
+    pub(super) reason: String,
+    pub(super) delay: Option<Duration>,
+    pub(super) why: Reason,
+    /// One of the tries may have taken effect.
+    pub(super) may_have_acted: bool,
+}
+
+impl Steps<'_> {
+    /// Runs `work` until it has an end, or there is no use in trying now.
+    pub(super) async fn tries<F, W>(&self, place: &Place<'_>, running: &Running, work: F) -> Tried
+    where
+        F: Fn(Key) -> W,
+        W: Future<Output = Result<serde_json::Result<Vec<u8>>, Failure>>,
+    {
+        let settings = &self.settings;
+        let mut may_have_acted = false;
+        let mut number = 0;
+        loop {
+            number += 1;
+            let trying = within(running, settings.terms.timeout, work(place.key.clone()));
+            let (failure, why) = match trying.await {
+                Some(Ok(result)) => return kept(result, settings.result_bytes_max),
+                Some(Err(failure)) if failure.is_rejection() => {
+                    return Tried::Rejected(brief(failure.reason()));
+                }
+                Some(Err(failure)) => (failure, Reason::Failed),
+                None => (Failure::retry("it took too long"), Reason::Timeout),
+            };
+            may_have_acted |= !failure.has_no_effect();
+            let pause = failure.delay();
+            let pause = pause.unwrap_or_else(|| settings.backoff.pause(number));
+            let is_over = may_have_acted && running.guarantee() != Guarantee::AtLeastOnce;
+            if is_over || number >= settings.tries_max || pause > settings.backoff.max {
+                return Tried::Failed(Fault {
+                    reason: failure.reason().into(),
+                    delay: failure.delay(),
+                    why,
+                    may_have_acted,
+                });
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
+/// The result of a step, if it can be kept.
+fn kept(result: serde_json::Result<Vec<u8>>, bytes_max: usize) -> Tried {
+    match result {
+        Ok(result) if result.len() <= bytes_max => Tried::Done(result),
+        Ok(result) => Tried::Unkept(super::too_long(result.len(), bytes_max)),
+        Err(error) => Tried::Unkept(error.to_string()),
+    }
+}
+
+/// Runs one try, for as long as the claim lets it act: behind that somebody may have been told that it never happened.
+async fn within<T>(
+    running: &Running,
+    timeout: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    let ends = tokio::time::Instant::now() + timeout.min(TRY_MAX);
+    loop {
+        let until = ends.min(running.deadline());
+        // Polled, it may act.
+        if Instant::now() >= until {
+            return None;
+        }
+        if let Ok(done) = timeout_at(until, &mut work).await {
+            return Some(done);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The way back: undos of the steps that are done, last one first, each of them a step itself.
+
+use std::{fmt, pin::Pin};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::{
+    Cause, Failure, StepError, Steps,
+    log::{Ending, Kind},
+    run::Passed,
+    step::Step,
+};
+use crate::Key;
+
+type Undoing<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+
+type Work<'a> = dyn Fn(Key, &[u8]) -> Undoing<'a> + Send + Sync + 'a;
+
+/// How to undo a step that is done.
+pub(super) struct Undo<'a> {
+    step: Step,
+    /// What the step came to, as it was recorded.
+    result: Bytes,
+    work: Box<Work<'a>>,
+}
+
+impl<'a> Undo<'a> {
+    pub(super) fn new<T, U, V>(name: &str, result: Bytes, undo: U) -> Self
+    where
+        T: DeserializeOwned,
+        U: Fn(Key, T) -> V + Send + Sync + 'a,
+        V: Future<Output = Result<(), Failure>> + Send + 'a,
+    {
+        Self {
+            step: Step::new(name),
+            result,
+            work: Box::new(move |key, result| match serde_json::from_slice(result) {
+                Ok(result) => Box::pin(undo(key, result)),
+                Err(error) => Box::pin(std::future::ready(Err(Failure::reject(error.to_string())))),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Undo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Undo({})", self.step.name)
+    }
+}
+
+impl Steps<'_> {
+    /// Undoes what is done, last one first. That it has begun is recorded already: no run goes forward again.
+    pub(super) async fn walk_back(&mut self, cause: Cause) -> StepError {
+        tracing::warn!(operation = self.name, %cause, "an operation is undone");
+        while let Some(Undo { step, result, work }) = self.undos.pop() {
+            let undo = |key| {
+                let undoing = work(key, &result);
+                async move { undoing.await.map(|()| Ok(b"null".to_vec())) }
+            };
+            match self.take(Kind::Undo, &step, undo).await {
+                Ok(Passed::Done(_)) => {}
+                Ok(Passed::Undo(_)) => return StepError::Changed("an undo was given up".into()),
+                Err(error) => return error,
+            }
+        }
+        match self.mark(Kind::End, Ending::Undo(&cause)).await {
+            Ok(Passed::Undo(cause)) => StepError::Undone { cause },
+            Ok(Passed::Done(_)) => StepError::Changed("the operation has ended".into()),
+            Err(error) => error,
+        }
+    }
+}
