@@ -1,12 +1,14 @@
 //! What a description says about one operation, brought into a form that can be weighed.
 
+use std::rc::Rc;
+
 use refrain_openapi::{Kind, Operation, Schema};
 
 use crate::{
-    members::{Members, Name, first},
+    members::{Known, Members, Name, first},
     segments::{Segments, id_verb},
     surroundings::Surroundings,
-    text::{is_plural, plain, singular, words},
+    text::{is_plural, last_word, plain, singular, words},
     words as lists,
 };
 
@@ -48,11 +50,11 @@ pub(crate) struct Facts<'d> {
     /// The verb of the id: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
     pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
-    pub(crate) headers: Vec<Name>,
+    pub(crate) headers: Vec<Rc<Name>>,
     pub(crate) content_types: Vec<String>,
     pub(crate) has_body: bool,
-    pub(crate) request: Members,
-    pub(crate) response: Members,
+    pub(crate) request: Rc<Members>,
+    pub(crate) response: Rc<Members>,
     pub(crate) status: u16,
     pub(crate) has_location: bool,
     pub(crate) is_list: bool,
@@ -74,7 +76,11 @@ pub(crate) struct Facts<'d> {
 }
 
 impl<'d> Facts<'d> {
-    pub(crate) fn of(operation: &Operation<'d>, around: &Surroundings<'d>) -> Self {
+    pub(crate) fn of(
+        operation: &Operation<'d>,
+        around: &Surroundings<'d>,
+        known: &mut Known<'d>,
+    ) -> Self {
         let path = Segments::of(operation.path());
         let body = operation.body();
         let success = operation.success().or_else(|| {
@@ -99,7 +105,7 @@ impl<'d> Facts<'d> {
             .as_ref()
             .and_then(|it| it.status.parse().ok())
             .unwrap_or(200);
-        let response = Members::of(answer);
+        let response = known.members(answer);
         let tags = operation.tags();
         let tags = tags.iter().map(|tag| format!("tag {tag}"));
         let has_location = has_headers("location");
@@ -135,14 +141,14 @@ impl<'d> Facts<'d> {
                 .iter()
                 .map(|tag| singular(&plain(tag)))
                 .collect(),
-            headers: headers.map(|it| Name::of(it.name())).collect(),
+            headers: headers.map(|it| known.name(it.name())).collect(),
             content_types: operation
                 .bodies()
                 .iter()
                 .map(|it| it.content_type.to_lowercase())
                 .collect(),
             has_body: body.is_some(),
-            request: Members::of(body.and_then(|it| it.schema)),
+            request: known.members(body.and_then(|it| it.schema)),
             is_acknowledged: answer.is_none() || is_receipt(&response),
             response,
             status,
@@ -180,7 +186,7 @@ impl<'d> Facts<'d> {
             return None;
         }
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
-        let last = words(self.tail()).pop().unwrap_or_default();
+        let last = last_word(self.tail());
         if lists::LOOKED_AT.contains(&last.as_str()) {
             return find(&last);
         }
@@ -257,10 +263,7 @@ impl<'d> Facts<'d> {
         list: &'static [&'static str],
     ) -> Option<&'static str> {
         let whole = singular(&plain(segment));
-        let last = words(segment)
-            .pop()
-            .map(|word| singular(&word))
-            .unwrap_or_default();
+        let last = singular(&last_word(segment));
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
         find(&whole).or_else(|| find(&last))
     }
@@ -297,7 +300,7 @@ impl<'d> Facts<'d> {
 
 /// Whether an answer only says that something was received.
 fn is_receipt(answer: &Members) -> bool {
-    let is_known = |it: &Name| lists::RECEIPT.contains(&it.plain.as_str());
+    let is_known = |it: &Rc<Name>| lists::RECEIPT.contains(&it.plain.as_str());
     (1..=3).contains(&answer.top.len()) && answer.top.iter().all(is_known)
 }
 

@@ -5,7 +5,7 @@ use refrain_openapi::{Operation, Schema};
 use serde::Serialize;
 
 use crate::{
-    text::{plain, words},
+    text::{last_word, plain},
     words as lists,
 };
 
@@ -13,6 +13,8 @@ use crate::{
 const MEMBERS_MAX: usize = 3;
 /// How deep members of natural keys may lie.
 const DEPTH_MAX: usize = 2;
+/// Behind so many members no more are looked at.
+const GATHERED_MAX: usize = 100;
 /// The header that is used where the document names none.
 pub(crate) const KEY_HEADER: &str = "Idempotency-Key";
 
@@ -230,8 +232,7 @@ fn is_identifier(pointer: &str, name: &str) -> bool {
     let last = pointer
         .rsplit('/')
         .next()
-        .map(words)
-        .and_then(|mut it| it.pop())
+        .map(last_word)
         .unwrap_or_default();
     let ends = [
         "id",
@@ -261,10 +262,9 @@ pub(crate) fn gather(
     found: &mut Vec<(String, String)>,
 ) {
     for (name, member) in schema.properties() {
-        let pointer = format!("{above}/{}", escaped(name));
-        let last = words(name).pop().unwrap_or_default();
-        let is_changing = lists::CHANGING.contains(&plain(name).as_str())
-            || lists::CHANGING.contains(&last.as_str());
+        if found.len() > GATHERED_MAX {
+            return;
+        }
         let is_moment = matches!(
             member.format(),
             Some("date" | "date-time" | "time" | "password" | "binary")
@@ -272,22 +272,29 @@ pub(crate) fn gather(
         let is_fit = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-        if is_changing
-            || is_moment
+        if is_moment
             || !is_fit
             || member.is_read_only()
             || member.is("array")
             || member.is("boolean")
-            || found.len() > 100
+            || is_changing(name)
         {
             continue;
         }
+        let pointer = format!("{above}/{}", escaped(name));
         match member.properties().is_empty() {
             true => found.push((pointer, plain(name))),
             false if depth + 1 < DEPTH_MAX => gather(member, &pointer, depth + 1, found),
             false => {}
         }
     }
+}
+
+/// Whether it is another one at every try.
+fn is_changing(name: &str) -> bool {
+    [plain(name), last_word(name)]
+        .iter()
+        .any(|it| lists::CHANGING.contains(&it.as_str()))
 }
 
 fn escaped(name: &str) -> String {

@@ -115,9 +115,10 @@ pub fn plan(document: &Document, options: &Options) -> Plan {
     let around = surroundings::Surroundings::of(&operations);
     let base = options.base.clone().unwrap_or_else(|| document.base_path());
     let mut taken = HashSet::new();
+    let mut known = members::Known::default();
     let mut facts: Vec<_> = operations
         .iter()
-        .map(|operation| facts::Facts::of(operation, &around))
+        .map(|operation| facts::Facts::of(operation, &around, &mut known))
         .collect();
     let verdicts = classify::all(&mut facts);
     let planned = operations

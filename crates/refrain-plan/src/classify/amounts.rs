@@ -2,7 +2,7 @@
 
 use crate::{
     facts::{Facts, named},
-    text::{plain, singular, words as split},
+    text::{last_word, plain, singular},
     words,
 };
 
@@ -15,7 +15,7 @@ pub(super) fn named_payment<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
 
 /// What the last segment says of money on its way: `payments`, but also `overpayments`.
 pub(super) fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
-    let last = split(facts.tail()).pop().unwrap_or_default();
+    let last = last_word(facts.tail());
     let ends = ["payment", "transfer", "refund", "payout"];
     let ending = || ends.into_iter().find(|end| singular(&last).ends_with(end));
     facts.noun(facts.tail(), words::MONEY).or_else(ending)

@@ -5,7 +5,7 @@ use refrain::policy::Class::{Create, Delete, Replace, Transition};
 use super::Case;
 use crate::{
     facts::Facts,
-    text::{is_plural, words as split},
+    text::{is_plural, last_word},
     words,
 };
 
@@ -37,7 +37,7 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
     if facts.answers_sibling {
         case.add(Create, 2, "it answers with what the list beside it holds");
     }
-    let last = split(facts.tail()).pop().unwrap_or_default();
+    let last = last_word(facts.tail());
     if !facts.is_item && !facts.is_call && is_plural(&last) {
         case.add(
             Create,
@@ -106,7 +106,7 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     let single = facts
         .noun(facts.tail(), words::SINGLE)
         .filter(|_| !facts.is_item && facts.status != 201 && facts.asked().is_none());
-    let is_one = !is_plural(&split(facts.tail()).pop().unwrap_or_default());
+    let is_one = !is_plural(&last_word(facts.tail()));
     if let Some(word) = single.filter(|_| is_one) {
         case.add(
             Replace,
@@ -121,7 +121,7 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
 
 /// An act that no list has a word for: it is sent to a thing, takes little, and makes nothing.
 fn acting(facts: &Facts<'_>, case: &mut Case) {
-    let last = split(facts.tail()).pop().unwrap_or_default();
+    let last = last_word(facts.tail());
     let is_made = facts.status == 201 || facts.has_location;
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
     let is_of_thing = facts.is_below_item || facts.answers_parent && !is_one;
@@ -151,7 +151,7 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     let is_post = facts.method == "POST";
-    let is_list = is_plural(&split(facts.tail()).pop().unwrap_or_default()) && !facts.is_item;
+    let is_list = is_plural(&last_word(facts.tail())) && !facts.is_item;
     if let Some(word) = facts
         .told_verb(words::MOVING)
         .filter(|_| !is_list || !is_post)

@@ -3,7 +3,11 @@
 use refrain::policy::Class::{Create, Event, Monetary, Read, Transition};
 
 use super::Case;
-use crate::{facts::Facts, text::singular, words};
+use crate::{
+    facts::Facts,
+    text::{last_word, plain, singular},
+    words,
+};
 
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if matches!(facts.method.as_str(), "GET" | "HEAD") {
@@ -70,24 +74,13 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
 }
 
 fn verb(facts: &Facts<'_>, case: &mut Case) {
-    let singular = singular(facts.tail());
-    let of_plural = words::LOOKING
-        .iter()
-        .find(|it| **it == crate::text::plain(&singular))
-        .copied();
-    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str())
-        || facts.handling().is_some();
-    let word = facts.verb(words::LOOKING).or_else(|| {
-        let last = crate::text::words(facts.tail())
-            .pop()
-            .map(|word| crate::text::singular(&word));
-        of_plural.or_else(|| {
-            words::LOOKING
-                .iter()
-                .find(|it| Some(**it) == last.as_deref())
-                .copied()
-        })
-    });
+    let tail = plain(facts.tail());
+    let is_act = words::MOVING.contains(&tail.as_str()) || facts.handling().is_some();
+    let find = |word: &str| words::LOOKING.iter().find(|it| **it == word).copied();
+    let word = facts
+        .verb(words::LOOKING)
+        .or_else(|| find(&plain(&singular(facts.tail()))))
+        .or_else(|| find(&singular(&last_word(facts.tail()))));
     // `/simulations/fees`: what stands below is only looked at, too.
     let above = facts.noun(facts.parent(), words::LOOKED_AT);
     let above = above.filter(|_| !facts.is_below_item && facts.status != 201);
