@@ -27,6 +27,8 @@ pub use classify::{Evidence, Verdict};
 mod consumer;
 pub use consumer::Consumer;
 
+mod envelope;
+
 mod facts;
 
 mod keys;
@@ -42,6 +44,8 @@ mod surroundings;
 mod text;
 
 mod tongue;
+
+mod verbs;
 
 // Lists of a word a line would hide what is next to what.
 #[rustfmt::skip]

@@ -34,10 +34,13 @@ impl Name {
         }
     }
 
-    /// Whether it names a thing: `paymentId`, `otpReference`, but not `paid`.
+    /// Whether it names a thing: `paymentId`, `otpReference`, `entryNo`, but not `paid`.
     pub(crate) fn is_id(&self) -> bool {
         let last = self.last.as_str();
-        self.plain.ends_with("id") && !lists::NO_IDS.contains(&last) || last == "reference"
+        let is_number = self.plain != last && ["no", "nr", "uuid", "guid"].contains(&last);
+        let is_id = self.plain.ends_with("id") && !lists::NO_IDS.contains(&last);
+        let is_of_call = ["requestid", "traceid", "correlationid"].contains(&self.plain.as_str());
+        !is_of_call && (is_id || is_number || last == "reference")
     }
 }
 
@@ -115,6 +118,11 @@ impl Members {
     /// Whether a member at the top names a thing.
     pub(crate) fn has_id(&self) -> bool {
         self.top.iter().any(|it| it.is_id())
+    }
+
+    /// Whether a member at the top names a thing, or several.
+    pub(crate) fn names(&self) -> bool {
+        self.has_id() || self.top.iter().any(|it| it.plain.ends_with("ids"))
     }
 
     /// The first member whose name ends as one of the list.

@@ -80,7 +80,7 @@ fn meaning(word: &str) -> Option<String> {
     let stems = ["s", "es", "n", "en", "e", "i"]
         .into_iter()
         .filter_map(|end| word.strip_suffix(end));
-    let mut found = stems.filter(|stem| stem.len() > 2).filter_map(find);
+    let mut found = stems.filter(|stem| stem.len() > 3).filter_map(find);
     found.next().map(plural)
 }
 

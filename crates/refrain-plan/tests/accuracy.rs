@@ -40,6 +40,13 @@ const SPECIFICATIONS: &[&str] = &[
     "bazaar",
     "treasury",
     "switchboard",
+    "mutual",
+    "studio",
+    "grocer",
+    "acquirer",
+    "plant",
+    "cantonal",
+    "fleet",
 ];
 
 #[test]

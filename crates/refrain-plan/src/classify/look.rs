@@ -5,6 +5,7 @@ use refrain::policy::Class::{Create, Event, Monetary, Read, Transition};
 use super::Case;
 use crate::{
     facts::Facts,
+    members::first,
     text::{last_word, plain, singular},
     words,
 };
@@ -21,7 +22,12 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     answer(facts, case);
     let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
-        case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
+        let weight = if facts.starts() { 2 } else { 5 };
+        case.add(
+            Read,
+            weight,
+            format!("its id starts with `{}`", facts.id_verb),
+        );
     }
     if facts.is_call && !facts.has_verb() {
         case.add(
@@ -61,7 +67,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         let reason = format!("its answer hands out a secret, in `{name}`");
         case.add(Read, -3, reason);
     }
-    if facts.status == 201 || facts.has_location {
+    if facts.is_made() {
         case.add(
             Read,
             -4,
@@ -75,7 +81,8 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
 
 fn verb(facts: &Facts<'_>, case: &mut Case) {
     let tail = plain(facts.tail());
-    let is_act = words::MOVING.contains(&tail.as_str()) || facts.handling().is_some();
+    let is_command = facts.is_command && facts.verb(words::MOVING).is_some();
+    let is_act = words::MOVING.contains(&tail.as_str()) || is_command || facts.handling().is_some();
     let find = |word: &str| words::LOOKING.iter().find(|it| **it == word).copied();
     let word = facts
         .verb(words::LOOKING)
@@ -87,7 +94,9 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     let Some(word) = word.or(above).filter(|_| !facts.is_item && !is_act) else {
         return;
     };
-    case.add(Read, 5, format!("`{word}` in the path only looks"));
+    // `convert-to-order` that makes an order looks at nothing.
+    let weight = if facts.starts() { 2 } else { 5 };
+    case.add(Read, weight, format!("`{word}` in the path only looks"));
     if facts.status != 201 {
         case.add(Monetary, -10, format!("`{word}` moves no money"));
         case.add(Event, -2, format!("`{word}` is asked, not delivered"));
@@ -108,8 +117,10 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     let has_id = facts.response.has_id();
-    let is_judgement =
-        facts.response.has_flag && facts.response.top.len() <= 3 && !facts.has_verb();
+    let is_judgement = facts.response.has_flag
+        && facts.response.top.len() <= 3
+        && !facts.has_verb()
+        && !facts.is_acknowledged;
     if is_judgement && !has_id && facts.has_body {
         case.add(Read, 5, "it answers with yes or no");
         case.add(Monetary, -8, "it answers with yes or no");
@@ -134,6 +145,12 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         .filter(|_| !has_id)
     {
         case.add(Read, 3, format!("it answers with a judgement, in `{name}`"));
+    } else if is_told(facts) {
+        let reason = "it answers with values, and with no thing or state";
+        case.add(Read, 3, reason);
+        if facts.response.ending(&["balance"]).is_none() {
+            case.add(Monetary, -3, reason);
+        }
     }
     if !has_id && facts.answer.is_none() && facts.has_body {
         case.add(
@@ -147,6 +164,19 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
             "its answer names nothing that would have been made",
         );
     }
+}
+
+/// Whether the answer has values only: nothing that would be done or made.
+fn is_told(facts: &Facts<'_>) -> bool {
+    let answer = &facts.response;
+    let is_state = |name: &str| words::EVENT_STATE.iter().any(|it| name.ends_with(it));
+    let is_thing = answer.has_id()
+        || facts.answers_parent
+        || facts.is_acknowledged
+        || first(&answer.all, is_state).is_some()
+        || facts.secret().is_some();
+    let is_list = facts.is_list || answer.has_list || answer.has_flag;
+    facts.has_body && !facts.has_verb() && !is_thing && !is_list && !answer.top.is_empty()
 }
 
 /// Links in mails and the like: a GET that does something.

@@ -9,9 +9,10 @@ use super::{
     },
 };
 use crate::{
-    facts::{Facts, named},
+    facts::Facts,
     members::first,
     text::{plain, words as split},
+    verbs::named,
     words,
 };
 
@@ -29,6 +30,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     noun(facts, &mut signs);
     body(facts, &mut signs);
     answer(facts, &mut signs);
+    entry(facts, &mut signs);
     prose(facts, &mut signs);
     adjusting(facts, &mut signs);
     if facts.only_labels() {
@@ -105,7 +107,8 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     };
     // `releaseEscrow` has the money behind the verb.
     let object = tail.get(1..).unwrap_or_default().join("-");
-    if let Some(noun) = facts.noun(&object, words::MONEY) {
+    let of = facts.noun(&object, words::MONEY);
+    if let Some(noun) = of.or_else(|| facts.noun(&object, &["fund", "money"])) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
         return;
     }
@@ -167,6 +170,8 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(Monetary, weight, format!("`{noun}` is money on its way"));
     } else if let Some(noun) = facts
         .noun(tail, words::MEASURED)
+        .or_else(|| facts.noun(tail, words::PAYING))
+        .or_else(|| facts.noun(tail, words::SOMETIMES_PAYING))
         .filter(|_| says_how_much(facts).is_some())
     {
         case.add(
@@ -189,15 +194,29 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// Whether what is made only asks for money, or may be drawn up long before it moves.
+fn is_asking(facts: &Facts<'_>) -> bool {
+    let is_noun = |list| facts.noun(facts.tail(), list).is_some();
+    is_noun(words::ASKING)
+        || is_noun(words::NEAR_MONEY)
+        || facts.told_verb(words::ASKING).is_some()
+        || facts.verb(words::ASKING).is_some()
+}
+
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
-    let currency = request.ending(&["currency"]);
+    let currency = request.ending(words::CURRENCY);
     let amount = says_how_much(facts);
     let party = request
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
     if let Some(amount) = amount {
         case.add(Monetary, 2, format!("`{amount}` in its body says how much"));
+        let is_made = facts.is_made() || facts.status == 202;
+        if facts.is_of_money && is_made && !is_asking(facts) {
+            let reason = "it makes something with an amount, in an API that moves money";
+            case.add(Monetary, 3, reason);
+        }
         if let Some(currency) = currency {
             case.add(
                 Monetary,
@@ -245,6 +264,21 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// `{entryNo, amount, balance}`: what was booked, and what is there after it.
+fn entry(facts: &Facts<'_>, case: &mut Case) {
+    let top = &facts.response.top;
+    let balance = first(top, |name| name.contains("balance"));
+    let amount = first(top, |name| {
+        let is_amount = words::AMOUNT_ENDS.iter().any(|end| name.ends_with(end));
+        is_amount && !name.contains("balance")
+    });
+    let is_new = facts.method == "POST" && facts.response.has_id() && !facts.answers_parent;
+    if let (Some(amount), Some(balance)) = (amount, balance.filter(|_| is_new)) {
+        let reason = format!("its answer is an entry: `{amount}`, and `{balance}` after it");
+        case.add(Monetary, 5, reason);
+    }
+}
+
 fn answer(facts: &Facts<'_>, case: &mut Case) {
     let Some(amount) = money_answer(facts) else {
         return;
@@ -286,7 +320,7 @@ fn prose(facts: &Facts<'_>, case: &mut Case) {
     let named = [first, facts.id_verb.as_str()].into_iter().find(|word| {
         words::PAYING.contains(word)
             || words::SOMETIMES_PAYING.contains(word)
-                && facts.request.ending(&["amount", "cents"]).is_some()
+                && facts.request.ending(words::AMOUNT_ENDS).is_some()
     });
     if let Some(word) = named
         .filter(|_| facts.verb(words::PAYING).is_none() && facts.verb(words::LOOKING).is_none())
