@@ -52,6 +52,8 @@ pub(crate) struct Facts<'d> {
     /// Summary and description, in lower case.
     pub(crate) prose: String,
     pub(crate) summary: String,
+    /// The words of the id.
+    pub(crate) id: Vec<String>,
     /// The verb of the id: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
     pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
@@ -125,6 +127,7 @@ impl<'d> Facts<'d> {
         Self {
             method: operation.method().into(),
             kind: operation.kind(),
+            id: operation.id().map(words).unwrap_or_default(),
             id_verb: operation.id().map(id_verb).unwrap_or_default(),
             is_item: path.is_item && !is_list_of_kind,
             is_below_item: path.is_below_item,
@@ -202,6 +205,21 @@ impl<'d> Facts<'d> {
         (self.is_made() || self.status == 202) && self.names_new()
     }
 
+    /// Whether the answer has values only: nothing that would be done or made.
+    pub(crate) fn answers_values(&self) -> bool {
+        let answer = &self.response;
+        let is_state = |name: &str| lists::EVENT_STATE.iter().any(|it| name.ends_with(it));
+        let is_thing = answer.has_id()
+            || self.answers_parent
+            || self.is_acknowledged
+            || first(&answer.all, is_state).is_some()
+            || self.secret().is_some()
+            || self.told_verb(lists::WRITING).is_some();
+        let is_list = self.is_list || answer.has_list || answer.has_flag;
+        let is_told = self.status == 200 && self.has_body && !answer.top.is_empty();
+        is_told && !self.has_verb() && !is_thing && !is_list
+    }
+
     /// Whether the answer names a thing that the request did not.
     pub(crate) fn names_new(&self) -> bool {
         let is_sent = |it: &Name| self.request.all.iter().any(|sent| sent.plain == it.plain);
@@ -259,7 +277,7 @@ impl<'d> Facts<'d> {
     }
 }
 
-/// Whether all that an answer names is the thing that the path names last: `{billId}`, and `billId` in the answer.
+/// Whether an answer is about the thing that the path names last: `{billId}`, and first of all ids `billId` in the answer.
 fn answers_named(path: &str, answer: &Members) -> bool {
     let name = path
         .rsplit_once('}')
@@ -267,8 +285,8 @@ fn answers_named(path: &str, answer: &Members) -> bool {
     let Some(name) = name.map(|(_, name)| plain(name)) else {
         return false;
     };
-    let mut ids = answer.top.iter().filter(|it| it.is_id()).peekable();
-    ids.peek().is_some() && ids.all(|it| it.plain == name) && name != "id"
+    let id = answer.top.iter().find(|it| it.is_id());
+    name != "id" && id.is_some_and(|it| plain(&it.own) == name)
 }
 
 /// Whether an answer only says that something was received.

@@ -47,6 +47,8 @@ const SPECIFICATIONS: &[&str] = &[
     "plant",
     "cantonal",
     "fleet",
+    "union",
+    "press",
 ];
 
 #[test]

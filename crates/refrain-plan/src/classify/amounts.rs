@@ -41,7 +41,7 @@ pub(super) fn speaks_of_money(facts: &Facts<'_>) -> bool {
     };
     above.iter().any(is_money)
         || facts.request.find(words::AMOUNT).is_some()
-        || facts.request.ending(words::CURRENCY).is_some()
+        || facts.request.ending(&["currency"]).is_some()
         || facts.request.ending(words::AMOUNT_ENDS).is_some()
         || facts.request.top.is_empty() && money_answer(facts).is_some()
         || facts.says(words::PAID_PHRASES).is_some()
@@ -54,7 +54,7 @@ pub(super) fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     request
         .find(words::AMOUNT)
         .filter(|it| {
-            let is_money = facts.is_of_money || request.ending(words::CURRENCY).is_some();
+            let is_money = facts.is_of_money || request.ending(&["currency"]).is_some();
             plain(it) != "value" || is_money
         })
         .or_else(|| request.ending(words::AMOUNT_ENDS))

@@ -114,7 +114,8 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     }
     let single = facts
         .noun(facts.tail(), words::SINGLE)
-        .filter(|_| !facts.is_item && facts.status != 201 && facts.asked().is_none());
+        .filter(|_| !facts.is_item && facts.status != 201)
+        .filter(|_| facts.asked().is_none() && (facts.is_below_item || !facts.answers_values()));
     let is_one = !is_plural(&facts.last());
     if let Some(word) = single.filter(|_| is_one) {
         case.add(
@@ -172,11 +173,10 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     let is_list = is_plural(&facts.last()) && !facts.is_item;
-    if let Some(word) = facts
-        .told_verb(words::MOVING)
-        .filter(|_| !is_list || !is_post)
-    {
-        let weight = if is_post { 4 } else { 5 };
+    // `Confirm the two amounts` adds nothing to a list where the answer is the thing above.
+    let is_added = is_list && is_post && !facts.answers_parent;
+    if let Some(word) = facts.told_verb(words::MOVING).filter(|_| !is_added) {
+        let weight = if is_post && !is_list { 4 } else { 5 };
         let class = match words::STARTING.contains(&word) && facts.names_new() {
             true => Create,
             false => Transition,
@@ -193,7 +193,8 @@ fn called(facts: &Facts<'_>, case: &mut Case) {
     let is_written = facts.method != "POST" && !facts.has_siblings && facts.is_below_item;
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
     let said = split(facts.tail());
-    let is_verb = said.first() == Some(&facts.id_verb) && !is_plural(&facts.last());
+    let is_verb = said.first() == Some(&facts.id_verb) && facts.id.ends_with(&said);
+    let is_verb = is_verb && !is_plural(&facts.last());
     if is_written && is_verb && !is_one && !facts.is_item && !facts.has_verb() {
         let reason = format!("its id has `{}` for a verb", facts.id_verb);
         case.add(Transition, 5, reason);

@@ -5,7 +5,6 @@ use refrain::policy::Class::{Create, Event, Monetary, Read, Transition};
 use super::Case;
 use crate::{
     facts::Facts,
-    members::first,
     text::{last_word, plain, singular},
     words,
 };
@@ -19,6 +18,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     verb(facts, case);
     asked(facts, case);
+    told(facts, case);
     answer(facts, case);
     let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
@@ -79,6 +79,18 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// `Screen a member`, which answers with something else than the member.
+fn told(facts: &Facts<'_>, case: &mut Case) {
+    let is_answered = facts.status == 200 && facts.has_answer && !facts.answers_parent;
+    let is_act = facts.has_verb() || facts.names_new() || facts.secret().is_some();
+    if let Some(word) = facts
+        .told_verb(words::LOOKING)
+        .filter(|_| is_answered && !is_act)
+    {
+        case.add(Read, 3, format!("its name starts with `{word}`"));
+    }
+}
+
 fn verb(facts: &Facts<'_>, case: &mut Case) {
     let tail = plain(facts.tail());
     let is_command = facts.is_command && facts.verb(words::MOVING).is_some();
@@ -121,7 +133,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         && facts.response.top.len() <= 3
         && !facts.has_verb()
         && !facts.is_acknowledged;
-    if is_judgement && !has_id && facts.has_body {
+    if is_judgement && !has_id {
         case.add(Read, 5, "it answers with yes or no");
         case.add(Monetary, -8, "it answers with yes or no");
     }
@@ -145,7 +157,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         .filter(|_| !has_id)
     {
         case.add(Read, 3, format!("it answers with a judgement, in `{name}`"));
-    } else if is_told(facts) {
+    } else if facts.answers_values() {
         let reason = "it answers with values, and with no thing or state";
         case.add(Read, 3, reason);
         if facts.response.ending(&["balance"]).is_none() {
@@ -164,19 +176,6 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
             "its answer names nothing that would have been made",
         );
     }
-}
-
-/// Whether the answer has values only: nothing that would be done or made.
-fn is_told(facts: &Facts<'_>) -> bool {
-    let answer = &facts.response;
-    let is_state = |name: &str| words::EVENT_STATE.iter().any(|it| name.ends_with(it));
-    let is_thing = answer.has_id()
-        || facts.answers_parent
-        || facts.is_acknowledged
-        || first(&answer.all, is_state).is_some()
-        || facts.secret().is_some();
-    let is_list = facts.is_list || answer.has_list || answer.has_flag;
-    facts.has_body && !facts.has_verb() && !is_thing && !is_list && !answer.top.is_empty()
 }
 
 /// Links in mails and the like: a GET that does something.

@@ -44,6 +44,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     match signs.score(Monetary) {
         // Whatever speaks for something new does not speak against money.
+        7.. => signs.add(Create, -8, "what it makes is money"),
         5.. => signs.add(Create, -5, "what it makes is money"),
         3.. => signs.add(Create, -2, "what it makes is money"),
         _ => {}
@@ -152,6 +153,11 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     let is_paid = says_how_much(facts).is_some()
         && facts.says(words::PAID_PHRASES).is_some()
         && facts.says(words::UNPAID_PHRASES).is_none();
+    // `loads` of a purse.
+    let paying = facts.noun(tail, words::PAYING);
+    let paying = paying.or_else(|| facts.noun(tail, words::SOMETIMES_PAYING));
+    // An item with an amount, in a bank, is one of what stands above it.
+    let is_plain = facts.is_of_money && says_how_much(facts).is_some();
     if let (Some(word), Some(noun)) = (made, of) {
         case.add(
             Monetary,
@@ -170,8 +176,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(Monetary, weight, format!("`{noun}` is money on its way"));
     } else if let Some(noun) = facts
         .noun(tail, words::MEASURED)
-        .or_else(|| facts.noun(tail, words::PAYING))
-        .or_else(|| facts.noun(tail, words::SOMETIMES_PAYING))
+        .or_else(|| paying.filter(|_| split(tail).len() == 1))
         .filter(|_| says_how_much(facts).is_some())
     {
         case.add(
@@ -181,6 +186,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         );
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
+        .filter(|it| !is_plain || !["item", "line"].contains(it))
         .filter(|_| facts.verb(words::WRITING).is_none() && !is_paid)
     {
         case.add(Monetary, -6, format!("`{noun}` only tells of money"));
@@ -205,7 +211,7 @@ fn is_asking(facts: &Facts<'_>) -> bool {
 
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
-    let currency = request.ending(words::CURRENCY);
+    let currency = request.ending(&["currency"]);
     let amount = says_how_much(facts);
     let party = request
         .find(words::PARTIES)

@@ -66,11 +66,8 @@ pub(crate) const AMOUNT_ENDS: &[&str] = &[
     "amount", "units", "cents", "pence", "paise", "kobo", "centavos", "satoshi", "sats", "groszy", "rappen", "inminor", "minoramount",
 ];
 
-/// What only asks for money, or says that it is wanted.
-pub(crate) const ASKING: &[&str] = &["request", "enquiry", "inquiry", "application", "apply", "ask", "proposal", "propose", "draft", "quote", "offer", "goal", "target", "budget", "limit"];
-
-/// How names of members end that say in what.
-pub(crate) const CURRENCY: &[&str] = &["currency", "ccy"];
+/// What only asks for money or its return, or says that it is wanted.
+pub(crate) const ASKING: &[&str] = &["stop", "object", "contest", "dispute", "request", "enquiry", "inquiry", "application", "app", "apply", "ask", "proposal", "propose", "draft", "quote", "offer", "goal", "target", "budget", "limit"];
 
 /// Members that say between whom, or with what it is paid.
 pub(crate) const PARTIES: &[&str] = &[
