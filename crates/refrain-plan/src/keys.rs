@@ -9,6 +9,10 @@ use crate::{
     words as lists,
 };
 
+mod event;
+pub(crate) use event::best_id;
+use event::event_id;
+
 /// The most members of one natural key.
 const MEMBERS_MAX: usize = 3;
 /// How deep members of natural keys may lie.
@@ -108,47 +112,6 @@ fn sender(operation: &Operation<'_>) -> Option<Sender> {
     } else {
         None
     }
-}
-
-/// Where an event's id is: in a header of its own, or at the top of its body.
-fn event_id(operation: &Operation<'_>) -> Option<String> {
-    let is_id = |name: &str| {
-        [
-            "delivery",
-            "webhookid",
-            "eventid",
-            "messageid",
-            "deliveryid",
-        ]
-        .iter()
-        .any(|end| name.ends_with(end))
-    };
-    let parameters = operation.parameters().into_iter();
-    let mut headers = parameters.filter(|it| it.place() == "header");
-    if let Some(header) = headers.find(|it| is_id(&plain(it.name()))) {
-        return Some(format!("header:{}", header.name()));
-    }
-    let body = operation.body().filter(|it| it.is_json())?;
-    let properties = body.schema?.properties();
-    let names = properties.iter().map(|(name, _)| *name);
-    best_id(names).map(|name| format!("body:/{}", escaped(name)))
-}
-
-/// The member that most reads like the id of the message itself.
-pub(crate) fn best_id<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
-    const IDS: [&str; 9] = [
-        "eventid",
-        "messageid",
-        "id",
-        "deliveryid",
-        "notificationid",
-        "webhookid",
-        "uuid",
-        "messagesid",
-        "txnid",
-    ];
-    IDS.iter()
-        .find_map(|id| names.clone().find(|name| plain(name) == *id))
 }
 
 fn natural(operation: &Operation<'_>, is_monetary: bool) -> Vec<NaturalKey> {
