@@ -10,6 +10,7 @@ use crate::{
     segments::{Segments, id_verb},
     surroundings::Surroundings,
     text::{plain, singular, words},
+    verbs::noun_of,
     words as lists,
 };
 
@@ -20,6 +21,10 @@ pub(crate) struct Facts<'d> {
     pub(crate) kind: Kind,
     /// The literal segments of the path, with `:verb` as a segment of its own.
     pub(crate) segments: Vec<String>,
+    /// What each of them names, in the singular: as a whole, and by its last word.
+    pub(crate) nouns: Vec<(String, String)>,
+    /// The words of the last of them that may be its verb.
+    pub(crate) verbs: Vec<String>,
     /// Whether the path ends with a name in braces.
     pub(crate) is_item: bool,
     /// Whether a name in braces stands before the last segment.
@@ -124,7 +129,7 @@ impl<'d> Facts<'d> {
         let first = path.literal.last().map(|it| words(it));
         let first = first.and_then(|it| it.into_iter().next());
         let is_command = around.is_of_calls && first.is_some_and(|it| lists::is_verb(&it));
-        Self {
+        let mut facts = Self {
             method: operation.method().into(),
             kind: operation.kind(),
             id: operation.id().map(words).unwrap_or_default(),
@@ -179,8 +184,12 @@ impl<'d> Facts<'d> {
                 .extensions()
                 .map(|(name, node)| (name, node.as_bool() != Some(false)))
                 .collect(),
+            nouns: path.literal.iter().map(|it| noun_of(it)).collect(),
+            verbs: Vec::new(),
             segments: path.literal,
-        }
+        };
+        facts.verbs = facts.likely_verbs();
+        facts
     }
 
     /// The last literal segment: what is done, or to which kind of thing.

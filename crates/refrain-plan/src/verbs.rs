@@ -9,43 +9,42 @@ use crate::{
 impl Facts<'_> {
     /// The verb of the last segment, where a list names it.
     pub(crate) fn verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
+        let find = |word: &String| list.iter().find(|it| *it == word).copied();
+        self.verbs.iter().find_map(find)
+    }
+
+    /// The words of the last segment that may be its verb, the likeliest first.
+    pub(crate) fn likely_verbs(&self) -> Vec<String> {
         if self.is_item {
-            return None;
+            return Vec::new();
         }
-        let find = |word: &str| list.iter().find(|it| **it == word).copied();
         // `checkin` is no `check`.
         let whole = plain(self.tail());
         let last = self.last();
         if lists::LOOKED_AT.contains(&last.as_str()) {
-            return find(&last);
+            return vec![last];
         }
         if lists::is_verb(&whole) {
-            return find(&whole);
+            return vec![whole];
         }
-        let words = words(head(self.tail()));
-        let said: Vec<_> = words
-            .iter()
-            .filter(|it| !lists::MANY.contains(&it.as_str()))
-            .collect();
-        if self.is_command {
-            return said.first().and_then(|first| find(first));
-        }
-        if said.len() > 1 && self.is_thing(said[0], &last) {
-            return None;
-        }
+        let mut said = words(head(self.tail()));
+        said.retain(|it| !lists::MANY.contains(&it.as_str()));
+        let Some(first) = said.first() else {
+            return said;
+        };
+        let is_thing = !self.is_command && said.len() > 1 && self.is_thing(first, &last);
+        // `payoutSchedule` is a thing, and `open-slots` and `balance_transactions` are lists.
+        let is_noun = is_plural(&last)
+            || lists::PRICED.contains(&last.as_str()) && !lists::LOOKING.contains(&last.as_str());
         // `submitScore` submits, but `credit-check` checks: a word that is also a noun may only describe the next.
-        match said.first().filter(|it| lists::is_plain_verb(it)) {
-            Some(first) => find(first),
-            // `open-slots` and `balance_transactions` are lists.
-            None if is_plural(&last) => None,
-            // So is `payoutSchedule` a thing.
-            None if lists::PRICED.contains(&last.as_str())
-                && !lists::LOOKING.contains(&last.as_str()) =>
-            {
-                None
-            }
-            None => said.iter().find_map(|word| find(word)),
+        let is_first = self.is_command || lists::is_plain_verb(first);
+        match (is_thing, is_first) {
+            (true, _) => said.clear(),
+            (false, true) => said.truncate(1),
+            (false, false) if is_noun => said.clear(),
+            (false, false) => {}
         }
+        said
     }
 
     /// The last word of what the path ends with: `release` of `release-of-funds`.
@@ -109,11 +108,19 @@ impl Facts<'_> {
         segment: &str,
         list: &'static [&'static str],
     ) -> Option<&'static str> {
-        let whole = singular(&plain(segment));
-        let last = singular(&last_word(segment));
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
+        let known = self.segments.iter().position(|it| it == segment);
+        if let Some((whole, last)) = known.and_then(|at| self.nouns.get(at)) {
+            return find(whole).or_else(|| find(last));
+        }
+        let (whole, last) = noun_of(segment);
         find(&whole).or_else(|| find(&last))
     }
+}
+
+/// What a segment names, in the singular: as a whole, and by its last word.
+pub(crate) fn noun_of(segment: &str) -> (String, String) {
+    (singular(&plain(segment)), singular(&last_word(segment)))
 }
 
 /// What stands before `of`: of `release-of-funds` it is the release that is meant.

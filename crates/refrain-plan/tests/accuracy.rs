@@ -49,6 +49,7 @@ const SPECIFICATIONS: &[&str] = &[
     "fleet",
     "union",
     "press",
+    "parish",
 ];
 
 #[test]

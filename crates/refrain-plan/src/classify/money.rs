@@ -217,12 +217,13 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
     if let Some(amount) = amount {
-        case.add(Monetary, 2, format!("`{amount}` in its body says how much"));
         let is_made = facts.is_made() || facts.status == 202;
-        if facts.is_of_money && is_made && !is_asking(facts) {
-            let reason = "it makes something with an amount, in an API that moves money";
-            case.add(Monetary, 3, reason);
-        }
+        let (weight, more) = match facts.is_of_money && is_made && !is_asking(facts) {
+            true => (5, ", in an API that moves money"),
+            false => (2, ""),
+        };
+        let reason = format!("`{amount}` in its body says how much{more}");
+        case.add(Monetary, weight, reason);
         if let Some(currency) = currency {
             case.add(
                 Monetary,
