@@ -84,7 +84,7 @@ pub(super) fn event_id(operation: &Operation<'_>) -> Option<String> {
         let mut names = headers.iter().map(|it| it.name());
         names.find(|it| plain(it).ends_with(*end))
     };
-    if let Some(header) = HEADERS.iter().find_map(|end| ending(&end)) {
+    if let Some(header) = HEADERS.iter().find_map(ending) {
         return Some(format!("header:{header}"));
     }
     let body = operation.body().filter(|it| it.is_json())?;
