@@ -50,6 +50,7 @@ const SPECIFICATIONS: &[&str] = &[
     "union",
     "press",
     "parish",
+    "thrift",
 ];
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     facts::Facts,
     members::first,
-    text::{plain, words as split},
+    text::{plain, singular, words as split},
     verbs::named,
     words,
 };
@@ -166,6 +166,17 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         );
     } else if let Some(noun) = facts.noun(tail, words::POTS).filter(|_| !is_paid) {
         case.add(Monetary, -5, format!("`{noun}` is where money will be"));
+    } else if let (Some(noun), Some(many)) = (
+        named(tail, words::MONEY).or_else(|| named(&singular(tail), words::MONEY)),
+        facts
+            .noun(tail, words::BUNDLES)
+            .filter(|_| split(tail).len() > 1),
+    ) {
+        case.add(
+            Monetary,
+            6,
+            format!("`{noun}` is money on its way, by the {many}"),
+        );
     } else if let Some(noun) = money_noun(facts) {
         // A body that is known and says nothing of money moves something else: stock, files.
         let is_other = words::OF_MUCH.contains(&noun)
@@ -308,6 +319,13 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
             2,
             format!("`{balance}` in its answer is what is left"),
         );
+        // `/pots/{id}/drain`, whatever the verb: the pot is told how much, and answers with what is in it.
+        let purse = facts.noun(facts.parent(), words::PURSES);
+        let is_rule = facts.noun(facts.tail(), words::RULES).is_some();
+        if let Some(purse) = purse.filter(|_| is_of_request && facts.is_below_item && !is_rule) {
+            let reason = format!("an amount goes into the {purse}, or out of it");
+            case.add(Monetary, 5, reason);
+        }
     }
 }
 

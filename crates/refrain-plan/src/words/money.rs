@@ -66,6 +66,9 @@ pub(crate) const AMOUNT_ENDS: &[&str] = &[
     "amount", "units", "cents", "pence", "paise", "kobo", "centavos", "satoshi", "sats", "groszy", "rappen", "inminor", "minoramount",
 ];
 
+/// What holds many payments that go together: `transfer_files`.
+pub(crate) const BUNDLES: &[&str] = &["file", "batch", "run", "bundle"];
+
 /// What only asks for money or its return, or says that it is wanted.
 pub(crate) const ASKING: &[&str] = &["stop", "object", "contest", "dispute", "request", "enquiry", "inquiry", "application", "app", "apply", "ask", "proposal", "propose", "draft", "quote", "offer", "goal", "target", "budget", "limit"];
 
