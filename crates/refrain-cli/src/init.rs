@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{
     find::Found,
-    output::say,
+    output::{counted, say},
     plan::{self, Outcome},
     proxy::Failure,
 };
@@ -221,14 +221,6 @@ fn quoted(path: &Path) -> String {
     match text.chars().all(is_plain) {
         true => text,
         false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
-/// So many of these.
-fn counted(count: usize, thing: &str) -> String {
-    match count {
-        1 => format!("1 {thing}"),
-        count => format!("{count} {thing}s"),
     }
 }
 

@@ -20,3 +20,11 @@ pub(crate) fn show(text: impl Display) {
 pub(crate) fn complain(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
+
+/// So many of these.
+pub(crate) fn counted(count: usize, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
+    }
+}

@@ -118,13 +118,7 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
         )));
     }
     let written = write(&args.job(), &document, &plan)?;
-    if written.elsewhere > 0 && !args.json {
-        crate::output::complain(format_args!(
-            "note: {} operations stand in other files, and are not annotated in the copy",
-            written.elsewhere
-        ));
-    }
-    let Written { files, drift, .. } = written;
+    let Written { files, drift } = written;
     let news = drift.iter().any(|it| it.kind != "kept") || files.iter().any(|it| it.is_drift());
     if args.json {
         let report = json!({ "plan": plan, "drift": drift, "files": files });
@@ -191,12 +185,12 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     files.page("retrying-safely.html", &render::html(plan, &settings))?;
     let references = files::references(job.description, job.out);
     let copy = render::annotated(plan, document, &settings.policy, &references).map_err(bad)?;
-    files.page(&copy_name(job.description, document.format()), &copy.text)?;
+    files.page(&copy_name(job.description, document.format()), &copy)?;
     if let Some(it) = job.messages {
         let references = files::references(&it.file, job.out);
         let copy = render::annotated(&it.plan, &it.document, &settings.policy, &references);
         let copy = copy.map_err(bad)?;
-        files.page(&copy_name(&it.file, it.document.format()), &copy.text)?;
+        files.page(&copy_name(&it.file, it.document.format()), &copy)?;
     }
     if !document.is_async() {
         let existing = files.merged(VERIFY, MARK)?;
@@ -206,7 +200,6 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     Ok(Written {
         files: files.outcomes,
         drift: merged.drift,
-        elsewhere: copy.elsewhere,
     })
 }
 
@@ -259,8 +252,6 @@ pub(crate) fn write_bare(
 pub(crate) struct Written {
     pub(crate) files: Vec<Outcome>,
     drift: Vec<Drift>,
-    /// Operations that are not annotated, for they stand in other files.
-    elsewhere: usize,
 }
 
 fn adjusted(text: &str, is_new: bool, adjust: &Adjust<'_>) -> Result<String, String> {

@@ -51,7 +51,7 @@ fn a_finding_has_its_place_its_line_why_fix_and_more() {
    | fix:  Send a stored idempotency key with the call, the same one on every attempt.
    | more: docs/lint.md#money-call-without-key
 
-1 errors, 0 warnings, 0 hints in 1 files, 4 lines, 1 in other languages
+1 error, 0 warnings, 0 hints in 1 file, 4 lines, 1 in other languages
 ";
     assert_eq!(stdout, expected);
 }

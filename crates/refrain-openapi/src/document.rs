@@ -73,6 +73,12 @@ impl Document {
         self.files.list[0].format
     }
 
+    /// What its first file is called, without its folder.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.files.name()
+    }
+
     /// Its first file, as it was read.
     #[must_use]
     pub fn root(&self) -> &Node {

@@ -199,6 +199,26 @@ impl Files {
         }
     }
 
+    /// What the first file is called, without its folder.
+    pub(crate) fn name(&self) -> &str {
+        let name = self.list[0].path.file_name();
+        name.and_then(|it| it.to_str()).unwrap_or_default()
+    }
+
+    /// How the first file writes the path of another one.
+    pub(crate) fn reference(&self, number: usize) -> String {
+        let first = tidy(&self.list[0].path);
+        let other = tidy(&self.list[number].path);
+        let folder = first.parent().unwrap_or(Path::new(""));
+        let (from, to) = (folder.components(), other.components());
+        let shared = from.clone().zip(to.clone());
+        let shared = shared.take_while(|(one, two)| one == two).count();
+        let up = from.skip(shared).map(|_| "..".to_owned());
+        let down = to.skip(shared);
+        let down = down.map(|it| it.as_os_str().to_string_lossy().into_owned());
+        up.chain(down).collect::<Vec<_>>().join("/")
+    }
+
     /// Tells which references lead nowhere.
     fn check(&mut self) {
         const TOLD_MAX: usize = 20;

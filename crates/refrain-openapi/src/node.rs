@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, fmt};
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, map::Entry};
 use serde::{
     Serialize, Serializer,
     de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor},
@@ -10,6 +10,9 @@ use serde::{
 
 /// The members of an object, in their order.
 pub type Map = IndexMap<String, Node>;
+
+/// As many members are looked through one by one.
+const FEW: usize = 8;
 
 /// A value of a document.
 ///
@@ -35,7 +38,13 @@ impl Node {
     /// The member of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Node> {
-        self.as_map()?.get(name)
+        let map = self.as_map()?;
+        // Most objects are small, and comparing a few names is quicker than hashing one.
+        if map.len() > FEW {
+            return map.get(name);
+        }
+        let mut members = map.iter();
+        members.find(|(it, _)| *it == name).map(|(_, node)| node)
     }
 
     /// The members, where it is an object.
@@ -254,12 +263,15 @@ impl<'de> Visitor<'de> for NodeVisitor<'_> {
         let mut map = Map::new();
         while let Some(name) = access.next_key::<String>()? {
             let node = access.next_value_seed(Seed { left: self.left })?;
-            if map.contains_key(&name) {
-                return Err(A::Error::custom(format!(
-                    "the member `{name}` is there twice"
-                )));
-            }
-            map.insert(name, node);
+            match map.entry(name) {
+                Entry::Vacant(place) => place.insert(node),
+                Entry::Occupied(there) => {
+                    let name = there.key();
+                    return Err(A::Error::custom(format!(
+                        "the member `{name}` is there twice"
+                    )));
+                }
+            };
         }
         Ok(Node::Map(Box::new(map)))
     }

@@ -1,6 +1,6 @@
 //! A look at a schema: its types, members and variants. Depth is bounded, circles are fine.
 
-use crate::{Node, View};
+use crate::{Map, Node, View};
 
 /// How deep `allOf` may lie within `allOf`.
 const ALL_OF_DEPTH_MAX: usize = 16;
@@ -145,6 +145,13 @@ impl<'d> Schema<'d> {
         found.map(|(_, schema)| schema)
     }
 
+    /// Whether it is made of other schemas; most are texts and numbers, which need no walk.
+    fn has_within(&self) -> bool {
+        const WITHIN: [&str; 5] = ["properties", "items", "allOf", "oneOf", "anyOf"];
+        let mut names = self.view.node().as_map().into_iter().flat_map(Map::keys);
+        names.any(|name| WITHIN.contains(&name.as_str()))
+    }
+
     /// Itself, and what `allOf` adds, however deep.
     #[must_use]
     pub fn parts(&self) -> Vec<Schema<'d>> {
@@ -196,7 +203,8 @@ impl<'d> Walk<'_, 'd> {
     fn enter(&mut self, schema: Schema<'d>) {
         let is_entered = self.entered.iter().any(|it| it.is_same(&schema.view));
         // Lists of lists and variants of variants add no names, so their depth is bounded apart.
-        if is_entered || self.entered.len() > 4 * (self.depth_max + 1) || self.left == 0 {
+        let is_deep = self.entered.len() > 4 * (self.depth_max + 1);
+        if is_entered || is_deep || self.left == 0 || !schema.has_within() {
             return;
         }
         self.entered.push(schema.view);

@@ -51,6 +51,12 @@ impl<'d> View<'d> {
         std::ptr::eq(self.node, other.node)
     }
 
+    /// How the document's first file refers to the file that this stands in; none where that is the first file itself.
+    #[must_use]
+    pub fn file_reference(&self) -> Option<String> {
+        (self.file != 0).then(|| self.document.files.reference(self.file))
+    }
+
     /// The member of this name, its references followed.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<View<'d>> {

@@ -63,8 +63,14 @@ const CLASSES: [Class; 7] = [
 /// At least so many are sent to a path, or have a tag, before they say something about each other.
 const GROUP_MIN: usize = 3;
 
+/// With fewer that make something, nothing is said about the whole.
+const MADE_MIN: usize = 6;
+
 /// What every operation is; what lies among events is looked at again with that in mind.
 pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
+    if is_of_money(facts) {
+        facts.iter_mut().for_each(|it| it.is_of_money = true);
+    }
     let mut verdicts: Vec<_> = facts.iter().map(classify).collect();
     let mut groups: HashMap<&str, (usize, usize)> = HashMap::new();
     for (facts, verdict) in facts.iter().zip(&verdicts) {
@@ -87,6 +93,17 @@ pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
         verdicts[at] = classify(&facts[at]);
     }
     verdicts
+}
+
+/// Whether the API is one of a bank: a good part of what makes something says how much.
+fn is_of_money(facts: &[Facts<'_>]) -> bool {
+    let is_making = |it: &&Facts<'_>| (it.is_made() || it.status == 202) && !it.is_acknowledged;
+    let made = facts.iter().filter(|it| it.method == "POST" && it.has_body);
+    let made: Vec<_> = made.filter(is_making).collect();
+    let of_money = made
+        .iter()
+        .filter(|it| amounts::says_how_much(it).is_some());
+    made.len() >= MADE_MIN && 3 * of_money.count() >= made.len()
 }
 
 fn classify(facts: &Facts<'_>) -> Verdict {

@@ -1,12 +1,16 @@
 //! What a description says about one operation, brought into a form that can be weighed.
 
+use std::rc::Rc;
+
 use refrain_openapi::{Kind, Operation, Schema};
 
 use crate::{
-    members::{Members, Name, first},
+    envelope::opened,
+    members::{Known, Members, Name, first},
     segments::{Segments, id_verb},
     surroundings::Surroundings,
-    text::{is_plural, plain, singular, words},
+    text::{plain, singular, words},
+    verbs::noun_of,
     words as lists,
 };
 
@@ -17,6 +21,10 @@ pub(crate) struct Facts<'d> {
     pub(crate) kind: Kind,
     /// The literal segments of the path, with `:verb` as a segment of its own.
     pub(crate) segments: Vec<String>,
+    /// What each of them names, in the singular: as a whole, and by its last word.
+    pub(crate) nouns: Vec<(String, String)>,
+    /// The words of the last of them that may be its verb.
+    pub(crate) verbs: Vec<String>,
     /// Whether the path ends with a name in braces.
     pub(crate) is_item: bool,
     /// Whether a name in braces stands before the last segment.
@@ -25,6 +33,10 @@ pub(crate) struct Facts<'d> {
     pub(crate) is_in_item: bool,
     /// Whether the last segment is called like a function: `/tasks:query`, `/tasks.query`.
     pub(crate) is_call: bool,
+    /// Whether the last segment is what is done, in an API of functions: `ArchiveProject`.
+    pub(crate) is_command: bool,
+    /// Whether much of what is sent to the API says how much.
+    pub(crate) is_of_money: bool,
     /// Whether most of what is sent to the paths beside it are events.
     pub(crate) is_among_events: bool,
     /// Whether the very path can be read or removed, too: it is a thing, not an act.
@@ -45,14 +57,16 @@ pub(crate) struct Facts<'d> {
     /// Summary and description, in lower case.
     pub(crate) prose: String,
     pub(crate) summary: String,
+    /// The words of the id.
+    pub(crate) id: Vec<String>,
     /// The verb of the id: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
     pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
-    pub(crate) headers: Vec<Name>,
+    pub(crate) headers: Vec<Rc<Name>>,
     pub(crate) content_types: Vec<String>,
     pub(crate) has_body: bool,
-    pub(crate) request: Members,
-    pub(crate) response: Members,
+    pub(crate) request: Rc<Members>,
+    pub(crate) response: Rc<Members>,
     pub(crate) status: u16,
     pub(crate) has_location: bool,
     pub(crate) is_list: bool,
@@ -74,14 +88,18 @@ pub(crate) struct Facts<'d> {
 }
 
 impl<'d> Facts<'d> {
-    pub(crate) fn of(operation: &Operation<'d>, around: &Surroundings<'d>) -> Self {
+    pub(crate) fn of(
+        operation: &Operation<'d>,
+        around: &Surroundings<'d>,
+        known: &mut Known<'d>,
+    ) -> Self {
         let path = Segments::of(operation.path());
         let body = operation.body();
         let success = operation.success().or_else(|| {
             let responses = operation.responses();
             responses.into_iter().find(|it| it.status.starts_with('3'))
         });
-        let answer = success.as_ref().and_then(|it| it.schema());
+        let answer = success.as_ref().and_then(|it| it.schema()).map(opened);
         let has_headers = |name: &str| {
             success
                 .iter()
@@ -99,7 +117,8 @@ impl<'d> Facts<'d> {
             .as_ref()
             .and_then(|it| it.status.parse().ok())
             .unwrap_or(200);
-        let response = Members::of(answer);
+        let response = known.members(answer);
+        let request = known.members(body.and_then(|it| it.schema));
         let tags = operation.tags();
         let tags = tags.iter().map(|tag| format!("tag {tag}"));
         let has_location = has_headers("location");
@@ -107,21 +126,27 @@ impl<'d> Facts<'d> {
         // `POST /payments/{product}` that makes something is a list of its own for each product.
         let is_list_of_kind =
             operation.method() == "POST" && (has_items || status == 201 || has_location);
-        Self {
+        let first = path.literal.last().map(|it| words(it));
+        let first = first.and_then(|it| it.into_iter().next());
+        let is_command = around.is_of_calls && first.is_some_and(|it| lists::is_verb(&it));
+        let mut facts = Self {
             method: operation.method().into(),
             kind: operation.kind(),
+            id: operation.id().map(words).unwrap_or_default(),
             id_verb: operation.id().map(id_verb).unwrap_or_default(),
             is_item: path.is_item && !is_list_of_kind,
             is_below_item: path.is_below_item,
-            is_in_item: path.is_in_item,
+            is_in_item: path.is_in_item || is_command && request.names(),
             is_call: path.is_call,
+            is_command,
+            is_of_money: false,
             is_among_events: false,
             has_items,
             has_siblings: around.has_siblings(operation.path()),
             is_below_managed: around.is_below_managed(operation.path(), lists::DELIVERED),
             is_open: around.is_open(operation),
             groups: path.folders.into_iter().chain(tags).collect(),
-            is_made_here: around.is_made_here(operation.path()),
+            is_made_here: around.is_made_here(operation.path(), answer),
             is_readable: around.is_readable(operation.path()),
             is_managed: around.is_managed(operation.path()),
             prose: prose.join(". "),
@@ -135,31 +160,36 @@ impl<'d> Facts<'d> {
                 .iter()
                 .map(|tag| singular(&plain(tag)))
                 .collect(),
-            headers: headers.map(|it| Name::of(it.name())).collect(),
+            headers: headers.map(|it| known.name(it.name())).collect(),
             content_types: operation
                 .bodies()
                 .iter()
                 .map(|it| it.content_type.to_lowercase())
                 .collect(),
             has_body: body.is_some(),
-            request: Members::of(body.and_then(|it| it.schema)),
+            request,
             is_acknowledged: answer.is_none() || is_receipt(&response),
-            response,
             status,
             has_location,
             is_list: answer.is_some_and(|it| it.is("array")),
             has_answer: answer.is_some(),
             answer: answer.map(item).and_then(|it| it.name()).map(plain),
-            answers_parent: answer.is_some_and(|it| around.is_parent(operation.path(), it)),
+            answers_parent: answer.is_some_and(|it| around.is_parent(operation.path(), it))
+                || answers_named(operation.path(), &response),
             answers_list: answer.is_some_and(|it| around.is_list(operation.path(), it)),
             answers_sibling: answer.is_some_and(|it| around.is_sibling(operation.path(), it)),
+            response,
             is_apart: around.is_apart(operation),
             extensions: operation
                 .extensions()
                 .map(|(name, node)| (name, node.as_bool() != Some(false)))
                 .collect(),
+            nouns: path.literal.iter().map(|it| noun_of(it)).collect(),
+            verbs: Vec::new(),
             segments: path.literal,
-        }
+        };
+        facts.verbs = facts.likely_verbs();
+        facts
     }
 
     /// The last literal segment: what is done, or to which kind of thing.
@@ -174,45 +204,36 @@ impl<'d> Facts<'d> {
             .map_or("", String::as_str)
     }
 
-    /// The verb of the last segment, where a list names it.
-    pub(crate) fn verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
-        if self.is_item {
-            return None;
-        }
-        let find = |word: &str| list.iter().find(|it| **it == word).copied();
-        let last = words(self.tail()).pop().unwrap_or_default();
-        if lists::LOOKED_AT.contains(&last.as_str()) {
-            return find(&last);
-        }
-        // `checkin` is no `check`.
-        let whole = plain(self.tail());
-        if lists::is_verb(&whole) {
-            return find(&whole);
-        }
-        let words = words(self.tail());
-        let said: Vec<_> = words
-            .iter()
-            .filter(|it| !lists::MANY.contains(&it.as_str()))
-            .collect();
-        // `submitScore` submits, but `credit-check` checks: a word that is also a noun may only describe the next.
-        match said.first().filter(|it| lists::is_plain_verb(it)) {
-            Some(first) => find(first),
-            // `open-slots` and `balance_transactions` are lists.
-            None if is_plural(&last) => None,
-            // So is `payoutSchedule` a thing.
-            None if lists::PRICED.contains(&last.as_str())
-                && !lists::LOOKING.contains(&last.as_str()) =>
-            {
-                None
-            }
-            None => said.iter().find_map(|word| find(word)),
-        }
+    /// Whether its answer says that something was made; a redirection only leads elsewhere.
+    pub(crate) fn is_made(&self) -> bool {
+        self.status == 201 || self.has_location && self.status < 300
     }
 
-    /// The verb that moves the thing on, since that thing is what it answers with.
-    pub(crate) fn handling(&self) -> Option<&'static str> {
-        let is_of_thing = self.is_below_item && self.answers_parent && self.status != 201;
-        self.verb(lists::HANDLING).filter(|_| is_of_thing)
+    /// Whether it makes something, or will, that its answer names.
+    pub(crate) fn starts(&self) -> bool {
+        (self.is_made() || self.status == 202) && self.names_new()
+    }
+
+    /// Whether the answer has values only: nothing that would be done or made.
+    pub(crate) fn answers_values(&self) -> bool {
+        let answer = &self.response;
+        let is_state = |name: &str| lists::EVENT_STATE.iter().any(|it| name.ends_with(it));
+        let is_thing = answer.has_id()
+            || self.answers_parent
+            || self.is_acknowledged
+            || first(&answer.all, is_state).is_some()
+            || self.secret().is_some()
+            || self.told_verb(lists::WRITING).is_some();
+        let is_list = self.is_list || answer.has_list || answer.has_flag;
+        let is_told = self.status == 200 && self.has_body && !answer.top.is_empty();
+        is_told && !self.has_verb() && !is_thing && !is_list
+    }
+
+    /// Whether the answer names a thing that the request did not.
+    pub(crate) fn names_new(&self) -> bool {
+        let is_sent = |it: &Name| self.request.all.iter().any(|sent| sent.plain == it.plain);
+        let mut ids = self.response.top.iter().filter(|it| it.is_id());
+        ids.any(|it| !is_sent(it)) && !self.answers_parent
     }
 
     /// The secret that the answer hands out.
@@ -233,36 +254,6 @@ impl<'d> Facts<'d> {
         let is_there = |it: &Members| first(&it.top, |name| name.ends_with(word)).is_some();
         let is_asked = self.status == 200 && !self.is_in_item && !self.is_item;
         (is_asked && is_there(&self.response) && !is_there(&self.request)).then_some(word)
-    }
-
-    /// Whether the last segment says a verb of any list.
-    pub(crate) fn has_verb(&self) -> bool {
-        lists::VERBS.iter().any(|list| self.verb(list).is_some())
-    }
-
-    /// The verb that the id or the summary starts with, where a list names it.
-    pub(crate) fn told_verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
-        let first = self.summary.split_whitespace().next().unwrap_or_default();
-        let find = |word: &str| list.iter().find(|it| **it == word).copied();
-        let of_summary = find(first)
-            .or_else(|| find(first.strip_suffix('s')?))
-            .or_else(|| find(first.strip_suffix("es")?));
-        find(&self.id_verb).or(of_summary)
-    }
-
-    /// Whether a list names the thing, as a whole or by its last word.
-    pub(crate) fn noun(
-        &self,
-        segment: &str,
-        list: &'static [&'static str],
-    ) -> Option<&'static str> {
-        let whole = singular(&plain(segment));
-        let last = words(segment)
-            .pop()
-            .map(|word| singular(&word))
-            .unwrap_or_default();
-        let find = |word: &str| list.iter().find(|it| **it == word).copied();
-        find(&whole).or_else(|| find(&last))
     }
 
     /// Whether it is a request that changes something, sent to the API.
@@ -295,14 +286,20 @@ impl<'d> Facts<'d> {
     }
 }
 
-/// Whether an answer only says that something was received.
-fn is_receipt(answer: &Members) -> bool {
-    let is_known = |it: &Name| lists::RECEIPT.contains(&it.plain.as_str());
-    (1..=3).contains(&answer.top.len()) && answer.top.iter().all(is_known)
+/// Whether an answer is about the thing that the path names last: `{billId}`, and first of all ids `billId` in the answer.
+fn answers_named(path: &str, answer: &Members) -> bool {
+    let name = path
+        .rsplit_once('}')
+        .and_then(|(above, _)| above.rsplit_once('{'));
+    let Some(name) = name.map(|(_, name)| plain(name)) else {
+        return false;
+    };
+    let id = answer.top.iter().find(|it| it.is_id());
+    name != "id" && id.is_some_and(|it| plain(&it.own) == name)
 }
 
-/// Whether a segment says one of the words: as a whole, in one of its words, or in the singular.
-pub(crate) fn named(segment: &str, list: &'static [&'static str]) -> Option<&'static str> {
-    let find = |word: &str| list.iter().find(|it| **it == word).copied();
-    find(&plain(segment)).or_else(|| words(segment).iter().find_map(|word| find(word)))
+/// Whether an answer only says that something was received.
+fn is_receipt(answer: &Members) -> bool {
+    let is_known = |it: &Rc<Name>| lists::RECEIPT.contains(&it.plain.as_str());
+    (1..=3).contains(&answer.top.len()) && answer.top.iter().all(is_known)
 }

@@ -5,14 +5,20 @@ use refrain_openapi::{Operation, Schema};
 use serde::Serialize;
 
 use crate::{
-    text::{plain, words},
+    text::{last_word, plain},
     words as lists,
 };
+
+mod event;
+pub(crate) use event::best_id;
+use event::event_id;
 
 /// The most members of one natural key.
 const MEMBERS_MAX: usize = 3;
 /// How deep members of natural keys may lie.
 const DEPTH_MAX: usize = 2;
+/// Behind so many members no more are looked at.
+const GATHERED_MAX: usize = 100;
 /// The header that is used where the document names none.
 pub(crate) const KEY_HEADER: &str = "Idempotency-Key";
 
@@ -108,47 +114,6 @@ fn sender(operation: &Operation<'_>) -> Option<Sender> {
     }
 }
 
-/// Where an event's id is: in a header of its own, or at the top of its body.
-fn event_id(operation: &Operation<'_>) -> Option<String> {
-    let is_id = |name: &str| {
-        [
-            "delivery",
-            "webhookid",
-            "eventid",
-            "messageid",
-            "deliveryid",
-        ]
-        .iter()
-        .any(|end| name.ends_with(end))
-    };
-    let parameters = operation.parameters().into_iter();
-    let mut headers = parameters.filter(|it| it.place() == "header");
-    if let Some(header) = headers.find(|it| is_id(&plain(it.name()))) {
-        return Some(format!("header:{}", header.name()));
-    }
-    let body = operation.body().filter(|it| it.is_json())?;
-    let properties = body.schema?.properties();
-    let names = properties.iter().map(|(name, _)| *name);
-    best_id(names).map(|name| format!("body:/{}", escaped(name)))
-}
-
-/// The member that most reads like the id of the message itself.
-pub(crate) fn best_id<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
-    const IDS: [&str; 9] = [
-        "eventid",
-        "messageid",
-        "id",
-        "deliveryid",
-        "notificationid",
-        "webhookid",
-        "uuid",
-        "messagesid",
-        "txnid",
-    ];
-    IDS.iter()
-        .find_map(|id| names.clone().find(|name| plain(name) == *id))
-}
-
 fn natural(operation: &Operation<'_>, is_monetary: bool) -> Vec<NaturalKey> {
     let schema = operation
         .body()
@@ -230,8 +195,7 @@ fn is_identifier(pointer: &str, name: &str) -> bool {
     let last = pointer
         .rsplit('/')
         .next()
-        .map(words)
-        .and_then(|mut it| it.pop())
+        .map(last_word)
         .unwrap_or_default();
     let ends = [
         "id",
@@ -261,10 +225,9 @@ pub(crate) fn gather(
     found: &mut Vec<(String, String)>,
 ) {
     for (name, member) in schema.properties() {
-        let pointer = format!("{above}/{}", escaped(name));
-        let last = words(name).pop().unwrap_or_default();
-        let is_changing = lists::CHANGING.contains(&plain(name).as_str())
-            || lists::CHANGING.contains(&last.as_str());
+        if found.len() > GATHERED_MAX {
+            return;
+        }
         let is_moment = matches!(
             member.format(),
             Some("date" | "date-time" | "time" | "password" | "binary")
@@ -272,22 +235,29 @@ pub(crate) fn gather(
         let is_fit = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-        if is_changing
-            || is_moment
+        if is_moment
             || !is_fit
             || member.is_read_only()
             || member.is("array")
             || member.is("boolean")
-            || found.len() > 100
+            || is_changing(name)
         {
             continue;
         }
+        let pointer = format!("{above}/{}", escaped(name));
         match member.properties().is_empty() {
             true => found.push((pointer, plain(name))),
             false if depth + 1 < DEPTH_MAX => gather(member, &pointer, depth + 1, found),
             false => {}
         }
     }
+}
+
+/// Whether it is another one at every try.
+fn is_changing(name: &str) -> bool {
+    [plain(name), last_word(name)]
+        .iter()
+        .any(|it| lists::CHANGING.contains(&it.as_str()))
 }
 
 fn escaped(name: &str) -> String {

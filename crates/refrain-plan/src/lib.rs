@@ -27,6 +27,8 @@ pub use classify::{Evidence, Verdict};
 mod consumer;
 pub use consumer::Consumer;
 
+mod envelope;
+
 mod facts;
 
 mod keys;
@@ -42,6 +44,8 @@ mod surroundings;
 mod text;
 
 mod tongue;
+
+mod verbs;
 
 // Lists of a word a line would hide what is next to what.
 #[rustfmt::skip]
@@ -115,9 +119,10 @@ pub fn plan(document: &Document, options: &Options) -> Plan {
     let around = surroundings::Surroundings::of(&operations);
     let base = options.base.clone().unwrap_or_else(|| document.base_path());
     let mut taken = HashSet::new();
+    let mut known = members::Known::default();
     let mut facts: Vec<_> = operations
         .iter()
-        .map(|operation| facts::Facts::of(operation, &around))
+        .map(|operation| facts::Facts::of(operation, &around, &mut known))
         .collect();
     let verdicts = classify::all(&mut facts);
     let planned = operations

@@ -5,13 +5,15 @@ use std::{fmt::Display, hash::Hasher as _};
 use refrain::policy::Class;
 
 mod annotate;
-pub use annotate::{Annotated, annotated};
+pub use annotate::annotated;
 
 mod page;
 pub use page::{html, markdown};
 
 mod policy;
 pub use policy::{Drift, Merged, policy};
+
+mod references;
 
 mod verify;
 pub use verify::verify;

@@ -4,7 +4,16 @@ use std::collections::HashMap;
 
 use refrain_openapi::{Kind, Operation, Schema, View};
 
-use crate::{facts::named, text::singular};
+use crate::{
+    envelope::{opened, unwrapped},
+    segments::Segments,
+    text::{singular, words},
+    verbs::named,
+    words as lists,
+};
+
+/// A document with fewer operations is not taken for one of functions.
+const CALLS_MIN: usize = 8;
 
 /// The paths of a document, and what can be read from each.
 #[derive(Debug)]
@@ -14,6 +23,8 @@ pub(crate) struct Surroundings<'d> {
     is_secured: bool,
     /// What most operations ask for.
     usual_security: Vec<Vec<&'d str>>,
+    /// Whether the API is one of functions: `POST /Projects/ArchiveProject`.
+    pub(crate) is_of_calls: bool,
 }
 
 #[derive(Debug, Default)]
@@ -42,10 +53,11 @@ impl<'d> Surroundings<'d> {
             known.methods.push(operation.method().into());
             if operation.method() == "POST" {
                 let schema = operation.success().and_then(|it| it.schema());
-                known.made = schema.map(|it| it.view());
+                known.made = schema.map(|it| opened(it).view());
             }
             if operation.method() == "GET" {
                 let schema = operation.success().and_then(|it| it.schema());
+                let schema = schema.map(opened);
                 known.read = schema.map(|it| unwrapped(it).view());
                 let is_list = |it: &Schema<'_>| {
                     it.is("array") || it.properties().iter().any(|(_, it)| it.is("array"))
@@ -60,6 +72,7 @@ impl<'d> Surroundings<'d> {
             paths,
             is_secured,
             usual_security,
+            is_of_calls: is_of_calls(operations),
         }
     }
 
@@ -71,11 +84,19 @@ impl<'d> Surroundings<'d> {
         self.has(&normal(path), &["GET"])
     }
 
-    /// Whether it is one of a list that nothing is sent to.
-    pub(crate) fn is_made_here(&self, path: &str) -> bool {
+    /// Whether it is one of a list that nothing is sent to, and that no list of the same name makes elsewhere.
+    pub(crate) fn is_made_here(&self, path: &str, answer: Option<Schema<'_>>) -> bool {
         let path = normal(path);
         let list = path.strip_suffix("/{}");
-        list.is_some_and(|list| !self.has(list, &["POST"]))
+        let name = list.and_then(|it| it.rsplit('/').next());
+        let is_made = |answer: Schema<'_>| {
+            let mut lists = self
+                .paths
+                .iter()
+                .filter(|(path, _)| path.rsplit('/').next() == name);
+            lists.any(|(_, it)| it.made.is_some_and(|made| made.is_same(&answer.view())))
+        };
+        list.is_some_and(|list| !self.has(list, &["POST"])) && !answer.is_some_and(is_made)
     }
 
     /// Whether it is a list whose members are looked at, changed or removed one by one.
@@ -163,6 +184,21 @@ impl<'d> Surroundings<'d> {
     }
 }
 
+/// Whether nearly everything is a POST to a path without names in braces, which ends with what is done.
+fn is_of_calls(operations: &[Operation<'_>]) -> bool {
+    let served = operations.iter().filter(|it| it.kind() == Kind::Path);
+    let (mut all, mut calls) = (0, 0);
+    for operation in served {
+        all += 1;
+        let is_call = operation.method() == "POST" && !operation.path().contains('{');
+        let path = Segments::of(operation.path());
+        let first = path.literal.last().map(|it| words(it));
+        let first = first.and_then(|it| it.into_iter().next());
+        calls += usize::from(is_call && first.is_some_and(|it| lists::is_verb(&it)));
+    }
+    all >= CALLS_MIN && 10 * calls >= 7 * all
+}
+
 /// The path with its names left out: `/a/{id}` and `/a/{key}` are the same place.
 fn normal(path: &str) -> String {
     let mut normal = String::with_capacity(path.len());
@@ -182,20 +218,4 @@ fn normal(path: &str) -> String {
         }
     }
     normal
-}
-
-/// What a list holds; of an envelope, what the one list in it holds.
-fn unwrapped(schema: Schema<'_>) -> Schema<'_> {
-    if let Some(items) = schema.items() {
-        return items;
-    }
-    let lists = schema
-        .properties()
-        .into_iter()
-        .filter_map(|(_, it)| it.items());
-    let mut lists = lists.filter(|items| items.view().ref_name().is_some());
-    match (lists.next(), lists.next(), schema.view().ref_name()) {
-        (Some(items), None, None) => items,
-        _ => schema,
-    }
 }

@@ -7,20 +7,35 @@ pub(crate) fn words(name: &str) -> Vec<String> {
     for char in name.chars() {
         let starts = !before.is_alphanumeric() || (char.is_uppercase() && !before.is_uppercase());
         if char.is_alphanumeric() {
-            match words.last_mut().filter(|_| !starts) {
-                Some(word) => word.extend(char.to_lowercase()),
-                None => words.push(char.to_lowercase().collect()),
+            if starts || words.is_empty() {
+                words.push(String::new());
             }
+            words.last_mut().into_iter().for_each(|it| lower(char, it));
         }
         before = char;
     }
     words
 }
 
+/// The last word of a name, in lower case.
+pub(crate) fn last_word(name: &str) -> String {
+    words(name).pop().unwrap_or_default()
+}
+
 /// The name in lower case, with nothing between its words.
 pub(crate) fn plain(name: &str) -> String {
+    let mut plain = String::with_capacity(name.len());
     let kept = name.chars().filter(|char| char.is_alphanumeric());
-    kept.flat_map(char::to_lowercase).collect()
+    kept.for_each(|char| lower(char, &mut plain));
+    plain
+}
+
+/// Names are looked at by the hundred thousand, and nearly all are ASCII.
+fn lower(char: char, into: &mut String) {
+    match char.is_ascii() {
+        true => into.push(char.to_ascii_lowercase()),
+        false => into.extend(char.to_lowercase()),
+    }
 }
 
 /// The singular of an English noun, near enough to look it up.

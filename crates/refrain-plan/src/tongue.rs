@@ -1,4 +1,4 @@
-//! Names in German, French, Spanish and Italian, read as the English ones that classification goes by.
+//! Names in German, French, Spanish and Italian, and cut short as in the records of banks, read as the English ones that classification goes by.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -53,6 +53,19 @@ const MEANINGS: &[(&str, &[&str])] = &[
     ("send", &["senden", "versenden", "envoyer", "enviar", "invia"]),
     ("create", &["anlegen", "erstellen", "creer", "crear", "crea"]),
     ("update", &["aktualisieren", "aendern", "modifier", "actualizar", "modificar", "aggiorna"]),
+    ("amount", &["amt", "amnt"]),
+    ("balance", &["bal"]),
+    ("account", &["acct", "acc"]),
+    ("currency", &["ccy", "crncy"]),
+    ("payment", &["pmt", "pymt", "pymnt"]),
+    ("transaction", &["txn", "trx", "trxn"]),
+    ("transfer", &["xfer", "trf"]),
+    ("quantity", &["qty"]),
+    ("customer", &["cust"]),
+    ("address", &["addr"]),
+    ("statement", &["stmt"]),
+    ("withdrawal", &["wdl"]),
+    ("subscription", &["subscr"]),
     ("delete", &["loeschen", "supprimer", "eliminar", "borrar", "elimina"]),
 ];
 
@@ -80,7 +93,7 @@ fn meaning(word: &str) -> Option<String> {
     let stems = ["s", "es", "n", "en", "e", "i"]
         .into_iter()
         .filter_map(|end| word.strip_suffix(end));
-    let mut found = stems.filter(|stem| stem.len() > 2).filter_map(find);
+    let mut found = stems.filter(|stem| stem.len() > 3).filter_map(find);
     found.next().map(plural)
 }
 
@@ -103,5 +116,7 @@ mod tests {
         check("beneficiarios", "beneficiaries");
         check("paymentOrders", "paymentOrders");
         check("deposits.methods", "deposits.methods");
+        check("newBal", "new-balance");
+        check("done", "done");
     }
 }

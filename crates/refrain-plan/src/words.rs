@@ -59,7 +59,7 @@ pub(crate) const LOOKING: &[&str] = &[
     "testpermissions", "calculator", "interpolate", "similar", "discover", "indicative",
     "feasibility", "serviceability", "coverage", "screen", "screening", "identify", "extract", "summarize", "summarise",
     "tokeninfo", "userinfo", "whoami", "peek", "poll", "embed", "embedding", "rank", "rerank", "graphql",
-    "exists", "trace", "download", "nearest", "proofread", "transcribe", "quotation", "illustration", "diagnose", "troubleshoot", "benchmark",
+    "exists", "trace", "download", "nearest", "proofread", "transcribe", "stream", "figure", "quotation", "illustration", "diagnose", "troubleshoot", "benchmark",
 ];
 
 /// Values that are asked for: where only the answer has one, it is looked up.
@@ -75,7 +75,7 @@ pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "estimate", "calculate", "calculates", "preview", "simulate", "validate", "determine", "show ", "compare",
     "asks whether", "ask whether", "tells whether", "whether ", "test whether", "tests whether", "view ", "available ", "verify whether", "obtain ",
     "ways to", "which ", "indicative", "compute ", "computes", "work out", "works out", "requery", "re-query", "tell whether", "see whether",
-    "see if", "see where", "find out",
+    "see if", "see where", "find out", "what ", "how ", "where ", "who ", "ask where", "asks where", "ask what", "ask how",
 ];
 
 /// What texts say of operations that leave nothing behind.
@@ -132,7 +132,9 @@ pub(crate) const MOVING: &[&str] = &[
     "reprocess", "rerun", "nack", "ring", "land", "board", "load", "unload", "seat",
     "cancelation", "cancellation", "activation", "deactivation", "suspension", "termination", "reactivation", "unsuspend",
     "setdefault", "makedefault", "unenroll", "graduate", "unlist", "relist",
-    "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest", "withdraw", "lift", "waive", "discontinue", "moderate", "trust", "untrust",
+    "recalc", "vacate", "swipe", "unassign", "detach", "select", "deselect", "nominate", "negotiate", "contest", "withdraw", "lift", "waive", "discontinue", "moderate", "trust", "untrust", "toggle", "decommission", "recommission", "relocate", "retire", "done", "on", "off", "reroute", "unpin", "unstar", "discard",
+    "pair", "unpair", "arm", "disarm", "stage", "unstage", "rebalance", "reclassify", "refusal", "rejection", "approval", "acceptance", "closure", "completion", "revocation", "offboarding", "blockage",
+    "resignation", "dismissal", "escalation", "abandon", "withdrawn", "recover", "park", "concede",
 ];
 
 /// Verbs that make something, where one would look for a noun.
@@ -166,12 +168,12 @@ pub(crate) const SINGLE: &[&str] = &[
 
 /// Verbs that remove.
 pub(crate) const REMOVING: &[&str] = &[
-    "delete", "remove", "purge", "destroy", "erase", "clear", "batchdelete", "bulkdelete",
+    "delete", "remove", "purge", "trash", "empty", "destroy", "erase", "clear", "batchdelete", "bulkdelete",
 ];
 
 /// What others do who deliver: `Carriers call this when a parcel moves`.
 pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver", "drop", "call", "tell", "notify",
-    "inform",
+    "inform", "say", "advise",
 ];
 
 /// Words in paths under which others deliver what happened.
@@ -191,6 +193,26 @@ pub(crate) const MANAGED: &[&str] = &[
 pub(crate) const ENTRANCE: &[&str] = &[
     "login", "signin", "signup", "register", "registration", "token", "oauth", "auth", "password", "otp", "forgot", "session", "logout",
     "refresh", "recover", "recovery", "captcha", "contact", "newsletter", "oauth2", "mfa",
+];
+
+/// What became of something that was asked for, or is noticed.
+pub(crate) const OUTCOMES: &[&str] = &["result", "outcome", "advice", "decision", "ping", "alarm", "alert", "reading", "acknowledgement"];
+
+/// Words behind a noun that say what happened to it, besides those that end with -ed.
+pub(crate) const PAST: &[&str] = &["paid", "sent", "lost", "won", "available", "overdue", "ready", "seen", "broken"];
+
+/// Verbs that make something where the answer names it, and otherwise move something on.
+pub(crate) const STARTING: &[&str] = &["start", "begin", "open", "run", "trigger", "submit", "process", "execute"];
+
+/// Nouns without a plural, which are added like those of a list.
+pub(crate) const UNCOUNTED: &[&str] = &["feedback", "evidence", "correspondence", "media", "content", "data", "proof", "homework", "equipment", "luggage", "baggage", "staff"];
+
+/// Members that hold what an answer is about.
+pub(crate) const ENVELOPE: &[&str] = &["data", "result", "response", "payload"];
+
+/// What stands beside it.
+pub(crate) const ENVELOPED: &[&str] = &[
+    "meta", "links", "error", "errors", "status", "message", "code", "success", "requestid", "included", "warnings", "timestamp", "traceid",
 ];
 
 /// Weaker ones.

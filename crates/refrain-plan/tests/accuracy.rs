@@ -40,6 +40,17 @@ const SPECIFICATIONS: &[&str] = &[
     "bazaar",
     "treasury",
     "switchboard",
+    "mutual",
+    "studio",
+    "grocer",
+    "acquirer",
+    "plant",
+    "cantonal",
+    "fleet",
+    "union",
+    "press",
+    "parish",
+    "thrift",
 ];
 
 #[test]

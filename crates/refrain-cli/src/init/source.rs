@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{counted, quoted};
+use super::quoted;
+use crate::output::counted;
 
 /// How many findings are told at each stage.
 const TOLD_MAX: usize = 3;

@@ -4,7 +4,7 @@ use refrain_lint::{Finding, Report, Rule, Rules, Severity};
 use refrain_verify::verify::sarif_log;
 use serde_json::{Value, json};
 
-use crate::output::say;
+use crate::output::{counted, say};
 
 /// For people.
 pub(super) fn text(report: &Report) {
@@ -32,12 +32,12 @@ pub(super) fn text(report: &Report) {
         }
     }
     say(format_args!(
-        "{} errors, {} warnings, {} hints in {} files, {} lines{more}",
-        exactly(Severity::Error),
-        exactly(Severity::Warning),
-        exactly(Severity::Hint),
-        report.files,
-        report.lines
+        "{}, {}, {} in {}, {}{more}",
+        counted(exactly(Severity::Error), "error"),
+        counted(exactly(Severity::Warning), "warning"),
+        counted(exactly(Severity::Hint), "hint"),
+        counted(report.files, "file"),
+        counted(report.lines, "line")
     ));
 }
 

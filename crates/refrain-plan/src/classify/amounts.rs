@@ -1,8 +1,9 @@
 //! What speaks of money, and how much of it.
 
 use crate::{
-    facts::{Facts, named},
-    text::{plain, singular, words as split},
+    facts::Facts,
+    text::{last_word, plain, singular},
+    verbs::named,
     words,
 };
 
@@ -15,7 +16,7 @@ pub(super) fn named_payment<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
 
 /// What the last segment says of money on its way: `payments`, but also `overpayments`.
 pub(super) fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
-    let last = split(facts.tail()).pop().unwrap_or_default();
+    let last = last_word(facts.tail());
     let ends = ["payment", "transfer", "refund", "payout"];
     let ending = || ends.into_iter().find(|end| singular(&last).ends_with(end));
     facts.noun(facts.tail(), words::MONEY).or_else(ending)
@@ -25,7 +26,7 @@ pub(super) fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
 pub(super) fn withdraws_money(facts: &Facts<'_>) -> bool {
     facts.noun(facts.parent(), words::PURSES).is_some()
         || facts.request.find(words::AMOUNT).is_some()
-        || facts.request.ending(&["amount", "cents"]).is_some()
+        || facts.request.ending(words::AMOUNT_ENDS).is_some()
         || facts.parent().is_empty()
 }
 
@@ -40,7 +41,8 @@ pub(super) fn speaks_of_money(facts: &Facts<'_>) -> bool {
     };
     above.iter().any(is_money)
         || facts.request.find(words::AMOUNT).is_some()
-        || facts.request.ending(&["amount", "currency"]).is_some()
+        || facts.request.ending(&["currency"]).is_some()
+        || facts.request.ending(words::AMOUNT_ENDS).is_some()
         || facts.request.top.is_empty() && money_answer(facts).is_some()
         || facts.says(words::PAID_PHRASES).is_some()
 }
@@ -51,8 +53,11 @@ pub(super) fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     // A `value` may be one of anything.
     request
         .find(words::AMOUNT)
-        .filter(|it| plain(it) != "value" || request.ending(&["currency"]).is_some())
-        .or_else(|| request.ending(&["amount", "units", "cents"]))
+        .filter(|it| {
+            let is_money = facts.is_of_money || request.ending(&["currency"]).is_some();
+            plain(it) != "value" || is_money
+        })
+        .or_else(|| request.ending(words::AMOUNT_ENDS))
 }
 
 /// The member of the answer that says how much.

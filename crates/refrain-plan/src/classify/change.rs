@@ -28,7 +28,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
 }
 
 fn making(facts: &Facts<'_>, case: &mut Case) {
-    if facts.status == 201 || facts.has_location {
+    if facts.is_made() {
         case.add(Create, 3, "it answers 201 or with a Location");
     }
     if facts.has_items {
@@ -37,13 +37,17 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
     if facts.answers_sibling {
         case.add(Create, 2, "it answers with what the list beside it holds");
     }
-    let last = split(facts.tail()).pop().unwrap_or_default();
-    if !facts.is_item && !facts.is_call && is_plural(&last) {
+    let last = facts.last();
+    if !facts.is_item && !facts.is_call && !facts.is_command && is_plural(&last) {
         case.add(
             Create,
             3,
             format!("`{}` is a list that it adds to", facts.tail()),
         );
+    }
+    let uncounted = facts.noun(facts.tail(), words::UNCOUNTED);
+    if let Some(word) = uncounted.filter(|_| facts.has_body && !facts.answers_parent) {
+        case.add(Create, 3, format!("`{word}` is something that it adds to"));
     }
     if matches!(
         facts.id_verb.as_str(),
@@ -91,22 +95,28 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
     let word = words::WRITING
         .iter()
-        .find(|word| first.trim_end_matches('s') == **word);
-    let is_made = facts.status == 201 || facts.has_location;
+        .find(|word| first.trim_end_matches('s') == **word && **word != "put");
+    let is_made = facts.is_made();
     if let Some(word) = word.filter(|_| !is_made) {
         case.add(Replace, 3, format!("its summary starts with “{word}”"));
     }
     if let Some(word) = facts.verb(words::WRITING) {
-        let weight = if is_made { 1 } else { 4 };
-        case.add(Replace, weight, format!("`{word}` in the path writes anew"));
+        let is_act = facts.is_below_item && facts.answers_parent && !facts.has_body;
+        let (class, weight) = match is_made {
+            _ if is_act => (Transition, 4),
+            true => (Replace, 1),
+            false => (Replace, 4),
+        };
+        case.add(class, weight, format!("`{word}` in the path writes anew"));
     }
     if let Some(word) = facts.verb(words::REMOVING) {
         case.add(Delete, 6, format!("`{word}` in the path removes"));
     }
     let single = facts
         .noun(facts.tail(), words::SINGLE)
-        .filter(|_| !facts.is_item && facts.status != 201 && facts.asked().is_none());
-    let is_one = !is_plural(&split(facts.tail()).pop().unwrap_or_default());
+        .filter(|_| !facts.is_item && facts.status != 201)
+        .filter(|_| facts.asked().is_none() && (facts.is_below_item || !facts.answers_values()));
+    let is_one = !is_plural(&facts.last());
     if let Some(word) = single.filter(|_| is_one) {
         case.add(
             Replace,
@@ -121,11 +131,18 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
 
 /// An act that no list has a word for: it is sent to a thing, takes little, and makes nothing.
 fn acting(facts: &Facts<'_>, case: &mut Case) {
-    let last = split(facts.tail()).pop().unwrap_or_default();
-    let is_made = facts.status == 201 || facts.has_location;
+    let last = facts.last();
+    let is_made = facts.is_made();
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
     let is_of_thing = facts.is_below_item || facts.answers_parent && !is_one;
     let is_act = is_of_thing && !facts.is_item && !is_plural(&last) && !is_made;
+    if is_act && facts.has_siblings && !facts.is_readable && facts.answers_parent {
+        let reason = format!(
+            "`{}` is done to a thing, and undone with DELETE",
+            facts.tail()
+        );
+        case.add(Transition, 5, reason);
+    }
     if !is_act || facts.has_siblings || facts.has_items {
         return;
     }
@@ -147,29 +164,56 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
 /// What the id or the summary starts with, where the path says no verb.
 fn told(facts: &Facts<'_>, case: &mut Case) {
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
-    if facts.has_verb() || facts.status == 201 || facts.has_location || is_one {
+    if facts.has_verb() || facts.is_made() || is_one {
         return;
     }
     let is_post = facts.method == "POST";
-    let is_list = is_plural(&split(facts.tail()).pop().unwrap_or_default()) && !facts.is_item;
-    if let Some(word) = facts
-        .told_verb(words::MOVING)
-        .filter(|_| !is_list || !is_post)
-    {
-        let weight = if is_post { 4 } else { 5 };
-        case.add(Transition, weight, format!("its name starts with `{word}`"));
+    // What can be read or removed, too, is a thing that is written: `PUT /members/{id}/nominee`.
+    if facts.method == "PUT" && facts.has_body && facts.has_siblings {
+        return;
+    }
+    let is_list = is_plural(&facts.last()) && !facts.is_item;
+    // `Confirm the two amounts` adds nothing to a list where the answer is the thing above.
+    let is_added = is_list && is_post && !facts.answers_parent;
+    if let Some(word) = facts.told_verb(words::MOVING).filter(|_| !is_added) {
+        let weight = if is_post && !is_list { 4 } else { 5 };
+        let class = match words::STARTING.contains(&word) && facts.names_new() {
+            true => Create,
+            false => Transition,
+        };
+        case.add(class, weight, format!("its name starts with `{word}`"));
     }
     if let Some(word) = facts.told_verb(words::REMOVING).filter(|_| is_post) {
         case.add(Delete, 5, format!("its name starts with `{word}`"));
     }
 }
 
+/// `PUT /machines/{id}/relocate` with the id `Machines_Relocate`: where ids have verbs, the last segment is one.
+fn called(facts: &Facts<'_>, case: &mut Case) {
+    let is_written = facts.method != "POST" && !facts.has_siblings && facts.is_below_item;
+    let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
+    let said = split(facts.tail());
+    let is_verb = said.first() == Some(&facts.id_verb) && facts.id.ends_with(&said);
+    let is_verb = is_verb && !is_plural(&facts.last());
+    if is_written && is_verb && !is_one && !facts.is_item && !facts.has_verb() {
+        let reason = format!("its id has `{}` for a verb", facts.id_verb);
+        case.add(Transition, 5, reason);
+        case.add(Replace, -1, "its id has another verb");
+    }
+}
+
 fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
     acting(facts, case);
     told(facts, case);
+    called(facts, case);
     let Some(word) = facts.verb(words::MOVING).or_else(|| facts.handling()) else {
         return;
     };
+    if words::STARTING.contains(&word) && facts.names_new() && !facts.is_below_item {
+        let reason = format!("`{word}` in the path starts something, which its answer names");
+        case.add(Create, 4, reason);
+        return;
+    }
     // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.
     let weight = if facts.is_in_item { weight } else { weight - 2 };
     case.add(
@@ -177,7 +221,7 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         weight,
         format!("`{word}` in the path moves it on"),
     );
-    if facts.is_call && (facts.status == 201 || facts.has_location) {
+    if facts.is_call && facts.is_made() {
         let reason = "what it answers with is the act, not a new thing";
         case.add(Create, -3, reason);
     }

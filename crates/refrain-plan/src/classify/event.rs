@@ -3,12 +3,7 @@
 use refrain::policy::Class::{Create, Event, Monetary, Read, Replace};
 
 use super::Case;
-use crate::{
-    facts::{Facts, named},
-    members::first,
-    text::singular,
-    words,
-};
+use crate::{facts::Facts, members::first, text::singular, verbs::named, words};
 
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if !matches!(facts.method.as_str(), "POST" | "PUT" | "PATCH") {
@@ -24,6 +19,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if let Some(word) = sending(&facts.summary).filter(|_| facts.is_acknowledged) {
         case.add(Event, 4, format!("its summary says that others {word}"));
     }
+    happened(facts, case);
     around(facts, case);
     if case.score(Event) >= 4 && facts.is_acknowledged {
         case.add(Event, 2, "it answers with nothing but a status");
@@ -75,7 +71,8 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
     // A list of webhooks that are looked at and removed one by one is a list like any other.
     let is_list = facts.is_managed && facts.method == "POST" && !facts.is_item
         || facts.is_item && facts.is_readable
-        || facts.is_below_managed;
+        || facts.is_below_managed
+        || facts.noun(facts.tail(), words::MANAGED).is_some();
     let find = |list| {
         facts
             .segments
@@ -115,6 +112,20 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
             2,
             format!("`{word}` in the path is something that happened"),
         );
+    }
+}
+
+/// `refund-result`, `dispute-opened`: nobody asks for it, it came about.
+fn happened(facts: &Facts<'_>, case: &mut Case) {
+    let is_thing = facts.is_readable || facts.is_managed || facts.is_item || facts.is_in_item;
+    let word = facts.told_at_end();
+    if let Some(word) = word.filter(|_| facts.is_acknowledged && !is_thing) {
+        let reason = format!("`{word}` at the end of the path tells what came about");
+        case.add(Event, 4, reason);
+    }
+    if facts.is_open && (300..400).contains(&facts.status) {
+        let reason = "it asks for no security, and sends the browser on";
+        case.add(Event, 3, reason);
     }
 }
 

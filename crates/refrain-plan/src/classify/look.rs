@@ -3,7 +3,11 @@
 use refrain::policy::Class::{Create, Event, Monetary, Read, Transition};
 
 use super::Case;
-use crate::{facts::Facts, text::singular, words};
+use crate::{
+    facts::Facts,
+    text::{last_word, plain, singular},
+    words,
+};
 
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     if matches!(facts.method.as_str(), "GET" | "HEAD") {
@@ -14,10 +18,16 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     verb(facts, case);
     asked(facts, case);
+    told(facts, case);
     answer(facts, case);
     let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
-        case.add(Read, 5, format!("its id starts with `{}`", facts.id_verb));
+        let weight = if facts.starts() { 2 } else { 5 };
+        case.add(
+            Read,
+            weight,
+            format!("its id starts with `{}`", facts.id_verb),
+        );
     }
     if facts.is_call && !facts.has_verb() {
         case.add(
@@ -57,7 +67,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         let reason = format!("its answer hands out a secret, in `{name}`");
         case.add(Read, -3, reason);
     }
-    if facts.status == 201 || facts.has_location {
+    if facts.is_made() {
         case.add(
             Read,
             -4,
@@ -69,32 +79,36 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// `Screen a member`, which answers with something else than the member.
+fn told(facts: &Facts<'_>, case: &mut Case) {
+    let is_answered = facts.status == 200 && facts.has_answer && !facts.answers_parent;
+    let is_act = facts.has_verb() || facts.names_new() || facts.secret().is_some();
+    if let Some(word) = facts
+        .told_verb(words::LOOKING)
+        .filter(|_| is_answered && !is_act)
+    {
+        case.add(Read, 3, format!("its name starts with `{word}`"));
+    }
+}
+
 fn verb(facts: &Facts<'_>, case: &mut Case) {
-    let singular = singular(facts.tail());
-    let of_plural = words::LOOKING
-        .iter()
-        .find(|it| **it == crate::text::plain(&singular))
-        .copied();
-    let is_act = words::MOVING.contains(&crate::text::plain(facts.tail()).as_str())
-        || facts.handling().is_some();
-    let word = facts.verb(words::LOOKING).or_else(|| {
-        let last = crate::text::words(facts.tail())
-            .pop()
-            .map(|word| crate::text::singular(&word));
-        of_plural.or_else(|| {
-            words::LOOKING
-                .iter()
-                .find(|it| Some(**it) == last.as_deref())
-                .copied()
-        })
-    });
+    let tail = plain(facts.tail());
+    let is_command = facts.is_command && facts.verb(words::MOVING).is_some();
+    let is_act = words::MOVING.contains(&tail.as_str()) || is_command || facts.handling().is_some();
+    let find = |word: &str| words::LOOKING.iter().find(|it| **it == word).copied();
+    let word = facts
+        .verb(words::LOOKING)
+        .or_else(|| find(&plain(&singular(facts.tail()))))
+        .or_else(|| find(&singular(&last_word(facts.tail()))));
     // `/simulations/fees`: what stands below is only looked at, too.
     let above = facts.noun(facts.parent(), words::LOOKED_AT);
     let above = above.filter(|_| !facts.is_below_item && facts.status != 201);
     let Some(word) = word.or(above).filter(|_| !facts.is_item && !is_act) else {
         return;
     };
-    case.add(Read, 5, format!("`{word}` in the path only looks"));
+    // `convert-to-order` that makes an order looks at nothing.
+    let weight = if facts.starts() { 2 } else { 5 };
+    case.add(Read, weight, format!("`{word}` in the path only looks"));
     if facts.status != 201 {
         case.add(Monetary, -10, format!("`{word}` moves no money"));
         case.add(Event, -2, format!("`{word}` is asked, not delivered"));
@@ -115,9 +129,11 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     let has_id = facts.response.has_id();
-    let is_judgement =
-        facts.response.has_flag && facts.response.top.len() <= 3 && !facts.has_verb();
-    if is_judgement && !has_id && facts.has_body {
+    let is_judgement = facts.response.has_flag
+        && facts.response.top.len() <= 3
+        && !facts.has_verb()
+        && !facts.is_acknowledged;
+    if is_judgement && !has_id {
         case.add(Read, 5, "it answers with yes or no");
         case.add(Monetary, -8, "it answers with yes or no");
     }
@@ -141,6 +157,12 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         .filter(|_| !has_id)
     {
         case.add(Read, 3, format!("it answers with a judgement, in `{name}`"));
+    } else if facts.answers_values() {
+        let reason = "it answers with values, and with no thing or state";
+        case.add(Read, 3, reason);
+        if facts.response.ending(&["balance"]).is_none() {
+            case.add(Monetary, -3, reason);
+        }
     }
     if !has_id && facts.answer.is_none() && facts.has_body {
         case.add(

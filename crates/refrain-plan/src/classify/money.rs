@@ -9,9 +9,10 @@ use super::{
     },
 };
 use crate::{
-    facts::{Facts, named},
+    facts::Facts,
     members::first,
-    text::{plain, words as split},
+    text::{plain, singular, words as split},
+    verbs::named,
     words,
 };
 
@@ -29,6 +30,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     noun(facts, &mut signs);
     body(facts, &mut signs);
     answer(facts, &mut signs);
+    entry(facts, &mut signs);
     prose(facts, &mut signs);
     adjusting(facts, &mut signs);
     if facts.only_labels() {
@@ -42,6 +44,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
     match signs.score(Monetary) {
         // Whatever speaks for something new does not speak against money.
+        7.. => signs.add(Create, -8, "what it makes is money"),
         5.. => signs.add(Create, -5, "what it makes is money"),
         3.. => signs.add(Create, -2, "what it makes is money"),
         _ => {}
@@ -105,7 +108,8 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     };
     // `releaseEscrow` has the money behind the verb.
     let object = tail.get(1..).unwrap_or_default().join("-");
-    if let Some(noun) = facts.noun(&object, words::MONEY) {
+    let of = facts.noun(&object, words::MONEY);
+    if let Some(noun) = of.or_else(|| facts.noun(&object, &["fund", "money"])) {
         case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
         return;
     }
@@ -149,6 +153,11 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     let is_paid = says_how_much(facts).is_some()
         && facts.says(words::PAID_PHRASES).is_some()
         && facts.says(words::UNPAID_PHRASES).is_none();
+    // `loads` of a purse.
+    let paying = facts.noun(tail, words::PAYING);
+    let paying = paying.or_else(|| facts.noun(tail, words::SOMETIMES_PAYING));
+    // An item with an amount, in a bank, is one of what stands above it.
+    let is_plain = facts.is_of_money && says_how_much(facts).is_some();
     if let (Some(word), Some(noun)) = (made, of) {
         case.add(
             Monetary,
@@ -157,6 +166,17 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         );
     } else if let Some(noun) = facts.noun(tail, words::POTS).filter(|_| !is_paid) {
         case.add(Monetary, -5, format!("`{noun}` is where money will be"));
+    } else if let (Some(noun), Some(many)) = (
+        named(tail, words::MONEY).or_else(|| named(&singular(tail), words::MONEY)),
+        facts
+            .noun(tail, words::BUNDLES)
+            .filter(|_| split(tail).len() > 1),
+    ) {
+        case.add(
+            Monetary,
+            6,
+            format!("`{noun}` is money on its way, by the {many}"),
+        );
     } else if let Some(noun) = money_noun(facts) {
         // A body that is known and says nothing of money moves something else: stock, files.
         let is_other = words::OF_MUCH.contains(&noun)
@@ -167,6 +187,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(Monetary, weight, format!("`{noun}` is money on its way"));
     } else if let Some(noun) = facts
         .noun(tail, words::MEASURED)
+        .or_else(|| paying.filter(|_| split(tail).len() == 1))
         .filter(|_| says_how_much(facts).is_some())
     {
         case.add(
@@ -176,6 +197,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         );
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
+        .filter(|it| !is_plain || !["item", "line"].contains(it))
         .filter(|_| facts.verb(words::WRITING).is_none() && !is_paid)
     {
         case.add(Monetary, -6, format!("`{noun}` only tells of money"));
@@ -189,6 +211,15 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// Whether what is made only asks for money, or may be drawn up long before it moves.
+fn is_asking(facts: &Facts<'_>) -> bool {
+    let is_noun = |list| facts.noun(facts.tail(), list).is_some();
+    is_noun(words::ASKING)
+        || is_noun(words::NEAR_MONEY)
+        || facts.told_verb(words::ASKING).is_some()
+        || facts.verb(words::ASKING).is_some()
+}
+
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let request = &facts.request;
     let currency = request.ending(&["currency"]);
@@ -197,7 +228,13 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         .find(words::PARTIES)
         .or_else(|| request.ending(&["account", "iban"]));
     if let Some(amount) = amount {
-        case.add(Monetary, 2, format!("`{amount}` in its body says how much"));
+        let is_made = facts.is_made() || facts.status == 202;
+        let (weight, more) = match facts.is_of_money && is_made && !is_asking(facts) {
+            true => (5, ", in an API that moves money"),
+            false => (2, ""),
+        };
+        let reason = format!("`{amount}` in its body says how much{more}");
+        case.add(Monetary, weight, reason);
         if let Some(currency) = currency {
             case.add(
                 Monetary,
@@ -245,6 +282,21 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
+/// `{entryNo, amount, balance}`: what was booked, and what is there after it.
+fn entry(facts: &Facts<'_>, case: &mut Case) {
+    let top = &facts.response.top;
+    let balance = first(top, |name| name.contains("balance"));
+    let amount = first(top, |name| {
+        let is_amount = words::AMOUNT_ENDS.iter().any(|end| name.ends_with(end));
+        is_amount && !name.contains("balance")
+    });
+    let is_new = facts.method == "POST" && facts.response.has_id() && !facts.answers_parent;
+    if let (Some(amount), Some(balance)) = (amount, balance.filter(|_| is_new)) {
+        let reason = format!("its answer is an entry: `{amount}`, and `{balance}` after it");
+        case.add(Monetary, 5, reason);
+    }
+}
+
 fn answer(facts: &Facts<'_>, case: &mut Case) {
     let Some(amount) = money_answer(facts) else {
         return;
@@ -267,6 +319,13 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
             2,
             format!("`{balance}` in its answer is what is left"),
         );
+        // `/pots/{id}/drain`, whatever the verb: the pot is told how much, and answers with what is in it.
+        let purse = facts.noun(facts.parent(), words::PURSES);
+        let is_rule = facts.noun(facts.tail(), words::RULES).is_some();
+        if let Some(purse) = purse.filter(|_| is_of_request && facts.is_below_item && !is_rule) {
+            let reason = format!("an amount goes into the {purse}, or out of it");
+            case.add(Monetary, 5, reason);
+        }
     }
 }
 
@@ -286,7 +345,7 @@ fn prose(facts: &Facts<'_>, case: &mut Case) {
     let named = [first, facts.id_verb.as_str()].into_iter().find(|word| {
         words::PAYING.contains(word)
             || words::SOMETIMES_PAYING.contains(word)
-                && facts.request.ending(&["amount", "cents"]).is_some()
+                && facts.request.ending(words::AMOUNT_ENDS).is_some()
     });
     if let Some(word) = named
         .filter(|_| facts.verb(words::PAYING).is_none() && facts.verb(words::LOOKING).is_none())

@@ -4,7 +4,11 @@ use refrain::policy::{Class, Operation as Rule, Policy, units::Span};
 use refrain_openapi::{Document, Flavour, Map, Node};
 use serde_json::json;
 
-use super::{class_name, mark, sealed};
+use super::{
+    class_name, mark,
+    references::{bring_in, rewrite},
+    sealed,
+};
 use crate::{Plan, Planned};
 
 const RESPONSE: &str = "RefrainProblem";
@@ -19,17 +23,9 @@ const STATUSES: [(&str, &str); 7] = [
     ("503", "What happened under this key cannot be looked up"),
 ];
 
-/// An annotated copy.
-#[derive(Debug)]
-pub struct Annotated {
-    /// Its text, in the format of the document.
-    pub text: String,
-    /// Operations that stand in other files, and are not annotated.
-    pub elsewhere: usize,
-}
-
-/// Copies a document with key parameters, problem responses and `x-refrain` on what the policy guards.
+/// Copies a document with key parameters, problem responses and `x-refrain` on what the policy guards, in the document's format.
 ///
+/// Paths that stand in other files, or elsewhere in the same, are brought in, so that the copy tells everything.
 /// `references` is put before every relative reference, for a copy that lies in another folder. YAML's comments are lost.
 ///
 /// # Errors
@@ -39,9 +35,9 @@ pub fn annotated(
     document: &Document,
     policy: &Policy,
     references: &str,
-) -> Result<Annotated, String> {
+) -> Result<String, String> {
     let mut root = document.root().clone();
-    let mut elsewhere = 0;
+    bring_in(&mut root, document);
     for planned in plan.operations.iter().filter(|it| it.is_served) {
         let rule = planned
             .pattern
@@ -57,12 +53,9 @@ pub fn annotated(
         let shared = item
             .as_ref()
             .is_some_and(|it| has_key(it.get("parameters")));
-        match item
-            .and_then(|it| it.get_mut(&planned.method.to_lowercase()))
-            .and_then(Node::as_map_mut)
-        {
-            Some(operation) => annotate(operation, planned, rule, shared, document.flavour()),
-            None => elsewhere += 1,
+        let operation = item.and_then(|it| it.get_mut(&planned.method.to_lowercase()));
+        if let Some(operation) = operation.and_then(Node::as_map_mut) {
+            annotate(operation, planned, rule, shared, document.flavour());
         }
     }
     if document.is_async() {
@@ -77,10 +70,7 @@ pub fn annotated(
         map.insert("x-refrain-plan".into(), Node::Text(mark()));
     }
     let text = document.format().write(&root)?;
-    Ok(Annotated {
-        text: sealed(text),
-        elsewhere,
-    })
+    Ok(sealed(text))
 }
 
 fn annotate(
@@ -231,25 +221,5 @@ fn annotate_channels(root: &mut Node, plan: &Plan) {
         if let Some(channel) = channel.as_map_mut() {
             channel.insert("x-refrain".into(), about.into());
         }
-    }
-}
-
-/// Puts a folder before every reference to another file.
-fn rewrite(node: &mut Node, folder: &str) {
-    match node {
-        Node::Map(map) => {
-            for (name, node) in map.iter_mut() {
-                match node {
-                    Node::Text(text)
-                        if name == "$ref" && !text.starts_with('#') && !text.contains("://") =>
-                    {
-                        *text = format!("{folder}{text}");
-                    }
-                    node => rewrite(node, folder),
-                }
-            }
-        }
-        Node::List(items) => items.iter_mut().for_each(|item| rewrite(item, folder)),
-        _ => {}
     }
 }

@@ -11,7 +11,7 @@ pub(crate) const PAYING: &[&str] = &[
 /// Verbs that move money where something else speaks of money, too, and otherwise move something on.
 pub(crate) const SOMETIMES_PAYING: &[&str] = &[
     "transfer", "exchange", "swap", "convert", "credit", "collect", "settle", "tip",
-    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem", "withdraw", "load", "fund",
+    "sell", "bet", "earn", "accrue", "reload", "capture", "redeem", "withdraw", "load", "fund", "present",
 ];
 
 /// What such a verb is also used for, without money.
@@ -30,7 +30,7 @@ pub(crate) const MONEY: &[&str] = &[
     "paymentintent", "paymentorder", "contribution", "advance", "bill", "premium", "fee", "fine", "cashback",
     "accrual", "gift", "payrun", "wire", "ach", "bid", "stake", "bonus", "coin", "escrow", "commission", "dividend", "airtime", "pledge", "salary",
     "wage", "copay", "writeoff", "cashadvance", "microdeposit", "debitnote", "creditnote", "creditmemo", "moneytransfer", "preauthorization", "preauthorisation",
-    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge",
+    "claimpayment", "payable", "p2p", "tithe", "royalty", "surcharge", "encashment", "lodgement", "rebate", "levy", "gratuity", "stipend", "buyback", "overpayment", "goodwill",
 ];
 
 /// Nouns that stand for money where something else says so, too.
@@ -50,16 +50,27 @@ pub(crate) const PRICED: &[&str] = &[
     "shippingrate", "variant", "sku", "consent", "policy", "estimate", "project", "campaign", "rule",
     "schedule", "attachment", "document", "address", "paymentprofile", "paymentinstrument", "paymentmethod", "authorisation",
     "validation", "verification", "mandate", "beneficiaryaccount", "paymentpage", "template", "category", "budget", "forecast",
-    "garnishment", "token", "paymentrequest", "moneyrequest", "enrollment", "enrolment", "wishlist",
+    "garnishment", "token", "paymentrequest", "moneyrequest", "enrollment", "enrolment", "wishlist", "link",
 ];
 
 /// Members of a request that say how much.
 pub(crate) const AMOUNT: &[&str] = &[
     "amount", "value", "total", "sum", "minorunits", "cents", "gross", "principal", "points", "credits",
     "instructedamount", "grandtotal", "subtotal", "quantityofmoney", "stake", "price", "totalprice", "fee",
-    "miles", "coins", "tokens", "balance", "netamount", "grossamount", "budget", "fare",
+    "miles", "coins", "pence", "minor", "nominal", "notional", "tokens", "balance", "netamount", "grossamount", "budget", "fare",
     "euros", "dollars", "pounds", "usd", "eur", "denomination", "price",
 ];
+
+/// How names of members end that say how much, the least coins of some countries among them.
+pub(crate) const AMOUNT_ENDS: &[&str] = &[
+    "amount", "units", "cents", "pence", "paise", "kobo", "centavos", "satoshi", "sats", "groszy", "rappen", "inminor", "minoramount",
+];
+
+/// What holds many payments that go together: `transfer_files`.
+pub(crate) const BUNDLES: &[&str] = &["file", "batch", "run", "bundle"];
+
+/// What only asks for money or its return, or says that it is wanted.
+pub(crate) const ASKING: &[&str] = &["stop", "object", "contest", "dispute", "request", "enquiry", "inquiry", "application", "app", "apply", "ask", "proposal", "propose", "draft", "quote", "offer", "goal", "target", "budget", "limit"];
 
 /// Members that say between whom, or with what it is paid.
 pub(crate) const PARTIES: &[&str] = &[
@@ -81,7 +92,7 @@ pub(crate) const PAID_PHRASES: &[&str] = &[
     "take payment", "and pay", "collected", "charged", "compensat",
     "paid from", "paid by", "paid with", "money", "taken from", "deduct", "is authorised on", "is authorized on", "authorises the card", "authorizes the card",
     "holds the", "is captured", "are captured", "captured when", "returned to the", "is refunded", "are refunded", "is withdrawn from", "added to the balance", "to the wallet", "player's wallet", "to the balance",
-    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse", "and charge ", "or charge ", "and refund", "or refund", "and debit", "and credit", "and capture", "place the order", "places the order", "place an order", "payment is made", "payments are made", "are executed",
+    "from the balance", "invoiced", "debit the", "debits", "credits the", "credit the", "settles", "moves funds", "binding bid", "transfers the", "disburse", "and charge ", "or charge ", "and refund", "or refund", "and debit", "and credit", "and capture", "place the order", "places the order", "place an order", "payment is made", "payment goes", "money goes", "goes out", "payments are made", "are executed",
 ];
 
 /// Card data: whoever sends it wants to be charged.
@@ -104,7 +115,7 @@ pub(crate) const PAID_WITH: &[&str] = &[
 pub(crate) const UNPAID_PHRASES: &[&str] = &[
     "not charged", "nothing is charged", "without charging", "no charge", "no money", "not billed", "only moves when",
     "not paid", "no amount", "no payment is", "later payroll", "does not move", "before it is paid", "without paying", "no funds", "not yet charged", "is not moved",
-    "draft", "request money", "for money",
+    "draft", "request money", "for money", "charged when it", "charged later", "charged once", "charged afterwards", "charged at the end",
 ];
 
 /// Of the nouns near money, those whose acceptance is a payment.

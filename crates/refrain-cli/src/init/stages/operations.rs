@@ -10,9 +10,9 @@ use super::{Decision, Ground, Tell};
 use crate::{
     init::{
         ask::{Interview, Kind, NoAnswer, Question},
-        counted,
         existing::Existing,
     },
+    output::counted,
     plan::Described,
 };
 

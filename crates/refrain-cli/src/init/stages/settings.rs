@@ -8,8 +8,8 @@ use crate::{
     init::{
         KEY_HEADER,
         ask::{Interview, Kind, NoAnswer, Question},
-        counted,
     },
+    output::counted,
     plan::{Described, POLICY},
 };
 

@@ -1,0 +1,41 @@
+//! Answers within envelopes: what is inside says more than `data`.
+
+use refrain_openapi::Schema;
+
+use crate::{text::plain, words as lists};
+
+/// What an envelope holds, such as the order of `{data: Order, meta: …}`; anything else as it is.
+pub(crate) fn opened(schema: Schema<'_>) -> Schema<'_> {
+    let members = schema.properties();
+    if members.len() > lists::ENVELOPE.len() + lists::ENVELOPED.len() {
+        return schema;
+    }
+    let is = |name: &str, list: &[&str]| list.contains(&plain(name).as_str());
+    let inside = members
+        .iter()
+        .find(|(name, _)| is(name, lists::ENVELOPE))
+        .filter(|(_, inside)| !inside.properties().is_empty() || inside.is("array"));
+    let mut others = members
+        .iter()
+        .filter(|(name, _)| !is(name, lists::ENVELOPE));
+    match inside {
+        Some((_, inside)) if others.all(|(name, _)| is(name, lists::ENVELOPED)) => *inside,
+        _ => schema,
+    }
+}
+
+/// What a list holds; of an envelope, what the one list in it holds.
+pub(crate) fn unwrapped(schema: Schema<'_>) -> Schema<'_> {
+    if let Some(items) = schema.items() {
+        return items;
+    }
+    let lists = schema
+        .properties()
+        .into_iter()
+        .filter_map(|(_, it)| it.items());
+    let mut lists = lists.filter(|items| items.view().ref_name().is_some());
+    match (lists.next(), lists.next(), schema.view().ref_name()) {
+        (Some(items), None, None) => items,
+        _ => schema,
+    }
+}

@@ -1,0 +1,110 @@
+//! References of the copy: what they lead to is brought in where it is annotated, and the rest still leads there.
+
+use refrain_openapi::{Document, Node, View};
+
+/// Members that hold data, whatever it looks like.
+const DATA: [&str; 4] = ["example", "value", "default", "const"];
+
+/// Brings in the paths, and their operations, that stand behind references: what is annotated has to stand in the copy.
+pub(super) fn bring_in(root: &mut Node, document: &Document) {
+    let view = document.view();
+    let name = document.name();
+    let paths = root.as_map_mut().and_then(|it| it.get_mut("paths"));
+    let (Some(paths), Some(view)) = (paths, view.get("paths")) else {
+        return;
+    };
+    take(paths, &view, name);
+    for (path, view) in view.members() {
+        let item = paths.as_map_mut().and_then(|it| it.get_mut(path));
+        let Some(item) = item else { continue };
+        take(item, &view, name);
+        for (method, view) in view.members() {
+            let operation = item.as_map_mut().and_then(|it| it.get_mut(method));
+            operation.into_iter().for_each(|it| take(it, &view, name));
+        }
+    }
+}
+
+/// Puts what a reference leads to in its place; what stands beside the reference stays.
+fn take(node: &mut Node, view: &View<'_>, name: &str) {
+    if node.get("$ref").is_none() || view.node().as_map().is_none() {
+        return;
+    }
+    let mut whole = view.node().clone();
+    if let Some(file) = view.file_reference() {
+        relocate(&mut whole, &|text| moved(text, &file, name));
+    }
+    let beside = node.as_map().cloned().unwrap_or_default();
+    if let Some(map) = whole.as_map_mut() {
+        for (name, node) in beside.into_iter().filter(|(name, _)| name != "$ref") {
+            map.entry(name).or_insert(node);
+        }
+    }
+    *node = whole;
+}
+
+/// A reference that stood in `file`, as the document's first file, which is called `first`, would write it.
+fn moved(text: &str, file: &str, first: &str) -> String {
+    let (other, fragment) = text.split_once('#').unwrap_or((text, ""));
+    let mut parts: Vec<_> = file.split('/').collect();
+    if !other.is_empty() {
+        parts.pop();
+        for part in other.split('/') {
+            match part {
+                "." => {}
+                ".." if parts.last().is_some_and(|it| *it != "..") => {
+                    parts.pop();
+                }
+                part => parts.push(part),
+            }
+        }
+    }
+    let path = parts.join("/");
+    let path = if path == first { "" } else { &path };
+    match text.contains('#') {
+        true => format!("{path}#{fragment}"),
+        false => path.into(),
+    }
+}
+
+/// Puts a folder before every reference to another file.
+pub(super) fn rewrite(node: &mut Node, folder: &str) {
+    relocate(node, &|text| match text.starts_with('#') {
+        true => text.into(),
+        false => format!("{folder}{text}"),
+    });
+}
+
+/// Writes every reference anew that is no address in the network.
+fn relocate(node: &mut Node, new: &dyn Fn(&str) -> String) {
+    match node {
+        Node::Map(map) => {
+            for (name, node) in map.iter_mut() {
+                match node {
+                    Node::Text(text) if name == "$ref" && !text.contains("://") => {
+                        *text = new(text);
+                    }
+                    Node::Map(mapping) if name == "mapping" => {
+                        relocate_mapping(mapping.values_mut(), new);
+                    }
+                    _ if DATA.contains(&name.as_str()) => {}
+                    node => relocate(node, new),
+                }
+            }
+        }
+        Node::List(items) => items.iter_mut().for_each(|item| relocate(item, new)),
+        _ => {}
+    }
+}
+
+/// A discriminator's values are references where they look like paths; else they are names of schemas.
+fn relocate_mapping<'n>(values: impl Iterator<Item = &'n mut Node>, new: &dyn Fn(&str) -> String) {
+    for value in values {
+        match value {
+            Node::Text(text) if text.contains(['/', '#']) && !text.contains("://") => {
+                *text = new(text);
+            }
+            node => relocate(node, new),
+        }
+    }
+}
