@@ -2,25 +2,16 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{self, Read as _, Write as _},
+    io::{Read as _, Write as _},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
+use crate::{Error, ErrorKind, Result};
+
 /// A lock on a file; the system lets go of it when the process dies.
 #[derive(Debug)]
 pub(crate) struct FileLock(File);
-
-/// Why a lock could not be had.
-#[derive(Debug)]
-pub(crate) enum NotLocked {
-    /// Another process has it; its number, as far as it could be read.
-    Held(String),
-    /// The file cannot be opened.
-    Open(io::Error),
-    /// It cannot be locked.
-    Lock(io::Error),
-}
 
 impl Drop for FileLock {
     fn drop(&mut self) {
@@ -30,8 +21,12 @@ impl Drop for FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock, or says at once who has it.
-    pub(crate) fn take(path: &Path) -> Result<Self, NotLocked> {
+    /// Takes the lock, or says at once who has it. `held` is what messages call that which it stands for.
+    pub(crate) fn take(path: &Path, held: &str) -> Result<Self> {
+        let trouble = |what: &str, error| {
+            let message = format!("{held}: {} cannot be {what}", path.display());
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        };
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -39,7 +34,9 @@ impl FileLock {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        let mut file = options.open(path).map_err(NotLocked::Open)?;
+        let mut file = options
+            .open(path)
+            .map_err(|error| trouble("opened", error))?;
         match file.try_lock() {
             Ok(()) => {
                 // For the message that the next one gets; nothing depends on it.
@@ -50,9 +47,13 @@ impl FileLock {
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 let _ = file.read_to_string(&mut holder);
-                Err(NotLocked::Held(holder))
+                let message = format!(
+                    "{held} is held by another process (pid {holder}); \
+                     stop that one, or give this one a place of its own"
+                );
+                Err(Error::new(ErrorKind::Held, message))
             }
-            Err(TryLockError::Error(error)) => Err(NotLocked::Lock(error)),
+            Err(TryLockError::Error(error)) => Err(trouble("locked", error)),
         }
     }
 }

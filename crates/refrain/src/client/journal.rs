@@ -35,7 +35,7 @@ use super::moment::Moment;
 use crate::{
     Error, ErrorKind, Fingerprint, Key, Result, Secret,
     clock::{Clock, SystemClock},
-    lock::{FileLock, NotLocked},
+    lock::FileLock,
     store::embedded::disk::{Disk, RealDisk},
 };
 
@@ -250,23 +250,8 @@ fn resolved(path: &Path) -> Result<PathBuf> {
 }
 
 fn take_lock(path: &Path) -> Result<FileLock> {
-    let name = file::beside(path, ".lock");
-    let trouble = |what: &str, error| {
-        let message = format!("the journal's lock {} {what}", name.display());
-        Error::new(ErrorKind::Unavailable, message).with_source(error)
-    };
-    FileLock::take(&name).map_err(|not_locked| match not_locked {
-        NotLocked::Open(error) => trouble("cannot be opened", error),
-        NotLocked::Lock(error) => trouble("cannot be locked", error),
-        NotLocked::Held(holder) => {
-            let message = format!(
-                "the journal {} is held by another process (pid {holder}); \
-                 stop that one, or give this one a file of its own",
-                path.display()
-            );
-            Error::new(ErrorKind::Held, message)
-        }
-    })
+    let held = format!("the journal {}", path.display());
+    FileLock::take(&file::beside(path, ".lock"), &held)
 }
 
 #[cfg(test)]

@@ -30,10 +30,10 @@ impl Engine {
     }
 
     /// Writes down that an audited operation is let through without a claim.
-    #[cfg(feature = "http")]
     ///
     /// # Errors
     /// When it cannot be written: then it must not be let through.
+    #[cfg(feature = "http")]
     pub(crate) async fn audit_unguarded(&self, operation: &str) -> Result<()> {
         let Some(log) = self.audit() else {
             return Ok(());

@@ -337,7 +337,8 @@ impl Hold {
     /// Writes its end down where it is audited, and answers once that is durable.
     async fn write_down(&self, end: &Settlement) -> Result<()> {
         match self.flight.entry(|| Entry::ending(end)) {
-            Some(entry) => self.inner.audit_write(entry).await,
+            // Apart: what is not audited has no use for the room.
+            Some(entry) => Box::pin(self.inner.audit_write(entry)).await,
             None => Ok(()),
         }
     }

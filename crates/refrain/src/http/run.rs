@@ -143,17 +143,27 @@ impl Run {
     }
 
     /// Waits for an answer that did not come at once.
-    async fn wait<W, R, E>(self, mut work: Pin<Box<W>>, running: Running) -> Ran<R, E>
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    fn wait<W, R, E>(
+        self,
+        mut work: Pin<Box<W>>,
+        running: Running,
+    ) -> impl Future<Output = Ran<R, E>> + Send
     where
         W: Future<Output = Called<R, E>> + Send + 'static,
         R: Carried,
         E: Send + 'static,
     {
-        let deadline = running.deadline();
-        let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-        match timeout_at(patience, caught(&mut work)).await {
-            Ok(called) => self.settle(running, called).await,
-            Err(_) => Box::pin(self.late(work, running, deadline)).await,
+        async move {
+            let deadline = running.deadline();
+            let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
+            match timeout_at(patience, caught(&mut work)).await {
+                Ok(called) => self.settle(running, called).await,
+                Err(_) => Box::pin(self.late(work, running, deadline)).await,
+            }
         }
     }
 

@@ -7,11 +7,7 @@ use std::{
 };
 
 use super::disk::{self, Disk};
-use crate::{
-    Error, ErrorKind, Result,
-    key::Secret,
-    lock::{FileLock, NotLocked},
-};
+use crate::{Error, ErrorKind, Result, key::Secret, lock::FileLock};
 
 const IDENTITY: &str = "refrain.store";
 const LOCK: &str = "lock";
@@ -103,23 +99,7 @@ fn refuse_foreign(path: &Path) -> Result<()> {
 
 /// The lock of a folder of which one process at a time writes; `what` is what messages call it.
 pub(crate) fn take_lock(path: &Path, what: &str) -> Result<FileLock> {
-    let name = path.join(LOCK);
-    let trouble = |how: &str, error| {
-        let message = format!("{} {how}", name.display());
-        Error::new(ErrorKind::Unavailable, message).with_source(error)
-    };
-    FileLock::take(&name).map_err(|not_locked| match not_locked {
-        NotLocked::Open(error) => trouble("cannot be opened", error),
-        NotLocked::Lock(error) => trouble("cannot be locked", error),
-        NotLocked::Held(holder) => {
-            let message = format!(
-                "{what} {} is held by another process (pid {holder}); \
-                 stop that one, or give this one a folder of its own",
-                path.display()
-            );
-            Error::new(ErrorKind::Held, message)
-        }
-    })
+    FileLock::take(&path.join(LOCK), &format!("{what} {}", path.display()))
 }
 
 fn identity(secret: &Secret) -> String {
