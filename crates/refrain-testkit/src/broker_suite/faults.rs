@@ -11,6 +11,9 @@ use super::{
     stage::{Broken, Checked, Effects, Stage, WORKER, broken, done, expect, numbered},
 };
 
+/// How long a server may take, both times together, until it is there again: some start slowly on a busy machine.
+const COMING_BACK: Duration = Duration::from_secs(120);
+
 pub(super) async fn a_worker_that_dies_loses_nothing<F: Fixture>(
     stage: &Stage<'_, F>,
 ) -> Checked<Ran> {
@@ -103,7 +106,7 @@ async fn disturbed<F: Fixture>(
         Ok::<_, Broken>(())
     };
     let consumer = stage.consumer(&broker, WORKER);
-    let away = stage.away(broker.guarantees()) * 3 + Duration::from_secs(20);
+    let away = stage.away(broker.guarantees()) * 3 + COMING_BACK;
     let is_done = || effects.len() >= texts.len();
     let consuming = stage.run(vec![consumer], handler, away, is_done);
     let (consumed, produced, disturbed) = tokio::join!(consuming, producing, disturbing);
