@@ -21,8 +21,6 @@ const CLAIM_BYTES: usize = 192;
 const TERM_BYTES: usize = 36;
 /// An outcome outlives its retention by this; the scripts say the same.
 const GRACE: Duration = Duration::from_secs(60);
-/// A server takes no end that lies beyond its calendar; this is far from it.
-const RETENTION_AHEAD_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 /// Where outcomes lie in a cluster, whose nodes want to be told every key beforehand.
 const PLACE_IN_CLUSTER: Place = Place(*b"utcome--");
 
@@ -96,11 +94,6 @@ impl Ending {
             _ => 0,
         }
     }
-
-    /// Whether a plain write of its outcome cannot fail where the script would not.
-    pub(super) fn goes_ahead(&self) -> bool {
-        !matches!(&self.end, Settlement::Complete { retention, .. } if *retention > RETENTION_AHEAD_MAX)
-    }
 }
 
 impl Calls {
@@ -165,8 +158,7 @@ impl Calls {
         call
     }
 
-    /// The same with the outcomes ahead of the call. No record may be among them twice, and all of them must
-    /// [go ahead](Ending::goes_ahead).
+    /// The same with the outcomes ahead of the call. No record may be among them twice.
     pub(super) fn settlements_behind<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,

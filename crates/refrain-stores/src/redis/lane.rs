@@ -78,8 +78,8 @@ impl Load for Ending {
 
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call {
         let mut ids = HashSet::with_capacity(loads.len());
-        let mut may_go = |ending: &Ending| ending.goes_ahead() && ids.insert(ending.id);
-        match loads.clone().all(&mut may_go) {
+        let mut is_first = |ending: &Ending| ids.insert(ending.id);
+        match loads.clone().all(&mut is_first) {
             true => calls.settlements_behind(loads),
             false => Self::call_again(calls, loads),
         }
