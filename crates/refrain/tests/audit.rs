@@ -9,12 +9,13 @@ use std::{
 
 use refrain::{
     ErrorKind, Outcome, RecordId,
-    audit::{
-        AuditLog, ChainHash, Check, DamageKind, Entry, Event, Options, Verified, Visit, Written,
-        verify,
-    },
+    audit::{AuditLog, ChainHash, Check, DamageKind, Entry, Event, Options, Verified, verify},
 };
 use refrain_testkit::disk::{Fault, FaultDisk, Operation, Rule};
+
+#[path = "support/audited.rs"]
+mod audited;
+use audited::{entries, failing};
 
 fn entry(number: u8) -> Entry {
     let mut entry = Entry::new(Event::Completed).of(RecordId([number; 16]), None);
@@ -44,17 +45,6 @@ async fn log_of(folder: &Path, count: u8, options: Options) {
 
 fn checked(folder: &Path, check: Check) -> Verified {
     verify(folder, &check, &mut |_| ()).unwrap()
-}
-
-fn entries(folder: &Path) -> Vec<Written> {
-    let mut all = Vec::new();
-    let mut visit = |visit: Visit<'_>| {
-        if let Visit::Entry(entry, _) = visit {
-            all.push(entry.clone());
-        }
-    };
-    verify(folder, &Check::default(), &mut visit).unwrap();
-    all
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -313,12 +303,7 @@ async fn many_writers_at_once_make_one_chain() {
 async fn a_disk_that_fails_shuts_the_log_and_tells_everybody() {
     for operation in [Operation::Write, Operation::Sync] {
         let folder = tempfile::tempdir().unwrap();
-        let disk = FaultDisk::over(folder.path()).unwrap();
-        let options = Options {
-            disk: Arc::new(disk.clone()),
-            ..Options::default()
-        };
-        let log = AuditLog::open_with(folder.path(), options).unwrap();
+        let (disk, log) = failing(folder.path());
         fill(&log, 2).await;
         assert_eq!(log.trouble(), None);
         disk.fail(Rule::once(operation, ".jsonl", Fault::ENOSPC));

@@ -5,12 +5,16 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use refrain::{
     AuditLog, Engine, ErrorKind, Intent, Key, Outcome, RecordId, Scope, Settled, Verdict,
-    audit::{Check, Options, Visit, Written, verify},
+    audit::{Check, Written, verify},
     engine::{Deed, Finding, Probe, Resolution, Resolved},
     record::{Doubt, Erased, Reason},
     store::{Embedded, Memory},
 };
-use refrain_testkit::disk::{Fault, FaultDisk, Operation, Rule};
+use refrain_testkit::disk::{Fault, Operation, Rule};
+
+#[path = "support/audited.rs"]
+mod audited;
+use audited::{entries, failing};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -23,18 +27,6 @@ fn intent(key: &str) -> Intent {
 
 fn engine(folder: &Path) -> Engine {
     Engine::new(Memory::new()).with_audit(AuditLog::open(folder).unwrap())
-}
-
-fn entries(folder: &Path) -> Vec<Written> {
-    let mut all = Vec::new();
-    let mut visit = |visit: Visit<'_>| {
-        if let Visit::Entry(entry, _) = visit {
-            all.push(entry.clone());
-        }
-    };
-    let found = verify(folder, &Check::default(), &mut visit).unwrap();
-    assert_eq!(found.damage, []);
-    all
 }
 
 fn events(folder: &Path) -> Vec<String> {
@@ -229,12 +221,7 @@ async fn what_a_probe_finds_is_written_down() {
 #[tokio::test]
 async fn without_its_log_nothing_audited_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = FaultDisk::over(folder.path()).unwrap();
-    let options = Options {
-        disk: Arc::new(disk.clone()),
-        ..Options::default()
-    };
-    let log = AuditLog::open_with(folder.path(), options).unwrap();
+    let (disk, log) = failing(folder.path());
     let engine = Engine::new(Memory::new()).with_audit(log);
     let running = granted(&engine, &intent("a")).await.start();
     engine

@@ -1,20 +1,22 @@
 //! What of HTTP requests goes into the audit log, and what happens to them when that cannot be written.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use refrain::{
     AuditLog, Engine, ErrorKind, Policy,
-    audit::{Check, Options, Visit, Written, verify},
     policy::{Mode, OnStoreFailure},
     store::Memory,
 };
-use refrain_testkit::disk::{Fault as DiskFault, FaultDisk, Operation as Disk, Rule};
+use refrain_testkit::disk::{Fault as DiskFault, Operation as Disk, Rule};
 
+#[path = "support/audited.rs"]
+mod audited;
 #[path = "support/scripted.rs"]
 mod scripted;
 #[path = "support/shop.rs"]
 #[allow(dead_code, reason = "this file uses a part of it")]
 mod shop;
+use audited::{entries, failing};
 use scripted::{Fault, Op, Scripted};
 use shop::{KEY, operation, shop_on};
 
@@ -23,18 +25,6 @@ fn audited(change: impl FnOnce(&mut refrain::Operation)) -> Policy {
         it.audit = true;
         change(it);
     })
-}
-
-fn entries(folder: &Path) -> Vec<Written> {
-    let mut all = Vec::new();
-    let mut visit = |visit: Visit<'_>| {
-        if let Visit::Entry(entry, _) = visit {
-            all.push(entry.clone());
-        }
-    };
-    let found = verify(folder, &Check::default(), &mut visit).unwrap();
-    assert_eq!(found.damage, []);
-    all
 }
 
 fn events(folder: &Path) -> Vec<String> {
@@ -73,12 +63,7 @@ async fn what_is_only_observed_is_not_audited() {
 async fn without_the_log_nothing_runs_whatever_the_policy_says_of_the_store() {
     for on_store_failure in [OnStoreFailure::Refuse, OnStoreFailure::Pass] {
         let folder = tempfile::tempdir().unwrap();
-        let disk = FaultDisk::over(folder.path()).unwrap();
-        let options = Options {
-            disk: Arc::new(disk.clone()),
-            ..Options::default()
-        };
-        let log = AuditLog::open_with(folder.path(), options).unwrap();
+        let (disk, log) = failing(folder.path());
         let engine = Engine::new(Memory::new()).with_audit(log);
         let shop = shop_on(audited(|it| it.on_store_failure = on_store_failure), engine);
         disk.fail(Rule::always(Disk::Sync, ".jsonl", DiskFault::EIO));
