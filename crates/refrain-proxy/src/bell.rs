@@ -13,6 +13,8 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
+use refrain::wakes;
+
 thread_local! {
     /// The bell of this thread; 0 where there is none.
     static HERE: Cell<usize> = const { Cell::new(0) };
@@ -72,7 +74,7 @@ impl Bell {
         let ringer = rung.ringer.clone().filter(|_| rung.names.len() == 1);
         drop(rung);
         if let Some(ringer) = ringer {
-            ringer.wake();
+            wakes::wake(ringer);
         }
     }
 

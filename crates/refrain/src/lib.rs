@@ -54,6 +54,8 @@ mod lock;
 
 mod varint;
 
+pub mod wakes;
+
 /// The examples of the front page, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -29,6 +29,7 @@ use crate::{
     key::RecordId,
     record::{Change, Claim, Command, Fence, Record, Reply, Settlement, State, step},
     store::table::IdHasher,
+    wakes,
 };
 
 pub(super) use super::disk::is_full;
@@ -65,6 +66,8 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: Vec<Job>,
+    /// Whether the writer sleeps until it is told of the next one.
+    is_asleep: bool,
     is_closed: bool,
 }
 
@@ -83,7 +86,9 @@ impl Queue {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         waiting.jobs.push(job);
-        if waiting.jobs.len() == 1 {
+        let is_asleep = std::mem::take(&mut waiting.is_asleep);
+        drop(waiting);
+        if is_asleep {
             self.arrived.notify_one();
         }
         Ok(())
@@ -91,19 +96,21 @@ impl Queue {
 
     /// All that wait, swapped against an empty list; `false` once the queue is closed and empty.
     fn take(&self, jobs: &mut Vec<Job>) -> bool {
-        let mut waiting = lock(&self.waiting);
-        while waiting.jobs.is_empty() {
+        loop {
+            // Whoever was answered or woke this thread may be about to bring more, which the same sync would do for.
+            std::thread::yield_now();
+            let mut waiting = lock(&self.waiting);
+            if !waiting.jobs.is_empty() {
+                std::mem::swap(&mut waiting.jobs, jobs);
+                return true;
+            }
             if waiting.is_closed {
                 return false;
             }
+            waiting.is_asleep = true;
             let woken = self.arrived.wait(waiting);
             drop(woken.unwrap_or_else(std::sync::PoisonError::into_inner));
-            // Whoever woke this thread may be about to bring more, which the same sync would do for.
-            std::thread::yield_now();
-            waiting = lock(&self.waiting);
         }
-        std::mem::swap(&mut waiting.jobs, jobs);
-        true
     }
 
     pub(super) fn close(&self) {
@@ -321,10 +328,13 @@ impl Writer {
         }
         self.builder.clear();
         self.pending.clear();
-        for (answer, reply) in self.answers.drain(..) {
-            // Whoever asked may have gone; that changes nothing.
-            let _ = answer.send(reply);
-        }
+        let answers = self.answers.drain(..);
+        wakes::together(|| {
+            for (answer, reply) in answers {
+                // Whoever asked may have gone; that changes nothing.
+                let _ = answer.send(reply);
+            }
+        });
     }
 
     /// None of the batch has happened.

@@ -1,0 +1,102 @@
+//! Wakes that belong together.
+//!
+//! A store that answers many at once would wake the thread that waits for them with the first answer, and again with each that comes after it fell asleep.
+//! Who wakes many behind one waker, such as a whole thread, leaves it here, and it is used once: behind the last answer.
+
+use std::{cell::RefCell, task::Waker};
+
+thread_local! {
+    /// Who is woken behind the answers that this thread gives; `None` while it gives none.
+    static LATER: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
+}
+
+/// Gives answers. Who is left to [`wake`] meanwhile is woken behind the last of them.
+pub(crate) fn together(answer: impl FnOnce()) {
+    LATER.set(Some(Vec::new()));
+    let _last = Last;
+    answer();
+}
+
+/// Wakes at once, or behind the last answer where this thread is giving several.
+pub fn wake(waker: Waker) {
+    let now = LATER.with_borrow_mut(|later| match later {
+        None => Some(waker),
+        Some(later) => {
+            if !later.iter().any(|it| it.will_wake(&waker)) {
+                later.push(waker);
+            }
+            None
+        }
+    });
+    if let Some(waker) = now {
+        waker.wake();
+    }
+}
+
+/// Dropped behind the last answer, however it came to that.
+struct Last;
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let later = LATER.take();
+        later.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::Relaxed},
+        },
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn counted() -> (Waker, impl Fn() -> usize) {
+        let count = Arc::new(Count::default());
+        (count.clone().into(), move || count.0.load(Relaxed))
+    }
+
+    #[test]
+    fn each_is_woken_once_behind_the_last_answer() {
+        let ((one, ones), (other, others)) = (counted(), counted());
+        together(|| {
+            for _ in 0..3 {
+                wake(one.clone());
+                wake(other.clone());
+            }
+            assert_eq!((ones(), others()), (0, 0));
+        });
+        assert_eq!((ones(), others()), (1, 1));
+        wake(one);
+        assert_eq!(ones(), 2, "outside, at once");
+    }
+
+    #[test]
+    fn nobody_sleeps_on_because_an_answer_panicked() {
+        let (waker, woken) = counted();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            together(|| {
+                wake(waker.clone());
+                panic!("on purpose");
+            });
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(woken(), 1);
+        wake(waker);
+        assert_eq!(woken(), 2, "outside again, at once");
+    }
+}
