@@ -14,6 +14,7 @@ use crate::{
 
 mod any;
 pub use any::AnyStore;
+pub(crate) use any::Soon;
 
 mod census;
 pub use census::Census;

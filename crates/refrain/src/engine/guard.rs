@@ -197,7 +197,7 @@ impl Running {
         let outcome = outcome.sealed(self.id());
         match self.complete_now(&outcome) {
             Ok(settled) => settled,
-            Err(running) => Box::pin(running.complete_soon(outcome)).await,
+            Err(running) => running.complete_soon(outcome).await,
         }
     }
 
@@ -223,12 +223,25 @@ impl Running {
         }
     }
 
-    async fn complete_soon(self, outcome: Outcome) -> Result<Settled> {
-        self.hold.flight.start_ending();
-        let end = self.hold.completion(&outcome);
-        let written = self.hold.write_down(&end).await;
-        let settled = self.hold.settle(end).await;
-        self.completed(settled, &outcome, written)
+    /// As [`complete`](Self::complete), with a sealed outcome, on a store that was asked whether it answers at once.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    pub(crate) fn complete_soon(
+        self,
+        outcome: Outcome,
+    ) -> impl Future<Output = Result<Settled>> + Send {
+        async move {
+            let hold = &self.hold;
+            hold.flight.start_ending();
+            let written = match &hold.flight.audit {
+                Some(_) => hold.write_down(&hold.completion(&outcome)).await,
+                None => Ok(()),
+            };
+            let settled = hold.settle(hold.completion(&outcome)).await;
+            self.completed(settled, &outcome, written)
+        }
     }
 
     /// What is not written down is stored, and shown to nobody here.
@@ -327,11 +340,11 @@ impl Hold {
         }
     }
 
-    async fn settle(&self, end: Settlement) -> Result<Settled> {
+    fn settle(&self, end: Settlement) -> impl Future<Output = Result<Settled>> + Send {
         let is_outcome = matches!(end, Settlement::Complete { .. });
         let (id, fence) = (self.flight.id, self.flight.fence);
-        let settled = self.inner.store.settle(id, fence, end).await;
-        self.noted(settled, is_outcome)
+        let settling = self.inner.store.settle(id, fence, end);
+        async move { self.noted(settling.await, is_outcome) }
     }
 
     /// Writes its end down where it is audited, and answers once that is durable.

@@ -15,7 +15,7 @@ use crate::{
     Error, ErrorKind, Result,
     policy::Terms,
     record::{Claim, Grant, Reason, Record, State, Verdict},
-    store::{AnyStore, Store},
+    store::{Soon, Store},
 };
 
 const LOOK_FIRST: Duration = Duration::from_millis(50);
@@ -47,8 +47,6 @@ impl Lost {
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Verdict>> + Send>>;
-
 /// One claim on its way to the store and back.
 ///
 /// Dropped in the middle it goes on in the background, and what it is granted is released.
@@ -57,32 +55,18 @@ pub(super) struct Asked<'a> {
     claim: &'a Claim,
     intent: &'a Intent,
     /// `None` once answered.
-    answering: Option<Answering>,
-    /// Whether the store may have heard of it.
-    is_under_way: bool,
+    answering: Option<Soon<'static, Verdict>>,
 }
 
 impl<'a> Asked<'a> {
     pub(super) fn new(inner: &'a Arc<Inner>, claim: &'a Claim, intent: &'a Intent) -> Self {
-        let answering = Box::pin(ask(inner.store.clone(), claim.clone()));
         Self {
             inner,
             claim,
             intent,
-            answering: Some(answering),
-            is_under_way: false,
+            answering: Some(inner.store.claim_soon(claim)),
         }
     }
-}
-
-async fn ask(store: AnyStore, claim: Claim) -> Result<Verdict> {
-    let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
-    verdicts.pop().unwrap_or_else(|| {
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "the store gave no answer to a claim",
-        ))
-    })
 }
 
 impl Future for Asked<'_> {
@@ -93,8 +77,7 @@ impl Future for Asked<'_> {
         let Some(answering) = &mut this.answering else {
             return Poll::Pending;
         };
-        this.is_under_way = true;
-        let polled = answering.as_mut().poll(context);
+        let polled = Pin::new(answering).poll(context);
         if polled.is_ready() {
             this.answering = None;
         }
@@ -104,8 +87,7 @@ impl Future for Asked<'_> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        let answering = self.answering.take().filter(|_| self.is_under_way);
-        if let Some(answering) = answering {
+        if let Some(answering) = self.answering.take() {
             let (inner, claim) = (self.inner.clone(), self.claim.clone());
             let lost = Lost::of(self.intent);
             self.inner.spawn(async move {

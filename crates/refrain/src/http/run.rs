@@ -135,35 +135,20 @@ impl Run {
         async move {
             // What ends at once needs no timer.
             let begun = poll_fn(|context| Poll::Ready(poll_caught(&mut work, context))).await;
-            if let Poll::Ready(called) = begun {
-                return self.settle(running, called).await;
-            }
-            Box::pin(self.wait(work, running)).await
-        }
-    }
-
-    /// Waits for an answer that did not come at once.
-    #[expect(
-        clippy::manual_async_fn,
-        reason = "an async fn holds its arguments twice"
-    )]
-    fn wait<W, R, E>(
-        self,
-        mut work: Pin<Box<W>>,
-        running: Running,
-    ) -> impl Future<Output = Ran<R, E>> + Send
-    where
-        W: Future<Output = Called<R, E>> + Send + 'static,
-        R: Carried,
-        E: Send + 'static,
-    {
-        async move {
-            let deadline = running.deadline();
-            let patience = deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
-            match timeout_at(patience, caught(&mut work)).await {
-                Ok(called) => self.settle(running, called).await,
-                Err(_) => Box::pin(self.late(work, running, deadline)).await,
-            }
+            let called = match begun {
+                Poll::Ready(called) => called,
+                Poll::Pending => {
+                    let deadline = running.deadline();
+                    let patience =
+                        deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
+                    match timeout_at(patience, caught(&mut work)).await {
+                        Ok(called) => called,
+                        Err(_) => return Box::pin(self.late(work, running, deadline)).await,
+                    }
+                }
+            };
+            drop(work);
+            self.settle(running, called).await
         }
     }
 
@@ -274,16 +259,13 @@ impl Run {
         outcome: Outcome,
     ) -> Result<(), Ran<R, E>> {
         let outcome = outcome.sealed(running.id());
-        match running.complete_now(&outcome) {
-            Ok(Ok(Settled::Applied)) => Ok(()),
-            Ok(settled) => Box::pin(self.kept(settled, outcome)).await,
-            Err(running) => {
-                let keeping = async {
-                    let settled = running.complete(outcome.clone()).await;
-                    self.kept(settled, outcome).await
-                };
-                Box::pin(keeping).await
-            }
+        let settled = match running.complete_now(&outcome) {
+            Ok(settled) => settled,
+            Err(running) => running.complete_soon(outcome.clone()).await,
+        };
+        match settled {
+            Ok(Settled::Applied) => Ok(()),
+            settled => Box::pin(self.kept(settled, outcome)).await,
         }
     }
 

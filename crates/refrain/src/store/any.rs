@@ -1,6 +1,16 @@
-//! Any store behind one type, at the price of one boxed future a call; the memory store, which answers at once, without that.
+//! Any store behind one type, at the price of one boxed future a call; our own two in memory and on disk without that, where it is asked most.
 
-use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt,
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::{
     Census, Embedded, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, Watch, embedded,
@@ -16,12 +26,22 @@ use crate::{
 #[derive(Clone)]
 pub struct AnyStore {
     store: Arc<dyn Object>,
-    /// The same store, if it is one that answers at once.
-    memory: Option<Memory>,
+    /// The same store, where it is one of our own.
+    own: Own,
     /// Who is told how long it takes.
     meter: Option<Arc<dyn Meter>>,
     /// Why it may lose what it acknowledged.
     losses: Arc<str>,
+}
+
+/// Stores that need no boxed future.
+#[derive(Clone)]
+enum Own {
+    /// Answers at once.
+    Memory(Memory),
+    /// Answers from a queue.
+    Embedded(Embedded),
+    None,
 }
 
 impl AnyStore {
@@ -31,11 +51,13 @@ impl AnyStore {
         if let Some(any) = any.downcast_ref::<Self>() {
             return any.clone();
         }
-        let memory = any.downcast_ref::<Memory>().cloned();
+        let memory = any.downcast_ref::<Memory>().cloned().map(Own::Memory);
+        let embedded = || any.downcast_ref::<Embedded>().cloned().map(Own::Embedded);
+        let own = memory.or_else(embedded).unwrap_or(Own::None);
         let store = Arc::new(store);
         Self {
             store,
-            memory,
+            own,
             meter: None,
             losses: Arc::default(),
         }
@@ -63,16 +85,18 @@ impl AnyStore {
 
     /// Whether it has every answer at once.
     pub(crate) fn answers_at_once(&self) -> bool {
-        self.memory.is_some()
+        matches!(self.own, Own::Memory(_))
     }
 
     /// Asks the store in memory, and tells the meter.
     fn at_once<T>(&self, op: Op, ask: impl FnOnce(&Memory) -> Result<T>) -> Option<Result<T>> {
-        let memory = self.memory.as_ref()?;
+        let Own::Memory(memory) = &self.own else {
+            return None;
+        };
         let Some(meter) = &self.meter else {
             return Some(ask(memory));
         };
-        let asked = tokio::time::Instant::now();
+        let asked = Instant::now();
         let answer = ask(memory);
         meter.answered(op, answer.is_ok(), asked.elapsed());
         Some(answer)
@@ -94,7 +118,7 @@ impl AnyStore {
             return answer;
         };
         Box::pin(async move {
-            let asked = tokio::time::Instant::now();
+            let asked = Instant::now();
             let answer = answer.await;
             let is_ok = answer.as_ref().is_ok_and(is_ok);
             meter.answered(op, is_ok, asked.elapsed());
@@ -115,6 +139,25 @@ impl AnyStore {
         end: impl FnOnce() -> Settlement,
     ) -> Option<Result<Settled>> {
         self.at_once(Op::Settle, |memory| memory.end_one(id, fence, end()))
+    }
+
+    /// Claims. The claim is on its way by now, or is when this is first polled; it needs neither of the two any more.
+    pub(crate) fn claim_soon(&self, claim: &Claim) -> Soon<'static, Verdict> {
+        let answer = match &self.own {
+            Own::Embedded(embedded) => Way::of(embedded.ask_claim(claim)),
+            _ => Way::Boxed(Box::pin(claim_one(self.store.clone(), claim.clone()))),
+        };
+        self.soon(Op::Claim, answer)
+    }
+
+    fn soon<'a, T>(&self, op: Op, way: Way<'a, T>) -> Soon<'a, T> {
+        let meter = self.meter.clone();
+        let asked = meter.is_some().then(Instant::now);
+        Soon {
+            way,
+            op,
+            meter: meter.zip(asked),
+        }
     }
 
     /// Opens `memory:` or `file:DIR`.
@@ -159,6 +202,55 @@ impl fmt::Debug for AnyStore {
 }
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// An answer of a store, told to the meter if there is one.
+pub(crate) struct Soon<'a, T> {
+    way: Way<'a, T>,
+    op: Op,
+    meter: Option<(Arc<dyn Meter>, Instant)>,
+}
+
+enum Way<'a, T> {
+    Boxed(Boxed<'a, T>),
+    Asked(embedded::Asked<T>),
+    /// It was not even asked for; `None` once that is told.
+    Refused(Option<Error>),
+}
+
+impl<T> Way<'_, T> {
+    fn of(asked: Result<embedded::Asked<T>>) -> Self {
+        asked.map_or_else(|error| Self::Refused(Some(error)), Self::Asked)
+    }
+}
+
+impl<T: Unpin> Future for Soon<'_, T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let answer = ready!(match &mut self.way {
+            Way::Boxed(answer) => answer.as_mut().poll(context),
+            Way::Asked(asked) => Pin::new(asked).poll(context),
+            Way::Refused(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None => Poll::Pending,
+            },
+        });
+        if let Some((meter, asked)) = &self.meter {
+            meter.answered(self.op, answer.is_ok(), asked.elapsed());
+        }
+        Poll::Ready(answer)
+    }
+}
+
+async fn claim_one(store: Arc<dyn Object>, claim: Claim) -> Result<Verdict> {
+    let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
+    verdicts.pop().unwrap_or_else(|| {
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the store gave no answer to a claim",
+        ))
+    })
+}
 
 /// [`Store`] as an object.
 trait Object: fmt::Debug + Send + Sync {
@@ -235,7 +327,11 @@ impl Store for AnyStore {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.metered(Op::Settle, self.store.settle(id, fence, end))
+        let answer = match &self.own {
+            Own::Embedded(embedded) => Way::of(embedded.ask_settle(id, fence, end)),
+            _ => Way::Boxed(self.store.settle(id, fence, end)),
+        };
+        self.soon(Op::Settle, answer)
     }
 
     fn renew(

@@ -22,10 +22,14 @@ use std::{
     collections::HashMap,
     fmt,
     path::Path,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+    task::{Context, Poll, ready},
     thread::JoinHandle,
     time::Duration,
 };
+
+use tokio::sync::oneshot;
 
 use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
 use crate::{
@@ -155,7 +159,7 @@ struct Inner {
 
 /// What callers, the writer and the keeper share.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     folder: Folder,
     options: Options,
     clock: StoreClock,
@@ -182,6 +186,37 @@ enum Slot {
     Stored(Location),
     /// Cannot be read; what it was is not known.
     Damaged,
+}
+
+/// What was asked for, on its way.
+#[derive(Debug)]
+pub(crate) enum Asked<T> {
+    /// It was known already; `None` once it is told.
+    Known(Option<T>),
+    /// The writer decides.
+    Waiting {
+        answer: oneshot::Receiver<Result<Reply>>,
+        take: fn(Reply) -> Result<T>,
+        shared: Arc<Shared>,
+    },
+}
+
+impl<T: Unpin> Future for Asked<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        match &mut *self {
+            Self::Known(known) => known.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(it))),
+            Self::Waiting {
+                answer,
+                take,
+                shared,
+            } => Poll::Ready(match ready!(Pin::new(answer).poll(context)) {
+                Ok(reply) => reply.and_then(*take),
+                Err(_) => Err(shared.closed()),
+            }),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -313,18 +348,44 @@ impl Embedded {
         }
     }
 
-    async fn ask(&self, id: RecordId, request: Request) -> Result<Reply> {
-        let answer = self.inner.shared.submit(id, request)?;
-        answer
-            .await
-            .unwrap_or_else(|_| Err(self.inner.shared.closed()))
+    /// Asks for a claim. What the answer may need is held by itself.
+    pub(crate) fn ask_claim(&self, claim: &Claim) -> Result<Asked<Verdict>> {
+        match self.peek(claim)? {
+            Some(verdict) => Ok(Asked::Known(Some(verdict))),
+            None => self.ask(
+                claim.id,
+                Request::Claim(claim.clone()),
+                |reply| match reply {
+                    Reply::Verdict(verdict) => Ok(verdict),
+                    Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+                },
+            ),
+        }
     }
 
-    async fn ask_settled(&self, id: RecordId, request: Request) -> Result<Settled> {
-        match self.ask(id, request).await? {
-            Reply::Settled(settled) => Ok(settled),
-            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
-        }
+    /// Asks for a settlement, as [`ask_claim`](Self::ask_claim).
+    pub(crate) fn ask_settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> Result<Asked<Settled>> {
+        check_len(&end)?;
+        self.ask(id, Request::Settle(fence, end.sealed(id)), settled)
+    }
+
+    fn ask<T>(
+        &self,
+        id: RecordId,
+        request: Request,
+        take: fn(Reply) -> Result<T>,
+    ) -> Result<Asked<T>> {
+        let shared = &self.inner.shared;
+        Ok(Asked::Waiting {
+            answer: shared.submit(id, request)?,
+            take,
+            shared: shared.clone(),
+        })
     }
 
     fn read_one(&self, id: RecordId) -> Result<Option<Reading>> {
@@ -360,6 +421,13 @@ fn check_len(end: &Settlement) -> Result<()> {
     }
 }
 
+fn settled(reply: Reply) -> Result<Settled> {
+    match reply {
+        Reply::Settled(settled) => Ok(settled),
+        Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+    }
+}
+
 fn mixed_up() -> Error {
     Error::new(
         ErrorKind::Corrupt,
@@ -369,39 +437,24 @@ fn mixed_up() -> Error {
 
 impl Store for Embedded {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let shared = &self.inner.shared;
-        let mut asked = Vec::with_capacity(claims.len());
-        for claim in claims {
-            asked.push(match self.peek(claim) {
-                Ok(None) => Err(shared.submit(claim.id, Request::Claim(claim.clone()))),
-                Ok(Some(verdict)) => Ok(Ok(verdict)),
-                Err(error) => Ok(Err(error)),
-            });
-        }
+        // All are asked for before the first is waited for: one sync does for them.
+        let asked: Vec<_> = claims.iter().map(|claim| self.ask_claim(claim)).collect();
         let mut verdicts = Vec::with_capacity(claims.len());
         for asked in asked {
             verdicts.push(match asked {
-                Ok(known) => known,
-                Err(Err(refused)) => Err(refused),
-                Err(Ok(answer)) => match answer.await {
-                    Ok(Ok(Reply::Verdict(verdict))) => Ok(verdict),
-                    Ok(Ok(Reply::Settled(_) | Reply::Erased(_) | Reply::Aged)) => Err(mixed_up()),
-                    Ok(Err(error)) => Err(error),
-                    Err(_) => Err(shared.closed()),
-                },
+                Ok(asked) => asked.await,
+                Err(error) => Err(error),
             });
         }
         Ok(verdicts)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        check_len(&end)?;
-        self.ask_settled(id, Request::Settle(fence, end.sealed(id)))
-            .await
+        self.ask_settle(id, fence, end)?.await
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        self.ask_settled(id, Request::Renew(fence, lease)).await
+        self.ask(id, Request::Renew(fence, lease), settled)?.await
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
