@@ -12,7 +12,6 @@ use std::{
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use refrain::{
-    Fence,
     http::{Body, Code, Failure},
     policy::{ProxySettings, Settings, units::Span},
     record::Reason,
@@ -144,18 +143,18 @@ where
             let refusal = UpstreamBody::problem(StatusCode::NOT_IMPLEMENTED, detail);
             return Box::pin(std::future::ready(Ok(refusal)));
         }
-        let ready = self.0.prepare(request.map(Outgoing::from));
+        let is_granted = request.body().is_granted();
+        let ready = self.0.prepare(request.map(Outgoing::from), is_granted);
         Box::pin(self.0.clone().send(ready))
     }
 }
 
 impl Way {
-    fn prepare(&self, request: Request<Outgoing>) -> Ready {
+    fn prepare(&self, request: Request<Outgoing>, is_granted: bool) -> Ready {
         // The layer sees to the times of what it guards.
-        let is_guarded = request.extensions().get::<Fence>().is_some();
-        let patience = (!is_guarded).then_some(self.target.settings.read_timeout);
+        let patience = (!is_granted).then_some(self.target.settings.read_timeout);
         let (mut head, body) = request.into_parts();
-        let upgrade = match is_guarded {
+        let upgrade = match is_granted {
             true => None,
             false => tunnel::wanted(&mut head),
         };

@@ -106,6 +106,7 @@ impl Proxy {
         let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
         let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
             .with_problems(&settings.problems)
+            .without_extensions()
             .with_probes(Forward::new(&target));
         Ok(Self {
             listener,

@@ -26,6 +26,7 @@ pub struct Body<B> {
     watch: Option<Box<Watch>>,
     /// What was decided about the request that this body answers.
     pub(super) decision: Option<Decision>,
+    is_granted: bool,
 }
 
 #[derive(Debug)]
@@ -71,6 +72,19 @@ impl<B> Body<B> {
         Self::of(Some(bytes), trailers.map_or(Rest::Nothing, Rest::Trailers))
     }
 
+    /// The same body, of a request that holds the right to run.
+    #[must_use]
+    pub fn granted(mut self) -> Self {
+        self.is_granted = true;
+        self
+    }
+
+    /// Whether it is the body of a request that holds the right to run: the layer sees to its times and to its end.
+    #[must_use]
+    pub fn is_granted(&self) -> bool {
+        self.is_granted
+    }
+
     /// All of it and its trailers, where it lies in memory.
     pub(super) fn whole(&self) -> Option<(&[u8], Option<&HeaderMap>)> {
         let trailers = match &self.rest {
@@ -92,6 +106,7 @@ impl<B> Body<B> {
             rest,
             watch: None,
             decision: None,
+            is_granted: false,
         }
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Shared {
     pub(super) observed: Arc<AtomicUsize>,
     /// Who is told what was decided.
     pub(super) observer: Option<Arc<dyn Observer>>,
+    /// Whether a granted request holds its fence and its record among its extensions.
+    pub(super) extends: bool,
 }
 
 type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
@@ -63,6 +65,7 @@ impl RefrainLayer {
                 witnesses: HashMap::new(),
                 observed: Arc::default(),
                 observer: None,
+                extends: true,
             }),
         }
     }
@@ -140,6 +143,13 @@ impl RefrainLayer {
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         Arc::make_mut(&mut self.shared).observer = Some(observer);
+        self
+    }
+
+    /// Puts nothing among the extensions of granted requests, for a service that does not look for the fence and the record there.
+    #[must_use]
+    pub fn without_extensions(mut self) -> Self {
+        Arc::make_mut(&mut self.shared).extends = false;
         self
     }
 

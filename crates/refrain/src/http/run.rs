@@ -104,8 +104,10 @@ impl Run {
     {
         let running = guard.start();
         let grant = running.grant();
-        request.extensions_mut().insert(grant.fence);
-        request.extensions_mut().insert(running.id());
+        if self.shared.extends {
+            request.extensions_mut().insert(grant.fence);
+            request.extensions_mut().insert(running.id());
+        }
         if self.operation.terms.guarantee == Guarantee::ExactlyOnce {
             receipted::tell(&mut request, Some(&running));
         }
@@ -114,6 +116,7 @@ impl Run {
             attempt => attempt.into(),
         };
         request.headers_mut().insert(REFRAIN_ATTEMPT, attempt);
+        let request = request.map(Body::granted);
         let work = Box::pin(call(inner, request, self.operation.clone()));
         Box::pin(self.run(work, running))
     }
