@@ -67,51 +67,69 @@ impl Clients {
         }
     }
 
-    /// Serves a connection until it ends, stands still for too long, or all are told to stop.
-    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr) {
-        let client = self.watch.open();
-        let bell = self.bell.clone();
-        let mut serving = pin!(self.speak(stream, peer, client.clone()));
-        let mut waker = None;
-        poll_fn(|context| {
-            let waker = waker.get_or_insert_with(|| bell.waker(context));
-            let context = &mut Context::from_waker(waker);
-            if client.order(context) == Order::Close {
-                tracing::debug!(%peer, "a client stood still: its connection is closed");
-                return Poll::Ready(());
-            }
-            serving.as_mut().poll(context).map(|ended| {
-                if let Err(error) = ended {
-                    tracing::debug!(%peer, %error, "a client's connection ended");
+    /// Serves a connection until it ends, stands still for too long, or all are told to stop. `held` lives as long.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    pub(crate) fn serve(
+        self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        held: impl Send + 'static,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            let _held = &held;
+            let client = self.watch.open();
+            let bell = self.bell.clone();
+            let mut serving = pin!(self.speak(stream, peer, client.clone()));
+            let mut waker = None;
+            poll_fn(|context| {
+                let waker = waker.get_or_insert_with(|| bell.waker(context));
+                let context = &mut Context::from_waker(waker);
+                if client.order(context) == Order::Close {
+                    tracing::debug!(%peer, "a client stood still: its connection is closed");
+                    return Poll::Ready(());
                 }
+                serving.as_mut().poll(context).map(|ended| {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, %error, "a client's connection ended");
+                    }
+                })
             })
-        })
-        .await;
+            .await;
+        }
     }
 
-    async fn speak(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    fn speak(
         self,
         mut stream: TcpStream,
         peer: SocketAddr,
         client: Arc<Client>,
-    ) -> io::Result<()> {
-        let mut input = Input::default();
-        let listening = poll_fn(|context| poll_version(&mut stream, &mut input, &client, context));
-        let version = listening.await?;
-        let front = Front {
-            service: self.layer.layer(self.forward.of(peer.ip())),
-            client,
-        };
-        match version {
-            Version::None => Ok(()),
-            Version::One => {
-                Connection::new(stream, input, front, self.limits)
-                    .serve()
-                    .await
-            }
-            Version::Two => {
-                let serving = http2::serve(&self.http2, stream, input.bytes, front);
-                Box::pin(serving).await.map_err(io::Error::other)
+    ) -> impl Future<Output = io::Result<()>> + Send {
+        async move {
+            let mut input = Input::default();
+            let listening =
+                poll_fn(|context| poll_version(&mut stream, &mut input, &client, context));
+            let version = listening.await?;
+            let front = Front {
+                service: self.layer.layer(self.forward.of(peer.ip())),
+                client,
+            };
+            match version {
+                Version::None => Ok(()),
+                Version::One => {
+                    let connection = Connection::new(stream, input, front, self.limits);
+                    connection.serve().await
+                }
+                Version::Two => {
+                    let serving = http2::serve(&self.http2, stream, input.bytes, front);
+                    Box::pin(serving).await.map_err(io::Error::other)
+                }
             }
         }
     }

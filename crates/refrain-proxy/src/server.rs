@@ -316,11 +316,7 @@ async fn serve(clients: Clients, mut arrivals: mpsc::Receiver<Arrival>, counts: 
             continue;
         };
         let entered = counts.enter();
-        let serving = clients.clone().serve(stream, peer);
-        tokio::spawn(async move {
-            let _held = (place, entered);
-            serving.await;
-        });
+        tokio::spawn(clients.clone().serve(stream, peer, (place, entered)));
     }
 }
 

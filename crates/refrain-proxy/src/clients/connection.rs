@@ -104,24 +104,32 @@ impl Connection {
     ///
     /// # Errors
     /// When the client hangs up, or an answer breaks off.
-    pub(super) async fn serve(mut self) -> io::Result<()> {
-        loop {
-            let after = match poll_fn(|context| self.poll_next(context)).await? {
-                Next::End => return Ok(()),
-                Next::Request(head) => self.request(head).await?,
-                Next::Refused(refused) => {
-                    let answer = self.front.refuse(refused.status, refused.why);
-                    let mut leaving = self.leaving(answer, Asked::nothing());
-                    poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
-                    self.left(leaving)
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    pub(super) fn serve(mut self) -> impl Future<Output = io::Result<()>> + Send {
+        async move {
+            loop {
+                let after = match poll_fn(|context| self.poll_next(context)).await? {
+                    Next::End => return Ok(()),
+                    Next::Request(head) => self.request(head).await?,
+                    Next::Refused(refused) => Box::pin(self.refuse(refused)).await?,
+                };
+                match after {
+                    After::Next if self.drained().await => {}
+                    After::Next | After::Close => return Box::pin(self.close()).await,
+                    After::Over(opened) => return self.hand_over(opened),
                 }
-            };
-            match after {
-                After::Next if self.drained().await => {}
-                After::Next | After::Close => return self.close().await,
-                After::Over(opened) => return self.hand_over(opened),
             }
         }
+    }
+
+    async fn refuse(&mut self, refused: Refused) -> io::Result<After> {
+        let answer = self.front.refuse(refused.status, refused.why);
+        let mut leaving = self.leaving(answer, Asked::nothing());
+        poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
+        Ok(self.left(leaving))
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Next>> {

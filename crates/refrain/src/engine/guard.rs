@@ -236,7 +236,11 @@ impl Running {
             let hold = &self.hold;
             hold.flight.start_ending();
             let written = match &hold.flight.audit {
-                Some(_) => hold.write_down(&hold.completion(&outcome)).await,
+                // Apart: what is not audited has no use for the room.
+                Some(_) => {
+                    let written = async { hold.write_down(&hold.completion(&outcome)).await };
+                    Box::pin(written).await
+                }
                 None => Ok(()),
             };
             let settled = hold.settle(hold.completion(&outcome)).await;

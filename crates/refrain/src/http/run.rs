@@ -93,7 +93,7 @@ impl Run {
     /// Makes the operation ready to run.
     pub(super) fn ready<S, B, R>(
         self,
-        inner: S,
+        mut inner: S,
         mut request: Request<Body<B>>,
         guard: Guard,
     ) -> Task<R, S::Error>
@@ -117,7 +117,8 @@ impl Run {
         };
         request.headers_mut().insert(REFRAIN_ATTEMPT, attempt);
         let request = request.map(Body::granted);
-        let work = Box::pin(call(inner, request, self.operation.clone()));
+        let calling = catch_unwind(AssertUnwindSafe(|| inner.call(request)));
+        let work = Box::pin(call(calling.ok(), self.operation.clone()));
         Box::pin(self.run(work, running))
     }
 
@@ -151,7 +152,10 @@ impl Run {
                 }
             };
             drop(work);
-            self.settle(running, called).await
+            match self.intent.receipts.clone() {
+                None => self.settle_as_told(running, called).await,
+                Some(witness) => Box::pin(self.settle_receipted(witness, running, called)).await,
+            }
         }
     }
 
@@ -188,50 +192,49 @@ impl Run {
         told
     }
 
-    async fn settle<R, E>(self, running: Running, called: Called<R, E>) -> Ran<R, E>
-    where
-        R: Carried,
-    {
-        match self.intent.receipts.clone() {
-            None => self.settle_as_told(running, called).await,
-            Some(witness) => Box::pin(self.settle_receipted(witness, running, called)).await,
-        }
-    }
-
     /// Settles as the answer says, by the policy's table.
-    pub(super) async fn settle_as_told<R, E>(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    pub(super) fn settle_as_told<R, E>(
         self,
         mut running: Running,
         called: Called<R, E>,
-    ) -> Ran<R, E>
+    ) -> impl Future<Output = Ran<R, E>>
     where
         R: Carried,
     {
-        match called {
-            Called::Response(ending, response) => match self.plan(&running, ending, response) {
-                Plan::Keep(outcome, fresh) => match self.keep(running, outcome).await {
-                    Ok(()) => ran_as(Decision::FreshKept, fresh),
-                    Err(instead) => instead,
-                },
-                Plan::Release(answer, fresh) => {
-                    Box::pin(self.release(running, answer, fresh)).await
+        async move {
+            match called {
+                Called::Response(ending, response) => {
+                    let (outcome, fresh) = match self.plan(&running, ending, response) {
+                        Plan::Keep(outcome, fresh) => (outcome, fresh),
+                        Plan::Release(answer, fresh) => {
+                            return Box::pin(self.release(running, answer, fresh)).await;
+                        }
+                    };
+                    match self.keep(running, outcome).await {
+                        Ok(()) => ran_as(Decision::FreshKept, fresh),
+                        Err(instead) => instead,
+                    }
                 }
-            },
-            Called::Begun(begun) => self.stream(running, *begun),
-            Called::Error(error) => {
-                Box::pin(doubt(&mut running, Reason::Failed)).await;
-                Ran::Erred(error)
-            }
-            Called::Failure(Failure::NotSent) => {
-                let detail = "Nothing was sent. Send the same request with the same key again.";
-                let problem = Problem::new(Code::UpstreamUnreachable, detail);
-                let answer = problem.outcome(&self.shared.problems);
-                let ran = failed(problem);
-                Box::pin(self.release(running, answer, ran)).await
-            }
-            Called::Failure(Failure::Lost(reason)) => {
-                Box::pin(doubt(&mut running, reason)).await;
-                self.lost(&running, reason)
+                Called::Begun(begun) => self.stream(running, *begun),
+                Called::Error(error) => {
+                    Box::pin(doubt(&mut running, Reason::Failed)).await;
+                    Ran::Erred(error)
+                }
+                Called::Failure(Failure::NotSent) => {
+                    let detail = "Nothing was sent. Send the same request with the same key again.";
+                    let problem = Problem::new(Code::UpstreamUnreachable, detail);
+                    let answer = problem.outcome(&self.shared.problems);
+                    let ran = failed(problem);
+                    Box::pin(self.release(running, answer, ran)).await
+                }
+                Called::Failure(Failure::Lost(reason)) => {
+                    Box::pin(doubt(&mut running, reason)).await;
+                    self.lost(&running, reason)
+                }
             }
         }
     }
@@ -256,19 +259,21 @@ impl Run {
     }
 
     /// Stores the outcome; if that cannot be, answers what leaves instead of it.
-    pub(super) async fn keep<R, E>(
+    pub(super) fn keep<R, E>(
         &self,
         running: Running,
         outcome: Outcome,
-    ) -> Result<(), Ran<R, E>> {
+    ) -> impl Future<Output = Result<(), Ran<R, E>>> {
         let outcome = outcome.sealed(running.id());
-        let settled = match running.complete_now(&outcome) {
-            Ok(settled) => settled,
-            Err(running) => running.complete_soon(outcome.clone()).await,
-        };
-        match settled {
-            Ok(Settled::Applied) => Ok(()),
-            settled => Box::pin(self.kept(settled, outcome)).await,
+        async move {
+            let settled = match running.complete_now(&outcome) {
+                Ok(settled) => settled,
+                Err(running) => running.complete_soon(outcome.clone()).await,
+            };
+            match settled {
+                Ok(Settled::Applied) => Ok(()),
+                settled => Box::pin(self.kept(settled, outcome)).await,
+            }
         }
     }
 
@@ -412,47 +417,51 @@ impl<R: Carried> Begun<R> {
     }
 }
 
-/// Calls the operation, and takes its answer in.
+/// Takes the answer of an operation in that was called; `None` where it panicked over that.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn holds its arguments twice"
 )]
-fn call<S, B, R>(
-    inner: S,
-    request: Request<Body<B>>,
+fn call<F, R, E>(
+    calling: Option<F>,
     operation: Arc<Operation>,
-) -> impl Future<Output = Called<R, S::Error>> + Send
+) -> impl Future<Output = Called<R, E>> + Send
 where
-    S: Guarded<B, R>,
-    B: Carried,
+    F: Future<Output = Result<Response<R>, E>> + Send,
     R: Carried,
+    E: Send,
 {
     async move {
-        let mut response = match called(inner, request).await {
-            Ok(response) => response,
-            Err(error) => return Called::Error(error),
+        let Some(calling) = calling else {
+            return panicked();
         };
-        if let Some(failure) = response.extensions().get::<Failure>() {
-            return Called::Failure(*failure);
-        }
-        let ending = ending(&operation, response.status(), response.headers_mut());
-        let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
-        let (head, body) = response.into_parts();
-        // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
-        if is_streamed && !body.is_end_stream() {
-            return Called::Begun(Box::new(Begun { head, body }));
-        }
+        let (ending, Begun { head, body }) = match begun(calling.await, &operation) {
+            Ok(begun) => begun,
+            Err(called) => return called,
+        };
         let read = capture::read(body, operation.outcome_bytes_max).await;
         Called::read(head, read, ending)
     }
 }
 
-/// The service goes as soon as it is called.
-fn called<S, B, R>(mut inner: S, request: Request<Body<B>>) -> S::Future
-where
-    S: Guarded<B, R>,
-{
-    inner.call(request)
+/// The answer whose body is to be read, and what becomes of the key; or what it is without that.
+fn begun<R: Carried, E>(
+    called: Result<Response<R>, E>,
+    operation: &Operation,
+) -> Result<(Ending, Begun<R>), Called<R, E>> {
+    let mut response = called.map_err(Called::Error)?;
+    if let Some(failure) = response.extensions().get::<Failure>() {
+        return Err(Called::Failure(*failure));
+    }
+    let ending = ending(operation, response.status(), response.headers_mut());
+    let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
+    let (head, body) = response.into_parts();
+    let begun = Begun { head, body };
+    // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
+    match is_streamed && !begun.body.is_end_stream() {
+        true => Err(Called::Begun(Box::new(begun))),
+        false => Ok((ending, begun)),
+    }
 }
 
 /// Runs `work`; a panic in it ends there.
@@ -469,9 +478,11 @@ where
 {
     // What a panic leaves behind is dropped, and never looked at again.
     let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-    polled.unwrap_or(Poll::Ready(Called::Failure(Failure::Lost(
-        Reason::Panicked,
-    ))))
+    polled.unwrap_or_else(|_| Poll::Ready(panicked()))
+}
+
+fn panicked<R, E>() -> Called<R, E> {
+    Called::Failure(Failure::Lost(Reason::Panicked))
 }
 
 fn failed<R, E>(problem: Problem) -> Ran<R, E> {

@@ -326,7 +326,7 @@ impl<S> Guarding<S> {
                 Err(error) => return Ok(self.refuse(&invalid(&error))),
             };
             let intent = match self.intent(key, &head, &body.bytes) {
-                Ok(intent) => intent,
+                Ok(intent) => Box::new(intent),
                 Err(error) => return Ok(self.refuse(&invalid(&error))),
             };
             let engine = &self.shared.engine;
@@ -371,7 +371,12 @@ impl<S> Guarding<S> {
         Ok(intent)
     }
 
-    fn run<B, R>(self, intent: Intent, request: Request<Body<B>>, guard: Guard) -> Task<R, S::Error>
+    fn run<B, R>(
+        self,
+        intent: Box<Intent>,
+        request: Request<Body<B>>,
+        guard: Guard,
+    ) -> Task<R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
@@ -380,7 +385,7 @@ impl<S> Guarding<S> {
         let run = Run {
             shared: self.shared,
             operation: self.found.operation,
-            intent: Box::new(intent),
+            intent,
         };
         run.ready(self.inner, request, guard)
     }
