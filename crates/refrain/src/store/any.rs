@@ -96,7 +96,7 @@ impl AnyStore {
         let Some(meter) = &self.meter else {
             return Some(ask(memory));
         };
-        let asked = Instant::now();
+        let asked = tokio::time::Instant::now();
         let answer = ask(memory);
         meter.answered(op, answer.is_ok(), asked.elapsed());
         Some(answer)
@@ -118,7 +118,7 @@ impl AnyStore {
             return answer;
         };
         Box::pin(async move {
-            let asked = Instant::now();
+            let asked = tokio::time::Instant::now();
             let answer = answer.await;
             let is_ok = answer.as_ref().is_ok_and(is_ok);
             meter.answered(op, is_ok, asked.elapsed());
@@ -152,7 +152,7 @@ impl AnyStore {
 
     fn soon<'a, T>(&self, op: Op, way: Way<'a, T>) -> Soon<'a, T> {
         let meter = self.meter.clone();
-        let asked = meter.is_some().then(Instant::now);
+        let asked = meter.is_some().then(tokio::time::Instant::now);
         Soon {
             way,
             op,
