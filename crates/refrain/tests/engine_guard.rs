@@ -2,13 +2,16 @@
 //! Before the start nothing has run, so the key must be free at once; left to its lease it would end as "indeterminate"
 //! and swallow a first request. Behind the start it may have taken effect, so it must never be released.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use refrain::{
     Engine, ErrorKind, Guarantee, Intent, Key, Outcome, Scope, Store, Terms, Verdict,
     engine::{Count, Guard, Running},
     record::{Reason, State},
-    store::{Query, StateName},
+    store::{
+        Query, StateName,
+        embedded::{Embedded, Options},
+    },
 };
 
 #[path = "support/scripted.rs"]
@@ -206,6 +209,31 @@ async fn a_claim_cancelled_on_its_way_does_not_block_the_key() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(settled(&store).await, None, "{fault:?}");
         drop(granted(&engine, &intent()).await);
+    }
+}
+
+/// The same while a real disk is written.
+#[tokio::test]
+async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::new(Embedded::open(folder.path(), Options::default()).unwrap());
+    for number in 0..50 {
+        let mut intent = intent();
+        intent.key = Key::new(format!("k-{number}")).unwrap();
+        let mut claiming = Box::pin(engine.claim(&intent));
+        let polled = poll_fn(|context| Poll::Ready(claiming.as_mut().poll(context))).await;
+        assert!(polled.is_pending(), "it is on its way");
+        drop(claiming);
+        let freed = async {
+            loop {
+                match engine.claim(&intent).await.unwrap() {
+                    Verdict::Granted(guard) => return guard.attempt(),
+                    _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            }
+        };
+        let freed = tokio::time::timeout(Duration::from_secs(10), freed).await;
+        assert_eq!(freed, Ok(1), "of {number}");
     }
 }
 

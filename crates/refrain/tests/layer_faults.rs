@@ -423,6 +423,18 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     }
 }
 
+#[tokio::test]
+async fn a_service_that_panics_when_it_is_called_leaves_doubt() {
+    let store = Scripted::new();
+    let layer = RefrainLayer::new(Engine::new(store.clone()), Policy::default());
+    let mut service = layer.layer(Strict::default());
+    let request = Request::post("/").header("idempotency-key", "1");
+    // It was not polled ready, which it takes badly.
+    let response = service.call(request.body(Body::from("x")).unwrap());
+    assert_eq!(response.await.unwrap().status(), 502);
+    assert_eq!(states(&store).await, [StateName::Indeterminate]);
+}
+
 fn with_trailers() -> Body {
     let trailers = async {
         let mut trailers = HeaderMap::new();

@@ -212,14 +212,14 @@ pub(crate) struct Soon<'a, T> {
 
 enum Way<'a, T> {
     Boxed(Boxed<'a, T>),
-    Asked(embedded::Asked<T>),
+    Queued(embedded::Answer<T>),
     /// It was not even asked for; `None` once that is told.
     Refused(Option<Error>),
 }
 
 impl<T> Way<'_, T> {
-    fn of(asked: Result<embedded::Asked<T>>) -> Self {
-        asked.map_or_else(|error| Self::Refused(Some(error)), Self::Asked)
+    fn of(asked: Result<embedded::Answer<T>>) -> Self {
+        asked.map_or_else(|error| Self::Refused(Some(error)), Self::Queued)
     }
 }
 
@@ -229,7 +229,7 @@ impl<T: Unpin> Future for Soon<'_, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let answer = ready!(match &mut self.way {
             Way::Boxed(answer) => answer.as_mut().poll(context),
-            Way::Asked(asked) => Pin::new(asked).poll(context),
+            Way::Queued(answer) => Pin::new(answer).poll(context),
             Way::Refused(error) => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),
                 None => Poll::Pending,

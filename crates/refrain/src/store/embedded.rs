@@ -22,14 +22,10 @@ use std::{
     collections::HashMap,
     fmt,
     path::Path,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
-    task::{Context, Poll, ready},
     thread::JoinHandle,
     time::Duration,
 };
-
-use tokio::sync::oneshot;
 
 use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
 use crate::{
@@ -41,6 +37,7 @@ use crate::{
     },
 };
 
+mod answer;
 mod compact;
 pub mod disk;
 mod erase;
@@ -56,6 +53,7 @@ mod segment;
 mod snapshot;
 mod writer;
 
+pub(crate) use answer::Answer;
 use disk::{Disk, RealDisk};
 use folder::Folder;
 use keeper::Keeper;
@@ -188,37 +186,6 @@ enum Slot {
     Damaged,
 }
 
-/// What was asked for, on its way.
-#[derive(Debug)]
-pub(crate) enum Asked<T> {
-    /// It was known already; `None` once it is told.
-    Known(Option<T>),
-    /// The writer decides.
-    Waiting {
-        answer: oneshot::Receiver<Result<Reply>>,
-        take: fn(Reply) -> Result<T>,
-        shared: Arc<Shared>,
-    },
-}
-
-impl<T: Unpin> Future for Asked<T> {
-    type Output = Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        match &mut *self {
-            Self::Known(known) => known.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(it))),
-            Self::Waiting {
-                answer,
-                take,
-                shared,
-            } => Poll::Ready(match ready!(Pin::new(answer).poll(context)) {
-                Ok(reply) => reply.and_then(*take),
-                Err(_) => Err(shared.closed()),
-            }),
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 struct Live {
     record: Record,
@@ -348,10 +315,10 @@ impl Embedded {
         }
     }
 
-    /// Asks for a claim. What the answer may need is held by itself.
-    pub(crate) fn ask_claim(&self, claim: &Claim) -> Result<Asked<Verdict>> {
+    /// Asks for a claim. The answer needs neither this store nor the claim to live on.
+    pub(crate) fn ask_claim(&self, claim: &Claim) -> Result<Answer<Verdict>> {
         match self.peek(claim)? {
-            Some(verdict) => Ok(Asked::Known(Some(verdict))),
+            Some(verdict) => Ok(Answer::Known(Some(verdict))),
             None => self.ask(
                 claim.id,
                 Request::Claim(claim.clone()),
@@ -369,7 +336,7 @@ impl Embedded {
         id: RecordId,
         fence: Fence,
         end: Settlement,
-    ) -> Result<Asked<Settled>> {
+    ) -> Result<Answer<Settled>> {
         check_len(&end)?;
         self.ask(id, Request::Settle(fence, end.sealed(id)), settled)
     }
@@ -379,9 +346,9 @@ impl Embedded {
         id: RecordId,
         request: Request,
         take: fn(Reply) -> Result<T>,
-    ) -> Result<Asked<T>> {
+    ) -> Result<Answer<T>> {
         let shared = &self.inner.shared;
-        Ok(Asked::Waiting {
+        Ok(Answer::Waiting {
             answer: shared.submit(id, request)?,
             take,
             shared: shared.clone(),
