@@ -36,6 +36,9 @@ pub(super) use super::disk::is_full;
 
 /// A frame is closed once its images take this much.
 const FRAME_BYTES: usize = 4 << 20;
+/// So many who were answered at once are about to bring more: the next sync waits until they had their turn.
+/// For fewer it does not, as somebody else may keep the processor for long.
+const CROWD: usize = 64;
 /// More than the note takes that the segment before this one ended.
 const NOTE_LEN: usize = 64;
 
@@ -96,21 +99,20 @@ impl Queue {
 
     /// All that wait, swapped against an empty list; `false` once the queue is closed and empty.
     fn take(&self, jobs: &mut Vec<Job>) -> bool {
-        loop {
-            // Whoever was answered or woke this thread may be about to bring more, which the same sync would do for.
-            std::thread::yield_now();
-            let mut waiting = lock(&self.waiting);
-            if !waiting.jobs.is_empty() {
-                std::mem::swap(&mut waiting.jobs, jobs);
-                return true;
-            }
+        let mut waiting = lock(&self.waiting);
+        while waiting.jobs.is_empty() {
             if waiting.is_closed {
                 return false;
             }
             waiting.is_asleep = true;
             let woken = self.arrived.wait(waiting);
             drop(woken.unwrap_or_else(std::sync::PoisonError::into_inner));
+            // Whoever woke this thread may be about to bring more, which the same sync would do for.
+            std::thread::yield_now();
+            waiting = lock(&self.waiting);
         }
+        std::mem::swap(&mut waiting.jobs, jobs);
+        true
     }
 
     pub(super) fn close(&self) {
@@ -206,6 +208,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         let mut jobs = Vec::new();
         while self.shared.queue.take(&mut jobs) {
+            let is_crowd = jobs.len() >= CROWD;
             let now = self.shared.clock.now();
             for job in jobs.drain(..) {
                 let reply = self.decide(job.id, job.request, now);
@@ -215,6 +218,9 @@ impl Writer {
                 }
             }
             self.commit(now);
+            if is_crowd {
+                std::thread::yield_now();
+            }
         }
         let last = self.active.take().map(Active::finish);
         self.shared.keeper.close(last);
