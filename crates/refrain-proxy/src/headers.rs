@@ -120,7 +120,7 @@ impl Way<'_> {
             | header::TRANSFER_ENCODING
             | header::UPGRADE
             | header::EXPECT => return false,
-            header::CONTENT_LENGTH => seen.length = number(value),
+            header::CONTENT_LENGTH => seen.length = number(value.as_bytes()),
             header::TE => {
                 let mut tokens = value.as_bytes().split(|byte| *byte == b',');
                 seen.wants_trailers |=
@@ -233,8 +233,8 @@ fn write_length(out: &mut Vec<u8>, known: Option<u64>, said: Option<u64>) -> Len
 }
 
 /// A length that is digits and nothing else.
-pub(crate) fn number(value: &HeaderValue) -> Option<u64> {
-    let digits = value.to_str().ok()?;
+pub(crate) fn number(value: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(value).ok()?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| is_number)
 }

@@ -111,8 +111,8 @@ impl Watch {
     /// Sets the clock, and closes who stands still.
     pub(crate) fn tick(&self, since_start: Duration, settings: &ProxySettings) {
         let now = since_start.as_millis() as u64 + 1;
-        self.now.store(now, Relaxed);
         *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Date::default();
+        self.now.store(now, Relaxed);
         self.connections().retain(|client| {
             let Some(client) = client.upgrade() else {
                 return false;
@@ -170,10 +170,14 @@ impl Client {
         self.is_http2.store(true, Relaxed);
     }
 
-    /// The date as of now.
-    pub(crate) fn date(&self) -> Date {
-        let date = self.watch.date.lock();
-        *date.unwrap_or_else(PoisonError::into_inner)
+    /// The date as of now; `last` is what this answered before, and when.
+    pub(crate) fn date<'d>(&self, last: &'d mut (u64, Date)) -> &'d Date {
+        let now = self.watch.now();
+        if last.0 != now {
+            let date = self.watch.date.lock();
+            *last = (now, *date.unwrap_or_else(PoisonError::into_inner));
+        }
+        &last.1
     }
 
     /// A part of a head has come, and the rest is waited for.

@@ -24,7 +24,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     AuditLog, Fingerprint, Outcome, Result,
@@ -178,7 +178,7 @@ impl Engine {
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
         self.inner.check_audit(intent)?;
         self.inner.keep();
-        let asking = Asking::new(self, intent, false);
+        let asking = Asking::new(self, intent, false, Instant::now());
         loop {
             // An answer of somebody else's refused run is nobody's verdict: what is left of the time to wait is used.
             let turn = asking.ask().await?;
@@ -198,15 +198,15 @@ impl Engine {
     /// # Cancellation
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
-        match self.attend_now(intent) {
+        match self.attend_now(intent, Instant::now()) {
             Some(turn) => turn,
             // A future is as large as its largest branch, and is moved about as a whole.
             None => Box::pin(self.attend_soon(intent)).await,
         }
     }
 
-    /// As [`attend`](Self::attend), where there is an answer without waiting.
-    pub(crate) fn attend_now(&self, intent: &Intent) -> Option<Result<Turn>> {
+    /// As [`attend`](Self::attend), where there is an answer without waiting. `since` is now, or just before.
+    pub(crate) fn attend_now(&self, intent: &Intent, since: Instant) -> Option<Result<Turn>> {
         if !self.inner.store.answers_at_once() {
             return None;
         }
@@ -214,7 +214,7 @@ impl Engine {
             return Some(Err(error));
         }
         self.inner.keep();
-        let turn = Asking::new(self, intent, true).ask_now()?;
+        let turn = Asking::new(self, intent, true, since).ask_now()?;
         if let Ok(turn) = &turn {
             self.inner.tally.turn(turn);
         }
@@ -225,7 +225,9 @@ impl Engine {
     pub(crate) async fn attend_soon(&self, intent: &Intent) -> Result<Turn> {
         self.inner.check_audit(intent)?;
         self.inner.keep();
-        let turn = Asking::new(self, intent, true).ask().await?;
+        let turn = Asking::new(self, intent, true, Instant::now())
+            .ask()
+            .await?;
         self.inner.tally.turn(&turn);
         Ok(turn)
     }

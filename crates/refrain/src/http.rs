@@ -31,6 +31,9 @@ mod capture;
 mod decision;
 pub use decision::{Decision, Observer};
 
+mod future;
+pub use future::ResponseFuture;
+
 mod layer;
 pub use layer::RefrainLayer;
 
@@ -49,12 +52,14 @@ pub use problem::{Code, PROBLEMS_PATH};
 mod receipted;
 
 mod reply;
-pub use reply::IDEMPOTENT_REPLAYED;
+pub use reply::{IDEMPOTENT_REPLAYED, Replay};
 
 mod run;
 
 mod service;
-pub use service::{RefrainService, ResponseFuture};
+pub use service::{Answering, RefrainService};
+
+mod stage;
 
 mod streamed;
 

@@ -139,13 +139,28 @@ impl Outcome {
         self.pairs(&self.encoded[self.body.end..self.encoded.len() - TAIL_LEN])
     }
 
-    fn pairs<'a>(&'a self, block: &'a [u8]) -> impl Iterator<Item = (&'a str, Bytes)> {
-        let mut reader = Reader(block);
-        std::iter::from_fn(move || {
-            let name = std::str::from_utf8(reader.sized()?).ok()?;
-            Some((name, self.encoded.slice_ref(reader.sized()?)))
-        })
+    /// As [`headers`](Self::headers), for who only looks at them.
+    pub(crate) fn header_fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let mut reader = Reader(&self.encoded[STATUS.end..]);
+        fields(reader.sized().unwrap_or_default())
     }
+
+    /// Whether there are any trailers.
+    pub(crate) fn has_trailers(&self) -> bool {
+        self.body.end < self.encoded.len() - TAIL_LEN
+    }
+
+    fn pairs<'a>(&'a self, block: &'a [u8]) -> impl Iterator<Item = (&'a str, Bytes)> {
+        fields(block).map(|(name, value)| (name, self.encoded.slice_ref(value)))
+    }
+}
+
+fn fields(block: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+    let mut reader = Reader(block);
+    std::iter::from_fn(move || {
+        let name = std::str::from_utf8(reader.sized()?).ok()?;
+        Some((name, reader.sized()?))
+    })
 }
 
 fn seal(bytes: &mut [u8], id: RecordId) {

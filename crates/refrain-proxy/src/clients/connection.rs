@@ -14,6 +14,7 @@ use std::{
 
 use http::{Response, StatusCode};
 use http_body::Body as _;
+use refrain::http::Replay;
 use tokio::{
     io::{AsyncWrite as _, AsyncWriteExt as _},
     net::{TcpStream, tcp::OwnedWriteHalf},
@@ -22,15 +23,15 @@ use tokio::{
 
 use super::{
     ClientBody,
-    front::{Answer, Front, Fronting},
+    front::{Answer, Front, Fronted, Fronting},
     head::{Asked, Head, Refused},
     inlet::{GoOn, Inlet, Serving},
-    reply::Reply,
+    reply::{self, Reply},
 };
 use crate::{
-    http1::{Framing, Input, Limits, Sending, Step, Stuck},
+    http1::{COPIED_MAX, Input, Length, Limits, Sending, Stuck},
     tunnel::{self, Opened},
-    watch::{Client, WatchedStream},
+    watch::{Active, Client, Date, WatchedStream},
 };
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -47,6 +48,10 @@ pub(super) struct Connection {
     front: Front,
     client: Arc<Client>,
     limits: Limits,
+    /// The date of the last answer, and when that was.
+    date: (u64, Date),
+    /// Whether the body of the request that is being answered was still on its way when that began.
+    is_lent: bool,
     /// What is left to say before the answer.
     interim: &'static [u8],
     /// What the next head is written into.
@@ -55,7 +60,7 @@ pub(super) struct Connection {
 
 /// What a client says next.
 enum Next {
-    Request(Head),
+    Request(Head, ClientBody),
     Refused(Refused),
     /// Nothing.
     End,
@@ -95,6 +100,8 @@ impl Connection {
             front,
             client,
             limits,
+            date: (0, Date::none()),
+            is_lent: false,
             interim: &[],
             spare: Vec::new(),
         }
@@ -113,7 +120,7 @@ impl Connection {
             loop {
                 let after = match poll_fn(|context| self.poll_next(context)).await? {
                     Next::End => return Ok(()),
-                    Next::Request(head) => self.request(head).await?,
+                    Next::Request(head, body) => self.request(head, body).await?,
                     Next::Refused(refused) => Box::pin(self.refuse(refused)).await?,
                 };
                 match after {
@@ -134,10 +141,25 @@ impl Connection {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Next>> {
         let mut reading = self.inlet.lock();
+        if reading.input.bytes.is_empty() {
+            reading.input.rest();
+        }
         loop {
             match reading.take_head(self.limits) {
                 Ok(None) => {}
-                Ok(Some(head)) => return Poll::Ready(Ok(Next::Request(head))),
+                Ok(Some(head)) => {
+                    // Most bodies are there as a whole.
+                    let whole = reading.take_whole(head.framing);
+                    self.is_lent = whole.is_none();
+                    let body = match whole {
+                        Some(whole) => ClientBody::whole(whole),
+                        None => {
+                            reading.lend(head.framing, head.asked.expects_continue);
+                            ClientBody::inlet(self.inlet.clone(), &self.client)
+                        }
+                    };
+                    return Poll::Ready(Ok(Next::Request(head, body)));
+                }
                 Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
             }
             let is_begun = !reading.input.bytes.is_empty();
@@ -154,37 +176,20 @@ impl Connection {
         }
     }
 
-    async fn request(&mut self, head: Head) -> io::Result<After> {
+    async fn request(&mut self, head: Head, body: ClientBody) -> io::Result<After> {
         let Head {
-            mut parts,
-            framing,
-            asked,
+            mut parts, asked, ..
         } = head;
         let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
-        let body = self.body(framing, asked.expects_continue);
-        let mut fronting = self.front.call(parts, body);
-        let mut leaving =
-            poll_fn(|context| self.poll_answer(&mut fronting, asked, context)).await?;
-        drop(fronting);
+        let mut leaving = match self.front.replay_or_call(parts, body) {
+            Fronted::Replay(replay, active) => self.replaying(&replay, active, asked),
+            Fronted::Making(mut fronting) => {
+                poll_fn(|context| self.poll_answer(&mut fronting, asked, context)).await?
+            }
+        };
         leaving.opened = opened.filter(|_| leaving.switches);
         poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
         Ok(self.left(leaving))
-    }
-
-    /// Most bodies are there as a whole.
-    fn body(&self, mut framing: Framing, expects_continue: bool) -> ClientBody {
-        let mut reading = self.inlet.lock();
-        if let Framing::Length(length) = framing
-            && length <= reading.input.bytes.len() as u64
-        {
-            return ClientBody::whole(match framing.next(&mut reading.input.bytes) {
-                Ok(Step::Data(data)) => data,
-                _ => bytes::Bytes::new(),
-            });
-        }
-        reading.lend(framing, expects_continue);
-        drop(reading);
-        ClientBody::inlet(self.inlet.clone(), &self.client)
     }
 
     fn poll_answer(
@@ -203,6 +208,9 @@ impl Connection {
 
     /// Tells the client to send its body, once somebody wants that.
     fn say_go_on(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if !self.is_lent {
+            return Ok(());
+        }
         let mut reading = self.inlet.lock();
         if reading.go_on == GoOn::Wanted {
             reading.go_on = GoOn::Said;
@@ -235,26 +243,60 @@ impl Connection {
     /// Makes an answer ready to leave.
     fn leaving(&mut self, answer: Response<Answer>, asked: Asked) -> Leaving {
         let (head, body) = answer.into_parts();
-        let reply = Reply {
-            head: &head,
-            size: match body.is_end_stream() {
-                true => Some(0),
-                false => body.size_hint().exact(),
-            },
-            asked,
-            keeps_alive: asked.keeps_alive
-                && !self.client.is_draining()
-                && self.inlet.lock().can_go_on(),
+        let size = match body.is_end_stream() {
+            true => Some(0),
+            false => body.size_hint().exact(),
         };
-        let mut out = std::mem::take(&mut self.spare);
-        out.extend_from_slice(std::mem::take(&mut self.interim));
-        let (length, keeps_alive) = reply.write(&mut out, &self.client.date());
+        let reply = reply::of(&head, size, asked, self.can_go_on(asked));
+        let mut out = self.outgoing();
+        let (length, keeps_alive) = reply.write(&mut out, self.client.date(&mut self.date));
         Leaving {
             sending: Sending::new(out, length, body),
             switches: head.status == StatusCode::SWITCHING_PROTOCOLS,
             keeps_alive,
             opened: None,
         }
+    }
+
+    /// Makes a stored outcome ready to leave, straight from where it is stored.
+    fn replaying(&mut self, replay: &Replay, active: Active, asked: Asked) -> Leaving {
+        let mut body = replay.body();
+        let reply = Reply {
+            status: replay.status(),
+            reason: None,
+            fields: replay.fields(),
+            size: Some(body.len() as u64),
+            asked,
+            keeps_alive: self.can_go_on(asked),
+        };
+        let mut out = self.outgoing();
+        let (mut length, keeps_alive) = reply.write(&mut out, self.client.date(&mut self.date));
+        if let Length::Left(1..) = length
+            && body.len() <= COPIED_MAX
+        {
+            out.extend_from_slice(&std::mem::take(&mut body));
+            length = Length::Left(0);
+        }
+        Leaving {
+            sending: Sending::new(out, length, Answer::of(body, active)),
+            switches: false,
+            keeps_alive,
+            opened: None,
+        }
+    }
+
+    /// Whether another request may follow the one that is answered, as far as can be told.
+    fn can_go_on(&self, asked: Asked) -> bool {
+        asked.keeps_alive
+            && !self.client.is_draining()
+            && (!self.is_lent || self.inlet.lock().can_go_on())
+    }
+
+    /// What an answer is written into, behind what is left to say before it.
+    fn outgoing(&mut self) -> Vec<u8> {
+        let mut out = std::mem::take(&mut self.spare);
+        out.extend_from_slice(std::mem::take(&mut self.interim));
+        out
     }
 
     fn poll_send(
@@ -286,11 +328,8 @@ impl Connection {
 
     /// Makes the connection ready for its next request, if it can be.
     async fn drained(&mut self) -> bool {
-        if !self.inlet.lock().is_over() && !self.drain().await {
-            return false;
-        }
-        self.inlet.lock().input.rest();
-        true
+        let is_over = !self.is_lent || self.inlet.lock().is_over();
+        is_over || self.drain().await
     }
 
     /// Takes away the rest of a body once nobody wants it.

@@ -10,8 +10,8 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use refrain::http::{Body, BodyError, RefrainService};
-use tower_service::Service as _;
+use refrain::http::{Answering, Body, BodyError, RefrainService, Replay};
+use tower_service::Service;
 
 use super::ClientBody;
 use crate::{
@@ -29,19 +29,40 @@ pub(super) struct Front {
     pub(super) client: Arc<Client>,
 }
 
-type Answering = <RefrainService<Forward> as tower_service::Service<Request<ClientBody>>>::Future;
+/// What a request comes to.
+pub(super) enum Fronted {
+    /// A stored outcome, at once.
+    Replay(Replay, Active),
+    Making(Fronting),
+}
 
 impl Front {
-    pub(super) fn call(&mut self, mut head: Box<request::Parts>, body: ClientBody) -> Fronting {
+    pub(super) fn call(&mut self, head: Box<request::Parts>, body: ClientBody) -> Fronting {
+        match self.replay_or_call(head, body) {
+            Fronted::Replay(replay, active) => Fronting::made(replay.into_response(), active),
+            Fronted::Making(fronting) => fronting,
+        }
+    }
+
+    /// As [`call`](Self::call), for who writes replays out by themselves.
+    pub(super) fn replay_or_call(
+        &mut self,
+        mut head: Box<request::Parts>,
+        body: ClientBody,
+    ) -> Fronted {
         let active = Active::start(&self.client);
         if let Some(fault) = faults::of(&head) {
-            return Fronting::refused(faults::answer(StatusCode::BAD_REQUEST, fault), active);
+            let answer = faults::answer(StatusCode::BAD_REQUEST, fault);
+            return Fronted::Making(Fronting::made(answer, active));
         }
         headers::normalise(&mut head);
-        let answering = self.service.call(Request::from_parts(*head, body));
-        Fronting {
-            making: Making::Answer(answering),
-            active: Some(active),
+        let request = Request::from_parts(*head, body);
+        match self.service.replay_or_call(request) {
+            Answering::Replay(replay) => Fronted::Replay(replay, active),
+            Answering::Future(answering) => Fronted::Making(Fronting {
+                making: Making::Answer(answering),
+                active: Some(active),
+            }),
         }
     }
 
@@ -62,15 +83,15 @@ pub(super) struct Fronting {
 }
 
 enum Making {
-    Answer(Answering),
-    /// Nothing was asked for that could be answered. `None` once it was told.
-    Refusal(Option<Box<Response<Body<UpstreamBody>>>>),
+    Answer(<RefrainService<Forward> as Service<Request<ClientBody>>>::Future),
+    /// It is made. `None` once it was told.
+    Made(Option<Box<Response<Body<UpstreamBody>>>>),
 }
 
 impl Fronting {
-    fn refused(answer: Response<Body<UpstreamBody>>, active: Active) -> Self {
+    fn made(answer: Response<Body<UpstreamBody>>, active: Active) -> Self {
         Self {
-            making: Making::Refusal(Some(Box::new(answer))),
+            making: Making::Made(Some(Box::new(answer))),
             active: Some(active),
         }
     }
@@ -82,7 +103,7 @@ impl Future for Fronting {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = match &mut self.making {
             Making::Answer(answering) => Pin::new(answering).poll(context),
-            Making::Refusal(answer) => match answer.take() {
+            Making::Made(answer) => match answer.take() {
                 Some(answer) => Poll::Ready(Ok(*answer)),
                 None => Poll::Pending,
             },
@@ -98,6 +119,16 @@ impl Future for Fronting {
 pub(super) struct Answer {
     body: Body<UpstreamBody>,
     taking: Option<Taking>,
+}
+
+impl Answer {
+    /// The body of an answer that is made.
+    pub(super) fn of(body: Bytes, active: Active) -> Self {
+        Self {
+            body: Body::full(body),
+            taking: Some(Taking::start(active)),
+        }
+    }
 }
 
 impl HttpBody for Answer {

@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
+use bytes::Bytes;
 use http_body::SizeHint;
 use rustix::net::Shutdown;
 use tokio::net::tcp::OwnedReadHalf;
@@ -127,6 +128,20 @@ impl Reading {
             ready!(self.read.as_ref().poll_read_ready(context))?;
         }
         self.input.poll_read(&mut self.read, context)
+    }
+
+    /// The body that comes behind a head, if all of it is there.
+    pub(super) fn take_whole(&mut self, mut framing: Framing) -> Option<Bytes> {
+        let Framing::Length(length) = framing else {
+            return None;
+        };
+        if length > self.input.bytes.len() as u64 {
+            return None;
+        }
+        match framing.next(&mut self.input.bytes) {
+            Ok(Step::Data(data)) => Some(data),
+            _ => Some(Bytes::new()),
+        }
     }
 
     /// A body that is going to be read by somebody who says so when it is not wanted any more.

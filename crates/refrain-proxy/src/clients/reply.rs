@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use http::{HeaderValue, StatusCode, Version, header, response};
+use http::{StatusCode, Version, header, response};
 use hyper::ext::ReasonPhrase;
 
 use super::head::Asked;
@@ -13,8 +13,11 @@ use crate::{
 };
 
 /// An answer's head, and what is known of its body.
-pub(super) struct Reply<'r> {
-    pub(super) head: &'r response::Parts,
+pub(super) struct Reply<'r, F> {
+    pub(super) status: StatusCode,
+    /// In place of what usually stands behind the status.
+    pub(super) reason: Option<&'r [u8]>,
+    pub(super) fields: F,
     /// How long the body is, where that is known.
     pub(super) size: Option<u64>,
     pub(super) asked: Asked,
@@ -22,9 +25,27 @@ pub(super) struct Reply<'r> {
     pub(super) keeps_alive: bool,
 }
 
-impl Reply<'_> {
+/// The head of a response.
+pub(super) fn of(
+    head: &response::Parts,
+    size: Option<u64>,
+    asked: Asked,
+    keeps_alive: bool,
+) -> Reply<'_, impl Iterator<Item = (&str, &[u8])>> {
+    let fields = head.headers.iter();
+    Reply {
+        status: head.status,
+        reason: head.extensions.get().map(ReasonPhrase::as_bytes),
+        fields: fields.map(|(name, value)| (name.as_str(), value.as_bytes())),
+        size,
+        asked,
+        keeps_alive,
+    }
+}
+
+impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
     /// Writes the head; answers how the body has to follow, and whether the connection may be used again behind it.
-    pub(super) fn write(&self, out: &mut Vec<u8>, date: &Date) -> (Length, bool) {
+    pub(super) fn write(mut self, out: &mut Vec<u8>, date: &Date) -> (Length, bool) {
         self.write_start(out);
         let seen = self.write_fields(out);
         if !seen.has_date {
@@ -42,39 +63,42 @@ impl Reply<'_> {
             Version::HTTP_10 => b"HTTP/1.0 ",
             _ => b"HTTP/1.1 ",
         });
-        let status = self.head.status;
-        out.extend_from_slice(status.as_str().as_bytes());
+        out.extend_from_slice(self.status.as_str().as_bytes());
         out.push(b' ');
-        let usual = || status.canonical_reason().unwrap_or_default().as_bytes();
-        let own = self.head.extensions.get::<ReasonPhrase>();
-        out.extend_from_slice(own.map_or_else(usual, ReasonPhrase::as_bytes));
+        let usual = || {
+            self.status
+                .canonical_reason()
+                .unwrap_or_default()
+                .as_bytes()
+        };
+        out.extend_from_slice(self.reason.unwrap_or_else(usual));
         out.extend_from_slice(b"\r\n");
     }
 
-    fn write_fields(&self, out: &mut Vec<u8>) -> Seen {
-        let mut seen = Seen::default();
-        for (name, value) in &self.head.headers {
-            match *name {
-                header::CONTENT_LENGTH => seen.length = headers::number(value),
-                header::TRANSFER_ENCODING => {}
-                header::CONNECTION if !self.switches() => seen.closes |= is_close(value),
-                header::DATE => {
+    fn write_fields(&mut self, out: &mut Vec<u8>) -> Seen {
+        let (mut seen, switches) = (Seen::default(), self.switches());
+        for (name, value) in &mut self.fields {
+            match name {
+                "content-length" => seen.length = headers::number(value),
+                "transfer-encoding" => {}
+                "connection" if !switches => seen.closes |= is_close(value),
+                "date" => {
                     seen.has_date = true;
-                    write_field(out, name, value.as_bytes());
+                    write_field(out, name, value);
                 }
-                _ => write_field(out, name, value.as_bytes()),
+                _ => write_field(out, name, value),
             }
         }
         seen
     }
 
     fn switches(&self) -> bool {
-        self.head.status == StatusCode::SWITCHING_PROTOCOLS
+        self.status == StatusCode::SWITCHING_PROTOCOLS
     }
 
     /// What is known of the length counts before what was said.
     fn write_length(&self, out: &mut Vec<u8>, said: Option<u64>) -> Length {
-        let status = self.head.status;
+        let status = self.status;
         if status.is_informational() || status == StatusCode::NO_CONTENT {
             return Length::Left(0);
         }
@@ -117,6 +141,6 @@ struct Seen {
     closes: bool,
 }
 
-fn is_close(value: &HeaderValue) -> bool {
-    value.as_bytes().eq_ignore_ascii_case(b"close")
+fn is_close(value: &[u8]) -> bool {
+    value.eq_ignore_ascii_case(b"close")
 }

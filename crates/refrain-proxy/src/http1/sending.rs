@@ -258,8 +258,8 @@ fn is_trailer(name: &HeaderName) -> bool {
 }
 
 /// Writes one line of a head or of trailers.
-pub(crate) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    out.extend_from_slice(name.as_str().as_bytes());
+pub(crate) fn write_field(out: &mut Vec<u8>, name: impl AsRef<str>, value: &[u8]) {
+    out.extend_from_slice(name.as_ref().as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");

@@ -12,6 +12,11 @@ const LEN: usize = 29;
 pub(crate) struct Date([u8; LEN]);
 
 impl Date {
+    /// No date yet.
+    pub(crate) fn none() -> Self {
+        Self([b' '; LEN])
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -63,7 +63,12 @@ enum ByReceipt {
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn new(engine: &'a Engine, intent: &'a Intent, follows: bool) -> Self {
+    pub(super) fn new(
+        engine: &'a Engine,
+        intent: &'a Intent,
+        follows: bool,
+        since: Instant,
+    ) -> Self {
         let terms = &intent.terms;
         let claim = Claim {
             id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
@@ -80,7 +85,7 @@ impl<'a> Asking<'a> {
             engine,
             intent,
             claim,
-            since: tokio::time::Instant::now(),
+            since,
             follows,
         }
     }

@@ -1,6 +1,9 @@
 //! From a response to an outcome: takes the body up to its cap, and keeps what may be replayed.
 
-use std::{future::poll_fn, pin::Pin};
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, Response, StatusCode, header, response};
@@ -31,35 +34,58 @@ impl<B> Read<B> {
     }
 }
 
-/// Reads a body into memory, up to `bytes_max`.
-#[expect(
-    clippy::manual_async_fn,
-    reason = "an async fn holds its arguments twice"
-)]
-pub(super) fn read<B>(
-    mut body: B,
+/// A body that is read into memory, up to a cap.
+pub(super) struct Reading<B> {
+    /// `None` once it was read.
+    body: Option<B>,
     bytes_max: usize,
-) -> impl Future<Output = Result<Read<B>, BodyError>>
+    gathered: Gathered,
+    trailers: Option<Box<HeaderMap>>,
+}
+
+impl<B> Reading<B> {
+    pub(super) fn new(body: B, bytes_max: usize) -> Self {
+        Self {
+            body: Some(body),
+            bytes_max,
+            gathered: Gathered::default(),
+            trailers: None,
+        }
+    }
+}
+
+impl<B> Future for Reading<B>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BodyError>,
 {
-    async move {
-        if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > bytes_max {
-            return Ok(Read::Over(Bytes::new(), body));
-        }
-        let mut gathered = Gathered::default();
-        let mut trailers = None;
-        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-            match frame.map_err(Into::into)?.into_data() {
-                Ok(data) => gathered.push(data),
-                Err(frame) => trailers = frame.into_trailers().ok().map(Box::new),
+    type Output = Result<Read<B>, BodyError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else {
+            return Poll::Pending;
+        };
+        // What is known to be too long is not read at all.
+        let known = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let mut is_over = this.gathered.len().saturating_add(known) > this.bytes_max;
+        while !is_over {
+            match ready!(Pin::new(&mut *body).poll_frame(context)) {
+                None => {
+                    this.body = None;
+                    let bytes = std::mem::take(&mut this.gathered).into_bytes();
+                    return Poll::Ready(Ok(Read::Whole(bytes, this.trailers.take())));
+                }
+                Some(frame) => match frame.map_err(Into::into)?.into_data() {
+                    Ok(data) => this.gathered.push(data),
+                    Err(frame) => this.trailers = frame.into_trailers().ok().map(Box::new),
+                },
             }
-            if gathered.len() > bytes_max {
-                return Ok(Read::Over(gathered.into_bytes(), body));
-            }
+            is_over = this.gathered.len() > this.bytes_max;
         }
-        Ok(Read::Whole(gathered.into_bytes(), trailers))
+        let gathered = std::mem::take(&mut this.gathered).into_bytes();
+        let over = this.body.take().map(|body| Ok(Read::Over(gathered, body)));
+        over.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

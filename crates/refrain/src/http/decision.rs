@@ -1,22 +1,11 @@
 //! What the layer decided about a request, for those who count.
 
-use std::{
-    fmt::Debug,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use http::Response;
-use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{
-    Code,
-    body::Body,
-    service::{Answer, Carried},
-};
+use super::{Code, body::Body, service::Answer};
 use crate::{Operation, policy::Mode};
 
 /// Is told what was decided about each request to a guarded operation, once. Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
@@ -119,49 +108,6 @@ pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> 
     response
 }
 
-pin_project! {
-    /// Tells the observer what became of the request, also if its client hangs up.
-    ///
-    /// An async fn would hold the answer's future twice, and there is one of these for each request.
-    pub(super) struct Observed<F> {
-        telling: Option<Telling>,
-        #[pin]
-        answer: F,
-    }
-}
-
-impl<F> Observed<F> {
-    pub(super) fn new(observer: Arc<dyn Observer>, operation: Arc<Operation>, answer: F) -> Self {
-        let telling = Telling {
-            observer,
-            operation,
-            since: tokio::time::Instant::now(),
-            decision: Some(Decision::HungUp),
-        };
-        Self {
-            telling: Some(telling),
-            answer,
-        }
-    }
-}
-
-impl<F, R, E> Future for Observed<F>
-where
-    F: Future<Output = Answer<R, E>>,
-    R: Carried,
-{
-    type Output = Answer<R, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let answer = ready!(this.answer.poll(cx));
-        if let Some(mut telling) = this.telling.take() {
-            telling.decision = decision(&telling.operation, &answer);
-        }
-        Poll::Ready(answer)
-    }
-}
-
 fn decision<R, E>(operation: &Operation, answer: &Answer<R, E>) -> Option<Decision> {
     let Ok(response) = answer else {
         return Some(Decision::Failed);
@@ -172,13 +118,33 @@ fn decision<R, E>(operation: &Operation, answer: &Answer<R, E>) -> Option<Decisi
     }
 }
 
-/// Tells when it is dropped.
-struct Telling {
+/// Tells the observer what became of a request, also if its client hangs up: when this is dropped.
+pub(super) struct Telling {
     observer: Arc<dyn Observer>,
     operation: Arc<Operation>,
     since: Instant,
     /// `None` where nothing was decided: the request could not be read.
     decision: Option<Decision>,
+}
+
+impl Telling {
+    pub(super) fn new(
+        observer: &Arc<dyn Observer>,
+        operation: &Arc<Operation>,
+        since: Instant,
+    ) -> Self {
+        Self {
+            observer: observer.clone(),
+            operation: operation.clone(),
+            since,
+            decision: Some(Decision::HungUp),
+        }
+    }
+
+    /// The answer is there.
+    pub(super) fn tell<R, E>(mut self, answer: &Answer<R, E>) {
+        self.decision = decision(&self.operation, answer);
+    }
 }
 
 impl Drop for Telling {

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response}
 use super::{
     Failure,
     body::Body,
-    capture::{self, Read},
+    capture::{self, Read, Reading},
     service::{Carried, Guarded},
 };
 use crate::{
@@ -94,7 +94,7 @@ where
         return None;
     }
     let (head, body) = response.into_parts();
-    let body = match capture::read(body, bytes_max).await.ok()? {
+    let body = match Reading::new(body, bytes_max).await.ok()? {
         Read::Whole(body, trailers) => Some((body, trailers)),
         Read::Over(..) => None,
     };

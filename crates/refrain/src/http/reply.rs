@@ -3,17 +3,66 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::{body::Body, live::Follower};
+use super::{Decision, body::Body, decision::marked, live::Follower};
 use crate::outcome::Outcome;
 
 /// Marks a replay.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The stored outcome as an answer, marked as a replay.
-pub(super) fn replay<R>(outcome: &Outcome) -> Response<Body<R>> {
-    let mut response = answer(outcome);
-    mark(response.headers_mut());
-    response
+/// What a replay says of itself, in place of what the stored outcome may say there.
+const MARKS: [(HeaderName, HeaderValue); 2] = [
+    (IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+];
+
+/// A stored outcome that answers a duplicate, for a server that writes it out by itself: all of it is in its fields and its body.
+#[derive(Debug)]
+pub struct Replay(pub(super) Outcome);
+
+impl Replay {
+    /// The status it ended with.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        status(&self.0)
+    }
+
+    /// The fields of its head, with names in lower case; how long the body is need not be among them.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        static MARKS: [(HeaderName, HeaderValue); 2] = self::MARKS;
+        let is_marked = |name: &str| MARKS.iter().any(|(mark, _)| mark == name);
+        let stored = self.0.header_fields();
+        let stored = stored.filter(move |(name, _)| !is_marked(name));
+        let marks = MARKS.iter();
+        stored.chain(marks.map(|(name, value)| (name.as_str(), value.as_bytes())))
+    }
+
+    /// Its body.
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        self.0.body()
+    }
+
+    /// Whether its fields and its body are all of it, and can be written as they are.
+    ///
+    /// What was stored came from a response, or from a receipt that somebody else wrote.
+    pub(super) fn is_plain(&self) -> bool {
+        let is_name = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte)
+        };
+        let is_value = |byte: &u8| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f;
+        let is_field = |(name, value): (&str, &[u8])| {
+            !name.is_empty() && name.bytes().all(is_name) && value.iter().all(is_value)
+        };
+        !self.0.has_trailers() && self.0.header_fields().all(is_field)
+    }
+
+    /// All of it as a response.
+    #[must_use]
+    pub fn into_response<R>(self) -> Response<Body<R>> {
+        let mut response = answer(&self.0);
+        mark(response.headers_mut());
+        marked(Decision::Replayed, response)
+    }
 }
 
 /// Says of something done that it is done, without its body or without any outcome.
@@ -44,8 +93,9 @@ pub(super) fn follow<R>(
 }
 
 fn mark(headers: &mut HeaderMap) {
-    headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in MARKS {
+        headers.insert(name, value);
+    }
 }
 
 /// An outcome as an answer, as it is.
@@ -59,10 +109,13 @@ pub(super) fn answer<R>(outcome: &Outcome) -> Response<Body<R>> {
     }
     let mut response = Response::new(Body::with_trailers(outcome.body(), trailers.map(Box::new)));
     *response.headers_mut() = headers;
-    // What was packed came from a response: a status that is none cannot be in there.
-    *response.status_mut() =
-        StatusCode::from_u16(outcome.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = status(outcome);
     response
+}
+
+/// What was packed came from a response: a status that is none cannot be in there.
+fn status(outcome: &Outcome) -> StatusCode {
+    StatusCode::from_u16(outcome.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 fn fields<'a>(pairs: impl Iterator<Item = (&'a str, Bytes)>) -> HeaderMap {
@@ -75,4 +128,47 @@ fn fields<'a>(pairs: impl Iterator<Item = (&'a str, Bytes)>) -> HeaderMap {
             headers.append(name, value);
             headers
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Packer;
+
+    fn is_plain(name: &str, value: &[u8]) -> bool {
+        let packer = Packer::new(200, [("content-type", &b"text/plain"[..]), (name, value)]);
+        Replay(packer.finish([])).is_plain()
+    }
+
+    #[test]
+    fn what_would_break_a_head_is_not_written_as_it_is() {
+        assert!(is_plain("x-part", b"one, \xe4\ttwo"));
+        assert!(is_plain("x-part", b""));
+        for name in ["", "X-Part", "x part", "x:part", "x\r\npart", "p\u{e4}rt"] {
+            assert!(!is_plain(name, b"one"), "{name:?}");
+        }
+        for value in [&b"one\r\nx-other: two"[..], b"one\n", b"\0", b"\x7f"] {
+            assert!(!is_plain("x-part", value), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_replay_says_of_itself_what_it_is_whatever_was_stored() {
+        let stored = [("cache-control", &b"public"[..]), ("x-part", b"one")];
+        let replay = Replay(Packer::new(200, stored).finish([]));
+        let fields: Vec<_> = replay.fields().collect();
+        let marks = [
+            ("idempotent-replayed", &b"true"[..]),
+            ("cache-control", b"no-store"),
+        ];
+        assert_eq!(fields, [&stored[1..], &marks].concat());
+    }
+
+    #[test]
+    fn trailers_need_a_response() {
+        let packer = Packer::new(200, []);
+        let replay = Replay(packer.finish([("x-sum", &b"7"[..])]));
+        assert!(!replay.is_plain());
+        assert_eq!(replay.into_response::<()>().headers()["trailer"], "x-sum");
+    }
 }

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     Code, Decision, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
     body::{Body, BodyError},
-    capture::{self, Read},
+    capture::{self, Read, Reading},
     layer::Shared,
     problem::Problem,
     receipted,
@@ -412,7 +412,7 @@ pub(super) struct Begun<R> {
 impl<R: Carried> Begun<R> {
     /// The same answer as if it were not passed on as it comes.
     async fn read<E>(self, operation: &Operation) -> Called<R, E> {
-        let read = capture::read(self.body, operation.outcome_bytes_max).await;
+        let read = Reading::new(self.body, operation.outcome_bytes_max).await;
         Called::read(self.head, read, Ending::Keep)
     }
 }
@@ -439,7 +439,7 @@ where
             Ok(begun) => begun,
             Err(called) => return called,
         };
-        let read = capture::read(body, operation.outcome_bytes_max).await;
+        let read = Reading::new(body, operation.outcome_bytes_max).await;
         Called::read(head, read, ending)
     }
 }

@@ -3,7 +3,7 @@
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use crate::{
-    clients::{head::Asked, reply::Reply},
+    clients::{head::Asked, reply},
     http1::Length,
     watch::Date,
 };
@@ -28,12 +28,7 @@ fn written(
     for (name, value) in fields {
         head.headers.append(*name, HeaderValue::from_static(value));
     }
-    let reply = Reply {
-        head: &head,
-        size,
-        asked,
-        keeps_alive: asked.keeps_alive,
-    };
+    let reply = reply::of(&head, size, asked, asked.keeps_alive);
     let (mut out, date) = (Vec::new(), Date::default());
     let (length, keeps_alive) = reply.write(&mut out, &date);
     let out = String::from_utf8(out).unwrap();
@@ -217,12 +212,7 @@ fn a_date_that_was_told_is_told() {
     let told = "Thu, 01 Jan 1970 00:00:00 GMT";
     head.headers
         .insert(header::DATE, HeaderValue::from_static(told));
-    let reply = Reply {
-        head: &head,
-        size: Some(0),
-        asked: asked(Version::HTTP_11),
-        keeps_alive: true,
-    };
+    let reply = reply::of(&head, Some(0), asked(Version::HTTP_11), true);
     let mut out = Vec::new();
     reply.write(&mut out, &Date::default());
     let out = String::from_utf8(out).unwrap();

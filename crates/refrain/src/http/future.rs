@@ -1,0 +1,137 @@
+//! The future of a guarded service.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::Response;
+use pin_project_lite::pin_project;
+
+use super::{
+    Decision, REFRAIN_OUTCOME,
+    body::Body,
+    decision::{Telling, marked},
+    layer::Shared,
+    run::{Detached, Ran, Task},
+    service::Answer,
+};
+
+type Boxed<R, E> = Pin<Box<dyn Future<Output = Answer<R, E>> + Send>>;
+
+pin_project! {
+    /// The future of a [`RefrainService`](super::RefrainService).
+    pub struct ResponseFuture<F, R: Send, E: Send>
+    where
+        R: 'static,
+        E: 'static,
+    {
+        telling: Option<Telling>,
+        #[pin]
+        way: Way<F, R, E>,
+    }
+}
+
+pin_project! {
+    /// On which way the answer comes.
+    #[project = OnWay]
+    enum Way<F, R: Send, E: Send>
+    where
+        R: 'static,
+        E: 'static,
+    {
+        /// It is there. `None` once it was told.
+        Here { answer: Option<Response<Body<R>>> },
+        /// The service's own, unguarded.
+        Through { #[pin] future: F, decision: Option<Decision> },
+        /// The operation runs.
+        Running { running: Detached<R, E>, shared: Arc<Shared> },
+        /// There is something to wait for before.
+        Waiting { future: Boxed<R, E> },
+    }
+}
+
+impl<F, R: Send + 'static, E: Send + 'static> ResponseFuture<F, R, E> {
+    /// An answer that is there.
+    pub(super) fn here(answer: Response<Body<R>>) -> Self {
+        let answer = Some(answer);
+        Self::of(Way::Here { answer })
+    }
+
+    /// The answer of a request that is let through.
+    pub(super) fn through(future: F, decision: Option<Decision>) -> Self {
+        Self::of(Way::Through { future, decision })
+    }
+
+    /// The answer of an operation that runs.
+    pub(super) fn running(task: Task<R, E>, shared: Arc<Shared>) -> Self {
+        let running = Detached::new(task);
+        Self::of(Way::Running { running, shared })
+    }
+
+    /// The answer that something else comes to.
+    pub(super) fn waiting(future: impl Future<Output = Answer<R, E>> + Send + 'static) -> Self {
+        let future = Box::pin(future);
+        Self::of(Way::Waiting { future })
+    }
+
+    /// The same answer, of which somebody is told.
+    pub(super) fn told(self, telling: Option<Telling>) -> Self {
+        Self { telling, ..self }
+    }
+
+    fn of(way: Way<F, R, E>) -> Self {
+        let telling = None;
+        Self { telling, way }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Send + 'static,
+    E: Send + 'static,
+{
+    type Output = Answer<R, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = match this.way.project() {
+            OnWay::Here { answer } => match answer.take() {
+                Some(answer) => Ok(answer),
+                None => return Poll::Pending,
+            },
+            OnWay::Through { future, decision } => {
+                ready!(future.poll(context)).map(|response| match decision {
+                    Some(decision) => marked(*decision, passed(response)),
+                    None => passed(response),
+                })
+            }
+            OnWay::Running { running, shared } => match ready!(Pin::new(running).poll(context)) {
+                Ran::Answered(response) => Ok(*response),
+                Ran::Erred(error) => Err(error),
+                Ran::Failed(problem) => Ok(shared.refuse(&problem)),
+                Ran::Overtaken(verdict) => Ok(shared.other(&verdict)),
+            },
+            OnWay::Waiting { future } => ready!(future.as_mut().poll(context)),
+        };
+        if let Some(telling) = this.telling.take() {
+            telling.tell(&answer);
+        }
+        Poll::Ready(answer)
+    }
+}
+
+/// An unguarded answer as it is, without what the operation says to us alone.
+pub(super) fn passed<R>(mut response: Response<R>) -> Response<Body<R>> {
+    response.headers_mut().remove(REFRAIN_OUTCOME);
+    response.map(Body::through)
+}
+
+impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResponseFuture")
+    }
+}

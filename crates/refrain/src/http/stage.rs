@@ -1,0 +1,211 @@
+//! How far a request to a guarded operation comes without waiting.
+//!
+//! Most come all the way: the body is there, and so is the answer of a store in memory.
+//! What would need a future of its own otherwise is done in passing.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
+use tokio::time::Instant;
+
+use super::{
+    Code, Decision,
+    body::{Body, BodyError},
+    capture::{Read, Reading},
+    decision::marked,
+    extract::{self, HeadKey},
+    layer::Shared,
+    probe::HttpProbe,
+    problem::Problem,
+    reply::{self, Replay},
+    service::{Carried, acknowledged, intent, verified},
+};
+use crate::{
+    Error, Intent, Key, Verdict,
+    engine::{Guard, Turn},
+    policy::{Match, Mode},
+};
+
+/// How far a request has come.
+pub(super) enum Stage<B, R> {
+    /// To the stored outcome that answers it.
+    Replayed(Replay),
+    /// To another answer.
+    Answered(Response<Body<R>>),
+    /// It is only watched.
+    Observed(B),
+    /// It has no key, and needs none.
+    Keyless(Body<B>),
+    /// Its body is still on its way; the key, where the head has it.
+    Reading(Option<Key>, Reading<B>),
+    /// The store has to be asked, which takes its time.
+    Asking(Box<Intent>, Received),
+    /// The store did not answer.
+    Failed(Error, Received),
+    /// It may run.
+    Granted(Box<Intent>, Received, Guard),
+}
+
+/// A request body that was read to its end.
+pub(super) struct Received {
+    bytes: Bytes,
+    trailers: Option<Box<HeaderMap>>,
+}
+
+impl Received {
+    pub(super) fn into_body<B>(self) -> Body<B> {
+        Body::with_trailers(self.bytes, self.trailers)
+    }
+}
+
+/// A request to a guarded operation.
+pub(super) struct Coming<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) found: &'a Match,
+    pub(super) head: &'a Parts,
+    pub(super) since: Instant,
+}
+
+impl Coming<'_> {
+    /// Goes as far as it can without waiting.
+    pub(super) fn begin<B: Carried, R>(&self, body: B) -> Stage<B, R> {
+        let operation = &*self.found.operation;
+        if operation.mode == Mode::Observe {
+            return Stage::Observed(body);
+        }
+        let headers = &self.head.headers;
+        let in_head = match extract::head_key(&operation.key, operation.syntax, headers) {
+            // What is signed is verified before its key is looked at, which takes the body.
+            _ if operation.signature.is_some() => None,
+            Ok(HeadKey::Absent) if operation.required => return self.refused(&self.missing()),
+            Ok(HeadKey::Absent) => return Stage::Keyless(Body::through(body)),
+            Ok(HeadKey::Found(key)) => Some(key),
+            Ok(HeadKey::NeedsBody) => None,
+            Err(error) => return self.refused(&invalid(&error)),
+        };
+        let mut reading = Reading::new(body, operation.request_bytes_max);
+        // Nobody is to be woken: what is not there now is asked for again by whoever waits for it.
+        let polled = Pin::new(&mut reading).poll(&mut Context::from_waker(Waker::noop()));
+        match polled {
+            Poll::Ready(read) => self.received(in_head, read),
+            Poll::Pending => Stage::Reading(in_head, reading),
+        }
+    }
+
+    /// The body was read.
+    pub(super) fn received<B, R>(
+        &self,
+        in_head: Option<Key>,
+        read: Result<Read<B>, BodyError>,
+    ) -> Stage<B, R> {
+        let operation = &*self.found.operation;
+        let body = match read {
+            Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
+            Ok(Read::Over(..)) => return self.refused(&self.too_large()),
+            Err(error) => return Stage::Answered(unreadable(error.as_ref())),
+        };
+        if let Err(why) = verified(self.shared, operation, &self.head.headers, &body.bytes) {
+            return self.refused(&Problem::new(Code::SignatureInvalid, format!("{why}.")));
+        }
+        let key = match self.key(in_head, &body.bytes) {
+            Ok(Some(key)) => key,
+            Ok(None) if operation.required => return self.refused(&self.missing()),
+            Ok(None) => return Stage::Keyless(body.into_body()),
+            Err(error) => return self.refused(&invalid(&error)),
+        };
+        let intent = match self.intent(key, &body.bytes) {
+            Ok(intent) => intent,
+            Err(error) => return self.refused(&invalid(&error)),
+        };
+        match self.shared.engine.attend_now(&intent, self.since) {
+            Some(turn) => self.attended(|| Box::new(intent), body, turn),
+            None => Stage::Asking(Box::new(intent), body),
+        }
+    }
+
+    /// The store has answered.
+    pub(super) fn attended<B, R>(
+        &self,
+        intent: impl FnOnce() -> Box<Intent>,
+        body: Received,
+        turn: Result<Turn, Error>,
+    ) -> Stage<B, R> {
+        Stage::Answered(match turn {
+            Ok(Turn::Verdict(verdict)) => match verdict {
+                Verdict::Granted(guard) => return Stage::Granted(intent(), body, guard),
+                Verdict::Replay(outcome) if outcome.is_body_kept() => {
+                    return Stage::Replayed(Replay(outcome));
+                }
+                other => acknowledged(&self.found.operation, &other)
+                    .unwrap_or_else(|| self.shared.other(&other)),
+            },
+            Ok(Turn::Refused(answer)) => marked(Decision::Refused, reply::answer(&answer)),
+            Ok(Turn::Live(live)) => self.shared.follow(&live),
+            Err(error) => return Stage::Failed(error, body),
+        })
+    }
+
+    fn key(&self, in_head: Option<Key>, body: &Bytes) -> Result<Option<Key>, Error> {
+        let operation = &self.found.operation;
+        match in_head {
+            Some(key) => Ok(Some(key)),
+            None => {
+                let content = extract::content(self.head, body);
+                extract::find_key(&operation.key, operation.syntax, self.head, &content)
+            }
+        }
+    }
+
+    fn intent(&self, key: Key, body: &Bytes) -> Result<Intent, Error> {
+        let operation = &self.found.operation;
+        let mut intent = intent(self.shared, self.found, key, self.head, body)?;
+        if operation.audit {
+            intent.audit = Some(operation.name.as_str().into());
+        }
+        if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
+            let probe = HttpProbe::new(ask, self.found, &self.head.headers);
+            intent.probe = Some(Arc::new(probe));
+        }
+        Ok(intent)
+    }
+
+    fn refused<B, R>(&self, problem: &Problem) -> Stage<B, R> {
+        Stage::Answered(self.shared.refuse(problem))
+    }
+
+    fn missing(&self) -> Problem {
+        let sources = self.found.operation.key.iter();
+        let sources: Vec<_> = sources.map(ToString::to_string).collect();
+        let detail = format!(
+            "Send a key that is unique to this request: {}.",
+            sources.join(" or ")
+        );
+        Problem::new(Code::KeyMissing, detail)
+    }
+
+    fn too_large(&self) -> Problem {
+        let bytes_max = self.found.operation.request_bytes_max;
+        let detail = format!("At most {bytes_max} bytes are taken here.");
+        Problem::new(Code::RequestTooLarge, detail)
+    }
+}
+
+fn invalid(error: &Error) -> Problem {
+    Problem::new(Code::KeyInvalid, error.to_string())
+}
+
+/// The client broke off in the middle of its body, and nobody reads this answer; or what it sent is none.
+fn unreadable<R>(error: &(dyn std::error::Error + Send + Sync)) -> Response<Body<R>> {
+    const PROBLEM: &[u8] = br#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"The body of the request is broken off, or its framing is. Nothing ran."}"#;
+    tracing::debug!(%error, "the request body could not be read");
+    let mut response = Response::new(Body::full(Bytes::from_static(PROBLEM)));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let json = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
