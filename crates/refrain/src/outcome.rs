@@ -33,8 +33,8 @@ const ID: Range<usize> = 2..18;
 const STATUS: Range<usize> = 18..20;
 /// What the headers of most outcomes take.
 const HEADERS_ROOM: usize = 128;
-/// An outcome up to this length is copied into memory of just its size: the piece that shrinking gives back
-/// would lie about between the outcomes that stay.
+/// An outcome up to this length that has room to spare is copied into memory of just its size: the piece that
+/// shrinking gives back would lie about between the outcomes that stay.
 const COPIED_MAX: usize = 4_096;
 /// What stands behind the body at least: the length of the trailers and the checksum.
 const TAIL_LEN: usize = 6;
@@ -210,7 +210,18 @@ impl Packer {
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
         body_len: usize,
     ) -> Self {
-        let mut bytes = Vec::with_capacity(STATUS.end + HEADERS_ROOM + body_len + TAIL_LEN);
+        Self::with_rooms(status, headers, HEADERS_ROOM, body_len)
+    }
+
+    /// As [`with_room`](Self::with_room), with just as much room for headers.
+    pub(crate) fn with_rooms<'a>(
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+        headers_len: usize,
+        body_len: usize,
+    ) -> Self {
+        let head_len = STATUS.end + varint::len(headers_len as u64) + headers_len;
+        let mut bytes = Vec::with_capacity(head_len + body_len + TAIL_LEN);
         bytes.extend([VERSION, BODY_KEPT]);
         bytes.extend([0; 16]);
         bytes.extend(status.to_le_bytes());
@@ -264,7 +275,8 @@ impl Packer {
         if let Some(id) = record {
             seal(&mut self.bytes, id);
         }
-        let encoded = match self.bytes.len() < COPIED_MAX {
+        let has_spare = self.bytes.len() < self.bytes.capacity();
+        let encoded = match has_spare && self.bytes.len() < COPIED_MAX {
             true => Bytes::copy_from_slice(&self.bytes),
             false => {
                 self.bytes.shrink_to_fit();
@@ -273,6 +285,12 @@ impl Packer {
         };
         Outcome { encoded, body }
     }
+}
+
+/// What a header takes in an outcome.
+pub(crate) fn pair_len(name: &str, value: &[u8]) -> usize {
+    let sized = |part: &[u8]| varint::len(part.len() as u64) + part.len();
+    sized(name.as_bytes()) + sized(value)
 }
 
 fn put_pairs<'a>(out: &mut Vec<u8>, pairs: impl Iterator<Item = (&'a str, &'a [u8])>) {

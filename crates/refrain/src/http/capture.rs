@@ -12,7 +12,7 @@ use http_body::Body as HttpBody;
 use super::body::{Body, BodyError};
 use crate::{
     RecordId,
-    outcome::{Outcome, Packer},
+    outcome::{self, Outcome, Packer},
     policy::Operation,
 };
 
@@ -173,10 +173,14 @@ impl<'a> Head<'a> {
     }
 
     fn pack(&self, body: Option<&[u8]>, keeps: impl Fn(&HeaderName) -> bool) -> Packer {
-        let headers = self.headers.iter().filter(|(name, _)| keeps(name));
-        let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let room = body.map_or(0, <[u8]>::len);
-        let mut packer = Packer::with_room(self.status.as_u16(), headers, room);
+        let headers = || {
+            let headers = self.headers.iter().filter(|(name, _)| keeps(name));
+            headers.map(|(name, value)| (name.as_str(), value.as_bytes()))
+        };
+        let headers_len = headers().map(|(name, value)| outcome::pair_len(name, value));
+        let body_len = body.map_or(0, <[u8]>::len);
+        let status = self.status.as_u16();
+        let mut packer = Packer::with_rooms(status, headers(), headers_len.sum(), body_len);
         match body {
             Some(body) => packer.push(body),
             None => packer.drop_body(),

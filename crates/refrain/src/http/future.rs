@@ -19,7 +19,7 @@ use super::{
     service::Answer,
 };
 
-type Boxed<R, E> = Pin<Box<dyn Future<Output = Answer<R, E>> + Send>>;
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pin_project! {
     /// The future of a [`RefrainService`](super::RefrainService).
@@ -42,21 +42,23 @@ pin_project! {
         R: 'static,
         E: 'static,
     {
-        /// It is there. `None` once it was told.
-        Here { answer: Option<Response<Body<R>>> },
+        /// It is there. `None` once it was told. Boxed, because this is moved about.
+        Here { answer: Option<Box<Response<Body<R>>>> },
         /// The service's own, unguarded.
         Through { #[pin] future: F, decision: Option<Decision> },
         /// The operation runs.
         Running { running: Detached<R, E>, shared: Arc<Shared> },
-        /// There is something to wait for before.
-        Waiting { future: Boxed<R, E> },
+        /// What is waited for says how it goes on.
+        Waiting { future: Boxed<ResponseFuture<F, R, E>> },
+        /// It comes of something else.
+        Boxed { future: Boxed<Answer<R, E>> },
     }
 }
 
 impl<F, R: Send + 'static, E: Send + 'static> ResponseFuture<F, R, E> {
     /// An answer that is there.
     pub(super) fn here(answer: Response<Body<R>>) -> Self {
-        let answer = Some(answer);
+        let answer = Some(Box::new(answer));
         Self::of(Way::Here { answer })
     }
 
@@ -71,10 +73,16 @@ impl<F, R: Send + 'static, E: Send + 'static> ResponseFuture<F, R, E> {
         Self::of(Way::Running { running, shared })
     }
 
-    /// The answer that something else comes to.
-    pub(super) fn waiting(future: impl Future<Output = Answer<R, E>> + Send + 'static) -> Self {
+    /// The answer of a request that has to wait before it goes on.
+    pub(super) fn waiting(future: impl Future<Output = Self> + Send + 'static) -> Self {
         let future = Box::pin(future);
         Self::of(Way::Waiting { future })
+    }
+
+    /// The answer that something else comes to.
+    pub(super) fn boxed(future: impl Future<Output = Answer<R, E>> + Send + 'static) -> Self {
+        let future = Box::pin(future);
+        Self::of(Way::Boxed { future })
     }
 
     /// The same answer, of which somebody is told.
@@ -97,25 +105,31 @@ where
     type Output = Answer<R, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let answer = match this.way.project() {
-            OnWay::Here { answer } => match answer.take() {
-                Some(answer) => Ok(answer),
-                None => return Poll::Pending,
-            },
-            OnWay::Through { future, decision } => {
-                ready!(future.poll(context)).map(|response| match decision {
-                    Some(decision) => marked(*decision, passed(response)),
-                    None => passed(response),
-                })
-            }
-            OnWay::Running { running, shared } => match ready!(Pin::new(running).poll(context)) {
-                Ran::Answered(response) => Ok(*response),
-                Ran::Erred(error) => Err(error),
-                Ran::Failed(problem) => Ok(shared.refuse(&problem)),
-                Ran::Overtaken(verdict) => Ok(shared.other(&verdict)),
-            },
-            OnWay::Waiting { future } => ready!(future.as_mut().poll(context)),
+        let mut this = self.project();
+        let answer = loop {
+            let next = match this.way.as_mut().project() {
+                OnWay::Here { answer } => match answer.take() {
+                    Some(answer) => break Ok(*answer),
+                    None => return Poll::Pending,
+                },
+                OnWay::Through { future, decision } => {
+                    break ready!(future.poll(context)).map(|response| match decision {
+                        Some(decision) => marked(*decision, passed(response)),
+                        None => passed(response),
+                    });
+                }
+                OnWay::Running { running, shared } => {
+                    break match ready!(Pin::new(running).poll(context)) {
+                        Ran::Answered(response) => Ok(*response),
+                        Ran::Erred(error) => Err(error),
+                        Ran::Failed(problem) => Ok(shared.refuse(&problem)),
+                        Ran::Overtaken(verdict) => Ok(shared.other(&verdict)),
+                    };
+                }
+                OnWay::Boxed { future } => break ready!(future.as_mut().poll(context)),
+                OnWay::Waiting { future } => ready!(future.as_mut().poll(context)),
+            };
+            this.way.set(next.way);
         };
         if let Some(telling) = this.telling.take() {
             telling.tell(&answer);

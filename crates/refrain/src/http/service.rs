@@ -318,21 +318,20 @@ impl<S> Guarding<S> {
         match stage {
             Stage::Replayed(replay) => ResponseFuture::here(replay.into_response()),
             Stage::Answered(answer) => ResponseFuture::here(answer),
-            Stage::Observed(body) => ResponseFuture::waiting(self.observe(head, body)),
+            Stage::Observed(body) => ResponseFuture::boxed(self.observe(head, body)),
             Stage::Keyless(body) => self.pass(head, body, Decision::Passed),
             Stage::Reading(in_head, reading) => ResponseFuture::waiting(async move {
                 let read = reading.await;
                 let stage = self.coming(&head).received(in_head, read);
-                self.go_on(head, stage).await
+                self.go_on(head, stage)
             }),
             Stage::Asking(intent, body) => ResponseFuture::waiting(async move {
-                // Boxed, because it is large, and this is moved about as a whole.
-                let turn = Box::pin(self.shared.engine.attend_soon(&intent)).await;
+                let turn = self.shared.engine.attend_soon(&intent).await;
                 let stage = self.coming(&head).attended(|| intent, body, turn);
-                self.go_on(head, stage).await
+                self.go_on(head, stage)
             }),
             Stage::Failed(error, body) => {
-                ResponseFuture::waiting(self.store_failed(error, head, body))
+                ResponseFuture::boxed(self.store_failed(error, head, body))
             }
             Stage::Granted(intent, body, guard) => {
                 let shared = self.shared.clone();

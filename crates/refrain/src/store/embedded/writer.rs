@@ -39,6 +39,8 @@ const FRAME_BYTES: usize = 4 << 20;
 /// So many who were answered at once are about to bring more: the next sync waits until they had their turn.
 /// For fewer it does not, as somebody else may keep the processor for long.
 const CROWD: usize = 64;
+/// So many are enough for a sync, which costs each of them next to nothing then: whoever brings more does that while the disk works.
+const ENOUGH: usize = 192;
 /// More than the note takes that the segment before this one ended.
 const NOTE_LEN: usize = 64;
 
@@ -71,6 +73,8 @@ struct Waiting {
     jobs: Vec<Job>,
     /// Whether the writer sleeps until it is told of the next one.
     is_asleep: bool,
+    /// Whether the writer lets others have the processor first, so that one sync does for more.
+    is_waiting: bool,
     is_closed: bool,
 }
 
@@ -90,11 +94,26 @@ impl Queue {
         }
         waiting.jobs.push(job);
         let is_asleep = std::mem::take(&mut waiting.is_asleep);
+        let is_enough = waiting.is_waiting && waiting.jobs.len() >= ENOUGH;
+        if is_enough {
+            waiting.is_waiting = false;
+        }
         drop(waiting);
         if is_asleep {
             self.arrived.notify_one();
         }
+        if is_enough {
+            // Its turn: what comes next is done while the disk works.
+            std::thread::yield_now();
+        }
         Ok(())
+    }
+
+    /// Lets others have the processor until they brought enough for a sync, or have no more to bring.
+    fn let_others_go_first(&self) {
+        lock(&self.waiting).is_waiting = true;
+        std::thread::yield_now();
+        lock(&self.waiting).is_waiting = false;
     }
 
     /// All that wait, swapped against an empty list; `false` once the queue is closed and empty.
@@ -108,7 +127,7 @@ impl Queue {
             let woken = self.arrived.wait(waiting);
             drop(woken.unwrap_or_else(std::sync::PoisonError::into_inner));
             // Whoever woke this thread may be about to bring more, which the same sync would do for.
-            std::thread::yield_now();
+            self.let_others_go_first();
             waiting = lock(&self.waiting);
         }
         std::mem::swap(&mut waiting.jobs, jobs);
@@ -219,7 +238,7 @@ impl Writer {
             }
             self.commit(now);
             if is_crowd {
-                std::thread::yield_now();
+                self.shared.queue.let_others_go_first();
             }
         }
         let last = self.active.take().map(Active::finish);
