@@ -16,7 +16,7 @@ use http::{Response, StatusCode};
 use http_body::Body as _;
 use refrain::http::Replay;
 use tokio::{
-    io::{AsyncWrite as _, AsyncWriteExt as _},
+    io::{AsyncWrite as _, AsyncWriteExt as _, Interest},
     net::{TcpStream, tcp::OwnedWriteHalf},
     sync::oneshot,
 };
@@ -52,6 +52,8 @@ pub(super) struct Connection {
     date: (u64, Date),
     /// Whether the body of the request that is being answered was still on its way when that began.
     is_lent: bool,
+    /// Whether the task of this connection is woken when anything comes from the client.
+    is_listening: bool,
     /// What is left to say before the answer.
     interim: &'static [u8],
     /// What the next head is written into.
@@ -102,6 +104,7 @@ impl Connection {
             limits,
             date: (0, Date::none()),
             is_lent: false,
+            is_listening: false,
             interim: &[],
             spare: Vec::new(),
         }
@@ -176,20 +179,29 @@ impl Connection {
         }
     }
 
-    async fn request(&mut self, head: Head, body: ClientBody) -> io::Result<After> {
-        let Head {
-            mut parts, asked, ..
-        } = head;
-        let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
-        let mut leaving = match self.front.replay_or_call(parts, body) {
-            Fronted::Replay(replay, active) => self.replaying(&replay, active, asked),
-            Fronted::Making(mut fronting) => {
-                poll_fn(|context| self.poll_answer(&mut fronting, asked, context)).await?
-            }
-        };
-        leaving.opened = opened.filter(|_| leaving.switches);
-        poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
-        Ok(self.left(leaving))
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn holds its arguments twice"
+    )]
+    fn request(
+        &mut self,
+        head: Head,
+        body: ClientBody,
+    ) -> impl Future<Output = io::Result<After>> + Send {
+        async move {
+            self.is_listening = false;
+            let (mut parts, asked) = (head.parts, head.asked);
+            let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
+            let mut leaving = match self.front.replay_or_call(parts, body) {
+                Fronted::Replay(replay, active) => self.replaying(&replay, active, asked),
+                Fronted::Making(mut fronting) => {
+                    poll_fn(|context| self.poll_answer(&mut fronting, asked, context)).await?
+                }
+            };
+            leaving.opened = opened.filter(|_| leaving.switches);
+            poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
+            Ok(self.left(leaving))
+        }
     }
 
     fn poll_answer(
@@ -228,16 +240,28 @@ impl Connection {
     }
 
     /// Ready when the client has hung up. Nothing is read but where the next request would be.
-    fn poll_gone(&self, context: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        // Whoever waits is woken by much else, and is still told of this then.
+        if self.is_listening && !self.has_heard() {
+            return Poll::Pending;
+        }
         let mut reading = self.inlet.lock();
         if !reading.is_quiet() {
             return Poll::Pending;
         }
-        match ready!(reading.poll_read(context)) {
+        let polled = reading.poll_read(context);
+        self.is_listening = polled.is_pending();
+        match ready!(polled) {
             Ok(0) => Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => Poll::Pending,
             Err(error) => Poll::Ready(error),
         }
+    }
+
+    /// Whether anything may have come from the client, or its end.
+    fn has_heard(&self) -> bool {
+        let stream = self.write.stream.as_ref();
+        stream.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Makes an answer ready to leave.

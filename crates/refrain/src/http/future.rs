@@ -23,9 +23,11 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pin_project! {
     /// The future of a [`RefrainService`](super::RefrainService).
-    pub struct ResponseFuture<F, R: Send, E: Send>
+    pub struct ResponseFuture<F, R, E>
     where
+        R: Send,
         R: 'static,
+        E: Send,
         E: 'static,
     {
         telling: Option<Telling>,
@@ -37,9 +39,11 @@ pin_project! {
 pin_project! {
     /// On which way the answer comes.
     #[project = OnWay]
-    enum Way<F, R: Send, E: Send>
+    pub(super) enum Way<F, R, E>
     where
+        R: Send,
         R: 'static,
+        E: Send,
         E: 'static,
     {
         /// It is there. `None` once it was told. Boxed, because this is moved about.
@@ -49,50 +53,53 @@ pin_project! {
         /// The operation runs.
         Running { running: Detached<R, E>, shared: Arc<Shared> },
         /// What is waited for says how it goes on.
-        Waiting { future: Boxed<ResponseFuture<F, R, E>> },
+        Waiting { future: Boxed<Way<F, R, E>> },
         /// It comes of something else.
         Boxed { future: Boxed<Answer<R, E>> },
     }
 }
 
-impl<F, R: Send + 'static, E: Send + 'static> ResponseFuture<F, R, E> {
+impl<F, R: Send + 'static, E: Send + 'static> Way<F, R, E> {
     /// An answer that is there.
     pub(super) fn here(answer: Response<Body<R>>) -> Self {
         let answer = Some(Box::new(answer));
-        Self::of(Way::Here { answer })
+        Self::Here { answer }
     }
 
     /// The answer of a request that is let through.
     pub(super) fn through(future: F, decision: Option<Decision>) -> Self {
-        Self::of(Way::Through { future, decision })
+        Self::Through { future, decision }
     }
 
     /// The answer of an operation that runs.
     pub(super) fn running(task: Task<R, E>, shared: Arc<Shared>) -> Self {
         let running = Detached::new(task);
-        Self::of(Way::Running { running, shared })
+        Self::Running { running, shared }
     }
 
     /// The answer of a request that has to wait before it goes on.
     pub(super) fn waiting(future: impl Future<Output = Self> + Send + 'static) -> Self {
         let future = Box::pin(future);
-        Self::of(Way::Waiting { future })
+        Self::Waiting { future }
     }
 
     /// The answer that something else comes to.
     pub(super) fn boxed(future: impl Future<Output = Answer<R, E>> + Send + 'static) -> Self {
         let future = Box::pin(future);
-        Self::of(Way::Boxed { future })
+        Self::Boxed { future }
     }
+}
 
-    /// The same answer, of which somebody is told.
-    pub(super) fn told(self, telling: Option<Telling>) -> Self {
-        Self { telling, ..self }
-    }
-
-    fn of(way: Way<F, R, E>) -> Self {
-        let telling = None;
+impl<F, R: Send, E: Send> ResponseFuture<F, R, E> {
+    /// The answer that comes on this way, of which somebody is told.
+    pub(super) fn told(telling: Option<Telling>, way: Way<F, R, E>) -> Self {
         Self { telling, way }
+    }
+}
+
+impl<F, R: Send, E: Send> From<Way<F, R, E>> for ResponseFuture<F, R, E> {
+    fn from(way: Way<F, R, E>) -> Self {
+        Self::told(None, way)
     }
 }
 
@@ -129,7 +136,7 @@ where
                 OnWay::Boxed { future } => break ready!(future.as_mut().poll(context)),
                 OnWay::Waiting { future } => ready!(future.as_mut().poll(context)),
             };
-            this.way.set(next.way);
+            this.way.set(next);
         };
         if let Some(telling) = this.telling.take() {
             telling.tell(&answer);

@@ -14,7 +14,7 @@ use http::{Request, Response, request::Parts};
 use tokio::sync::oneshot;
 
 use super::{
-    Decision,
+    Decision, ResponseFuture,
     body::Body,
     extract::{self, HeadKey},
     layer::Shared,
@@ -46,7 +46,7 @@ impl<S> Guarding<S> {
         };
         let Some(place) = place else {
             let body = Body::through(body);
-            return self.pass(head, body, Decision::Observed).await;
+            return ResponseFuture::from(self.pass(head, body, Decision::Observed)).await;
         };
         let (ended, end) = oneshot::channel();
         let (mut watch, whole) = Watch::new(operation.request_bytes_max);

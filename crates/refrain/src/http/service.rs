@@ -16,6 +16,7 @@ use super::{
     body::{Body, BodyError},
     decision::{Telling, marked},
     extract,
+    future::Way,
     layer::Shared,
     problem::Problem,
     receipted,
@@ -85,7 +86,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.replay_or_call(request) {
-            Answering::Replay(replay) => ResponseFuture::here(replay.into_response()),
+            Answering::Replay(replay) => Way::here(replay.into_response()).into(),
             Answering::Future(future) => future,
         }
     }
@@ -115,11 +116,11 @@ impl<S> RefrainService<S> {
         // Whoever is guarded is told anew; nobody else has any.
         receipted::tell(&mut request, None);
         if let Some(page) = self.shared.page(&request) {
-            return Answering::Future(ResponseFuture::here(page));
+            return Answering::Future(Way::here(page).into());
         }
         let Some(found) = self.shared.find(&request) else {
             let future = self.inner.call(request.map(Body::through));
-            return Answering::Future(ResponseFuture::through(future, None));
+            return Answering::Future(Way::through(future, None).into());
         };
         let (head, body) = request.into_parts();
         let since = tokio::time::Instant::now();
@@ -137,7 +138,7 @@ impl<S> RefrainService<S> {
             }
             return match replay.is_plain() {
                 true => Answering::Replay(replay),
-                false => Answering::Future(ResponseFuture::here(replay.into_response())),
+                false => Answering::Future(Way::here(replay.into_response()).into()),
             };
         }
         let telling = observer.map(|it| Telling::new(it, &found.operation, since));
@@ -149,7 +150,7 @@ impl<S> RefrainService<S> {
             inner,
             found,
         };
-        Answering::Future(guarding.go_on(head, stage).told(telling))
+        Answering::Future(ResponseFuture::told(telling, guarding.go_on(head, stage)))
     }
 }
 
@@ -309,34 +310,32 @@ pub(super) struct Guarding<S> {
 
 impl<S> Guarding<S> {
     /// Goes on from a stage, to which it may come again behind what it waits for.
-    fn go_on<B, R>(self, head: Parts, stage: Stage<B, R>) -> ResponseFuture<S::Future, R, S::Error>
+    fn go_on<B, R>(self, head: Parts, stage: Stage<B, R>) -> Way<S::Future, R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
         match stage {
-            Stage::Replayed(replay) => ResponseFuture::here(replay.into_response()),
-            Stage::Answered(answer) => ResponseFuture::here(answer),
-            Stage::Observed(body) => ResponseFuture::boxed(self.observe(head, body)),
+            Stage::Replayed(replay) => Way::here(replay.into_response()),
+            Stage::Answered(answer) => Way::here(answer),
+            Stage::Observed(body) => Way::boxed(self.observe(head, body)),
             Stage::Keyless(body) => self.pass(head, body, Decision::Passed),
-            Stage::Reading(in_head, reading) => ResponseFuture::waiting(async move {
+            Stage::Reading(in_head, reading) => Way::waiting(async move {
                 let read = reading.await;
                 let stage = self.coming(&head).received(in_head, read);
                 self.go_on(head, stage)
             }),
-            Stage::Asking(intent, body) => ResponseFuture::waiting(async move {
+            Stage::Asking(intent, body) => Way::waiting(async move {
                 let turn = self.shared.engine.attend_soon(&intent).await;
                 let stage = self.coming(&head).attended(|| intent, body, turn);
                 self.go_on(head, stage)
             }),
-            Stage::Failed(error, body) => {
-                ResponseFuture::boxed(self.store_failed(error, head, body))
-            }
+            Stage::Failed(error, body) => Way::boxed(self.store_failed(error, head, body)),
             Stage::Granted(intent, body, guard) => {
                 let shared = self.shared.clone();
                 let request = Request::from_parts(head, body.into_body());
-                ResponseFuture::running(self.run(intent, request, guard), shared)
+                Way::running(self.run(intent, request, guard), shared)
             }
         }
     }
@@ -394,7 +393,7 @@ impl<S> Guarding<S> {
             }
             self.shared.engine.tally().count(Count::Unguarded);
             let body = body.into_body();
-            return self.pass(head, body, Decision::Unguarded).await;
+            return ResponseFuture::from(self.pass(head, body, Decision::Unguarded)).await;
         }
         let detail = "Nothing was run. Send the same request with the same key again.";
         Ok(self.shared.refuse(&unavailable(detail)))
@@ -406,14 +405,14 @@ impl<S> Guarding<S> {
         head: Parts,
         body: Body<B>,
         decision: Decision,
-    ) -> ResponseFuture<S::Future, R, S::Error>
+    ) -> Way<S::Future, R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
         let request = Request::from_parts(head, body);
-        ResponseFuture::through(self.inner.call(request), Some(decision))
+        Way::through(self.inner.call(request), Some(decision))
     }
 }
 
