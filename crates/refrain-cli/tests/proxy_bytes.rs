@@ -8,7 +8,7 @@ use std::{
     io::{Read as _, Write as _},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -228,6 +228,39 @@ fn a_client_that_hangs_up_is_noticed_while_it_is_answered() {
     let again = call(proxy.address, post("k", "x"));
     assert_eq!((again.status, again.text()), (201, "made"));
     assert_eq!(upstream.count(), 2);
+}
+
+/// A task that did much in one go is stopped by the runtime, wherever it is by then.
+#[test]
+fn a_client_that_hangs_up_is_noticed_however_much_was_answered_before() {
+    let let_go = Arc::new(AtomicUsize::new(0));
+    let count = let_go.clone();
+    let upstream = Upstream::start(move |seen, stream| {
+        if seen.header("idempotency-key").is_some() {
+            return answer(stream, "201 Created", &[], b"made");
+        }
+        // It answers nothing, and ends when the proxy does not wait any more.
+        if let Ok(0) | Err(_) = stream.read(&mut [0]) {
+            count.fetch_add(1, Relaxed);
+        }
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    call(proxy.address, post("k", "x"));
+    let counts = 100..160;
+    for replays in counts.clone() {
+        let mut gone = Client::connect(proxy.address);
+        let mut bytes = post("k", "x").repeat(replays);
+        bytes.extend(get("/slow"));
+        gone.send(bytes);
+        for _ in 0..replays {
+            assert!(gone.answer().is_replay());
+        }
+        upstream.wait_for(2 + replays - counts.start);
+    }
+    until("the upstream is let go each time", || {
+        let_go.load(Relaxed) == counts.len()
+    });
 }
 
 #[test]

@@ -19,6 +19,7 @@ use tokio::{
     io::{AsyncWrite as _, AsyncWriteExt as _, Interest},
     net::{TcpStream, tcp::OwnedWriteHalf},
     sync::oneshot,
+    task::coop,
 };
 
 use super::{
@@ -144,9 +145,6 @@ impl Connection {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Next>> {
         let mut reading = self.inlet.lock();
-        if reading.input.bytes.is_empty() {
-            reading.input.rest();
-        }
         loop {
             match reading.take_head(self.limits) {
                 Ok(None) => {}
@@ -166,8 +164,9 @@ impl Connection {
                 Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
             }
             let is_begun = !reading.input.bytes.is_empty();
-            if is_begun {
-                self.client.note_head();
+            match is_begun {
+                true => self.client.note_head(),
+                false => reading.input.rest(),
             }
             let polled = reading.poll_read(context);
             if polled.is_pending() && !is_begun && self.client.is_draining() {
@@ -250,7 +249,8 @@ impl Connection {
             return Poll::Pending;
         }
         let polled = reading.poll_read(context);
-        self.is_listening = polled.is_pending();
+        // Who has done much lately is sent away unheard, to come again at once.
+        self.is_listening = polled.is_pending() && coop::has_budget_remaining();
         match ready!(polled) {
             Ok(0) => Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => Poll::Pending,

@@ -67,8 +67,11 @@ where
             return Poll::Pending;
         };
         // What is known to be too long is not read at all.
-        let known = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let mut is_over = this.gathered.len().saturating_add(known) > this.bytes_max;
+        let known = match this.gathered.len() {
+            0 => usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX),
+            gathered => gathered,
+        };
+        let mut is_over = known > this.bytes_max;
         while !is_over {
             match ready!(Pin::new(&mut *body).poll_frame(context)) {
                 None => {

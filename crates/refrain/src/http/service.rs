@@ -132,6 +132,7 @@ impl<S> RefrainService<S> {
             since,
         };
         let stage = coming.begin(body);
+        // The service is left ready for the next request.
         if let Stage::Replayed(replay) = stage {
             if let Some(observer) = observer {
                 observer.decided(&found.operation, Decision::Replayed, since.elapsed());
