@@ -73,7 +73,7 @@ fn guarded(book: &Arc<Book>) -> (Shop, RefrainService<Shop>) {
     let shop = Shop::default();
     let operation = Operation {
         replay_headers: vec!["x-part".into()],
-        request_bytes_max: 10,
+        request_bytes_max: 8,
         ..Operation::default()
     };
     let policy = Policy::new(vec![operation]).unwrap();
