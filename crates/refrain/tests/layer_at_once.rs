@@ -195,11 +195,10 @@ async fn a_body_that_is_still_to_come_is_waited_for() {
     let (_, _, body) = text(waited.await.unwrap().unwrap().unwrap()).await;
     assert_eq!(body, "number 1");
     // The same request as a whole: the pieces made the same fingerprint.
-    let (_, mut other) = (shop, service);
     let (pieces, body) = mpsc::channel(1);
     pieces.send(Bytes::from_static(b"fifths")).await.unwrap();
     drop(pieces);
-    let Answering::Replay(replay) = other.replay_or_call(request("k", Pieces(body))) else {
+    let Answering::Replay(replay) = service.replay_or_call(request("k", Pieces(body))) else {
         panic!("it is stored, and the body was there");
     };
     assert_eq!(replay.body(), "number 1");
