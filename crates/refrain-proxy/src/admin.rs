@@ -31,6 +31,7 @@ use refrain::http::RefrainLayer;
 use tokio::net::TcpListener;
 
 mod access;
+mod durations;
 mod health;
 mod listen;
 

@@ -3,7 +3,6 @@
 //! Labels come from the policy and from this code alone, never from a request: their number is bounded.
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -11,11 +10,7 @@ use std::{
 
 use prometheus_client::{
     encoding::text,
-    metrics::{
-        counter::Counter,
-        family::{Family, MetricConstructor},
-        histogram::{Histogram, exponential_buckets},
-    },
+    metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 use refrain::{
@@ -24,6 +19,8 @@ use refrain::{
     store::{Meter, Op},
 };
 
+use super::durations::Durations;
+
 /// A set of labels.
 type Labels = Vec<(&'static str, String)>;
 
@@ -31,9 +28,9 @@ type Labels = Vec<(&'static str, String)>;
 pub struct Metrics {
     registry: Registry,
     requests: Family<Labels, Counter>,
-    request_durations: Family<Labels, Histogram, Buckets>,
-    /// By the operation's name, then by the decision's number.
-    operations: HashMap<String, Vec<OnceLock<Series>>>,
+    request_durations: Family<Labels, Durations>,
+    /// In the order of the operations' names; of each by the decision's number.
+    operations: Vec<(String, Vec<OnceLock<Series>>)>,
     /// By the number of what was asked.
     ops: Vec<StoreSeries>,
 }
@@ -42,24 +39,13 @@ pub struct Metrics {
 #[derive(Debug)]
 struct Series {
     count: Counter,
-    durations: Histogram,
+    durations: Durations,
 }
 
 #[derive(Debug)]
 struct StoreSeries {
-    op: Op,
-    durations: Histogram,
+    durations: Durations,
     errors: Counter,
-}
-
-/// From a tenth of a millisecond to a good minute and a half, in steps of two.
-#[derive(Debug, Clone)]
-struct Buckets;
-
-impl MetricConstructor<Histogram> for Buckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(exponential_buckets(0.0001, 2.0, 20))
-    }
 }
 
 impl Metrics {
@@ -70,7 +56,7 @@ impl Metrics {
         let requests = Family::default();
         let help = "Requests to guarded operations, by what was decided";
         registry.register("requests", help, requests.clone());
-        let request_durations = Family::new_with_constructor(Buckets);
+        let request_durations = Family::default();
         let help = "How long requests to guarded operations took until their answer began";
         let name = "request_duration_seconds";
         registry.register(name, help, request_durations.clone());
@@ -78,8 +64,10 @@ impl Metrics {
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
+        let mut operations: Vec<_> = operations.collect();
+        operations.sort_by(|(one, _), (other, _)| one.cmp(other));
         Arc::new(Self {
-            operations: operations.collect(),
+            operations,
             registry,
             requests,
             request_durations,
@@ -93,8 +81,9 @@ impl Metrics {
     }
 
     fn series(&self, operation: &str, decision: Decision) -> Option<&Series> {
-        let at = Decision::ALL.iter().position(|it| *it == decision)?;
-        let series = self.operations.get(operation)?.get(at)?;
+        let found = |(name, _): &(String, _)| name.as_str().cmp(operation);
+        let at = self.operations.binary_search_by(found).ok()?;
+        let series = self.operations[at].1.get(decision as usize)?;
         Some(series.get_or_init(|| {
             let labels = vec![
                 ("operation", operation.to_owned()),
@@ -109,7 +98,7 @@ impl Metrics {
 }
 
 fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {
-    let durations = Family::<Labels, Histogram, Buckets>::new_with_constructor(Buckets);
+    let durations = Family::<Labels, Durations>::default();
     let errors = Family::<Labels, Counter>::default();
     let help = "How long the store took to answer";
     registry.register("store_duration_seconds", help, durations.clone());
@@ -118,7 +107,6 @@ fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {
     let series = Op::ALL.map(|op| {
         let labels = vec![("store", store.to_owned()), ("op", op.label().to_owned())];
         StoreSeries {
-            op,
             durations: durations.get_or_create_owned(&labels),
             errors: errors.get_or_create_owned(&labels),
         }
@@ -135,17 +123,17 @@ impl Observer for Metrics {
     fn decided(&self, operation: &Operation, decision: Decision, took: Duration) {
         if let Some(series) = self.series(&operation.name, decision) {
             series.count.inc();
-            series.durations.observe(took.as_secs_f64());
+            series.durations.observe(took);
         }
     }
 }
 
 impl Meter for Metrics {
     fn answered(&self, op: Op, is_ok: bool, took: Duration) {
-        let Some(series) = self.ops.iter().find(|series| series.op == op) else {
+        let Some(series) = self.ops.get(op as usize) else {
             return;
         };
-        series.durations.observe(took.as_secs_f64());
+        series.durations.observe(took);
         if !is_ok {
             series.errors.inc();
         }
@@ -155,5 +143,19 @@ impl Meter for Metrics {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Series are found by these numbers.
+    #[test]
+    fn decisions_and_questions_are_numbered_in_their_order() {
+        let decisions = Decision::ALL.iter().enumerate();
+        decisions.for_each(|(at, decision)| assert_eq!(*decision as usize, at, "{decision:?}"));
+        let ops = Op::ALL.iter().enumerate();
+        ops.for_each(|(at, op)| assert_eq!(*op as usize, at, "{op:?}"));
     }
 }

@@ -25,7 +25,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Everything that can be asked.
+    /// Everything that can be asked, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Claim,
         Self::Settle,

@@ -1,0 +1,122 @@
+//! A histogram of durations that is counted on the way of every request, so without a lock and without a search.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::{EncodeMetric, MetricEncoder, NoLabelSet},
+    metrics::{MetricType, TypedMetric},
+};
+
+/// The bound of the first bucket: a tenth of a millisecond. Each of the next is twice as large, up to a good 50 seconds.
+const FIRST_NANOS: u64 = 100_000;
+const BOUNDS: usize = 20;
+
+/// How often something took how long. Clones count together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Durations(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// By bucket; the last one is for what is longer than every bound.
+    buckets: [AtomicU64; BOUNDS + 1],
+    /// All of them together.
+    nanos: AtomicU64,
+}
+
+impl Durations {
+    pub(super) fn observe(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.0.buckets[bucket(nanos)].fetch_add(1, Relaxed);
+        self.0.nanos.fetch_add(nanos, Relaxed);
+    }
+}
+
+/// The first bucket whose bound is not below.
+fn bucket(nanos: u64) -> usize {
+    if nanos <= FIRST_NANOS {
+        return 0;
+    }
+    let doubled = ((nanos - 1) / FIRST_NANOS).ilog2() as usize + 1;
+    doubled.min(BOUNDS)
+}
+
+/// In seconds.
+fn bound(bucket: usize) -> f64 {
+    match bucket {
+        BOUNDS.. => f64::INFINITY,
+        _ => Duration::from_nanos(FIRST_NANOS << bucket).as_secs_f64(),
+    }
+}
+
+impl EncodeMetric for Durations {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let buckets = self.0.buckets.iter().enumerate();
+        let buckets: Vec<_> = buckets
+            .map(|(at, count)| (bound(at), count.load(Relaxed)))
+            .collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = Duration::from_nanos(self.0.nanos.load(Relaxed)).as_secs_f64();
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+impl TypedMetric for Durations {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_counts_below_the_first_bound_that_it_does_not_exceed() {
+        for (nanos, expected) in [
+            (0, 0),
+            (FIRST_NANOS, 0),
+            (FIRST_NANOS + 1, 1),
+            (2 * FIRST_NANOS, 1),
+            (2 * FIRST_NANOS + 1, 2),
+            (FIRST_NANOS << (BOUNDS - 1), BOUNDS - 1),
+            ((FIRST_NANOS << (BOUNDS - 1)) + 1, BOUNDS),
+            (u64::MAX, BOUNDS),
+        ] {
+            assert_eq!(bucket(nanos), expected, "{nanos}");
+        }
+        assert_eq!(bound(0), 0.0001);
+        assert_eq!(bound(1), 0.0002);
+    }
+
+    #[test]
+    fn what_was_counted_can_be_scraped() {
+        use prometheus_client::{encoding::text, registry::Registry};
+        let (durations, mut registry) = (Durations::default(), Registry::default());
+        registry.register("took", "How long it took", durations.clone());
+        for micros in [50, 100, 150, 200_000_000] {
+            durations.observe(Duration::from_micros(micros));
+        }
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "# TYPE took histogram",
+            "took_sum 200.0003",
+            "took_count 4",
+            "took_bucket{le=\"0.0001\"} 2",
+            "took_bucket{le=\"0.0002\"} 3",
+            "took_bucket{le=\"52.4288\"} 3",
+            "took_bucket{le=\"+Inf\"} 4",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} in {text}");
+        }
+    }
+}
