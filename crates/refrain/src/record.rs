@@ -408,6 +408,39 @@ impl<O> Record<O> {
         }
     }
 
+    /// The same record, of which the outcome is only looked at.
+    pub(crate) fn by_ref(&self) -> Record<&O> {
+        let state = match &self.state {
+            State::InFlight { hold, lease_ends } => State::InFlight {
+                hold: *hold,
+                lease_ends: *lease_ends,
+            },
+            State::Indeterminate { hold, reason } => State::Indeterminate {
+                hold: *hold,
+                reason: *reason,
+            },
+            State::Tombstone { remember_ends } => State::Tombstone {
+                remember_ends: *remember_ends,
+            },
+            State::Completed {
+                fence,
+                outcome,
+                retention_ends,
+                remember_ends,
+            } => State::Completed {
+                fence: *fence,
+                outcome,
+                retention_ends: *retention_ends,
+                remember_ends: *remember_ends,
+            },
+        };
+        Record {
+            fingerprint: self.fingerprint,
+            credential: self.credential,
+            state,
+        }
+    }
+
     /// The same record with its outcome held another way.
     pub fn map<P>(self, convert: impl FnOnce(O) -> P) -> Record<P> {
         let state = match self.state {
@@ -430,6 +463,21 @@ impl<O> Record<O> {
             fingerprint: self.fingerprint,
             credential: self.credential,
             state,
+        }
+    }
+}
+
+impl<G, O> Verdict<G, O> {
+    /// The same verdict with its outcome held another way.
+    pub(crate) fn map_outcome<P>(self, convert: impl FnOnce(O) -> P) -> Verdict<G, P> {
+        match self {
+            Self::Granted(granted) => Verdict::Granted(granted),
+            Self::Replay(outcome) => Verdict::Replay(convert(outcome)),
+            Self::InFlight { lease_left } => Verdict::InFlight { lease_left },
+            Self::OtherCredential => Verdict::OtherCredential,
+            Self::Mismatch => Verdict::Mismatch,
+            Self::Indeterminate(doubt) => Verdict::Indeterminate(doubt),
+            Self::Expired => Verdict::Expired,
         }
     }
 }

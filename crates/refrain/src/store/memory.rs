@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
+use super::{
+    Census, Guarantees, Page, Query, Reading, Store, Watch,
+    table::{Entry, Table},
+};
 use crate::{
-    Error, ErrorKind, Result,
+    Error, ErrorKind, Outcome, Result,
     clock::{Clock, StoreClock, SystemClock, Timestamp},
     key::{RecordId, Secret},
     record::{
@@ -77,20 +80,36 @@ impl Memory {
     }
 
     pub(super) fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
-        // Counted under the record's lock: fences of one record grow.
-        let command = || {
-            let counter = self.shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let shared = &*self.shared;
+        shared.table.with(claim.id, |entry| {
+            // Counted under the record's lock: fences of one record grow.
+            let counter = shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
             let fence = Fence {
                 epoch: 1,
                 counter,
-                nonce: self.shared.nonce,
+                nonce: shared.nonce,
             };
-            Command::Claim(claim.clone(), fence)
-        };
-        match self.apply(claim.id, command)? {
-            Reply::Verdict(verdict) => Ok(verdict),
-            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
-        }
+            let before = entry.get();
+            if before.is_none() {
+                shared.check_room()?;
+            }
+            let now = shared.clock.now();
+            // Outcomes are only looked at: a claim makes none.
+            let before = before.map(|record| record.by_ref());
+            let standing = before.as_ref().map(|record| record.state.name());
+            let stepped = step(before, Command::Claim(claim.clone(), fence), now);
+            let Reply::Verdict(verdict) = stepped.reply else {
+                return Err(mixed_up());
+            };
+            let verdict = verdict.map_outcome(Outcome::clone);
+            let after = stepped.record;
+            let stands = after.as_ref().map(|record| record.state.name());
+            if stepped.change != Change::Nothing || standing != stands {
+                let after = after.map(|record| record.map(Outcome::clone));
+                shared.put(entry, after);
+            }
+            Ok(verdict)
+        })
     }
 
     pub(super) fn end_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
@@ -98,42 +117,20 @@ impl Memory {
     }
 
     fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
-        match self.apply(id, || command)? {
+        match self.apply(id, command) {
             Reply::Settled(settled) => Ok(settled),
             Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
         }
     }
 
-    fn apply(&self, id: RecordId, command: impl FnOnce() -> Command) -> Result<Reply> {
+    fn apply(&self, id: RecordId, command: Command) -> Reply {
         let shared = &*self.shared;
         shared.table.with(id, |entry| {
-            let command = command();
-            let before = entry.get();
-            if before.is_none() && matches!(command, Command::Claim(..)) {
-                shared.check_room()?;
-            }
             // The clock is read under the lock: time never runs backwards for a record.
             let now = shared.clock.now();
-            let bytes_before = before.map_or(0, |record| size(record));
-            let name_before = before.map(|record| record.state.name());
-            let stepped = step(before.map(|record| (**record).clone()), command, now);
-            let name_after = stepped.record.as_ref().map(|record| record.state.name());
-            if stepped.change == Change::Nothing && name_before == name_after {
-                return Ok(stepped.reply);
-            }
-            let bytes_after = stepped.record.as_ref().map_or(0, size);
-            match (stepped.record, name_before) {
-                (Some(record), None) => entry.put(Box::new(record)),
-                (Some(record), Some(_)) => match entry.get_mut() {
-                    Some(place) => **place = record,
-                    None => entry.put(Box::new(record)),
-                },
-                (None, _) => drop(entry.take()),
-            }
-            // Wraps where it shrinks, which adding does as well.
-            let grown = bytes_after.wrapping_sub(bytes_before);
-            shared.bytes.fetch_add(grown, Ordering::Relaxed);
-            Ok(stepped.reply)
+            let stepped = step(entry.get().map(|record| (**record).clone()), command, now);
+            shared.put(entry, stepped.record);
+            stepped.reply
         })
     }
 
@@ -146,6 +143,23 @@ impl Memory {
 }
 
 impl Shared {
+    /// Puts a record in place of the one before it, and counts what they take.
+    fn put(&self, entry: &mut Entry<'_, Box<Record>>, after: Option<Record>) {
+        let bytes_after = after.as_ref().map_or(0, size);
+        let before = match (after, entry.get_mut()) {
+            (Some(record), Some(place)) => Some(std::mem::replace(&mut **place, record)),
+            (Some(record), None) => {
+                entry.put(Box::new(record));
+                None
+            }
+            (None, _) => entry.take().map(|record| *record),
+        };
+        let bytes_before = before.as_ref().map_or(0, size);
+        // Wraps where it shrinks, which adding does as well.
+        let grown = bytes_after.wrapping_sub(bytes_before);
+        self.bytes.fetch_add(grown, Ordering::Relaxed);
+    }
+
     fn check_room(&self) -> Result<()> {
         let (bytes, bytes_max) = (self.bytes.load(Ordering::Relaxed), self.bytes_max);
         if bytes < bytes_max {
@@ -198,7 +212,7 @@ impl Store for Memory {
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
-        match self.apply(id, || Command::Erase)? {
+        match self.apply(id, Command::Erase) {
             Reply::Erased(erased) => Ok(erased),
             Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
         }
@@ -225,7 +239,7 @@ impl Store for Memory {
             let Some(last) = ids.last() else { break };
             after = Some(*last);
             for id in ids.into_iter().take((at_most - swept) as usize) {
-                self.apply(id, || Command::Age)?;
+                self.apply(id, Command::Age);
                 swept += 1;
             }
         }
