@@ -116,7 +116,7 @@ pub struct Said {
     pub upgrades: bool,
 }
 
-/// Reads the fields of a head, of which `head` is all.
+/// Reads the fields of a head, of which `head` is all, into `headers`, which are empty.
 ///
 /// # Errors
 /// When one is malformed, or they say two things about the length of the body.
@@ -124,9 +124,10 @@ pub fn collect(
     head: &Bytes,
     fields: &[httparse::Header<'_>],
     names: &mut Names,
-) -> Result<(HeaderMap, Said), Broken> {
+    headers: &mut HeaderMap,
+) -> Result<Said, Broken> {
     // One is going to be added on the way.
-    let mut headers = HeaderMap::with_capacity(fields.len() + 1);
+    headers.reserve(fields.len() + 1);
     let mut said = Said::default();
     for (at, field) in fields.iter().enumerate() {
         let name = names.of(at, field.name.as_bytes())?;
@@ -136,7 +137,7 @@ pub fn collect(
             headers.append(name, value);
         }
     }
-    Ok((headers, said))
+    Ok(said)
 }
 
 impl Said {

@@ -197,6 +197,13 @@ impl Client {
         }
     }
 
+    /// A request was answered.
+    pub(crate) fn note_answered(&self) {
+        self.head_since.store(0, Relaxed);
+        self.body_since.store(0, Relaxed);
+        self.idle_since.store(self.watch.now(), Relaxed);
+    }
+
     /// Nothing more is said to it; what it still says is listened to for a moment.
     pub(crate) fn note_closing(&self) {
         self.closing_since.store(self.watch.now(), Relaxed);
@@ -254,11 +261,7 @@ impl Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.client.head_since.store(0, Relaxed);
-        self.client.body_since.store(0, Relaxed);
-        self.client
-            .idle_since
-            .store(self.client.watch.now(), Relaxed);
+        self.client.note_answered();
         self.client.active.fetch_sub(1, Relaxed);
     }
 }

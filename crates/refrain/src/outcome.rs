@@ -122,6 +122,11 @@ impl Outcome {
         self.encoded.slice(self.body.clone())
     }
 
+    /// As [`body`](Self::body), for who only looks at it.
+    pub(crate) fn content(&self) -> &[u8] {
+        &self.encoded[self.body.clone()]
+    }
+
     /// Whether the body is in here; if not, it was over the cap.
     #[must_use]
     pub fn is_body_kept(&self) -> bool {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request::Parts};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use refrain::{
@@ -91,6 +91,12 @@ fn whole(text: &'static str) -> Full<Bytes> {
     Full::from(text)
 }
 
+/// As a server asks that writes replays out by itself.
+fn parts<B>(request: Request<B>) -> (Box<Parts>, B) {
+    let (head, body) = request.into_parts();
+    (Box::new(head), body)
+}
+
 async fn text<R>(response: Response<Body<R>>) -> (StatusCode, HeaderMap, Bytes)
 where
     R: HttpBody<Data = Bytes> + Unpin,
@@ -106,14 +112,17 @@ async fn a_stored_outcome_is_given_as_it_is() {
     let book = Arc::<Book>::default();
     let (shop, mut service) = guarded(&book);
     let ask = || request("k", whole("5"));
-    let first = match service.replay_or_call(ask()) {
+    let (head, sent) = parts(ask());
+    let first = match service.replay_or_call(head, sent) {
         Answering::Future(first) => first.await.unwrap(),
-        Answering::Replay(replay) => panic!("nothing is stored: {replay:?}"),
+        Answering::Replay(replay, _) => panic!("nothing is stored: {replay:?}"),
     };
     assert_eq!(first.status(), StatusCode::CREATED);
-    let Answering::Replay(replay) = service.replay_or_call(ask()) else {
+    let (head, sent) = parts(ask());
+    let Answering::Replay(replay, head) = service.replay_or_call(head, sent) else {
         panic!("it is stored");
     };
+    assert_eq!(head.uri, "/v1/payments");
     let (status, headers, body) = text(service.call(ask()).await.unwrap()).await;
     assert_eq!((replay.status(), replay.body()), (status, body));
     // The same fields either way, those that stand twice as well.
@@ -198,7 +207,8 @@ async fn a_body_that_is_still_to_come_is_waited_for() {
     let (pieces, body) = mpsc::channel(1);
     pieces.send(Bytes::from_static(b"fifths")).await.unwrap();
     drop(pieces);
-    let Answering::Replay(replay) = service.replay_or_call(request("k", Pieces(body))) else {
+    let (head, body) = parts(request("k", Pieces(body)));
+    let Answering::Replay(replay, _) = service.replay_or_call(head, body) else {
         panic!("it is stored, and the body was there");
     };
     assert_eq!(replay.body(), "number 1");

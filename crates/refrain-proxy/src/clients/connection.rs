@@ -12,6 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use refrain::http::Replay;
@@ -25,7 +26,7 @@ use tokio::{
 use super::{
     ClientBody,
     front::{Answer, Front, Fronted, Fronting},
-    head::{Asked, Head, Refused},
+    head::{self, Asked, Head, Refused},
     inlet::{GoOn, Inlet, Serving},
     reply::{self, Reply},
 };
@@ -79,12 +80,27 @@ struct Leaving {
     opened: Option<oneshot::Sender<Opened>>,
 }
 
+/// How far an answer that is there comes at once.
+enum Sent {
+    All(After),
+    Leaving(Leaving),
+}
+
 /// What becomes of a connection behind an answer.
 enum After {
     Next,
     Close,
     /// It is not ours any more.
     Over(oneshot::Sender<Opened>),
+}
+
+impl After {
+    fn of(keeps_alive: bool) -> Self {
+        match keeps_alive {
+            true => Self::Next,
+            false => Self::Close,
+        }
+    }
 }
 
 impl Connection {
@@ -192,7 +208,14 @@ impl Connection {
             let (mut parts, asked) = (head.parts, head.asked);
             let opened = asked.upgrades.then(|| tunnel::offer(&mut parts));
             let mut leaving = match self.front.replay_or_call(parts, body) {
-                Fronted::Replay(replay, active) => self.replaying(&replay, active, asked),
+                Fronted::Replay(replay, parts) => {
+                    head::reuse(parts);
+                    let sent = poll_fn(|context| Poll::Ready(self.replay(&replay, asked, context)));
+                    match sent.await? {
+                        Sent::All(after) => return Ok(after),
+                        Sent::Leaving(leaving) => leaving,
+                    }
+                }
                 Fronted::Making(mut fronting) => {
                     poll_fn(|context| self.poll_answer(&mut fronting, asked, context)).await?
                 }
@@ -282,31 +305,52 @@ impl Connection {
         }
     }
 
-    /// Makes a stored outcome ready to leave, straight from where it is stored.
-    fn replaying(&mut self, replay: &Replay, active: Active, asked: Asked) -> Leaving {
-        let mut body = replay.body();
+    /// Sends a stored outcome, straight from where it is stored. Most leave as a whole.
+    fn replay(
+        &mut self,
+        replay: &Replay,
+        asked: Asked,
+        context: &mut Context<'_>,
+    ) -> io::Result<Sent> {
+        let content = replay.content();
         let reply = Reply {
             status: replay.status(),
             reason: None,
             fields: replay.fields(),
-            size: Some(body.len() as u64),
+            size: Some(content.len() as u64),
             asked,
             keeps_alive: self.can_go_on(asked),
         };
         let mut out = self.outgoing();
         let (mut length, keeps_alive) = reply.write(&mut out, self.client.date(&mut self.date));
         if let Length::Left(1..) = length
-            && body.len() <= COPIED_MAX
+            && content.len() <= COPIED_MAX
         {
-            out.extend_from_slice(&std::mem::take(&mut body));
+            out.extend_from_slice(content);
             length = Length::Left(0);
         }
-        Leaving {
-            sending: Sending::new(out, length, Answer::of(body, active)),
+        if let Length::Left(0) = length
+            && let Poll::Ready(written) = Pin::new(&mut self.write).poll_write(context, &out)
+        {
+            let written = written?;
+            if written == out.len() {
+                self.client.note_answered();
+                self.keep(out);
+                return Ok(Sent::All(After::of(keeps_alive)));
+            }
+            out.drain(..written);
+        }
+        let body = match length {
+            Length::Left(0) => Bytes::new(),
+            _ => replay.body(),
+        };
+        let answer = Answer::of(body, Active::start(&self.client));
+        Ok(Sent::Leaving(Leaving {
+            sending: Sending::new(out, length, answer),
             switches: false,
             keeps_alive,
             opened: None,
-        }
+        }))
     }
 
     /// Whether another request may follow the one that is answered, as far as can be told.
@@ -338,15 +382,18 @@ impl Connection {
     }
 
     fn left(&mut self, leaving: Leaving) -> After {
-        let mut spare = leaving.sending.into_buffer();
+        self.keep(leaving.sending.into_buffer());
+        match leaving.opened {
+            Some(opened) => After::Over(opened),
+            None => After::of(leaving.keeps_alive),
+        }
+    }
+
+    /// Keeps for the next answer what one was written into.
+    fn keep(&mut self, mut spare: Vec<u8>) {
         if spare.capacity() <= SPARE_BYTES_MAX {
             spare.clear();
             self.spare = spare;
-        }
-        match leaving.opened {
-            Some(opened) => After::Over(opened),
-            None if leaving.keeps_alive => After::Next,
-            None => After::Close,
         }
     }
 

@@ -31,15 +31,17 @@ pub(super) struct Front {
 
 /// What a request comes to.
 pub(super) enum Fronted {
-    /// A stored outcome, at once.
-    Replay(Replay, Active),
+    /// A stored outcome, at once; and the head of the request, which nobody needs any more.
+    Replay(Replay, Box<request::Parts>),
     Making(Fronting),
 }
 
 impl Front {
     pub(super) fn call(&mut self, head: Box<request::Parts>, body: ClientBody) -> Fronting {
         match self.replay_or_call(head, body) {
-            Fronted::Replay(replay, active) => Fronting::made(replay.into_response(), active),
+            Fronted::Replay(replay, _) => {
+                Fronting::made(replay.into_response(), Active::start(&self.client))
+            }
             Fronted::Making(fronting) => fronting,
         }
     }
@@ -50,18 +52,17 @@ impl Front {
         mut head: Box<request::Parts>,
         body: ClientBody,
     ) -> Fronted {
-        let active = Active::start(&self.client);
+        let active = || Active::start(&self.client);
         if let Some(fault) = faults::of(&head) {
             let answer = faults::answer(StatusCode::BAD_REQUEST, fault);
-            return Fronted::Making(Fronting::made(answer, active));
+            return Fronted::Making(Fronting::made(answer, active()));
         }
         headers::normalise(&mut head);
-        let request = Request::from_parts(*head, body);
-        match self.service.replay_or_call(request) {
-            Answering::Replay(replay) => Fronted::Replay(replay, active),
+        match self.service.replay_or_call(head, body) {
+            Answering::Replay(replay, head) => Fronted::Replay(replay, head),
             Answering::Future(answering) => Fronted::Making(Fronting {
                 making: Making::Answer(answering),
-                active: Some(active),
+                active: Some(active()),
             }),
         }
     }

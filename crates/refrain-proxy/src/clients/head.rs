@@ -1,6 +1,6 @@
 //! The head of a request.
 
-use std::mem::MaybeUninit;
+use std::{cell::Cell, mem::MaybeUninit};
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode, Uri, Version, header, request};
@@ -11,6 +11,30 @@ use crate::http1::{
 
 /// The longest target that is taken: what the library can hold.
 const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
+/// What has room for more fields than this is not kept for the next head.
+const SPARE_FIELDS_MAX: usize = 64;
+
+thread_local! {
+    /// What the last head was read into that nobody needed any more, empty: the next one need not allocate.
+    static SPARE: Cell<Option<Box<request::Parts>>> = const { Cell::new(None) };
+}
+
+/// Keeps for the next head what nobody needs any more.
+pub(super) fn reuse(mut parts: Box<request::Parts>) {
+    if parts.headers.capacity() > SPARE_FIELDS_MAX {
+        return;
+    }
+    // All of it lets go of what was read, whose room is used again.
+    parts.headers.clear();
+    parts.extensions.clear();
+    parts.uri = Uri::default();
+    SPARE.set(Some(parts));
+}
+
+fn spare() -> Box<request::Parts> {
+    let new = || Box::new(Request::new(()).into_parts().0);
+    SPARE.take().unwrap_or_else(new)
+}
 
 /// The head of a request, and what it says about what comes behind it.
 #[derive(Debug)]
@@ -136,15 +160,14 @@ fn read<'h>(
     if complete != httparse::Status::Complete(bytes.len()) {
         return Err(Broken("The head does not end where it seems to.").into());
     }
-    let mut parts = Box::new(Request::new(()).into_parts().0);
+    let mut parts = spare();
     parts.method = method_of(method)?;
     parts.uri = target_of(bytes.slice_ref(target.as_bytes()))?;
     parts.version = match version {
         1 => Version::HTTP_11,
         _ => Version::HTTP_10,
     };
-    let (headers, said) = collect(bytes, parsed.headers, names)?;
-    parts.headers = headers;
+    let said = collect(bytes, parsed.headers, names, &mut parts.headers)?;
     let framing = framing(&parts, &said)?;
     if said.is_chunked && said.length.is_some() {
         parts.headers.remove(header::CONTENT_LENGTH);

@@ -83,7 +83,8 @@ fn read<'h>(
         1 => Version::HTTP_11,
         _ => Version::HTTP_10,
     };
-    let (headers, said) = collect(bytes, parsed.headers, names)?;
+    let mut headers = HeaderMap::new();
+    let said = collect(bytes, parsed.headers, names, &mut headers)?;
     let framing = framing(status, version, is_to_head, &said)?;
     let is_canonical = status.canonical_reason() == Some(reason);
     let own = || ReasonPhrase::try_from(bytes.slice_ref(reason.as_bytes())).ok();

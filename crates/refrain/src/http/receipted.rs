@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::{
     Code, Decision, Failure, REFRAIN_FENCE, REFRAIN_RECORD,
@@ -24,8 +24,7 @@ use crate::{
 };
 
 /// Tells the operation what to write into its receipt; without `running`, takes off what a client made up.
-pub(super) fn tell<B>(request: &mut Request<B>, running: Option<&Running>) {
-    let headers = request.headers_mut();
+pub(super) fn tell(headers: &mut HeaderMap, running: Option<&Running>) {
     static RECORD: HeaderName = REFRAIN_RECORD;
     static FENCE: HeaderName = REFRAIN_FENCE;
     let is_ours = |name: &HeaderName| *name == RECORD || *name == FENCE;

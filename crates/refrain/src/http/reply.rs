@@ -42,6 +42,12 @@ impl Replay {
         self.0.body()
     }
 
+    /// The bytes of its body, for who copies them.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        self.0.content()
+    }
+
     /// Whether its fields and its body are all of it, and can be written as they are.
     ///
     /// What was stored came from a response, or from a receipt that somebody else wrote.

@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as HttpBody;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
@@ -85,20 +86,31 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.replay_or_call(request) {
-            Answering::Replay(replay) => Way::here(replay.into_response()).into(),
-            Answering::Future(future) => future,
-        }
+        let (mut head, body) = request.into_parts();
+        let begun = self.begin(&mut head, body);
+        self.go_on(head, begun)
     }
 }
 
 /// What a request comes to, for a server that writes replays out by itself.
 #[derive(Debug)]
 pub enum Answering<F, R: Send + 'static, E: Send + 'static> {
-    /// A stored outcome, at once.
-    Replay(Replay),
+    /// A stored outcome, at once; and the head of the request, which nobody needs any more.
+    Replay(Replay, Box<Parts>),
     /// What [`call`](Service::call) gives.
     Future(ResponseFuture<F, R, E>),
+}
+
+/// How far a request comes at once.
+enum Begun<B, R> {
+    /// To the stored outcome that answers it, and that can be written as it is.
+    Replay(Replay),
+    /// To another answer.
+    Answer(Response<Body<R>>),
+    /// It is not guarded.
+    Unguarded(B),
+    /// It is, and has come to this stage.
+    Guarded(Match, Instant, Stage<B, R>),
 }
 
 impl<S> RefrainService<S> {
@@ -106,42 +118,72 @@ impl<S> RefrainService<S> {
     /// to make a response of it only to take that apart again costs more than to find it.
     pub fn replay_or_call<B, R>(
         &mut self,
-        mut request: Request<B>,
+        mut head: Box<Parts>,
+        body: B,
     ) -> Answering<S::Future, R, S::Error>
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
-        // Whoever is guarded is told anew; nobody else has any.
-        receipted::tell(&mut request, None);
-        if let Some(page) = self.shared.page(&request) {
-            return Answering::Future(Way::here(page).into());
+        match self.begin(&mut head, body) {
+            Begun::Replay(replay) => Answering::Replay(replay, head),
+            begun => Answering::Future(self.go_on(*head, begun)),
         }
-        let Some(found) = self.shared.find(&request) else {
-            let future = self.inner.call(request.map(Body::through));
-            return Answering::Future(Way::through(future, None).into());
+    }
+
+    #[inline]
+    fn begin<B: Carried, R>(&self, head: &mut Parts, body: B) -> Begun<B, R> {
+        // Whoever is guarded is told anew; nobody else has any.
+        receipted::tell(&mut head.headers, None);
+        if let Some(page) = self.shared.page(head) {
+            return Begun::Answer(page);
+        }
+        let Some(found) = self.shared.find(head) else {
+            return Begun::Unguarded(body);
         };
-        let (head, body) = request.into_parts();
-        let since = tokio::time::Instant::now();
-        let observer = self.shared.observer.as_ref();
+        let since = Instant::now();
         let coming = Coming {
             shared: &self.shared,
             found: &found,
-            head: &head,
+            head,
             since,
         };
         let stage = coming.begin(body);
-        // The service is left ready for the next request.
-        if let Stage::Replayed(replay) = stage {
-            if let Some(observer) = observer {
-                observer.decided(&found.operation, Decision::Replayed, since.elapsed());
-            }
-            return match replay.is_plain() {
-                true => Answering::Replay(replay),
-                false => Answering::Future(Way::here(replay.into_response()).into()),
-            };
+        let Stage::Replayed(replay) = stage else {
+            return Begun::Guarded(found, since, stage);
+        };
+        if let Some(observer) = &self.shared.observer {
+            observer.decided(&found.operation, Decision::Replayed, since.elapsed());
         }
+        match replay.is_plain() {
+            true => Begun::Replay(replay),
+            false => Begun::Answer(replay.into_response()),
+        }
+    }
+
+    #[inline]
+    fn go_on<B, R>(
+        &mut self,
+        head: Parts,
+        begun: Begun<B, R>,
+    ) -> ResponseFuture<S::Future, R, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>> + Guarded<B, R>,
+        B: Carried,
+        R: Carried,
+    {
+        let (found, since, stage) = match begun {
+            // The service is left ready for the next request.
+            Begun::Replay(replay) => return Way::here(replay.into_response()).into(),
+            Begun::Answer(answer) => return Way::here(answer).into(),
+            Begun::Unguarded(body) => {
+                let request = Request::from_parts(head, Body::through(body));
+                return Way::through(self.inner.call(request), None).into();
+            }
+            Begun::Guarded(found, since, stage) => (found, since, stage),
+        };
+        let observer = self.shared.observer.as_ref();
         let telling = observer.map(|it| Telling::new(it, &found.operation, since));
         // The service that was polled ready is the one to call.
         let clone = self.inner.clone();
@@ -151,21 +193,20 @@ impl<S> RefrainService<S> {
             inner,
             found,
         };
-        Answering::Future(ResponseFuture::told(telling, guarding.go_on(head, stage)))
+        ResponseFuture::told(telling, guarding.go_on(head, stage))
     }
 }
 
 impl Shared {
-    fn find<B>(&self, request: &Request<B>) -> Option<Match> {
-        self.policy
-            .find(request.method().as_str(), request.uri().path())
+    fn find(&self, head: &Parts) -> Option<Match> {
+        self.policy.find(head.method.as_str(), head.uri.path())
     }
 
     /// The page behind a problem's `type`.
-    fn page<B, R>(&self, request: &Request<B>) -> Option<Response<Body<R>>> {
-        let name = request.uri().path().strip_prefix(self.problems.as_str())?;
+    fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
+        let name = head.uri.path().strip_prefix(self.problems.as_str())?;
         let code = Code::ALL.into_iter().find(|code| code.code() == name)?;
-        if request.method() != Method::GET || !self.problems.starts_with('/') {
+        if head.method != Method::GET || !self.problems.starts_with('/') {
             return None;
         }
         let mut response = Response::new(Body::full(Bytes::from_static(code.page().as_bytes())));
@@ -347,7 +388,7 @@ impl<S> Guarding<S> {
             shared: &self.shared,
             found: &self.found,
             head,
-            since: tokio::time::Instant::now(),
+            since: Instant::now(),
         }
     }
 
