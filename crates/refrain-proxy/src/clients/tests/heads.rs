@@ -5,7 +5,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use crate::{
-    clients::head::{Heads, Refused},
+    clients::head::{self, Heads, Refused},
     http1::{Framing, Limits, Step},
 };
 
@@ -75,6 +75,8 @@ fn advance(input: &mut BytesMut, heads: &mut Heads, framing: &mut Framing, all: 
                     keeps_alive: head.asked.keeps_alive,
                     ..Read::default()
                 });
+                // The next one is read into the same.
+                head::reuse(head.parts);
             }
         }
     }
