@@ -263,6 +263,34 @@ fn a_client_that_hangs_up_is_noticed_however_much_was_answered_before() {
     });
 }
 
+/// The system takes less and less of them at a time, and then nothing.
+#[test]
+fn replays_that_nobody_reads_for_a_while_arrive_whole_and_in_order() {
+    const COUNT: usize = 8_000;
+    let upstream = Upstream::start(|seen, stream| {
+        let body = seen.header("idempotency-key").unwrap().repeat(3_000);
+        answer(stream, "201 Created", &[], body.as_bytes())
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    let keys = ["a", "b", "c"];
+    for key in keys {
+        call(proxy.address, post(key, "x"));
+    }
+    let mut client = Client::connect(proxy.address);
+    let round: Vec<u8> = keys.iter().flat_map(|key| post(key, "x")).collect();
+    let mut sender = client.sender();
+    let sending = thread::spawn(move || sender.write_all(&round.repeat(COUNT / 3)));
+    thread::sleep(Duration::from_millis(300));
+    for at in 0..COUNT / 3 * 3 {
+        let replay = client.answer();
+        assert!(replay.is_replay());
+        let is_whole = replay.text() == keys[at % 3].repeat(3_000);
+        assert!(is_whole, "{at}");
+    }
+    sending.join().unwrap().unwrap();
+    assert_eq!(upstream.count(), 3);
+}
+
 #[test]
 fn a_body_that_is_broken_ends_the_connection_behind_its_answer() {
     let upstream = Upstream::echo();

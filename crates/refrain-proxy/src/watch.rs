@@ -41,7 +41,7 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     watch: Arc<Watch>,
-    /// Requests that are being answered.
+    /// Requests that are being answered, but for those whose answer leaves at once.
     active: AtomicU32,
     /// Since when nothing is being answered.
     idle_since: AtomicU64,

@@ -41,6 +41,11 @@ impl Client {
         self
     }
 
+    /// To send in another thread meanwhile.
+    pub(crate) fn sender(&self) -> TcpStream {
+        self.stream.try_clone().unwrap()
+    }
+
     pub(crate) fn say_no_more(&mut self) -> &mut Self {
         let _ = self.stream.shutdown(Shutdown::Write);
         self

@@ -1,4 +1,4 @@
-//! In front of the layer: makes requests of all versions alike, and knows which are being answered.
+//! In front of the layer: makes requests of all versions alike, and knows which are being answered, but for replays that leave at once.
 
 use std::{
     convert::Infallible,

@@ -91,7 +91,7 @@ impl From<io::Error> for Stuck {
 }
 
 impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
-    /// A message of which nothing has left. `head` is all that comes before the body.
+    /// A message, or what is left of one. `head` is all that comes before `body`.
     pub(crate) fn new(head: Vec<u8>, length: Length, body: B) -> Self {
         Self {
             gathered: head,
