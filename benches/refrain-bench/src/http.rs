@@ -112,8 +112,19 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One round of requests to who is measured.
+/// One round of requests to who is measured. nginx loses a connection to its upstream now and then, and gets another round then.
 pub(crate) fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
+    let round = || try_round(setup, front, connections, keys);
+    match round() {
+        Err(error) if matches!(front, Front::Nginx) => {
+            println!("  nginx failed, and is measured once more: {error:#}");
+            round()
+        }
+        round => round,
+    }
+}
+
+fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
     let folder = folder::fresh(&setup.root)?;
     let lasts = Duration::from_secs_f64(setup.options.seconds);
     let round = harness::thread_runtime()?.block_on(async {
