@@ -112,12 +112,12 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One round of requests to who is measured. nginx loses a connection to its upstream now and then, and gets another round then.
+/// One round of requests to who is measured. One of nginx's connections to its upstream is reset once in some forty runs: it gets another round then.
 pub(crate) fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
     let round = || try_round(setup, front, connections, keys);
     match round() {
         Err(error) if matches!(front, Front::Nginx) => {
-            println!("  nginx failed, and is measured once more: {error:#}");
+            println!("  nginx did not answer as it should, and is measured once more: {error:#}");
             round()
         }
         round => round,
