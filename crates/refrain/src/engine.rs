@@ -270,14 +270,6 @@ impl Engine {
 impl<G> Verdict<G> {
     /// The same verdict with another thing granted.
     pub fn map<H>(self, convert: impl FnOnce(G) -> H) -> Verdict<H> {
-        match self {
-            Self::Granted(granted) => Verdict::Granted(convert(granted)),
-            Self::Replay(outcome) => Verdict::Replay(outcome),
-            Self::InFlight { lease_left } => Verdict::InFlight { lease_left },
-            Self::OtherCredential => Verdict::OtherCredential,
-            Self::Mismatch => Verdict::Mismatch,
-            Self::Indeterminate(doubt) => Verdict::Indeterminate(doubt),
-            Self::Expired => Verdict::Expired,
-        }
+        self.convert(convert, |outcome| outcome)
     }
 }

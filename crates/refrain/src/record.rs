@@ -410,28 +410,20 @@ impl<O> Record<O> {
 
     /// The same record, of which the outcome is only looked at.
     pub(crate) fn by_ref(&self) -> Record<&O> {
-        let state = match &self.state {
-            State::InFlight { hold, lease_ends } => State::InFlight {
-                hold: *hold,
-                lease_ends: *lease_ends,
-            },
-            State::Indeterminate { hold, reason } => State::Indeterminate {
-                hold: *hold,
-                reason: *reason,
-            },
-            State::Tombstone { remember_ends } => State::Tombstone {
-                remember_ends: *remember_ends,
-            },
+        let state = match self.state {
+            State::InFlight { hold, lease_ends } => State::InFlight { hold, lease_ends },
+            State::Indeterminate { hold, reason } => State::Indeterminate { hold, reason },
+            State::Tombstone { remember_ends } => State::Tombstone { remember_ends },
             State::Completed {
+                fence,
+                ref outcome,
+                retention_ends,
+                remember_ends,
+            } => State::Completed {
                 fence,
                 outcome,
                 retention_ends,
                 remember_ends,
-            } => State::Completed {
-                fence: *fence,
-                outcome,
-                retention_ends: *retention_ends,
-                remember_ends: *remember_ends,
             },
         };
         Record {
@@ -468,11 +460,15 @@ impl<O> Record<O> {
 }
 
 impl<G, O> Verdict<G, O> {
-    /// The same verdict with its outcome held another way.
-    pub(crate) fn map_outcome<P>(self, convert: impl FnOnce(O) -> P) -> Verdict<G, P> {
+    /// The same verdict with another thing granted, or its outcome held another way.
+    pub(crate) fn convert<H, P>(
+        self,
+        grant: impl FnOnce(G) -> H,
+        replay: impl FnOnce(O) -> P,
+    ) -> Verdict<H, P> {
         match self {
-            Self::Granted(granted) => Verdict::Granted(granted),
-            Self::Replay(outcome) => Verdict::Replay(convert(outcome)),
+            Self::Granted(granted) => Verdict::Granted(grant(granted)),
+            Self::Replay(outcome) => Verdict::Replay(replay(outcome)),
             Self::InFlight { lease_left } => Verdict::InFlight { lease_left },
             Self::OtherCredential => Verdict::OtherCredential,
             Self::Mismatch => Verdict::Mismatch,

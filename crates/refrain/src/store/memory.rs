@@ -101,7 +101,7 @@ impl Memory {
             let Reply::Verdict(verdict) = stepped.reply else {
                 return Err(mixed_up());
             };
-            let verdict = verdict.map_outcome(Outcome::clone);
+            let verdict = verdict.convert(|grant| grant, Outcome::clone);
             let after = stepped.record;
             let stands = after.as_ref().map(|record| record.state.name());
             if stepped.change != Change::Nothing || standing != stands {
