@@ -100,7 +100,7 @@ flaws! {
     SweepsOutcomes,
     /// A sweep always says that it took as many as it was asked to.
     SweepsWithoutEnd,
-    /// Lists come in no order.
+    /// Lists come backwards.
     ListsOutOfOrder,
     /// Lists do not look at the state that was asked for.
     ListsEveryState,

@@ -4,15 +4,12 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
 };
 
 use refrain::{Fence, Settled, Settlement, Store, Verdict};
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    sync::Barrier,
-};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{
     Options,
@@ -177,7 +174,9 @@ async fn grants(store: &impl Store, start: u32) -> Checked<Vec<Fence>> {
     Ok(fences)
 }
 
-/// Lets that many tasks loose at the same moment, in turn on one handle and the other.
+/// Lets that many tasks loose at the same moment, in turn on one handle and the other. They keep
+/// coming back until all are there, since whoever is woken one after the other does not race: the
+/// first has ended before the last is woken.
 async fn race<S, T, Run, Running>(bench: &Bench<S>, racers: usize, run: Run) -> Checked<Vec<T>>
 where
     S: Store,
@@ -189,12 +188,15 @@ where
         let message = "nothing races on one thread: run the suite under #[tokio::test(flavor = \"multi_thread\")]";
         return Err(Broken(message.into()));
     }
-    let start = Arc::new(Barrier::new(racers));
+    let missing = Arc::new(AtomicUsize::new(racers));
     let spawn = |racer| {
         let running = run(racer, bench.handle(racer));
-        let start = start.clone();
+        let missing = missing.clone();
         tokio::spawn(async move {
-            start.wait().await;
+            missing.fetch_sub(1, Ordering::SeqCst);
+            while missing.load(Ordering::SeqCst) > 0 {
+                tokio::task::yield_now().await;
+            }
             running.await
         })
     };
