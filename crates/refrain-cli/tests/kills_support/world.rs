@@ -23,19 +23,19 @@ type Success = (u16, Option<String>, Vec<u8>);
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) success: Option<Success>,
-    /// In which life they were first told that nobody knows.
-    pub(crate) doubted_in: Option<u64>,
+    /// Whether they were ever told that nobody knows.
+    was_doubted: bool,
+    /// In which life they were first told so, unless it was found out since that it did not run.
+    doubted_in: Option<u64>,
     /// In which life the first request was sent to which no answer came.
-    pub(crate) lost_in: Option<u64>,
+    lost_in: Option<u64>,
     /// Requests to which no answer came.
     pub(crate) lost: u32,
     /// Answers that said that the store cannot be had.
     pub(crate) cut_off: u32,
     /// Whether the service kept its answer, or a part of it, to itself.
     pub(crate) is_troubled: bool,
-    /// Answers that said that it did not run.
-    pub(crate) busy: u32,
-    /// How often the service said so.
+    /// How often the service said that it did not run.
     pub(crate) refused: u32,
     pub(crate) answers: u32,
     /// How often the service was asked.
@@ -184,7 +184,8 @@ impl World {
                 false
             }
             "429" | "502 upstream-unreachable" => {
-                self.note(key, |known| known.busy += 1);
+                // It did not run: what was in doubt is settled.
+                self.note(key, |known| known.doubted_in = None);
                 false
             }
             "409 in-flight" => {
@@ -202,7 +203,7 @@ impl World {
     fn succeed(&self, key: &str, success: Success) {
         self.note(key, |known| {
             assert!(
-                self.is_late_truth_welcome || known.doubted_in.is_none(),
+                self.is_late_truth_welcome || !known.was_doubted,
                 "{key}: first in doubt, then a success: {:?}",
                 known.history
             );
@@ -221,6 +222,7 @@ impl World {
                 "{key}: first a success, then in doubt: {:?}",
                 known.history
             );
+            known.was_doubted = true;
             known.doubted_in.get_or_insert(life);
         });
     }
@@ -245,7 +247,7 @@ impl Known {
         }
     }
 
-    /// Whether something was killed between a request that was lost and the first word of doubt.
+    /// Whether something was killed between a request that was lost and the first word of the doubt that is left.
     fn is_cut_by_a_kill(&self) -> bool {
         let lives = self.lost_in.zip(self.doubted_in);
         self.cut_off > 0 || lives.is_some_and(|(lost, doubted)| lost < doubted)
@@ -367,8 +369,8 @@ pub(crate) fn check_at_the_end(world: &World, upstream: &Upstream) -> Ends {
     Ends {
         keys: known.len(),
         succeeded: count(|it| it.success.is_some()),
-        in_doubt: count(|it| it.doubted_in.is_some()),
-        late: count(|it| it.doubted_in.is_some() && it.success.is_some()),
+        in_doubt: count(|it| it.was_doubted),
+        late: count(|it| it.was_doubted && it.success.is_some()),
         never_sent: known
             .keys()
             .filter(|it| !dispatched.contains_key(*it))
