@@ -189,6 +189,18 @@ fn the_schema_takes_the_sample_and_refuses_what_the_parser_refuses() {
 }
 
 #[test]
+fn the_schema_takes_every_kind_of_store() {
+    let schema = File::schema();
+    let store = &schema["properties"]["store"];
+    let patterns = [
+        &store["anyOf"][0]["pattern"],
+        &store["anyOf"][1]["items"]["pattern"],
+    ];
+    let servers = r"postgres://.+|postgresql://.+|redis://.+|rediss://.+|redis\+cluster://.+|rediss\+cluster://.+|redis\+sentinel://.+|rediss\+sentinel://.+";
+    assert_eq!(patterns, [&format!("^(memory:|file:.+|{servers})$"); 2]);
+}
+
+#[test]
 fn every_setting_in_the_schema_has_a_description() {
     let schema = File::schema();
     for place in [

@@ -90,7 +90,7 @@ flaws! {
     MixesUpRecords,
     /// A batch is decided on what was there before it.
     BatchIsBlind,
-    /// Claims are read first and written later, with room in between.
+    /// Claims are read first and written a millisecond later. Needs a runtime with timers.
     LooksThenActs,
     /// Time is what the wall clock shows.
     TrustsWallClock,

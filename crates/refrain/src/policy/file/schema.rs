@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::Value;
 
 use super::relay::RELAYS_MAX;
+use super::server::store_pattern;
 use super::typed::{Head, Proxy, Relay, Section, Server, Signed, Worker};
 use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
@@ -109,7 +110,7 @@ macro_rules! text {
 text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
-    StoreUrl: r"^(memory:|file:.+|postgres(ql)?://.+|rediss?://.+)$";
+    StoreUrl: store_pattern();
     BrokerUrl: r"^(nats|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
     DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
     MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|preset:[a-z-]+)$";

@@ -11,9 +11,11 @@ const PROBLEMS: &str = "/.well-known/refrain/problems/";
 const STORE: &str = "file:refrain-data";
 /// A front and the store behind it; more makes no sense.
 const STORES_MAX: usize = 2;
+const MEMORY: &str = "memory";
+const FILE: &str = "file";
 const SCHEMES: [&str; 10] = [
-    "memory",
-    "file",
+    MEMORY,
+    FILE,
     "postgres",
     "postgresql",
     "redis",
@@ -158,8 +160,8 @@ fn stores(part: &Part<Server>, report: &mut Report<'_>) -> Vec<String> {
 fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     let is_whole = match scheme {
-        "memory" => rest.is_empty() && url.ends_with(':'),
-        "file" => !rest.is_empty(),
+        MEMORY => rest.is_empty() && url.ends_with(':'),
+        FILE => !rest.is_empty(),
         _ => rest.starts_with("//") && rest.len() > 2,
     };
     if is_whole && SCHEMES.contains(&scheme) {
@@ -175,6 +177,16 @@ fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
         format!("`{scheme}:` with what follows is no store"),
         help,
     );
+}
+
+/// What [`check_store`] takes, as a pattern for the schema.
+pub(super) fn store_pattern() -> String {
+    let form = |scheme: &str| match scheme {
+        MEMORY => format!("{MEMORY}:"),
+        FILE => format!("{FILE}:.+"),
+        server => format!("{}://.+", server.replace('+', r"\+")),
+    };
+    format!("^({})$", SCHEMES.map(form).join("|"))
 }
 
 fn check_problems(base: &str, at: Range<usize>, report: &mut Report<'_>) {
