@@ -8,7 +8,8 @@ use super::package;
 /// A tool, how it shows that it is there, and Debian's packages of it.
 type Tool = (&'static str, &'static [&'static str], &'static str);
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 6] = [
+    ("curl", &["--version"], "curl"),
     ("make", &["--version"], "make"),
     ("c++", &["--version"], "g++"),
     (
@@ -33,7 +34,7 @@ pub(crate) fn find_or_install() -> Result<(), String> {
     let names = packages.join(" ");
     eprintln!("xtask test: {names}: not on this machine; taking the packages");
     package::install_all(&packages).map_err(|problem| {
-        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the broker for Kafka and the report's page need them.")
+        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the commands of the documentation, the broker for Kafka and the report's page need them.")
     })
 }
 

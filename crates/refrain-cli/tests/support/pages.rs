@@ -12,12 +12,30 @@ pub(crate) struct Page {
 }
 
 /// What stands between two fences.
+#[allow(dead_code, reason = "not every test file asks for all of it")]
 pub(crate) struct Block<'p> {
     /// `path:line` of the fence.
     pub(crate) place: String,
+    /// The number of the fence's line.
+    pub(crate) line: usize,
     /// The first word behind the fence.
     pub(crate) language: &'p str,
+    /// The words behind that, such as `not-run`.
+    marks: Vec<&'p str>,
     pub(crate) lines: Vec<&'p str>,
+}
+
+#[allow(dead_code, reason = "not every test file asks for all of it")]
+impl Block<'_> {
+    /// Whether the fence has this word behind the language.
+    pub(crate) fn has(&self, mark: &str) -> bool {
+        self.marks.contains(&mark)
+    }
+
+    /// What the fence has behind `name`, such as the 1 of `exit=1`.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        self.marks.iter().find_map(|mark| mark.strip_prefix(name))
+    }
 }
 
 /// Every page of the book and of the skill, and those at the root.
@@ -59,10 +77,13 @@ impl Page {
         for (at, line) in self.text.lines().enumerate() {
             let fence = line.trim_start().strip_prefix("```");
             match (fence, open.take()) {
-                (Some(language), None) => {
+                (Some(info), None) => {
+                    let mut words = info.split([',', ' ']);
                     open = Some(Block {
                         place: format!("{}:{}", self.path, at + 1),
-                        language: language.split([',', ' ']).next().unwrap_or_default(),
+                        line: at + 1,
+                        language: words.next().unwrap_or_default(),
+                        marks: words.collect(),
                         lines: Vec::new(),
                     });
                 }
