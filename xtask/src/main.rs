@@ -19,8 +19,13 @@ The project's own commands.
 Usage: cargo xtask COMMAND [ARGUMENT]...
 
 Commands:
-  test [ARGUMENT]...   run every test of the workspace; arguments go on to `cargo test`.
-                       Brings up the servers that tests need, and takes them down again
+  test [--repeat N] [--busy] [ARGUMENT]...
+                       run every test of the workspace; arguments go on to `cargo test`.
+                       Installs what is missing (servers, Python, Node, Chromium), brings up the servers
+                       that tests need, and takes them down again.
+                       --repeat N  run N times in a row with the same servers; print a line for each run,
+                                   and name the tests that failed at the end
+                       --busy      keep every core busy with another process meanwhile
   services             bring those servers up, print their addresses, and keep them until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
   peers                verify the idempotency libraries of others, and write docs/peers.md;

@@ -6,6 +6,7 @@ use std::{
     os::unix::process::CommandExt,
     process::{Command, ExitCode, ExitStatus},
     thread,
+    time::Instant,
 };
 
 use refrain_servers::Guard;
@@ -15,19 +16,29 @@ use crate::{
     services::{Services, UNAVAILABLE, moto, tools},
 };
 
+mod busy;
 pub(crate) mod lane;
+mod options;
+mod runs;
 mod scratch;
 mod tally;
 
+use busy::BusyCores;
 use lane::Lane;
+use options::Options;
+use runs::Runs;
 use scratch::Scratch;
 use tally::{Tally, follow};
 
 /// Ends a whole process group: cargo and the tests that it runs.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
-/// Runs unit, integration and documentation tests; `arguments` go on to `cargo test`.
+/// Runs unit, integration and documentation tests; what is not ours of `arguments` goes on to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let options = match Options::parse(arguments) {
+        Ok(options) => options,
+        Err(problem) => return crate::usage(&problem),
+    };
     if let Err(problem) = tools::find_or_install().and_then(|()| moto::find_or_make()) {
         eprintln!("xtask test: {problem}");
         return ExitCode::from(UNAVAILABLE);
@@ -36,22 +47,10 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         Ok(services) => services,
         Err(code) => return code,
     };
-    match Scratch::new().and_then(|scratch| Tests { services, scratch }.run(arguments)) {
-        Ok((status, tally)) => {
-            println!("xtask test: {tally}");
-            verdict(status, &tally)
-        }
+    match Scratch::new().and_then(|scratch| Tests { services, scratch }.run(&options)) {
+        Ok(code) => code,
         Err(error) => cargo::not_run(&error),
     }
-}
-
-/// A filter that fits no test is a mistake, not a success.
-fn verdict(status: ExitStatus, tally: &Tally) -> ExitCode {
-    if status.success() && tally.ran_nothing() {
-        eprintln!("xtask test: no test fits; `cargo xtask test -- --list` names them all");
-        return ExitCode::FAILURE;
-    }
-    cargo::exit_code(status)
 }
 
 /// What tests stand on while they run.
@@ -61,17 +60,29 @@ struct Tests {
 }
 
 impl Tests {
-    /// All tests run in two lanes; those that were asked for, one behind the other.
-    fn run(&self, arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
-        if !arguments.is_empty() {
-            return follow_here(self.cargo(arguments));
-        }
-        let (built, ()) = guarded(self.cargo(&["--no-run"]), || Ok(()))?;
+    /// Builds everything, and runs it as many times as was asked for.
+    fn run(&self, options: &Options) -> io::Result<ExitCode> {
+        let (built, ()) = guarded(self.cargo(&["--no-run"], &options.cargo), || Ok(()))?;
         if !built.success() {
-            return Ok((built, Tally::default()));
+            return Ok(cargo::exit_code(built));
         }
-        let waiting = self.cargo(&["--tests", "--config", &Lane::Waiting.config()?]);
-        let working = self.cargo(&["--config", &Lane::Working.config()?]);
+        let _busy = options.busy.then(BusyCores::start).transpose()?;
+        let mut runs = Runs::new(options);
+        while runs.has_more() {
+            let since = now();
+            let (status, tally) = self.run_once(&options.cargo)?;
+            runs.add(status, tally, since.elapsed());
+        }
+        Ok(runs.verdict())
+    }
+
+    /// All tests run in two lanes; those that were asked for, one behind the other.
+    fn run_once(&self, arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
+        if !arguments.is_empty() {
+            return follow_here(self.cargo(&[], arguments));
+        }
+        let waiting = self.cargo(&["--tests", "--config", &Lane::Waiting.config()?], &[]);
+        let working = self.cargo(&["--config", &Lane::Working.config()?], &[]);
         thread::scope(|scope| {
             let waiting = scope.spawn(move || follow_apart(waiting));
             let (mut status, mut tally) = follow_here(working)?;
@@ -84,19 +95,21 @@ impl Tests {
         })
     }
 
-    fn cargo(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
+    /// `cargo test` with our own arguments before those that were typed, which may have a `--`.
+    fn cargo(&self, ours: &[&str], typed: &[String]) -> Command {
         let mut command =
             cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"]);
         self.services.tell(&mut command);
-        command.args(arguments).env("TMPDIR", self.scratch.folder());
+        command.args(ours).args(typed);
+        command.env("TMPDIR", self.scratch.folder());
         command
     }
 }
 
-/// Runs cargo and passes on what it prints while it comes.
+/// Runs cargo and passes on what it prints while it comes, both streams as one: cargo names the suite on the other.
 fn follow_here(mut command: Command) -> io::Result<(ExitStatus, Tally)> {
     let (printed, writer) = io::pipe()?;
-    command.stdout(writer);
+    command.stdout(writer.try_clone()?).stderr(writer);
     guarded(command, || follow(BufReader::new(printed), io::stdout()))
 }
 
@@ -124,4 +137,9 @@ fn guarded<T>(
     let status = child.wait()?;
     guard.disarm();
     Ok((status, followed))
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long it took is for people")]
+fn now() -> Instant {
+    Instant::now()
 }

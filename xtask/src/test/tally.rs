@@ -23,17 +23,29 @@ pub(super) fn follow(mut from: impl BufRead, mut to: impl Write) -> io::Result<T
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     suites: u64,
-    passed: u64,
-    failed: u64,
+    pub(super) passed: u64,
+    pub(super) failed: u64,
     ignored: u64,
+    /// The tests that failed, each behind the name of its suite.
+    pub(super) names: Vec<String>,
+    /// The suite that cargo named last.
+    suite: String,
 }
 
 impl Tally {
-    /// Counts a line if it is a test binary's last: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add(&mut self, line: &str) {
-        let Some(result) = line.strip_prefix("test result: ") else {
-            return;
-        };
+        let line = line.trim_end();
+        if let Some(suite) = suite(line) {
+            self.suite = suite.to_owned();
+        } else if let Some(name) = failed(line) {
+            self.names.push(format!("{}: {name}", self.suite));
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            self.add_result(result);
+        }
+    }
+
+    /// Counts what a test binary prints last: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn add_result(&mut self, result: &str) {
         self.suites += 1;
         let counts = result.split_once(". ").map_or("", |(_, counts)| counts);
         for count in counts.split("; ") {
@@ -51,6 +63,22 @@ impl Tally {
     }
 }
 
+/// The suite that cargo says it runs: `Running tests/keys.rs (target/debug/deps/keys-0a1b)`, `Doc-tests refrain`.
+fn suite(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    if let Some(of) = line.strip_prefix("Doc-tests ") {
+        return Some(of);
+    }
+    let (_, binary) = line.strip_prefix("Running ")?.split_once(" (")?;
+    let (_, name) = binary.strip_suffix(')')?.rsplit_once('/')?;
+    Some(name.rsplit_once('-').map_or(name, |(name, _)| name))
+}
+
+/// The test that a test binary says has failed: `test keys::a ... FAILED`.
+fn failed(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -58,6 +86,7 @@ impl fmt::Display for Tally {
             passed,
             failed,
             ignored,
+            ..
         } = self;
         write!(
             f,
@@ -72,6 +101,7 @@ impl AddAssign for Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.names.extend(other.names);
     }
 }
 
@@ -99,6 +129,26 @@ mod tests {
              test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s\n",
             "7 passed, 2 failed, 1 ignored; suites: 2",
         );
+    }
+
+    #[test]
+    fn failed_tests_are_named_with_their_suite() {
+        let tally = check(
+            "     Running unittests src/lib.rs (target/debug/deps/refrain_stores-0a1b2c)\n\
+             test a ... ok\n\
+             test b::c ... FAILED\n\
+             \x20    Running tests/keys.rs (target/debug/deps/keys-0a1b2c)\n\
+             test d ... FAILED\n\
+             \x20  Doc-tests refrain\n\
+             test src/key.rs - key::Key (line 7) ... FAILED\n",
+            "0 passed, 0 failed, 0 ignored; suites: 0",
+        );
+        let expected = [
+            "refrain_stores: b::c",
+            "keys: d",
+            "refrain: src/key.rs - key::Key (line 7)",
+        ];
+        assert_eq!(tally.names, expected);
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! What `cargo xtask test` was asked for, apart from what goes on to `cargo test`.
+
+/// The command line, read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// How many times everything runs.
+    pub(super) repeat: u32,
+    /// Whether all cores are kept busy meanwhile.
+    pub(super) busy: bool,
+    /// The rest, which is cargo's.
+    pub(super) cargo: Vec<String>,
+}
+
+impl Options {
+    /// Takes our own options out, wherever they stand before a `--`.
+    pub(super) fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut options = Self {
+            repeat: 1,
+            busy: false,
+            cargo: Vec::new(),
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.split_once('=') {
+                _ if argument == "--" => {
+                    options.cargo.push(argument.clone());
+                    options.cargo.extend(rest.cloned());
+                    break;
+                }
+                _ if argument == "--busy" => options.busy = true,
+                _ if argument == "--repeat" => options.repeat = count(rest.next())?,
+                Some(("--repeat", number)) => options.repeat = count(Some(number))?,
+                _ => options.cargo.push(argument.clone()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn count(number: Option<impl AsRef<str>>) -> Result<u32, String> {
+    let number = number.as_ref().map_or("", AsRef::as_ref);
+    match number.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(format!(
+            "--repeat takes the number of runs, as in --repeat 5; `{number}` is none"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! An option that is passed on to cargo by mistake ends the run; one that is swallowed makes a test's name vanish.
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let arguments: Vec<String> = line.split_whitespace().map(ToOwned::to_owned).collect();
+        Options::parse(&arguments)
+    }
+
+    #[track_caller]
+    fn check(line: &str, repeat: u32, busy: bool, cargo: &str) {
+        let cargo = cargo.split_whitespace().map(ToOwned::to_owned).collect();
+        let expected = Options {
+            repeat,
+            busy,
+            cargo,
+        };
+        assert_eq!(parse(line), Ok(expected), "{line}");
+    }
+
+    #[test]
+    fn own_options_are_taken_out_and_the_rest_goes_on() {
+        check("", 1, false, "");
+        check("--repeat 5", 5, false, "");
+        check("--repeat=3 --busy", 3, true, "");
+        check("-p refrain --busy keys", 1, true, "-p refrain keys");
+        check(
+            "kill --repeat 2 -- --nocapture",
+            2,
+            false,
+            "kill -- --nocapture",
+        );
+        check("-- --busy --repeat 2", 1, false, "-- --busy --repeat 2");
+    }
+
+    #[test]
+    fn a_number_of_runs_that_is_none_is_refused() {
+        for line in [
+            "--repeat",
+            "--repeat 0",
+            "--repeat=",
+            "--repeat many",
+            "--repeat -1",
+        ] {
+            assert!(
+                parse(line).is_err_and(|problem| problem.contains("--repeat 5")),
+                "{line}"
+            );
+        }
+    }
+}
