@@ -4,7 +4,7 @@ use std::{
     env, fs,
     hash::{BuildHasher, RandomState},
     io,
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process,
@@ -28,13 +28,23 @@ pub fn free_port() -> io::Result<u16> {
     let width = u64::from(PORTS.end - PORTS.start);
     for try_number in 0..PORT_TRIES_MAX {
         let port = PORTS.start + (random.hash_one(try_number) % width) as u16;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if is_free(port) {
             return Ok(port);
         }
     }
     Err(io::Error::other(format!(
         "no port of {PORTS:?} is free on 127.0.0.1"
     )))
+}
+
+/// Whether the port can be listened on, and nobody does afterwards.
+///
+/// A process that another thread starts in the same moment has our listener until it runs its program:
+/// whoever counts on nobody being there would find somebody.
+fn is_free(port: u16) -> bool {
+    let address = (Ipv4Addr::LOCALHOST, port);
+    let was_free = TcpListener::bind(address).is_ok();
+    was_free && TcpStream::connect(address).is_err()
 }
 
 /// A new folder. Whoever makes one sees to its end.
@@ -101,4 +111,33 @@ pub(crate) fn is_traversable(folder: &Path) -> bool {
 /// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    //! A test's address at which nobody listens was one where its own process listened,
+    //! for as long as it took another thread to start a program.
+
+    use std::{process::Command, sync::atomic::AtomicBool, thread};
+
+    use super::*;
+
+    #[test]
+    fn nobody_listens_on_a_free_port_while_processes_are_started() {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        Command::new("true").status().unwrap();
+                    }
+                });
+            }
+            let is_open = |port: &u16| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
+            let mut ports = (0..2_000).map(|_| free_port().unwrap());
+            let found = ports.find(is_open);
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(found, None);
+        });
+    }
 }
