@@ -6,6 +6,7 @@
 
 use refrain::{ErrorKind, RecordId, policy::Address, receipts::Receipts as _};
 use refrain_stores::receipts::{self, PostgresReceipts};
+use refrain_testkit::wait;
 use tokio_postgres::{Client, NoTls};
 
 fn server() -> String {
@@ -58,6 +59,21 @@ impl Place {
         let error = receipts::open(&self.address()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains(words), "{words}: {error}");
+    }
+
+    /// Ends the one connection with this name.
+    ///
+    /// The server lists a backend that was told to end until it has: the one before may still be there.
+    async fn end_backend(&self, name: &str) {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1";
+        let is_alone = async || self.count(sql, name).await == 1;
+        wait::until("there is one connection", is_alone).await;
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+        assert_eq!(self.count(sql, name).await, 1);
+    }
+
+    async fn count(&self, sql: &str, name: &str) -> i64 {
+        self.client.query_one(sql, &[&name]).await.unwrap().get(0)
     }
 
     async fn drop(self) {
@@ -125,9 +141,7 @@ async fn a_connection_that_breaks_is_made_anew() {
     let address = place.address_with(&format!("&application_name={name}"));
     let receipts = receipts::open(&address).await.unwrap();
     for _ in 0..3 {
-        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
-        let killed: i64 = place.client.query_one(sql, &[&name]).await.unwrap().get(0);
-        assert_eq!(killed, 1);
+        place.end_backend(&name).await;
         assert_eq!(receipts.find(id(1)).await.unwrap(), None);
     }
     place.drop().await;

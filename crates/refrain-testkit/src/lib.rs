@@ -10,6 +10,8 @@
 pub mod clock;
 pub use clock::ManualClock;
 
+pub mod wait;
+
 pub mod model;
 pub use model::{Flaw, Model};
 
