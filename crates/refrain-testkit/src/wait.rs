@@ -40,6 +40,22 @@ pub fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> impl Future<Ou
     }
 }
 
+/// As [`until`], for a condition that needs no waiting itself; the future can be sent to another thread.
+///
+/// # Panics
+/// When it does not hold within [`PATIENCE`]; the message says `what` was waited for.
+#[track_caller]
+pub fn until_true(what: &str, mut holds: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let since = Instant::now();
+        while !holds() {
+            check_patience(since, what, caller);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
 /// As [`until`], for tests without a runtime.
 ///
 /// # Panics

@@ -5,6 +5,7 @@ use refrain_stores::{
     postgres::{Dial, Postgres, migrate, script},
     receipts::PostgresReceipts,
 };
+use refrain_testkit::wait;
 
 use crate::{
     server::{Server, Setup},
@@ -334,17 +335,11 @@ async fn passwords_and_certificates_are_checked_as_far_as_the_address_says() {
     let admin = connect(&server.url(right, "")).await;
     let encrypted = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND application_name = 'refrain'";
     // The store's connections are made behind its opening.
-    let mut tries = 0..100;
-    while admin
-        .query_one(encrypted, &[])
-        .await
-        .unwrap()
-        .get::<_, i64>(0)
-        == 0
-    {
-        assert!(tries.next().is_some(), "no connection is encrypted");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    wait::until("a connection is encrypted", async || {
+        let row = admin.query_one(encrypted, &[]).await.unwrap();
+        row.get::<_, i64>(0) > 0
+    })
+    .await;
 }
 
 #[tokio::test]

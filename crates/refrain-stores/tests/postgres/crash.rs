@@ -11,6 +11,7 @@ use std::{
 
 use refrain::{ErrorKind, Fence, Outcome, Settled, Settlement, Store as _, Verdict};
 use refrain_stores::postgres::Postgres;
+use refrain_testkit::wait;
 
 use crate::{
     server::{Server, Setup},
@@ -19,6 +20,25 @@ use crate::{
 
 const CRASHES: usize = 2;
 const TASKS: u64 = 8;
+/// How many claims are granted before each crash, and behind the last.
+const GRANTS: u64 = 60;
+
+/// What the callers share.
+#[derive(Default)]
+struct Load {
+    numbers: AtomicU64,
+    granted: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Load {
+    /// Waits until that many more claims were granted.
+    async fn goes_on(&self) {
+        let enough = self.granted.load(Ordering::SeqCst) + GRANTS;
+        let is_enough = async || self.granted.load(Ordering::SeqCst) >= enough;
+        wait::until("claims are granted", is_enough).await;
+    }
+}
 
 /// What one caller was told.
 #[derive(Default)]
@@ -32,12 +52,12 @@ fn body(number: u64) -> String {
 }
 
 /// Claims one record after the other and completes every second one.
-async fn work(store: &Postgres, numbers: &AtomicU64, over: &AtomicBool) -> Book {
+async fn work(store: &Postgres, load: &Load) -> Book {
     let mut book = Book::default();
-    while !over.load(Ordering::SeqCst) {
+    while !load.is_over.load(Ordering::SeqCst) {
         // Enough to be in the middle of something at any time; all of it is read again in the end.
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let number = numbers.fetch_add(1, Ordering::SeqCst);
+        let number = load.numbers.fetch_add(1, Ordering::SeqCst);
         let grant = match store.claim(&[claim(number)]).await.unwrap().pop().unwrap() {
             Ok(Verdict::Granted(grant)) => grant,
             Ok(other) => panic!("{other:?}"),
@@ -48,6 +68,7 @@ async fn work(store: &Postgres, numbers: &AtomicU64, over: &AtomicBool) -> Book 
             }
         };
         book.granted.push((number, grant.fence));
+        load.granted.fetch_add(1, Ordering::SeqCst);
         if number.is_multiple_of(2) {
             continue;
         }
@@ -71,26 +92,20 @@ async fn work(store: &Postgres, numbers: &AtomicU64, over: &AtomicBool) -> Book 
 async fn what_was_acknowledged_survives_kill_9_of_the_server() {
     let mut server = Server::start(Setup::default()).await;
     let store = Arc::new(Postgres::open(&server.url("refrain", "")).await.unwrap());
-    let (numbers, over) = (
-        Arc::new(AtomicU64::new(1)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let load = Arc::<Load>::default();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
-            let (store, numbers, over) = (store.clone(), numbers.clone(), over.clone());
-            tokio::spawn(async move { work(&store, &numbers, &over).await })
+            let (store, load) = (store.clone(), load.clone());
+            tokio::spawn(async move { work(&store, &load).await })
         })
         .collect();
     for _ in 0..CRASHES {
-        let before = numbers.load(Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        assert!(numbers.load(Ordering::SeqCst) > before, "nothing runs");
+        load.goes_on().await;
         server.crash();
         server.restart().await;
-        // Long enough to come back from the longest pause between two tries.
-        tokio::time::sleep(Duration::from_millis(2_500)).await;
     }
-    over.store(true, Ordering::SeqCst);
+    load.goes_on().await;
+    load.is_over.store(true, Ordering::SeqCst);
     let (mut granted, mut completed) = (0, 0);
     let other = Postgres::open(&server.url("refrain", "")).await.unwrap();
     for task in tasks {

@@ -18,7 +18,7 @@ use refrain::{
     store::Front,
 };
 use refrain_stores::postgres::{InTransaction as _, Inbox, inbox::Pool};
-use tokio::time::sleep;
+use refrain_testkit::wait;
 
 use crate::{
     relay::{Mood, Relay as Way},
@@ -84,17 +84,9 @@ impl Shop {
             format!("INSERT INTO {}.effects VALUES ($1)", self.schema.name).into();
         let counted = tally.clone();
         let ended = async move {
-            let ends_of = |count| counted.get(count);
-            for _ in 0..1_000 {
-                let ended = ends_of(Count::Completed)
-                    + ends_of(Count::Duplicate)
-                    + ends_of(Count::DeadLettered);
-                if ended >= ends {
-                    return;
-                }
-                sleep(Duration::from_millis(10)).await;
-            }
-            panic!("never {ends} ends: {counted:?}");
+            let all = [Count::Completed, Count::Duplicate, Count::DeadLettered];
+            let ended = || all.map(|count| counted.get(count)).iter().sum::<u64>();
+            wait::until_true("all have ended", || ended() >= ends).await;
         };
         consumer
             .in_transaction(

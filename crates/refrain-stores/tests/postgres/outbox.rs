@@ -14,7 +14,12 @@ use refrain::{
     },
 };
 use refrain_stores::postgres::{Outbox, PostgresOutbox, outbox};
-use tokio::{sync::Notify, task::JoinHandle, time::sleep};
+use refrain_testkit::wait::until;
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::JoinHandle,
+    time::sleep,
+};
 use tokio_postgres::Client;
 
 use crate::{
@@ -35,6 +40,8 @@ struct Book {
     is_down: Mutex<bool>,
     /// How long each confirmation takes.
     pace: Duration,
+    /// What a confirmation takes one of, where there is such a thing.
+    confirmations: Option<Semaphore>,
 }
 
 impl Book {
@@ -72,6 +79,9 @@ impl Publisher for Book {
                 .unwrap()
                 .push((destination.into(), message.clone()));
             sleep(self.pace).await;
+            if let Some(confirmations) = &self.confirmations {
+                confirmations.acquire().await.unwrap().forget();
+            }
             Ok(())
         })
     }
@@ -136,32 +146,42 @@ fn options() -> RelayOptions {
 struct Running {
     task: JoinHandle<()>,
     stop: Arc<Notify>,
+    is_told: Arc<Notify>,
     relay: Relay,
 }
 
 impl Running {
     fn start(relay: Relay) -> Self {
-        let stop = Arc::new(Notify::new());
-        let (running, stopped) = (relay.clone(), stop.clone());
-        let task = tokio::spawn(async move { running.run(stopped.notified()).await });
-        Self { task, stop, relay }
+        let (stop, is_told) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (running, stopped, told) = (relay.clone(), stop.clone(), is_told.clone());
+        let stopped = async move {
+            stopped.notified().await;
+            told.notify_one();
+        };
+        let task = tokio::spawn(async move { running.run(stopped).await });
+        Self {
+            task,
+            stop,
+            is_told,
+            relay,
+        }
     }
 
     async fn stop(self) -> RelayCounts {
+        self.tell_to_stop().await;
+        self.end().await
+    }
+
+    /// It knows by the time this returns.
+    async fn tell_to_stop(&self) {
         self.stop.notify_one();
+        self.is_told.notified().await;
+    }
+
+    async fn end(self) -> RelayCounts {
         self.task.await.unwrap();
         self.relay.counters().read()
     }
-}
-
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    for _ in 0..1_000 {
-        if is_so().await {
-            return;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!("never: {what}");
 }
 
 /// In each group the payloads `GROUP-NUMBER` first appear in the order of their numbers, none is missing.
@@ -360,6 +380,10 @@ async fn while_the_broker_is_down_messages_wait_and_then_go_in_order() {
         "nobody refused anything"
     );
     let running = Running::start(relay);
+    until("it has failed", async || {
+        running.relay.counters().read().failed > 0
+    })
+    .await;
     sleep(Duration::from_millis(500)).await;
     book.set_down(false);
     until("all are published", async || {
@@ -456,7 +480,9 @@ async fn a_relay_that_dies_between_publish_and_mark_has_it_published_again_under
     let mut client = connect(&url()).await;
     let id = office.append(&mut client, Some("g"), "g-0").await;
     office.append(&mut client, Some("g"), "g-1").await;
-    let dying = Running::start(office.relay(&slow).await);
+    let mut long = options();
+    long.lease = Duration::from_secs(600);
+    let dying = Running::start(office.relay(&slow).await.with_options(long));
     until("the broker has it", async || slow.seen().len() == 1).await;
     dying.task.abort();
     // Until the lease has lapsed it is the dead one's.
@@ -464,6 +490,11 @@ async fn a_relay_that_dies_between_publish_and_mark_has_it_published_again_under
     let relay = office.relay(&book).await;
     assert_eq!(relay.drain().await.unwrap().waiting, 2);
     assert!(book.seen().is_empty());
+    let lapse = format!(
+        "UPDATE {}.refrain_outbox SET not_before = now() WHERE taken_by IS NOT NULL",
+        office.schema.name
+    );
+    assert!(client.execute(&lapse, &[]).await.unwrap() > 0);
     let running = Running::start(relay);
     until("all are published", async || {
         office.count("true").await == 0
@@ -479,32 +510,29 @@ async fn a_relay_that_dies_between_publish_and_mark_has_it_published_again_under
 async fn a_slow_broker_is_waited_for_with_the_lease_renewed() {
     let office = Office::open().await;
     let slow = Arc::new(Book {
-        pace: Duration::from_millis(1_500),
+        pace: Duration::from_secs(6),
         ..Book::default()
     });
     let mut client = connect(&url()).await;
-    for number in 0..3 {
-        office
-            .append(&mut client, Some("g"), &format!("g-{number}"))
-            .await;
-    }
+    office.append(&mut client, Some("g"), "g-0").await;
+    // Longer than this process is ever kept from renewing it.
     let mut short = options();
-    short.lease = Duration::from_secs(1);
+    short.lease = Duration::from_secs(4);
     let one = Running::start(office.relay(&slow).await.with_options(short));
     let two = Running::start(office.relay(&slow).await.with_options(short));
     until("all are published", async || {
         office.count("true").await == 0
     })
     .await;
-    assert_eq!(one.stop().await.published + two.stop().await.published, 3);
-    assert_eq!(slow.payloads(), ["g-0", "g-1", "g-2"]);
+    assert_eq!(one.stop().await.published + two.stop().await.published, 1);
+    assert_eq!(slow.payloads(), ["g-0"]);
 }
 
 #[tokio::test]
 async fn told_to_stop_it_ends_what_is_under_way_and_gives_the_rest_back() {
     let office = Office::open().await;
     let slow = Arc::new(Book {
-        pace: Duration::from_millis(300),
+        confirmations: Some(Semaphore::new(0)),
         ..Book::default()
     });
     let mut client = connect(&url()).await;
@@ -515,7 +543,9 @@ async fn told_to_stop_it_ends_what_is_under_way_and_gives_the_rest_back() {
     }
     let running = Running::start(office.relay(&slow).await);
     until("the broker has one", async || slow.seen().len() == 1).await;
-    assert_eq!(running.stop().await.published, 1);
+    running.tell_to_stop().await;
+    slow.confirmations.as_ref().unwrap().add_permits(3);
+    assert_eq!(running.end().await.published, 1);
     assert_eq!(office.count("true").await, 2);
     assert_eq!(
         office.count("taken_by IS NOT NULL").await,
@@ -544,17 +574,21 @@ async fn lost_answers_of_the_database_cost_neither_messages_nor_their_order() {
     let running = Running::start(Relay::new(reader, book.clone()).with_options(quick));
     let mut client = connect(&url()).await;
     let mut number = 0;
-    while way.cuts() < 6 && number < 300 {
+    for round in 0..9 {
         let moods = [
             Mood::LosesNextAnswer,
             Mood::LosesNextRequest,
             Mood::Faithful,
         ];
-        way.set(moods[number % 3]);
-        let payload = format!("g-{number}");
-        office.append(&mut client, Some("g"), &payload).await;
-        sleep(Duration::from_millis(30)).await;
-        number += 1;
+        let (mood, cuts) = (moods[round % 3], way.cuts());
+        way.set(mood);
+        for _ in 0..8 {
+            let payload = format!("g-{number}");
+            office.append(&mut client, Some("g"), &payload).await;
+            number += 1;
+        }
+        let is_cut = async || mood == Mood::Faithful || way.cuts() > cuts;
+        until("a connection is cut", is_cut).await;
     }
     way.set(Mood::Faithful);
     until("all are published", async || {

@@ -2,13 +2,12 @@
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
+use refrain_testkit::{servers::free_port, wait};
 use tempfile::TempDir;
 
 /// A PostgreSQL on a port of its own, with the superuser `refrain` and the database `postgres`.
@@ -44,7 +43,7 @@ impl Server {
             fs::write(&path, text).unwrap();
             chown(&path);
         }
-        let port = free_port();
+        let port = free_port().unwrap();
         let settings = setup.settings.iter().map(|it| it.to_string()).collect();
         let child = spawn(folder.path(), port, &settings);
         let server = Self {
@@ -59,16 +58,17 @@ impl Server {
 
     /// Kills the server with everything that belongs to it, as a crash would.
     pub(crate) fn crash(&mut self) {
-        let pids = children(self.child.id());
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for pid in &pids {
-            let _ = Command::new("kill").args(["-9", pid]).output();
-        }
+        let data = self.folder.path().join("data");
         // Not before the last one is gone does it start again.
-        while pids.iter().any(|pid| Path::new("/proc").join(pid).exists()) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait::until_blocking("all its processes are gone", || {
+            let pids = working_in(&data);
+            for pid in &pids {
+                let _ = Command::new("kill").args(["-9", pid]).output();
+            }
+            pids.is_empty()
+        });
     }
 
     /// Starts it anew on what the crash left behind.
@@ -78,15 +78,12 @@ impl Server {
     }
 
     async fn wait(&self) {
-        for _ in 0..400 {
-            let said = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            if said.contains("ready to accept") {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        let said = fs::read_to_string(self.folder.path().join("log"));
-        panic!("the private PostgreSQL does not start: {said:?}");
+        let log = self.folder.path().join("log");
+        wait::until("the private PostgreSQL starts", async || {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            said.contains("ready to accept")
+        })
+        .await;
     }
 
     pub(crate) fn url(&self, user: &str, query: &str) -> String {
@@ -102,11 +99,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn spawn(folder: &Path, port: u16, settings: &Vec<String>) -> Child {
@@ -125,16 +117,13 @@ fn spawn(folder: &Path, port: u16, settings: &Vec<String>) -> Child {
     command.process_group(0).spawn().unwrap()
 }
 
-/// Who was started by this process, as far as the system tells.
-fn children(parent: u32) -> Vec<String> {
+/// The processes of the server in this folder: one that is gone has left its children to the system.
+fn working_in(data: &Path) -> Vec<String> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().into_string().ok());
-    let is_child = |pid: &String| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        behind_name.split_whitespace().nth(1) == Some(&parent.to_string())
-    };
-    pids.filter(is_child).collect()
+    let is_there =
+        |pid: &String| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == data);
+    pids.filter(is_there).collect()
 }
 
 /// It refuses to run as root.

@@ -8,6 +8,7 @@ use refrain::{
     store::{Query, StateName},
 };
 use refrain_stores::postgres::{Claimed, Postgres};
+use refrain_testkit::wait;
 use tokio_postgres::{Client, Transaction};
 
 use crate::{
@@ -66,7 +67,7 @@ impl Shop {
 
 fn intent(key: &str) -> Intent {
     let mut intent = Intent::new(Scope::none(), Key::new(key).unwrap());
-    intent.terms.wait = Duration::from_secs(10);
+    intent.terms.wait = wait::PATIENCE;
     intent
 }
 
@@ -169,20 +170,20 @@ async fn who_waited_long_enough_is_told_and_keeps_its_transaction() {
         hasty.terms.wait = wait;
         let mut second = two.transaction().await.unwrap();
         second
-            .batch_execute("SET LOCAL lock_timeout = '7s'")
+            .batch_execute("SET LOCAL lock_timeout = '7min'")
             .await
             .unwrap();
         let asked = tokio::time::Instant::now();
         let verdict = shop.store.claim_in(&mut second, &hasty).await.unwrap();
         assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
-        assert!(asked.elapsed() >= wait && asked.elapsed() < Duration::from_secs(5));
+        assert!(asked.elapsed() >= wait && asked.elapsed() < wait::PATIENCE);
         // Its own limit is back, and other work in it counts.
         let limit: String = second
             .query_one("SHOW lock_timeout", &[])
             .await
             .unwrap()
             .get(0);
-        assert_eq!(limit, "7s");
+        assert_eq!(limit, "7min");
         shop.act(&second).await;
         second.commit().await.unwrap();
     }

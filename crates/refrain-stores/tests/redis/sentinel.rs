@@ -1,14 +1,14 @@
 //! A Sentinel and its failover. The replica is behind when the primary dies: what it had not heard of is gone.
 //! That is what `lossy_failover` says, and why at-most-once is refused there unless it is accepted.
 
-use std::{
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::process::{Child, Command, Stdio};
 
 use refrain::{Store, Verdict, policy::Policy};
 use refrain_stores::redis::Redis;
-use refrain_testkit::servers::{PrivateRedis, free_port};
+use refrain_testkit::{
+    servers::{PrivateRedis, free_port},
+    wait::until,
+};
 
 use crate::support::{ask, claim, complete, granted, replayed, verdict, words};
 
@@ -65,14 +65,6 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-    }
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let began = tokio::time::Instant::now();
-    while !is_so().await {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -1,14 +1,15 @@
 //! Redis in front of PostgreSQL, both real: outcomes come from Redis, the truth from SQL,
 //! and all of Redis may vanish at any moment without anybody noticing but the clock.
 
-use std::time::Duration;
-
 use refrain::{
     ErrorKind, Store, Verdict,
     record::Erased,
     store::{AnyStore, embedded},
 };
-use refrain_testkit::servers::{PrivateRedis, postgres_url, redis_url};
+use refrain_testkit::{
+    servers::{PrivateRedis, postgres_url, redis_url},
+    wait,
+};
 
 use crate::support::{Prefix, ask, claim, complete, granted, id, replayed, verdict, words};
 
@@ -121,7 +122,7 @@ async fn check(store: &AnyStore, what: &str) {
     );
     let released = store.settle(id(number), grant.fence, refrain::Settlement::Release);
     assert_eq!(released.await.unwrap(), refrain::Settled::Applied, "{what}");
-    assert!(began.elapsed() < Duration::from_secs(3), "{what}");
+    assert!(began.elapsed() < wait::PATIENCE, "{what}");
 }
 
 #[tokio::test]
