@@ -23,7 +23,7 @@ fn several() -> Vec<u8> {
         request("PUT /long", &[("X-Name", "1")], b"hello"),
         chunked.into(),
         get("/none"),
-        b"\r\nDELETE /old HTTP/1.1\nhost: a\n\n".to_vec(),
+        b"DELETE /old HTTP/1.1\nhost: a\n\n".to_vec(),
         request("PUT /last", &[("connection", "close")], b"bye"),
     ]
     .concat()

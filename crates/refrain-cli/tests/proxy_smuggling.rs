@@ -103,8 +103,8 @@ fn two_lengths_of_one_body() {
             case(
                 "CL twice, equal",
                 to(&(cl(5) + &cl(5)), "hello"),
-                BOTH,
-                twice,
+                REFUSED,
+                NOTHING,
             ),
             case(
                 "CL twice, other",

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Broken;
@@ -30,14 +30,14 @@ pub enum Lines {
     Either,
 }
 
-/// Takes away empty lines before a request: some clients send one behind a body.
-pub fn skip_empty_lines(input: &mut BytesMut) {
-    loop {
-        match &input[..] {
-            [b'\r', b'\n', ..] => input.advance(2),
-            [b'\n', ..] => input.advance(1),
-            _ => return,
-        }
+/// Checks that a request does not start with an empty line, which some servers skip and others refuse.
+///
+/// # Errors
+/// When it does.
+pub fn check_start(input: &[u8]) -> Result<(), Broken> {
+    match input.first() {
+        Some(b'\r' | b'\n') => Err(Broken("The request starts with an empty line; remove it.")),
+        _ => Ok(()),
     }
 }
 
@@ -133,30 +133,26 @@ pub fn collect(
         let name = names.of(at, field.name.as_bytes())?;
         let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value))
             .map_err(|_| Broken("A field is malformed."))?;
-        if said.hear(&name, field.value)? {
-            headers.append(name, value);
-        }
+        said.hear(&name, field.value)?;
+        headers.append(name, value);
     }
     Ok(said)
 }
 
 impl Said {
-    /// Takes in what a field says; `false` where it only repeats what was said before.
+    /// Takes in what a field says.
     ///
     /// # Errors
-    /// When it is malformed, or says something else about the length of the body than another one.
-    pub fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, Broken> {
+    /// When it is malformed, or another one has said how long the body is.
+    pub fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Broken> {
         match *name {
             header::CONNECTION => {
                 self.closes |= has_token(value, b"close");
                 self.keeps_alive |= has_token(value, b"keep-alive");
             }
             header::CONTENT_LENGTH => {
-                let length = length(value)?;
-                match self.length.replace(length) {
-                    None => {}
-                    Some(other) if other == length => return Ok(false),
-                    Some(_) => return Err(Broken("Content-Length stands twice, and differs.")),
+                if self.length.replace(length(value)?).is_some() {
+                    return Err(Broken("Content-Length stands twice; send it once."));
                 }
             }
             header::TRANSFER_ENCODING => {
@@ -172,7 +168,7 @@ impl Said {
             header::UPGRADE => self.upgrades = true,
             _ => {}
         }
-        Ok(true)
+        Ok(())
     }
 }
 

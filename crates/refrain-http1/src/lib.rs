@@ -18,7 +18,7 @@ mod fields;
 mod framing;
 mod input;
 
-pub use fields::{Limits, Lines, Names, Said, collect, head_end, parsed, skip_empty_lines};
+pub use fields::{Limits, Lines, Names, Said, check_start, collect, head_end, parsed};
 pub use framing::{Chunks, Framing, Step};
 pub use input::Input;
 

@@ -10,8 +10,19 @@ use refrain::http::Body;
 use crate::upstream_body::UpstreamBody;
 
 /// What is wrong with a head, in words for the client.
-pub(crate) fn of(head: &request::Parts) -> Option<&'static str> {
-    in_target(&head.method, &head.uri).or_else(|| in_fields(head))
+pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> {
+    in_body(&head.method, has_body)
+        .or_else(|| in_target(&head.method, &head.uri))
+        .or_else(|| in_fields(head))
+}
+
+/// Servers disagree about where such a request ends.
+fn in_body(method: &Method, has_body: bool) -> Option<&'static str> {
+    match *method {
+        Method::CONNECT if has_body => Some("CONNECT has no body; send none."),
+        Method::TRACE if has_body => Some("TRACE has no body; send none."),
+        _ => None,
+    }
 }
 
 fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {

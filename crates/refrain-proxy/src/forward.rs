@@ -138,11 +138,6 @@ where
     }
 
     fn call(&mut self, request: Request<Body<B>>) -> Self::Future {
-        if request.method() == Method::CONNECT {
-            let detail = "Tunnels are not opened here.";
-            let refusal = UpstreamBody::problem(StatusCode::NOT_IMPLEMENTED, detail);
-            return Box::pin(std::future::ready(Ok(refusal)));
-        }
         let is_granted = request.body().is_granted();
         let ready = self.0.prepare(request.map(Outgoing::from), is_granted);
         Box::pin(self.0.clone().send(ready))

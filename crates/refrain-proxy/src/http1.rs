@@ -3,7 +3,7 @@
 mod sending;
 
 pub(crate) use refrain_http1::{
-    Broken, Framing, Input, Limits, Lines, Names, Said, Step, collect, head_end, parsed,
-    skip_empty_lines,
+    Broken, Framing, Input, Limits, Lines, Names, Said, Step, check_start, collect, head_end,
+    parsed,
 };
 pub(crate) use sending::{COPIED_MAX, Length, Sending, Stuck, write_field};

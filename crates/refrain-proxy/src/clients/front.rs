@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request};
+use http::{Method, Request, Response, StatusCode, request};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use refrain::http::{Answering, Body, BodyError, RefrainService, Replay};
 use tower_service::Service;
@@ -53,8 +53,14 @@ impl Front {
         body: ClientBody,
     ) -> Fronted {
         let active = || Active::start(&self.client);
-        if let Some(fault) = faults::of(&head) {
+        if let Some(fault) = faults::of(&head, !body.is_end_stream()) {
             let answer = faults::answer(StatusCode::BAD_REQUEST, fault);
+            return Fronted::Making(Fronting::made(answer, active()));
+        }
+        // Bytes for the tunnel must not be taken for a request: the connection ends with this answer.
+        if head.method == Method::CONNECT {
+            let detail = "Tunnels are not opened here.";
+            let answer = faults::answer(StatusCode::NOT_IMPLEMENTED, detail);
             return Fronted::Making(Fronting::made(answer, active()));
         }
         headers::normalise(&mut head);

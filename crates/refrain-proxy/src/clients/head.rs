@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode, Uri, Version, header, request};
 
 use crate::http1::{
-    Broken, Framing, Limits, Lines, Names, Said, collect, head_end, parsed, skip_empty_lines,
+    Broken, Framing, Limits, Lines, Names, Said, check_start, collect, head_end, parsed,
 };
 
 /// The longest target that is taken: what the library can hold.
@@ -110,7 +110,7 @@ impl Heads {
         limits: Limits,
     ) -> Result<Option<Head>, Refused> {
         if self.start == 0 {
-            skip_empty_lines(input);
+            check_start(input)?;
         }
         // Requests have always been taken with either end of a line; they go on with both its characters.
         let end = head_end(input, &mut self.start, Lines::Either)?;
@@ -195,6 +195,9 @@ fn refused(error: httparse::Error) -> Refused {
 }
 
 fn method_of(method: &str) -> Result<Method, Broken> {
+    if method == "PRI" {
+        return Err(Broken("PRI belongs to HTTP/2; send another method."));
+    }
     Method::from_bytes(method.as_bytes()).map_err(|_| Broken("The method is malformed."))
 }
 

@@ -5,7 +5,7 @@
 use bytes::{Buf as _, BytesMut};
 use http::{HeaderName, StatusCode, header};
 use httparse::{Header, Status};
-use refrain_http1::{Broken, Limits, Lines, Names, Said, head_end, parsed, skip_empty_lines};
+use refrain_http1::{Broken, Limits, Lines, Names, Said, check_start, head_end, parsed};
 
 use super::{
     answer::{self, Answer},
@@ -58,7 +58,7 @@ impl Heads {
     /// When it is malformed, over a limit, or could be read in two ways.
     pub(super) fn request(&mut self, input: &mut BytesMut) -> Result<Option<Request>, Refused> {
         if self.start == 0 {
-            skip_empty_lines(input);
+            check_start(input)?;
         }
         let Some(end) = self.end(input)? else {
             return Ok(None);
@@ -117,9 +117,7 @@ pub(super) fn pass_fields(
     let (mut said, mut length) = (Said::default(), None);
     for (at, field) in fields.iter().enumerate() {
         let name = names.of(at, field.name.as_bytes())?;
-        if !said.hear(&name, field.value)? {
-            continue;
-        }
+        said.hear(&name, field.value)?;
         match name {
             header::CONTENT_LENGTH => length = Some(field),
             name if stays_behind(&name) => {}

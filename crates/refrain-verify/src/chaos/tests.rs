@@ -131,7 +131,7 @@ async fn requests_pass_whole_wherever_they_are_cut() {
     for (sent, goes_on, end) in [
         // Pipelined, with every kind of end; fields as they came but for the connection's own.
         (
-            "\r\nGET /a?b=c HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nX-Odd-CASE:  v \r\n\r\n\
+            "GET /a?b=c HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nX-Odd-CASE:  v \r\n\r\n\
              POST /b HTTP/1.1\r\nContent-Length: 3\r\nhost: x\r\n\r\nabc\
              PUT /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntrailer: t\r\n\r\n2;x=y\r\nab\r\n1\r\nc\r\n0\r\nt: 1\r\n\r\n\
              HEAD /d HTTP/1.0\r\n\r\n",
@@ -160,7 +160,12 @@ async fn requests_pass_whole_wherever_they_are_cut() {
         (
             "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
             "",
-            "Content-Length stands twice, and differs.",
+            "Content-Length stands twice; send it once.",
+        ),
+        (
+            "\r\nGET / HTTP/1.1\r\n\r\n",
+            "",
+            "The request starts with an empty line; remove it.",
         ),
         (
             "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",

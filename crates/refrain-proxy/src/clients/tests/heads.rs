@@ -116,12 +116,6 @@ fn a_request_ends_where_it_says_and_the_next_one_starts_there() {
         (post("content-length: 2\r\n", "ok"), "ok", 0, true),
         (post("content-length: 002\r\n", "ok"), "ok", 0, true),
         (
-            post("content-length: 2\r\ncontent-length: 2\r\n", "ok"),
-            "ok",
-            0,
-            true,
-        ),
-        (
             post("transfer-encoding: Chunked\r\n", "2\r\nok\r\n0\r\n\r\n"),
             "ok",
             0,
@@ -147,7 +141,6 @@ fn a_request_ends_where_it_says_and_the_next_one_starts_there() {
             false,
         ),
         (post("connection: x, Close\r\n", ""), "", 0, false),
-        (format!("\r\n\r\n\n{}", post("", "")), "", 0, true),
         ("POST /a HTTP/1.0\r\n\r\n".to_owned(), "", 0, false),
         (
             "POST /a HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n".to_owned(),
@@ -194,6 +187,7 @@ fn a_length_that_does_not_count_is_not_told_to_anybody() {
 fn what_could_be_read_in_two_ways_is_no_request() {
     for fields in [
         "content-length: 2\r\ncontent-length: 3\r\n",
+        "content-length: 2\r\ncontent-length: 2\r\n",
         "content-length: 2, 2\r\n",
         "content-length: +2\r\n",
         "content-length: 2 2\r\n",
@@ -234,6 +228,11 @@ fn what_could_be_read_in_two_ways_is_no_request() {
         "GET /\x01 HTTP/1.1",
         "GET /a HTTP/1.1 ",
         "PRI * HTTP/2.0",
+        "PRI * HTTP/1.1",
+        "PRI /a HTTP/1.0",
+        "\r\nGET /a HTTP/1.1",
+        "\nGET /a HTTP/1.1",
+        "\rGET /a HTTP/1.1",
     ] {
         let bytes = format!("{start}\r\nhost: a\r\n\r\n");
         let status = read([bytes.as_bytes()])

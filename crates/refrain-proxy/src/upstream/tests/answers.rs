@@ -89,13 +89,6 @@ fn an_answer_ends_where_it_says() {
             "",
         ),
         (
-            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
-            "ok",
-            true,
-            true,
-            "",
-        ),
-        (
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             "",
             true,
@@ -201,6 +194,7 @@ fn what_could_be_read_in_two_ways_is_no_answer() {
     let chunked = "transfer-encoding: chunked\r\n";
     for head in [
         "content-length: 2\r\ncontent-length: 3\r\n",
+        "content-length: 2\r\ncontent-length: 2\r\n",
         "content-length: 2, 2\r\n",
         "content-length: +2\r\n",
         "content-length: \r\n",

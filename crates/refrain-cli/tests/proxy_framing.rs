@@ -1,0 +1,178 @@
+//! Where the proxy reads HTTP/1.1 otherwise than RFC 9112 says or allows.
+//!
+//! The table in `docs/framing.md` lists every such place. Each of its rows is a case here, and each case a row there.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use support::{Client, Next, Proxy, Upstream, answer, call, get, http2, post, until};
+
+const PAGE: &str = include_str!("../../../docs/framing.md");
+const CANARY: &str = "GET /canary HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n\r\n";
+
+/// Requests: the name of the row, the bytes, and the status of the only answer; 200 where it is forwarded.
+fn requests() -> Vec<(&'static str, String, u16)> {
+    let to =
+        |start: &str, fields: &str, body: &str| format!("{start}\r\nhost: a\r\n{fields}\r\n{body}");
+    let post = |fields: &str, body: &str| to("POST /a HTTP/1.1", fields, body);
+    let plain = || to("GET /a HTTP/1.1", "", "");
+    let chunked = "transfer-encoding: chunked\r\n";
+    let two = "content-length: 2\r\n";
+    vec![
+        (
+            "empty line before a request",
+            format!("\r\n{}", plain()),
+            400,
+        ),
+        ("empty line before a request", format!("\n{}", plain()), 400),
+        (
+            "empty line before a request",
+            format!("{}\r\n{}", plain().replace("/a", "/first"), plain()),
+            400,
+        ),
+        ("equal lengths", post(&two.repeat(2), "ok"), 400),
+        (
+            "list of lengths",
+            post("content-length: 2, 2\r\n", "ok"),
+            400,
+        ),
+        ("`PRI`", to("PRI /a HTTP/1.1", "", ""), 400),
+        ("`PRI`", to("PRI * HTTP/1.1", "", ""), 400),
+        ("`PRI`", to("PRI /a HTTP/1.0", "", ""), 400),
+        (
+            "`TRACE` with a body",
+            to("TRACE /a HTTP/1.1", two, "ok"),
+            400,
+        ),
+        (
+            "`TRACE` with a body",
+            to("TRACE /a HTTP/1.1", chunked, "2\r\nok\r\n0\r\n\r\n"),
+            400,
+        ),
+        (
+            "`TRACE` with a body",
+            to("TRACE /a HTTP/1.1", chunked, "0\r\n\r\n"),
+            400,
+        ),
+        (
+            "`CONNECT` with a body",
+            to("CONNECT a:80 HTTP/1.1", two, "ok"),
+            400,
+        ),
+        (
+            "`CONNECT` with a body",
+            to("CONNECT a:80 HTTP/1.1", chunked, "0\r\n\r\n"),
+            400,
+        ),
+        ("`CONNECT`", to("CONNECT a:80 HTTP/1.1", "", ""), 501),
+        (
+            "other encodings",
+            post("transfer-encoding: gzip, chunked\r\n", "0\r\n\r\n"),
+            400,
+        ),
+        ("other versions", to("GET /a HTTP/1.2", "", ""), 400),
+        ("other versions", to("GET /a HTTP/3.0", "", ""), 400),
+        (
+            "user in the target",
+            to("GET http://u@a/a HTTP/1.1", "", ""),
+            400,
+        ),
+        (
+            "blanks after a chunk size",
+            post(chunked, "2 \t\r\nok\r\n0\r\n\r\n"),
+            200,
+        ),
+    ]
+}
+
+/// Answers of the upstream to a guarded request, after which its outcome is unknown.
+const ANSWERS: [(&str, &str); 2] = [
+    (
+        "equal lengths in an answer",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
+    ),
+    (
+        "line feeds alone in an answer",
+        "HTTP/1.1 200 OK\ncontent-length: 2\n\nok",
+    ),
+];
+
+#[test]
+fn each_deviation_is_documented_and_each_documented_one_is_tested() {
+    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| "));
+    let rows = rows.filter_map(|row| row.split(" |").next());
+    let rows: BTreeSet<_> = rows.filter(|row| *row != "what").collect();
+    let requests = requests();
+    let cases = requests.iter().map(|(name, ..)| *name);
+    let cases: BTreeSet<_> = cases.chain(ANSWERS.map(|(name, _)| name)).collect();
+    assert_eq!(rows, cases);
+}
+
+#[test]
+fn requests_are_refused_where_a_stricter_parser_refuses_them() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let mut wrong = Vec::new();
+    for (name, bytes, status) in requests() {
+        let before = upstream.count();
+        let mut client = Client::connect(proxy.address);
+        client.send(format!("{bytes}{CANARY}"));
+        let mut statuses = Vec::new();
+        while let Some(answer) = client.try_answer() {
+            statuses.push(answer.status);
+        }
+        let seen = upstream.seen().split_off(before);
+        let seen: Vec<_> = seen.iter().map(support::Seen::start).collect();
+        // After a refusal the connection is closed: nothing behind it is taken for a request.
+        let (told, forwarded): (&[u16], &[&str]) = match (status, bytes.contains("/first")) {
+            (200, _) => (&[200, 200], &["POST /a", "GET /canary"]),
+            (_, true) => (&[200, 400], &["GET /first"]),
+            (400, _) => (&[400], &[]),
+            (_, _) => (&[501], &[]),
+        };
+        if (&*statuses, &*seen) != (told, forwarded) {
+            wrong.push(format!("{name}: {bytes:?}: {statuses:?} {seen:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(call(proxy.address, get("/after")).status, 200);
+}
+
+#[test]
+fn a_body_with_trace_is_refused_in_http_2_as_well() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let trace = [
+        (":method", "TRACE"),
+        (":scheme", "http"),
+        (":authority", "shop.test"),
+        (":path", "/a"),
+    ];
+    assert_eq!(http2::call(proxy.address, &trace, Some("ok")), Some(400));
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(http2::call(proxy.address, &trace, None), Some(200));
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn an_answer_that_a_stricter_parser_refuses_leaves_the_outcome_unknown() {
+    for (name, bytes) in ANSWERS {
+        let upstream = Upstream::start(move |_, stream| {
+            let _ = std::io::Write::write_all(stream, bytes.as_bytes());
+            Next::Close
+        });
+        let proxy = Proxy::start(upstream.address, "");
+        let told = call(proxy.address, post("k", "x"));
+        let told = (told.status, told.code());
+        assert_eq!(told, (502, Some("outcome-unknown".into())), "{name}");
+        until("it has closed", || upstream.connections().1 == 1);
+        assert_eq!(upstream.count(), 1, "{name}");
+    }
+    // The same without the flaw is an answer.
+    let upstream = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b"ok"));
+    let proxy = Proxy::start(upstream.address, "");
+    assert_eq!(call(proxy.address, post("k", "x")).status, 200);
+}
