@@ -26,6 +26,7 @@ mod front;
 mod head;
 mod http2;
 mod inlet;
+mod linger;
 mod reply;
 
 pub(crate) use body::ClientBody;

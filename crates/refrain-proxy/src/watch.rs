@@ -24,9 +24,6 @@ pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// How long who has not said a whole head may go on once the proxy is told to stop.
 const LAST_GRACE: Duration = Duration::from_millis(500);
 
-/// How long is listened to who still sends though it was told that nothing more is taken.
-const LINGER: Duration = Duration::from_secs(1);
-
 /// The connections of one thread, and their clock.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -53,8 +50,6 @@ pub(crate) struct Client {
     send_since: AtomicU64,
     /// Since when the proxy takes no more requests.
     draining_since: AtomicU64,
-    /// Since when all has been said to it.
-    closing_since: AtomicU64,
     /// Whether it speaks HTTP/2, of which bytes between requests are no part of a head.
     is_http2: AtomicBool,
     /// Since when each body of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
@@ -135,7 +130,6 @@ impl Client {
         self.is_stuck(|since| is_over(since, settings.client_timeout))
             || is_over(&self.send_since, settings.client_timeout)
             || is_over(&self.body_since, settings.client_timeout)
-            || is_over(&self.closing_since, LINGER)
             || is_idle && is_over(&self.head_since, settings.head_timeout)
             || is_idle && is_over(&self.idle_since, settings.keep_alive)
             || is_idle
@@ -202,11 +196,6 @@ impl Client {
         self.head_since.store(0, Relaxed);
         self.body_since.store(0, Relaxed);
         self.idle_since.store(self.watch.now(), Relaxed);
-    }
-
-    /// Nothing more is said to it; what it still says is listened to for a moment.
-    pub(crate) fn note_closing(&self) {
-        self.closing_since.store(self.watch.now(), Relaxed);
     }
 
     /// Whether no more requests are taken from it.

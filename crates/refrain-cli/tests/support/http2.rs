@@ -13,8 +13,13 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+/// The setting that says how much of each body may be sent ahead.
+const INITIAL_WINDOW: [u8; 2] = [0, 4];
+const FRAME_MAX: usize = 16 << 10;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+const ACK: u8 = 1;
 
 /// A connection that has said its first words, with `window` bytes of room for each answer.
 pub(crate) fn connect(address: SocketAddr, window: u32) -> TcpStream {
@@ -75,17 +80,109 @@ pub(crate) fn call(
 /// The status of the next answer; `None` where there is none.
 pub(crate) fn answer(stream: &mut TcpStream) -> Option<u16> {
     loop {
-        let mut head = [0; 9];
-        if stream.read_exact(&mut head).is_err() {
-            return None;
-        }
-        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; len as usize];
-        stream.read_exact(&mut payload).unwrap();
-        match head[3] {
-            HEADERS => return Some(status(&payload)),
+        let frame = next(stream)?;
+        match frame.kind {
+            HEADERS => return Some(status(&frame.payload)),
             RST_STREAM | GOAWAY => return None,
             _ => {}
+        }
+    }
+}
+
+/// A frame as it came.
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+/// The next frame; `None` at the end.
+fn next(stream: &mut TcpStream) -> Option<Frame> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).ok()?;
+    let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; len as usize];
+    stream.read_exact(&mut payload).ok()?;
+    Some(Frame {
+        kind: head[3],
+        flags: head[4],
+        stream: u32::from_be_bytes([head[5], head[6], head[7], head[8]]),
+        payload,
+    })
+}
+
+/// How much may be sent ahead: on the connection, and of the one body.
+struct Windows {
+    connection: i64,
+    body: i64,
+    initial: i64,
+}
+
+impl Windows {
+    fn take_in(&mut self, frame: &Frame) {
+        let number = |bytes: &[u8]| i64::from(u32::from_be_bytes(bytes.try_into().unwrap()));
+        match frame.kind {
+            SETTINGS => {
+                for setting in frame.payload.chunks(6) {
+                    if setting[..2] == INITIAL_WINDOW {
+                        let initial = number(&setting[2..]);
+                        self.body += initial - self.initial;
+                        self.initial = initial;
+                    }
+                }
+            }
+            WINDOW_UPDATE if frame.stream == 0 => self.connection += number(&frame.payload),
+            WINDOW_UPDATE => self.body += number(&frame.payload),
+            _ => {}
+        }
+    }
+}
+
+/// Sends a request with a body of `len` bytes to its end, whatever is answered meanwhile.
+///
+/// Answers the status, or why it could not send all of it or got no answer.
+pub(crate) fn upload(
+    address: SocketAddr,
+    fields: &[(&str, &str)],
+    len: usize,
+) -> Result<u16, String> {
+    let mut stream = connect(address, 65_535);
+    stream.write_all(&head(1, fields, true)).unwrap();
+    let (mut left, mut told) = (len, None);
+    let mut windows = Windows {
+        connection: 65_535,
+        body: 65_535,
+        initial: 65_535,
+    };
+    loop {
+        let room = usize::try_from(windows.connection.min(windows.body)).unwrap_or(0);
+        let piece = room.min(left).min(FRAME_MAX);
+        if piece > 0 {
+            left -= piece;
+            windows.connection -= i64::try_from(piece).unwrap();
+            windows.body -= i64::try_from(piece).unwrap();
+            let flags = if left == 0 { END_STREAM } else { 0 };
+            let sent = stream.write_all(&frame(DATA, flags, 1, &vec![b'x'; piece]));
+            sent.map_err(|error| format!("closed with {left} bytes left: {error}"))?;
+            continue;
+        }
+        if let Some(told) = told.filter(|_| left == 0) {
+            return Ok(told);
+        }
+        let frame = next(&mut stream).ok_or("the connection ended")?;
+        match frame.kind {
+            HEADERS if frame.flags & END_HEADERS != 0 => {
+                told = told.or(Some(status(&frame.payload)))
+            }
+            RST_STREAM => return Err(format!("reset with {left} bytes left: {:?}", frame.payload)),
+            SETTINGS if frame.flags & ACK == 0 => {
+                // Only now the other side goes by them.
+                let _ = stream.write_all(&self::frame(SETTINGS, ACK, 0, &[]));
+                windows.take_in(&frame);
+            }
+            GOAWAY => return Err(format!("given up with {left} bytes left")),
+            _ => windows.take_in(&frame),
         }
     }
 }

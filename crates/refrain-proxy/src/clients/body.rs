@@ -11,8 +11,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use refrain::http::BodyError;
+use tokio::runtime::Handle;
 
-use super::inlet::Inlet;
+use super::{inlet::Inlet, linger::linger};
 use crate::{http1::Step, watch::Client};
 
 /// The body of a client's request.
@@ -24,7 +25,37 @@ enum Kind {
     /// Of HTTP/1.
     Inlet(Held, Watched),
     /// Of HTTP/2.
-    Stream(Incoming, Watched),
+    Stream(Streamed, Watched),
+}
+
+/// A body of HTTP/2. What is left of it when it is dropped is read to its end, or its stream would be reset.
+struct Streamed(Option<Incoming>);
+
+impl Streamed {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.0 {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        let left = self.0.take().filter(|body| !body.is_end_stream());
+        if let (Some(mut body), Ok(runtime)) = (left, Handle::try_current()) {
+            runtime.spawn(linger(move |context| {
+                let polled = Pin::new(&mut body).poll_frame(context);
+                polled.map(|frame| match frame {
+                    Some(Ok(frame)) => frame.data_ref().map_or(1, |data| data.len().max(1)),
+                    Some(Err(_)) | None => 0,
+                })
+            }));
+        }
+    }
 }
 
 /// A connection whose next bytes are this body's, until this is dropped: at the latest when the body has ended.
@@ -74,7 +105,7 @@ impl ClientBody {
             since: client.flow(),
             client: client.clone(),
         };
-        Self(Kind::Stream(body, watched))
+        Self(Kind::Stream(Streamed(Some(body)), watched))
     }
 
     /// What comes next of a body of HTTP/1.
@@ -111,7 +142,7 @@ impl Body for ClientBody {
                 polled.map(|step| self.frame(step))
             }
             Kind::Stream(body, watched) => {
-                let polled = Pin::new(body).poll_frame(context);
+                let polled = body.poll_frame(context);
                 watched.note(polled.is_pending());
                 polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
             }
@@ -122,7 +153,7 @@ impl Body for ClientBody {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
             Kind::Inlet(..) => false,
-            Kind::Stream(body, _) => body.is_end_stream(),
+            Kind::Stream(body, _) => body.0.as_ref().is_none_or(Incoming::is_end_stream),
         }
     }
 
@@ -130,7 +161,10 @@ impl Body for ClientBody {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Kind::Inlet(held, _) => held.0.lock().size_hint(),
-            Kind::Stream(body, _) => body.size_hint(),
+            Kind::Stream(body, _) => body
+                .0
+                .as_ref()
+                .map_or_else(SizeHint::default, Incoming::size_hint),
         }
     }
 }

@@ -28,6 +28,7 @@ use super::{
     front::{Answer, Front, Fronted, Fronting},
     head::{self, Asked, Head, Refused},
     inlet::{GoOn, Inlet, Serving},
+    linger::linger,
     reply::{self, Reply},
 };
 use crate::{
@@ -39,8 +40,6 @@ use crate::{
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// A buffer that was larger than this is not kept for the next answer.
 const SPARE_BYTES_MAX: usize = 32 << 10;
-/// How much is listened to from who still sends though it was told that nothing more is taken.
-const LINGER_BYTES_MAX: usize = 256 << 10;
 
 /// A client's connection.
 pub(super) struct Connection {
@@ -438,26 +437,21 @@ impl Connection {
         .await
     }
 
-    /// Ends the connection. Who still sends is listened to for a moment, or it might lose the answer to a reset.
+    /// Ends the connection. A client that still sends is read for a while, or it might lose the answer to a reset.
     async fn close(mut self) -> io::Result<()> {
         self.write.shutdown().await?;
         poll_fn(|context| self.inlet.lock().poll_let_go(context)).await;
         if self.inlet.lock().is_quiet() {
             return Ok(());
         }
-        self.client.note_closing();
-        let mut heard = 0;
-        while heard <= LINGER_BYTES_MAX {
-            let read = poll_fn(|context| {
-                let mut reading = self.inlet.lock();
-                reading.input.bytes.clear();
-                reading.poll_read(context)
-            });
-            match read.await? {
-                0 => break,
-                read => heard += read,
-            }
-        }
+        // It is not idle meanwhile.
+        let _active = Active::start(&self.client);
+        linger(|context| {
+            let mut reading = self.inlet.lock();
+            reading.input.bytes.clear();
+            reading.poll_read(context).map(|read| read.unwrap_or(0))
+        })
+        .await;
         Ok(())
     }
 
