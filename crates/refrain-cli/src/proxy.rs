@@ -205,7 +205,12 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
 
 /// What operators have to show, where the door is open to other machines.
 fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
-    let token = overlay::value("admin_token", None)?.filter(|token| !token.is_empty());
+    let token = overlay::value("admin_token", None)?;
+    if token.as_ref().is_some_and(|token| token.trim().is_empty()) {
+        let message = "refrain: REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names, is blank; \
+                       write a token there, or unset the variable";
+        return Err(Failure::Configuration(message.into()));
+    }
     if token.is_none() && !settings.admin.ip().is_loopback() {
         let message = format!(
             "refrain: admin on {} is open to other machines and needs a token; \

@@ -40,6 +40,33 @@ fn check_problem(proxy: &Proxy, answer: &Answer, status: u16, code: &str, advice
 }
 
 #[test]
+fn what_only_refrain_may_tell_the_operation_is_never_taken_from_a_client() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let forged = [
+        ("refrain-attempt", "7"),
+        ("Refrain-Record", "00"),
+        ("refrain-fence", "9.9.9"),
+        ("refrain-outcome", "keep"),
+        ("refrain-anything", "x"),
+    ];
+    let keyed = [&forged[..], &[("idempotency-key", "k")]].concat();
+    call(proxy.address, request("GET /a", &forged, b""));
+    call(proxy.address, request("PUT /a", &forged, b"x"));
+    call(proxy.address, request("POST /orders", &forged, b"x"));
+    call(proxy.address, request("POST /orders", &keyed, b"x"));
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 4);
+    for (at, seen) in seen.iter().enumerate() {
+        let attempt = seen.header("refrain-attempt");
+        assert_eq!(attempt, (at == 3).then_some("1"), "{}", seen.head);
+        let head = seen.head.to_lowercase();
+        let told = head.matches("refrain-").count();
+        assert_eq!(told, usize::from(at == 3), "{}", seen.head);
+    }
+}
+
+#[test]
 fn the_first_answer_is_the_operations_own_and_duplicates_get_its_bytes_again() {
     let body: Vec<u8> = (0..=255).cycle().take(70_001).collect();
     let sent = body.clone();

@@ -64,6 +64,50 @@ fn a_connection_closed_without_an_answer_is_doubt() {
     check_doubt("", 502, |_, _| Next::Close);
 }
 
+/// Answers without a length and without chunks: where they end, only the end of the connection tells.
+fn until_close(seen: &Seen, stream: &mut TcpStream) -> Next {
+    let version = seen.header("x-version").unwrap_or("1.1");
+    let answer = format!("HTTP/{version} 200 OK\r\ncontent-type: text/plain\r\n\r\nall of it");
+    stream.write_all(answer.as_bytes()).unwrap();
+    Next::Close
+}
+
+#[test]
+fn an_answer_that_ends_with_its_connection_is_doubt() {
+    check_doubt("", 502, until_close);
+    check_doubt("[policy]\nreply = \"stored\"", 502, |_, stream| {
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
+        Next::Close
+    });
+}
+
+#[test]
+fn an_answer_that_ends_with_its_connection_is_taken_where_that_is_allowed() {
+    let upstream = Upstream::start(until_close);
+    let proxy = Proxy::start(upstream.address, "[proxy]\nhttp10_upstream = true");
+    for version in ["1.0", "1.1"] {
+        let headers = [("idempotency-key", version), ("x-version", version)];
+        let bytes = request("POST /orders", &headers, b"x");
+        for is_replay in [false, true] {
+            let told = call(proxy.address, &bytes);
+            let got = (told.status, told.text(), told.is_replay());
+            assert_eq!(got, (200, "all of it", is_replay));
+        }
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn an_unguarded_answer_may_end_with_its_connection() {
+    let upstream = Upstream::start(until_close);
+    let proxy = Proxy::start(upstream.address, "");
+    for version in ["1.0", "1.1"] {
+        let bytes = request("GET /", &[("x-version", version)], b"");
+        let told = call(proxy.address, bytes);
+        assert_eq!((told.status, told.text()), (200, "all of it"));
+    }
+}
+
 #[test]
 fn an_answer_that_is_cut_is_doubt() {
     for cut in [
@@ -240,6 +284,40 @@ fn while_the_store_fails_nothing_runs_unless_told_to() {
     let passed = request("POST /pass", &[("idempotency-key", "c")], b"x");
     assert_eq!(call(proxy.address, passed).status, 200);
     assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn claims_that_fail_are_logged_at_a_bounded_rate() {
+    let upstream = Upstream::echo();
+    let proxy = on_a_small_disk(&upstream, "");
+    proxy.fill_disk();
+    let since = tokio::time::Instant::now();
+    let mut client = Client::connect(proxy.address);
+    for at in 0..500 {
+        let refused = client.send(post(&format!("k{at}"), "x")).answer();
+        check(&refused, 503, "store-unavailable");
+    }
+    let seconds = usize::try_from(since.elapsed().as_secs()).unwrap();
+    let log = proxy.errors();
+    let lines = log.lines().filter(|line| line.contains("claim failed"));
+    let lines = lines.count();
+    assert!(
+        (1..=2 + seconds).contains(&lines),
+        "{lines} lines in {seconds} s"
+    );
+    // What was left out is counted in the next line.
+    until("the rest is counted", || {
+        check(
+            &call(proxy.address, post("more", "x")),
+            503,
+            "store-unavailable",
+        );
+        let log = proxy.errors();
+        let mut counts = log
+            .lines()
+            .filter_map(|line| line.split("suppressed=").nth(1));
+        counts.any(|count| !count.starts_with('0'))
+    });
 }
 
 #[test]

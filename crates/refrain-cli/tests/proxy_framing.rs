@@ -89,7 +89,7 @@ fn requests() -> Vec<(&'static str, String, u16)> {
 }
 
 /// Answers of the upstream to a guarded request, after which its outcome is unknown.
-const ANSWERS: [(&str, &str); 2] = [
+const ANSWERS: [(&str, &str); 3] = [
     (
         "equal lengths in an answer",
         "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
@@ -97,6 +97,10 @@ const ANSWERS: [(&str, &str); 2] = [
     (
         "line feeds alone in an answer",
         "HTTP/1.1 200 OK\ncontent-length: 2\n\nok",
+    ),
+    (
+        "an answer that ends with its connection",
+        "HTTP/1.1 200 OK\r\n\r\nok",
     ),
 ];
 

@@ -105,6 +105,20 @@ fn bad_flags_and_variables_are_named() {
 }
 
 #[test]
+fn a_blank_admin_token_is_refused() {
+    let words = ["REFRAIN_ADMIN_TOKEN", "blank"];
+    for blank in ["", " ", "\t\n"] {
+        let token = minimal().variable("REFRAIN_ADMIN_TOKEN", blank);
+        check(&token, 64, &words);
+        let mut starting = minimal();
+        let path = starting.folder.path().join("token");
+        fs::write(&path, blank).unwrap();
+        starting = starting.variable("REFRAIN_ADMIN_TOKEN_FILE", path.display());
+        check(&starting, 64, &words);
+    }
+}
+
+#[test]
 fn the_environment_stands_between_flags_and_file() {
     let upstream = Upstream::echo();
     let named = Starting::new();

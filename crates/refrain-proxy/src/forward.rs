@@ -90,6 +90,8 @@ struct Way {
 struct Ready {
     ask: Ask,
     /// The client's side of the tunnel that it asks for.
+    /// Whether an answer that ends with its connection is complete: nobody can tell it from one that was cut.
+    trusts_close: bool,
     tunnel: Option<tunnel::Client>,
 }
 
@@ -169,7 +171,13 @@ impl Way {
             is_to_head: head.method == Method::HEAD,
             patience,
         };
-        Ready { ask, tunnel }
+        Ready {
+            ask,
+            tunnel,
+            // What is decided by an answer, a probe's too, must not hang on a cut one. Others see the end for themselves.
+            trusts_close: self.target.settings.http10_upstream
+                || !is_granted && self.client.is_some(),
+        }
     }
 
     #[expect(
@@ -195,7 +203,8 @@ impl Way {
                 });
             }
             headers::to_client(response.headers_mut());
-            let body = UpstreamBody::of(framing, line, pool, patience);
+            let trusts_close = ready.trusts_close || line.is_authenticated();
+            let body = UpstreamBody::of(framing, line, pool, patience).trusting(trusts_close);
             Ok(response.map(|()| body))
         }
     }

@@ -34,6 +34,8 @@ struct Flow {
     line: Option<Box<Line>>,
     /// Where the line goes then, if it can be used again.
     pool: Option<Arc<Pool>>,
+    /// Whether the end of the connection is the end of a body that has no other.
+    trusts_close: bool,
     stall: Option<Stall>,
     /// Why it broke off; told once what came before it had the time to leave.
     broken: Option<BodyError>,
@@ -86,9 +88,18 @@ impl UpstreamBody {
         if let Framing::Length(length @ 1..) = framing
             && length <= line.input.bytes.len() as u64
             && let Ok(Step::Data(data)) = framing.next(&mut line.input.bytes)
+            trusts_close: true,
         {
             whole = Some(data);
         }
+
+    /// Whether the end of the connection is taken for the end of a body that has no other; otherwise it was cut.
+    pub(crate) fn trusting(mut self, trusts_close: bool) -> Self {
+        if let Kind::Upstream(flow) = &mut self.0 {
+            flow.trusts_close = trusts_close;
+        }
+        self
+    }
         if framing.is_over() {
             if let Some(pool) = pool {
                 pool.give_back(line);
@@ -162,7 +173,8 @@ impl Flow {
                 step => return Poll::Ready(Ok(step)),
             }
             if ready!(line.poll_read(context))? == 0 {
-                return Poll::Ready(match self.framing.ends_with_connection() {
+                let is_whole = self.framing.ends_with_connection() && self.trusts_close;
+                return Poll::Ready(match is_whole {
                     true => Ok(Step::End),
                     false => Err("the upstream's answer was cut".into()),
                 });

@@ -44,6 +44,8 @@ pub use locate::Located;
 
 mod observe;
 
+mod log_rate;
+
 mod probe;
 
 mod problem;

@@ -224,6 +224,11 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
     request(&format!("GET {path}"), &[], b"")
 }
 
+/// A request without a body to a server that goes by its own name.
+pub(crate) fn request_to(address: SocketAddr, start: &str) -> Vec<u8> {
+    format!("{start} HTTP/1.1\r\nhost: {address}\r\n\r\n").into()
+}
+
 /// One request over a connection of its own.
 pub(crate) fn call(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
     Client::connect(address).send(bytes).answer()

@@ -10,7 +10,7 @@ mod upstream;
 
 use std::time::Duration;
 
-pub(crate) use client::{Answer, Client, call, get, post, request};
+pub(crate) use client::{Answer, Client, call, get, post, request, request_to};
 pub(crate) use proxy::{Proxy, Starting};
 pub(crate) use upstream::{Next, Parked, Seen, Upstream, answer, respond};
 

@@ -101,12 +101,20 @@ pub(crate) struct Started {
 impl Started {
     fn of(starting: &Starting) -> Self {
         let errors = starting.folder.path().join("stderr");
+        let mut log = fs::File::create(&errors).unwrap();
         let mut child = starting
             .command()
             .stdout(Stdio::piped())
-            .stderr(fs::File::create(&errors).unwrap())
+            .stderr(match starting.is_outliving {
+                // What it says must get through when its own files cannot grow any more.
+                true => Stdio::piped(),
+                false => log.try_clone().unwrap().into(),
+            })
             .spawn()
             .unwrap();
+        if let Some(mut said) = child.stderr.take() {
+            std::thread::spawn(move || std::io::copy(&mut said, &mut log));
+        }
         let stdout = child.stdout.take().map(BufReader::new);
         Self {
             child,
@@ -179,6 +187,19 @@ impl Proxy {
 
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// What it has written to standard error so far.
+    pub(crate) fn errors(&self) -> String {
+        self.started.errors()
+    }
+
+    /// A number that it shows to operators; 0 where it does not show it.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let shown = super::call(self.admin, super::request_to(self.admin, "GET /metrics"));
+        let mut lines = shown.text().lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
     }
 
     pub(crate) fn terminate(&self) {

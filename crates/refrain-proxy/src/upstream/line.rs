@@ -81,6 +81,11 @@ impl Line {
         }
     }
 
+    /// Whether its end cannot be forged: TLS tells an end that was meant from a connection that broke.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        matches!(self.io, Io::Tls(_))
+    }
+
     /// Lets the rest of a request go on by itself while its answer is being read already.
     ///
     /// It ends with the client's body, or when neither side has moved for as long as `patience`.

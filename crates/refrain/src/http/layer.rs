@@ -11,6 +11,7 @@ use tower_layer::Layer;
 
 use super::{
     Observer, RefrainService,
+    log_rate::LogRate,
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
     service::{Carried, Guarded},
@@ -45,6 +46,8 @@ pub(super) struct Shared {
     pub(super) observed: Arc<AtomicUsize>,
     /// Who is told what was decided.
     pub(super) observer: Option<Arc<dyn Observer>>,
+    /// Bounds how often a claim that failed is logged.
+    pub(super) failed_claims: Arc<LogRate>,
     /// Whether a granted request holds its fence and its record among its extensions.
     pub(super) extends: bool,
 }
@@ -65,6 +68,7 @@ impl RefrainLayer {
                 witnesses: HashMap::new(),
                 observed: Arc::default(),
                 observer: None,
+                failed_claims: Arc::default(),
                 extends: true,
             }),
         }

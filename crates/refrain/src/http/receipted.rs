@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::{
     Code, Decision, Failure, REFRAIN_FENCE, REFRAIN_RECORD,
@@ -23,17 +23,8 @@ use crate::{
     record::Reason,
 };
 
-/// Tells the operation what to write into its receipt; without `running`, takes off what a client made up.
-pub(super) fn tell(headers: &mut HeaderMap, running: Option<&Running>) {
-    static RECORD: HeaderName = REFRAIN_RECORD;
-    static FENCE: HeaderName = REFRAIN_FENCE;
-    let is_ours = |name: &HeaderName| *name == RECORD || *name == FENCE;
-    // To look at each name is quicker than to look for two, and hardly anybody sends them.
-    if headers.keys().any(is_ours) {
-        headers.remove(REFRAIN_RECORD);
-        headers.remove(REFRAIN_FENCE);
-    }
-    let Some(running) = running else { return };
+/// Tells the operation what to write into its receipt.
+pub(super) fn tell(headers: &mut HeaderMap, running: &Running) {
     let told = [
         (REFRAIN_RECORD, running.id().to_string()),
         (REFRAIN_FENCE, running.fence().to_string()),

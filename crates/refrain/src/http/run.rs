@@ -109,7 +109,7 @@ impl Run {
             request.extensions_mut().insert(running.id());
         }
         if self.operation.terms.guarantee == Guarantee::ExactlyOnce {
-            receipted::tell(request.headers_mut(), Some(&running));
+            receipted::tell(request.headers_mut(), &running);
         }
         let attempt = match grant.attempt {
             1 => HeaderValue::from_static("1"),

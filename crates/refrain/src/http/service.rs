@@ -7,7 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+    request::Parts,
+};
 use http_body::Body as HttpBody;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -20,7 +23,6 @@ use super::{
     future::Way,
     layer::Shared,
     problem::Problem,
-    receipted,
     reply::{self, Replay},
     run::{self, Run, Task},
     stage::{Coming, Received, Stage},
@@ -134,8 +136,7 @@ impl<S> RefrainService<S> {
 
     #[inline]
     fn begin<B: Carried, R>(&self, head: &mut Parts, body: B) -> Begun<B, R> {
-        // Whoever is guarded is told anew; nobody else has any.
-        receipted::tell(&mut head.headers, None);
+        strip(&mut head.headers);
         if let Some(page) = self.shared.page(head) {
             return Begun::Answer(page);
         }
@@ -280,6 +281,16 @@ pub(super) fn verified(
     operation: &Operation,
     headers: &HeaderMap,
     body: &Bytes,
+/// Removes what only Refrain may tell an operation: a guarded one is told anew, and no other is told anything.
+fn strip(headers: &mut HeaderMap) {
+    let is_ours = |name: &HeaderName| name.as_str().starts_with("refrain-");
+    // To look at each name is quick, and hardly anybody sends one.
+    if headers.keys().any(is_ours) {
+        let names: Vec<_> = headers.keys().filter(|it| is_ours(it)).cloned().collect();
+        names.iter().for_each(|name| drop(headers.remove(name)));
+    }
+}
+
 ) -> Result<(), Unverified> {
     let Some(signature) = &operation.signature else {
         return Ok(());
@@ -425,10 +436,14 @@ impl<S> Guarding<S> {
         let operation = &*self.found.operation;
         let name = &operation.name;
         if error.kind() == ErrorKind::Unaudited {
-            tracing::error!(operation = %name, %error, "it must be audited and cannot be");
+            if let Some(suppressed) = self.shared.failed_claims.pass() {
+                tracing::error!(operation = %name, %error, suppressed, "a claim failed: it must be audited and cannot be");
+            }
             return Ok(self.shared.refuse(&unaudited()));
         }
-        tracing::error!(operation = %name, %error, "the store failed, or the receipts did");
+        if let Some(suppressed) = self.shared.failed_claims.pass() {
+            tracing::error!(operation = %name, %error, suppressed, "a claim failed: the store did, or the receipts");
+        }
         if operation.on_store_failure == OnStoreFailure::Pass {
             if operation.audit && self.shared.engine.audit_unguarded(name).await.is_err() {
                 return Ok(self.shared.refuse(&unaudited()));

@@ -52,6 +52,8 @@ pub struct ProxySettings {
     pub host: HostHeader,
 }
 
+    /// Whether a guarded request's answer that ends with its connection, as HTTP/1.0 allows it, counts as complete.
+    pub http10_upstream: bool,
 /// Which `Host` the upstream sees.
 #[derive(
     Debug,
@@ -92,6 +94,7 @@ impl Default for ProxySettings {
         }
     }
 }
+            http10_upstream: false,
 
 pub(super) fn resolve(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> ProxySettings {
     let mut it = ProxySettings::default();
@@ -158,6 +161,7 @@ pub(super) fn resolve(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> Pro
     apply.choice("host", &values.host, &mut it.host);
     it
 }
+    it.http10_upstream = values.http10_upstream.unwrap_or(it.http10_upstream);
 
 pub(super) fn time(text: &str) -> Result<Duration> {
     let time = units::duration(text)?;

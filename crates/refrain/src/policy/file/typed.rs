@@ -90,6 +90,8 @@ pub(super) struct Proxy {
 }
 
 /// The settings that `[policy]` and every `[[operation]]` share.
+    /// Whether the answer to a guarded request may end with its connection, as HTTP/1.0 allows it; otherwise its outcome is unknown, for it may have been cut. Default: false.
+    pub(super) http10_upstream: Option<bool>,
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Section {

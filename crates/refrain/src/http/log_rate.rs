@@ -1,0 +1,53 @@
+//! Bounds how often the same trouble is logged: a store that fails under load must not fill the disk with lines.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// There is at most one line in this time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Lets one line pass in a while, and counts those that it does not.
+#[derive(Debug, Default)]
+pub(super) struct LogRate(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the last line passed.
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl LogRate {
+    /// Whether a line may be written now: how many were not since the last one.
+    pub(super) fn pass(&self) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = tokio::time::Instant::now();
+        if state.last.is_some_and(|last| now - last < PAUSE) {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_passes_a_second_and_the_others_are_counted() {
+        let rate = LogRate::default();
+        assert_eq!(rate.pass(), Some(0));
+        for _ in 0..5 {
+            assert_eq!(rate.pass(), None);
+        }
+        tokio::time::advance(PAUSE).await;
+        assert_eq!(rate.pass(), Some(5));
+        assert_eq!(rate.pass(), None);
+    }
+}
