@@ -28,7 +28,7 @@ fn check_served(proxy: &Proxy) {
 }
 
 #[test]
-fn who_dribbles_a_head_is_closed() {
+fn who_dribbles_a_head_is_told_so_and_closed() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nhead_timeout = \"500ms\"");
     let slow: Vec<_> = (0..30)
@@ -53,6 +53,7 @@ fn who_dribbles_a_head_is_closed() {
     check_served(&proxy);
     let since = tokio::time::Instant::now();
     for mut client in slow {
+        assert_eq!(client.answer().status, 408);
         assert!(client.is_closed());
     }
     assert!(since.elapsed() < Duration::from_secs(3));

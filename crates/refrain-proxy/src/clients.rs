@@ -161,6 +161,10 @@ fn poll_version(
         }
         if !read.is_empty() {
             client.note_head();
+            // It is told so as a client of HTTP/1.
+            if client.has_timed_out() {
+                return Poll::Ready(Ok(Version::One));
+            }
         } else if stream.poll_read_ready(context)?.is_pending() {
             return match client.is_draining() {
                 true => Poll::Ready(Ok(Version::None)),

@@ -2,12 +2,7 @@
 //!
 //! What is no head at all is refused where it is read.
 
-use http::{
-    HeaderValue, Method, Response, StatusCode, Uri, Version, header, request, uri::Authority,
-};
-use refrain::http::Body;
-
-use crate::upstream_body::UpstreamBody;
+use http::{HeaderValue, Method, Uri, Version, header, request, uri::Authority};
 
 /// What is wrong with a head, in words for the client.
 pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> {
@@ -66,12 +61,4 @@ fn is_plain(host: &[u8]) -> bool {
 
 fn has_user(authority: &Authority) -> bool {
     authority.as_str().contains('@')
-}
-
-/// The answer, behind which the connection ends.
-pub(crate) fn answer(status: StatusCode, fault: &str) -> Response<Body<UpstreamBody>> {
-    let mut response = UpstreamBody::problem(status, fault).map(Body::through);
-    let close = HeaderValue::from_static("close");
-    response.headers_mut().insert(header::CONNECTION, close);
-    response
 }

@@ -6,7 +6,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -90,9 +89,9 @@ struct Way {
 struct Ready {
     ask: Ask,
     /// The client's side of the tunnel that it asks for.
+    tunnel: Option<tunnel::Client>,
     /// Whether an answer that ends with its connection is complete: nobody can tell it from one that was cut.
     trusts_close: bool,
-    tunnel: Option<tunnel::Client>,
 }
 
 impl Forward {
@@ -199,7 +198,7 @@ impl Way {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(match ready.tunnel {
                     Some(client) => tunnel::open(client, response, *line),
-                    None => unasked(),
+                    None => self.unasked(),
                 });
             }
             headers::to_client(response.headers_mut());
@@ -211,28 +210,59 @@ impl Way {
 
     /// The layer makes its own answer of the failure; who is not guarded gets this one.
     fn lost(&self, lost: &Lost) -> Response<UpstreamBody> {
-        if lost.is_clients_fault {
-            let mut response = UpstreamBody::problem(
-                StatusCode::BAD_REQUEST,
-                "The body of the request is broken off, or its framing is.",
-            );
-            response.extensions_mut().insert(lost.failure);
-            return response;
-        }
-        tracing::warn!(why = %lost.why, "no answer from the upstream");
-        let mut response = match lost.failure {
-            Failure::NotSent => {
-                let detail = "Nothing was sent. Send the same request again.";
-                let problem = Code::UpstreamUnreachable.answer(detail, &self.target.problems);
-                problem.map(UpstreamBody::own)
+        let mut response = match lost.client {
+            Some(code) => self.incomplete(code),
+            None => {
+                tracing::warn!(why = %lost.why, "no answer from the upstream");
+                self.unanswered(lost.failure)
             }
-            Failure::Lost(Reason::Timeout) => too_late(self.target.settings.read_timeout),
-            Failure::Lost(_) => UpstreamBody::problem(
-                StatusCode::BAD_GATEWAY,
+        };
+        response.extensions_mut().insert(lost.failure);
+        response
+    }
+
+    /// A part of the request may have been sent on, so that it must not simply be sent again.
+    fn incomplete(&self, code: Code) -> Response<UpstreamBody> {
+        let detail = match code {
+            Code::RequestTimeout => {
+                "The body of the request did not come in time. A part of it may have been sent on."
+            }
+            _ => {
+                "The body of the request is broken off, or its framing is. A part of it may have been sent on."
+            }
+        };
+        let answer = code.answer_advising("ask", detail, &self.target.problems);
+        answer.map(UpstreamBody::own)
+    }
+
+    fn unanswered(&self, failure: Failure) -> Response<UpstreamBody> {
+        let too_late;
+        let (code, detail) = match failure {
+            Failure::NotSent => (
+                Code::UpstreamUnreachable,
+                "Nothing was sent. Send the same request again.",
+            ),
+            Failure::Lost(Reason::Timeout) => {
+                let patience = Span(self.target.settings.read_timeout);
+                too_late = format!("The upstream did not begin to answer within {patience}.");
+                (Code::UpstreamTimeout, &*too_late)
+            }
+            Failure::Lost(_) => (
+                Code::UpstreamFailed,
                 "The upstream broke off before it answered.",
             ),
         };
-        response.extensions_mut().insert(lost.failure);
+        let answer = code.answer(detail, &self.target.problems);
+        answer.map(UpstreamBody::own)
+    }
+
+    /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
+    fn unasked(&self) -> Response<UpstreamBody> {
+        let detail = "The upstream switched protocols unasked.";
+        let answer = Code::UpstreamFailed.answer(detail, &self.target.problems);
+        let mut response = answer.map(UpstreamBody::own);
+        let failure = Failure::Lost(Reason::Failed);
+        response.extensions_mut().insert(failure);
         response
     }
 }
@@ -246,19 +276,4 @@ fn response(head: Head) -> Response<()> {
         response.extensions_mut().insert(reason);
     }
     response
-}
-
-/// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
-fn unasked() -> Response<UpstreamBody> {
-    let detail = "The upstream switched protocols unasked.";
-    let mut response = UpstreamBody::problem(StatusCode::BAD_GATEWAY, detail);
-    let failure = Failure::Lost(Reason::Failed);
-    response.extensions_mut().insert(failure);
-    response
-}
-
-fn too_late(patience: Duration) -> Response<UpstreamBody> {
-    let patience = Span(patience);
-    let detail = format!("The upstream did not begin to answer within {patience}.");
-    UpstreamBody::problem(StatusCode::GATEWAY_TIMEOUT, &detail)
 }

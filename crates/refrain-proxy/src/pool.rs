@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use refrain::{http::Failure, policy::ProxySettings, record::Reason};
+use refrain::{
+    http::{Code, Failure},
+    policy::ProxySettings,
+    record::Reason,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -120,8 +124,8 @@ impl Pool {
 pub(crate) struct Lost {
     pub(crate) failure: Failure,
     pub(crate) why: String,
-    /// The client's body broke off, not the upstream.
-    pub(crate) is_clients_fault: bool,
+    /// Set where the client's body broke off or stood still, and not the upstream.
+    pub(crate) client: Option<Code>,
 }
 
 impl Lost {
@@ -129,7 +133,7 @@ impl Lost {
         Self {
             failure: Failure::NotSent,
             why: error.to_string(),
-            is_clients_fault: false,
+            client: None,
         }
     }
 }
@@ -146,7 +150,18 @@ impl From<Failed> for Lost {
         Self {
             failure: Failure::Lost(reason),
             why,
-            is_clients_fault: matches!(failed, Failed::Client(_)),
+            client: match &failed {
+                Failed::Client(error) => Some(code(error.as_ref())),
+                _ => None,
+            },
         }
+    }
+}
+
+/// What is wrong with a client's body.
+fn code(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Code {
+    match error.downcast_ref().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) => Code::RequestTimeout,
+        _ => Code::RequestMalformed,
     }
 }

@@ -106,6 +106,7 @@ impl Proxy {
         let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
         let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
             .with_problems(&settings.problems)
+            .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
             .without_extensions()
             .with_probes(Forward::new(&target));
         Ok(Self {
@@ -160,6 +161,11 @@ impl Proxy {
         let is_over = || open.load(Relaxed) == 0 && self.engine.running() == 0;
         let _ = timeout(self.settings.drain, until(is_over)).await;
         let left = self.engine.running();
+        if left > 0 {
+            tracing::warn!(
+                "{left} guarded requests had not ended when the time to drain was over; their outcome is unknown"
+            );
+        }
         let joining: Vec<_> = threads.into_iter().map(Thread::end).collect();
         for joining in joining {
             // Their runtimes end with everything on them.
@@ -206,8 +212,10 @@ impl Proxy {
                     ));
                     let bell = Bell::hang();
                     tokio::spawn(bell.clone().answer());
-                    let clients = Clients::new(layer, forward, watch, bell, &settings);
+                    let clients = Clients::new(layer, forward, watch.clone(), bell, &settings);
                     serve(clients, arrivals, counts).await;
+                    // Whatever is left ends with the runtime.
+                    watch.cut();
                 });
             })?;
         Ok(Thread {

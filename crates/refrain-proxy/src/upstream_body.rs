@@ -8,7 +8,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use refrain::http::BodyError;
 use tokio::time::Sleep;
@@ -34,9 +33,9 @@ struct Flow {
     line: Option<Box<Line>>,
     /// Where the line goes then, if it can be used again.
     pool: Option<Arc<Pool>>,
+    stall: Option<Stall>,
     /// Whether the end of the connection is the end of a body that has no other.
     trusts_close: bool,
-    stall: Option<Stall>,
     /// Why it broke off; told once what came before it had the time to leave.
     broken: Option<BodyError>,
 }
@@ -52,23 +51,6 @@ struct Stall {
 impl UpstreamBody {
     pub(crate) fn own(text: impl Into<Bytes>) -> Self {
         Self(Kind::Own(Some(text.into())))
-    }
-
-    /// An answer of our own, for what has no problem page.
-    pub(crate) fn problem(status: StatusCode, detail: &str) -> Response<Self> {
-        let problem = serde_json::json!({
-            "type": "about:blank",
-            "title": status.canonical_reason().unwrap_or_default(),
-            "status": status.as_u16(),
-            "detail": detail,
-        });
-        let mut response = Response::new(Self::own(problem.to_string()));
-        *response.status_mut() = status;
-        response.headers_mut().insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
-        response
     }
 
     pub(crate) fn empty() -> Self {
@@ -88,18 +70,9 @@ impl UpstreamBody {
         if let Framing::Length(length @ 1..) = framing
             && length <= line.input.bytes.len() as u64
             && let Ok(Step::Data(data)) = framing.next(&mut line.input.bytes)
-            trusts_close: true,
         {
             whole = Some(data);
         }
-
-    /// Whether the end of the connection is taken for the end of a body that has no other; otherwise it was cut.
-    pub(crate) fn trusting(mut self, trusts_close: bool) -> Self {
-        if let Kind::Upstream(flow) = &mut self.0 {
-            flow.trusts_close = trusts_close;
-        }
-        self
-    }
         if framing.is_over() {
             if let Some(pool) = pool {
                 pool.give_back(line);
@@ -115,8 +88,17 @@ impl UpstreamBody {
                 sleep: None,
                 has_moved: false,
             }),
+            trusts_close: true,
             broken: None,
         })))
+    }
+
+    /// Whether the end of the connection is taken for the end of a body that has no other; otherwise it was cut.
+    pub(crate) fn trusting(mut self, trusts_close: bool) -> Self {
+        if let Kind::Upstream(flow) = &mut self.0 {
+            flow.trusts_close = trusts_close;
+        }
+        self
     }
 }
 

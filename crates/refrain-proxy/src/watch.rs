@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use http::{Method, Uri};
 use refrain::policy::ProxySettings;
 
 mod date;
@@ -31,6 +32,8 @@ pub(crate) struct Watch {
     now: AtomicU64,
     date: Mutex<Date>,
     is_draining: AtomicBool,
+    /// Whether everything that is still being answered ends now.
+    is_cutting: AtomicBool,
     connections: Mutex<Vec<Weak<Client>>>,
 }
 
@@ -66,6 +69,8 @@ pub(crate) enum Order {
     Serve,
     /// End with what is being answered.
     Drain,
+    /// Answer that the rest of the request did not come in time, and end.
+    TimeOut,
     /// End at once.
     Close,
 }
@@ -93,6 +98,11 @@ impl Watch {
         }
     }
 
+    /// Everything that is still being answered ends now.
+    pub(crate) fn cut(&self) {
+        self.is_cutting.store(true, Relaxed);
+    }
+
     fn connections(&self) -> MutexGuard<'_, Vec<Weak<Client>>> {
         self.connections
             .lock()
@@ -112,8 +122,8 @@ impl Watch {
             let Some(client) = client.upgrade() else {
                 return false;
             };
-            if client.stands_still(now, settings) {
-                client.tell(Order::Close);
+            if let Some(order) = client.due(now, settings) {
+                client.tell(order);
             }
             true
         });
@@ -121,21 +131,28 @@ impl Watch {
 }
 
 impl Client {
-    fn stands_still(&self, now: u64, settings: &ProxySettings) -> bool {
+    /// What it is told for standing still, if it does.
+    fn due(&self, now: u64, settings: &ProxySettings) -> Option<Order> {
         let is_over = |since: &AtomicU64, limit: Duration| {
             let since = since.load(Relaxed);
             since != 0 && now.saturating_sub(since) > limit.as_millis() as u64
         };
         let is_idle = self.active.load(Relaxed) == 0;
-        self.is_stuck(|since| is_over(since, settings.client_timeout))
+        let is_late = is_over(&self.body_since, settings.client_timeout)
+            || is_idle && is_over(&self.head_since, settings.head_timeout);
+        if is_late && self.order.load(Relaxed) < Order::TimeOut as u8 {
+            return Some(Order::TimeOut);
+        }
+        // Where it is still late, nobody was left to tell it.
+        let stands_still = is_late
+            || self.is_stuck(|since| is_over(since, settings.client_timeout))
             || is_over(&self.send_since, settings.client_timeout)
-            || is_over(&self.body_since, settings.client_timeout)
-            || is_idle && is_over(&self.head_since, settings.head_timeout)
             || is_idle && is_over(&self.idle_since, settings.keep_alive)
             || is_idle
                 && self.is_sent()
                 && is_over(&self.draining_since, LAST_GRACE)
-                && is_over(&self.idle_since, LAST_GRACE)
+                && is_over(&self.idle_since, LAST_GRACE);
+        stands_still.then_some(Order::Close)
     }
 
     /// Whether any of its flows waits for too long.
@@ -214,8 +231,14 @@ impl Client {
         match self.order.load(Relaxed) {
             0 => Order::Serve,
             1 => Order::Drain,
+            2 => Order::TimeOut,
             _ => Order::Close,
         }
+    }
+
+    /// Whether the rest of its request did not come in time.
+    pub(crate) fn has_timed_out(&self) -> bool {
+        self.order.load(Relaxed) == Order::TimeOut as u8
     }
 
     fn tell(&self, order: Order) {
@@ -236,6 +259,8 @@ impl Client {
 #[derive(Debug)]
 pub(crate) struct Active {
     client: Arc<Client>,
+    /// What is asked, for the log. Boxed, because this is moved about.
+    asked: Option<Box<(Method, Uri)>>,
 }
 
 impl Active {
@@ -244,12 +269,27 @@ impl Active {
         client.head_since.store(0, Relaxed);
         Self {
             client: client.clone(),
+            asked: None,
         }
+    }
+
+    /// The same, logged if it is cut.
+    pub(crate) fn answering(client: &Arc<Client>, asked: (Method, Uri)) -> Self {
+        let mut active = Self::start(client);
+        active.asked = Some(Box::new(asked));
+        active
     }
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
+        if let Some((method, uri)) = self.asked.as_deref()
+            && self.client.watch.is_cutting.load(Relaxed)
+        {
+            // A query may hold what must not be logged.
+            let path = uri.path();
+            tracing::warn!(%method, path, "a request was cut by the shutdown");
+        }
         self.client.note_answered();
         self.client.active.fetch_sub(1, Relaxed);
     }

@@ -26,6 +26,8 @@ pub mod extract;
 mod body;
 pub use body::{Body, BodyError};
 
+mod budget;
+
 mod capture;
 
 mod decision;
@@ -42,9 +44,9 @@ mod live;
 mod locate;
 pub use locate::Located;
 
-mod observe;
-
 mod log_rate;
+
+mod observe;
 
 mod probe;
 

@@ -240,6 +240,16 @@ fn advice(code: Code) -> &'static str {
             "make a new key for the new request; if it was meant as a retry, send the first request unchanged"
         }
         (Code::RequestTooLarge, _) => "send less in one request",
+        (
+            Code::RequestMalformed
+            | Code::TargetTooLong
+            | Code::HeadTooLarge
+            | Code::MethodUnsupported,
+            _,
+        ) => "nothing ran: correct the request",
+        (Code::UpstreamFailed | Code::UpstreamTimeout, _) => {
+            "it was not guarded: look up whether it happened before you try again"
+        }
         (Code::OutcomeUnknown, _) => {
             "look up whether it happened before you try again; never with a new key alone"
         }

@@ -25,7 +25,7 @@ use super::{Admin, refusal::Refusal};
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 /// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 18] = [
+const COUNTS: [(Count, &str, &str); 19] = [
     (Count::Granted, "claims_granted", "Claims that were granted"),
     (
         Count::PossibleDuplicate,
@@ -95,6 +95,11 @@ const COUNTS: [(Count, &str, &str); 18] = [
         "Requests that were refused since the audit log is shut",
     ),
     (
+        Count::OverBudget,
+        "over_budget",
+        "Requests that were refused because the bodies held in memory take up `buffered_bytes_max`",
+    ),
+    (
         Count::Mismatch,
         "mismatches",
         "Keys that were used for another request",
@@ -150,6 +155,11 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             "held_ends",
             "Ends that wait for a store that did not answer",
             tally.held_now(),
+        ),
+        (
+            "buffered_body_bytes",
+            "Bytes of request bodies and captured answers that are held in memory now",
+            layer.buffered_bytes(),
         ),
     ];
     let log = engine.audit();

@@ -139,6 +139,10 @@ impl Body for ClientBody {
             Kind::Inlet(held, watched) => {
                 let polled = held.0.poll_step(context);
                 watched.note(polled.is_pending());
+                if polled.is_pending() && watched.client.has_timed_out() {
+                    held.0.give_up();
+                    return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
+                }
                 polled.map(|step| self.frame(step))
             }
             Kind::Stream(body, watched) => {

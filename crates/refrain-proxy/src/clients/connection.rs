@@ -168,7 +168,7 @@ impl Connection {
     }
 
     async fn refuse(&mut self, refused: Refused) -> io::Result<After> {
-        let answer = self.front.refuse(refused.status, refused.why);
+        let answer = self.front.refuse(refused.code, refused.why);
         let mut leaving = self.leaving(answer, Asked::nothing());
         poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
         Ok(self.left(leaving))
@@ -195,6 +195,9 @@ impl Connection {
                 Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
             }
             let is_begun = !reading.input.bytes.is_empty();
+            if is_begun && self.client.has_timed_out() {
+                return Poll::Ready(Ok(Next::Refused(Refused::late())));
+            }
             match is_begun {
                 true => self.client.note_head(),
                 false => reading.input.rest(),

@@ -8,9 +8,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, request};
+use http::{HeaderValue, Method, Request, Response, header, request};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use refrain::http::{Answering, Body, BodyError, RefrainService, Replay};
+use refrain::http::{Answering, Body, BodyError, Code, RefrainService, Replay};
 use tower_service::Service;
 
 use super::ClientBody;
@@ -52,34 +52,44 @@ impl Front {
         mut head: Box<request::Parts>,
         body: ClientBody,
     ) -> Fronted {
-        let active = || Active::start(&self.client);
         if let Some(fault) = faults::of(&head, !body.is_end_stream()) {
-            let answer = faults::answer(StatusCode::BAD_REQUEST, fault);
-            return Fronted::Making(Fronting::made(answer, active()));
+            return Fronted::Making(self.refused(Code::RequestMalformed, fault));
         }
         // Bytes for the tunnel must not be taken for a request: the connection ends with this answer.
         if head.method == Method::CONNECT {
             let detail = "Tunnels are not opened here.";
-            let answer = faults::answer(StatusCode::NOT_IMPLEMENTED, detail);
-            return Fronted::Making(Fronting::made(answer, active()));
+            return Fronted::Making(self.refused(Code::MethodUnsupported, detail));
         }
         headers::normalise(&mut head);
+        let asked = (head.method.clone(), head.uri.clone());
         match self.service.replay_or_call(head, body) {
             Answering::Replay(replay, head) => Fronted::Replay(replay, head),
             Answering::Future(answering) => Fronted::Making(Fronting {
                 making: Making::Answer(answering),
-                active: Some(active()),
+                active: Some(Active::answering(&self.client, asked)),
             }),
         }
     }
 
     /// The answer to what is no request.
-    pub(super) fn refuse(&self, status: StatusCode, why: &str) -> Response<Answer> {
+    pub(super) fn refuse(&self, code: Code, why: &str) -> Response<Answer> {
         let taking = Taking::start(Active::start(&self.client));
-        faults::answer(status, why).map(|body| Answer {
+        self.refusal(code, why).map(|body| Answer {
             body,
             taking: Some(taking),
         })
+    }
+
+    fn refused(&self, code: Code, why: &str) -> Fronting {
+        Fronting::made(self.refusal(code, why), Active::start(&self.client))
+    }
+
+    /// A problem after which the connection ends.
+    fn refusal(&self, code: Code, why: &str) -> Response<Body<UpstreamBody>> {
+        let mut response = self.service.problem(code, why);
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+        response
     }
 }
 

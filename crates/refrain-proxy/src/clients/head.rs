@@ -3,7 +3,8 @@
 use std::{cell::Cell, mem::MaybeUninit};
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Request, StatusCode, Uri, Version, header, request};
+use http::{Method, Request, Uri, Version, header, request};
+use refrain::http::Code;
 
 use crate::http1::{
     Broken, Framing, Limits, Lines, Names, Said, check_start, collect, head_end, parsed,
@@ -74,20 +75,26 @@ impl Asked {
 /// Why a head is not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
-    pub(super) status: StatusCode,
+    pub(super) code: Code,
     /// In words for the client.
     pub(super) why: &'static str,
 }
 
 impl Refused {
-    fn new(status: StatusCode, why: &'static str) -> Self {
-        Self { status, why }
+    fn new(code: Code, why: &'static str) -> Self {
+        Self { code, why }
+    }
+
+    /// Its head did not come in time.
+    pub(super) fn late() -> Self {
+        let why = "The head of the request did not come in time. Nothing ran.";
+        Self::new(Code::RequestTimeout, why)
     }
 }
 
 impl From<Broken> for Refused {
     fn from(Broken(why): Broken) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, why)
+        Self::new(Code::RequestMalformed, why)
     }
 }
 
@@ -136,12 +143,12 @@ fn too_large(head: &[u8], limits: Limits) -> Refused {
         return target_too_long();
     }
     let why = "The head of the request is too large; send less of it.";
-    Refused::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why)
+    Refused::new(Code::HeadTooLarge, why)
 }
 
 fn target_too_long() -> Refused {
     let why = "The target is too long; send a shorter one.";
-    Refused::new(StatusCode::URI_TOO_LONG, why)
+    Refused::new(Code::TargetTooLong, why)
 }
 
 fn read<'h>(
@@ -184,7 +191,7 @@ fn refused(error: httparse::Error) -> Refused {
     let why = match error {
         httparse::Error::TooManyHeaders => {
             let why = "The request has too many fields; send fewer.";
-            return Refused::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why);
+            return Refused::new(Code::HeadTooLarge, why);
         }
         httparse::Error::HeaderName => "The name of a field is malformed.",
         httparse::Error::HeaderValue | httparse::Error::NewLine => "A field is malformed.",

@@ -103,6 +103,11 @@ impl Inlet {
         Poll::Ready(step.map(|step| (step, is_last)))
     }
 
+    /// No more of the body is waited for: the connection ends with this request.
+    pub(super) fn give_up(&self) {
+        self.lock().is_broken = true;
+    }
+
     /// The reading side and what was read, if nobody else has it.
     pub(super) fn into_parts(self) -> Option<(OwnedReadHalf, Input)> {
         let reading = Arc::into_inner(self.0)?.into_inner();

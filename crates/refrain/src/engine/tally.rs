@@ -65,9 +65,11 @@ pub enum Count {
     Unverified,
     /// Requests that were refused since the audit log cannot be written.
     Unaudited,
+    /// Requests that were refused since the bodies that are held take up the memory for them.
+    OverBudget,
 }
 
-const COUNTS: usize = Count::Unaudited as usize + 1;
+const COUNTS: usize = Count::OverBudget as usize + 1;
 
 /// What happened so far, in numbers.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::{Decision, live::Follower, watch::Watch};
+use super::{Decision, budget::Share, live::Follower, watch::Watch};
 
 /// Any error of a body that passes through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -26,6 +26,8 @@ pub struct Body<B> {
     watch: Option<Box<Watch>>,
     /// What was decided about the request that this body answers.
     pub(super) decision: Option<Decision>,
+    /// What it takes of the memory for bodies.
+    share: Share,
     is_granted: bool,
 }
 
@@ -72,6 +74,12 @@ impl<B> Body<B> {
         Self::of(Some(bytes), trailers.map_or(Rest::Nothing, Rest::Trailers))
     }
 
+    /// The same body, which counts among those that are held in memory until it is dropped.
+    pub(super) fn counted(mut self, share: Share) -> Self {
+        self.share = share;
+        self
+    }
+
     /// The same body, of a request that holds the right to run.
     #[must_use]
     pub fn granted(mut self) -> Self {
@@ -106,6 +114,7 @@ impl<B> Body<B> {
             rest,
             watch: None,
             decision: None,
+            share: Share::default(),
             is_granted: false,
         }
     }

@@ -9,7 +9,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, Response, StatusCode, header, response};
 use http_body::Body as HttpBody;
 
-use super::body::{Body, BodyError};
+use super::{
+    body::{Body, BodyError},
+    budget::Share,
+};
 use crate::{
     RecordId,
     outcome::{self, Outcome, Packer},
@@ -18,18 +21,23 @@ use crate::{
 
 /// A body that was read as far as its cap allows.
 pub(super) enum Read<B> {
-    /// All of it, and its trailers.
-    Whole(Bytes, Option<Box<HeaderMap>>),
-    /// More than the cap: what was read, and the rest.
-    Over(Bytes, B),
+    /// All of it, its trailers, and what it takes of the budget.
+    Whole(Bytes, Option<Box<HeaderMap>>, Share),
+    /// More than the cap: what was read, the rest, and what it takes of the budget.
+    Over(Bytes, B, Share),
+    /// More than there is memory for now. What was read is gone.
+    OverBudget,
 }
 
 impl<B> Read<B> {
-    /// The body again.
-    pub(super) fn into_body(self) -> Body<B> {
+    /// The body again; `None` where it was over the budget.
+    pub(super) fn into_body(self) -> Option<Body<B>> {
         match self {
-            Self::Whole(body, trailers) => Body::with_trailers(body, trailers),
-            Self::Over(front, rest) => Body::begun(front, rest),
+            Self::Whole(body, trailers, share) => {
+                Some(Body::with_trailers(body, trailers).counted(share))
+            }
+            Self::Over(front, rest, share) => Some(Body::begun(front, rest).counted(share)),
+            Self::OverBudget => None,
         }
     }
 }
@@ -41,15 +49,18 @@ pub(super) struct Reading<B> {
     bytes_max: usize,
     gathered: Gathered,
     trailers: Option<Box<HeaderMap>>,
+    share: Share,
 }
 
 impl<B> Reading<B> {
-    pub(super) fn new(body: B, bytes_max: usize) -> Self {
+    /// Reads a body that counts in `share`.
+    pub(super) fn new(body: B, bytes_max: usize, share: Share) -> Self {
         Self {
             body: Some(body),
             bytes_max,
             gathered: Gathered::default(),
             trailers: None,
+            share,
         }
     }
 }
@@ -77,17 +88,26 @@ where
                 None => {
                     this.body = None;
                     let bytes = std::mem::take(&mut this.gathered).into_bytes();
-                    return Poll::Ready(Ok(Read::Whole(bytes, this.trailers.take())));
+                    let share = std::mem::take(&mut this.share);
+                    return Poll::Ready(Ok(Read::Whole(bytes, this.trailers.take(), share)));
                 }
                 Some(frame) => match frame.map_err(Into::into)?.into_data() {
-                    Ok(data) => this.gathered.push(data),
+                    Ok(data) if this.share.take(data.len()) => this.gathered.push(data),
+                    Ok(_) => {
+                        this.body = None;
+                        this.gathered = Gathered::default();
+                        this.share = Share::default();
+                        return Poll::Ready(Ok(Read::OverBudget));
+                    }
                     Err(frame) => this.trailers = frame.into_trailers().ok().map(Box::new),
                 },
             }
             is_over = this.gathered.len() > this.bytes_max;
         }
         let gathered = std::mem::take(&mut this.gathered).into_bytes();
-        let over = this.body.take().map(|body| Ok(Read::Over(gathered, body)));
+        let share = std::mem::take(&mut this.share);
+        let body = this.body.take();
+        let over = body.map(|body| Ok(Read::Over(gathered, body, share)));
         over.map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -69,6 +69,12 @@ decisions! {
     RequestTooLarge = "request-too-large",
     /// It was not signed as it should be; nothing ran.
     SignatureInvalid = "signature-invalid",
+    /// The bodies that are held took up the memory for them; nothing ran.
+    OverBudget = "over-budget",
+    /// It was malformed; nothing ran.
+    RequestMalformed = "request-malformed",
+    /// Its body did not come in time; nothing ran.
+    RequestTimeout = "request-timeout",
     /// A duplicate of what is done was told so, without its outcome.
     Acknowledged = "acknowledged",
     /// It had no key, and none is required: it passed unguarded.
@@ -98,6 +104,13 @@ impl From<Code> for Decision {
             Code::StoreUnavailable => Self::StoreUnavailable,
             Code::RequestTooLarge => Self::RequestTooLarge,
             Code::SignatureInvalid => Self::SignatureInvalid,
+            Code::OverBudget => Self::OverBudget,
+            Code::RequestMalformed
+            | Code::TargetTooLong
+            | Code::HeadTooLarge
+            | Code::MethodUnsupported => Self::RequestMalformed,
+            Code::RequestTimeout => Self::RequestTimeout,
+            Code::UpstreamFailed | Code::UpstreamTimeout => Self::Failed,
         }
     }
 }

@@ -11,6 +11,7 @@ use tower_layer::Layer;
 
 use super::{
     Observer, RefrainService,
+    budget::Budget,
     log_rate::LogRate,
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub(super) observer: Option<Arc<dyn Observer>>,
     /// Bounds how often a claim that failed is logged.
     pub(super) failed_claims: Arc<LogRate>,
+    /// How much memory the bodies that are held may take together.
+    pub(super) budget: Arc<Budget>,
     /// Whether a granted request holds its fence and its record among its extensions.
     pub(super) extends: bool,
 }
@@ -69,6 +72,7 @@ impl RefrainLayer {
                 observed: Arc::default(),
                 observer: None,
                 failed_claims: Arc::default(),
+                budget: Arc::default(),
                 extends: true,
             }),
         }
@@ -148,6 +152,23 @@ impl RefrainLayer {
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         Arc::make_mut(&mut self.shared).observer = Some(observer);
         self
+    }
+
+    /// How many bytes of bodies are held in memory at a time, 256 MiB unless told otherwise: of requests to guarded operations
+    /// while they are read and until they are handed on, and of their answers until they are sent.
+    ///
+    /// Beyond it a request is answered with 503 `over-budget`, before anything is claimed; an answer is never refused.
+    /// Bodies of more than 64 KiB leave an eighth of it to smaller ones, and no body may be larger than the rest.
+    #[must_use]
+    pub fn with_buffered_bytes_max(mut self, bytes_max: usize) -> Self {
+        Arc::make_mut(&mut self.shared).budget = Arc::new(Budget::new(bytes_max));
+        self
+    }
+
+    /// How many bytes of bodies are held in memory now.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.shared.budget.used()
     }
 
     /// Puts nothing among the extensions of granted requests, for a service that does not look for the fence and the record there.

@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-use super::body::BodyError;
+use super::{body::BodyError, budget::Share};
 
 /// How many read one body.
 const FOLLOWERS_MAX: usize = 1_024;
@@ -40,6 +40,8 @@ pub(super) struct LiveBody {
 struct State {
     /// What can still be read.
     kept: BytesMut,
+    /// What that takes of the memory for bodies.
+    share: Share,
     /// How many bytes came before what is kept.
     gone: u64,
     /// The last piece as it came, so that those who are up to date get it uncopied.
@@ -69,13 +71,14 @@ struct Reader {
 
 impl LiveBody {
     /// A body that begins, the one who fills it, and the one who asked first.
-    pub(super) fn begin(hint: SizeHint, bytes_max: usize) -> (Recorder, Follower) {
+    pub(super) fn begin(hint: SizeHint, bytes_max: usize, share: Share) -> (Recorder, Follower) {
         let first = Reader {
             is_first: true,
             ..Reader::default()
         };
         let over = usize::try_from(hint.lower()).map_or(true, |lower| lower > bytes_max);
         let state = State {
+            share,
             is_over: over,
             readers: vec![Some(first)],
             ..State::default()
@@ -176,6 +179,7 @@ impl State {
         let past = past.min(self.kept.len());
         self.kept.advance(past);
         self.gone += past as u64;
+        self.share.shrink(self.kept.len());
         if self.kept.is_empty() {
             // Not to hold on to what it took to keep all of it.
             self.kept = BytesMut::new();
@@ -265,6 +269,7 @@ impl Recorder {
     /// Adds a piece.
     pub(super) fn push(&self, piece: Bytes) {
         self.body.change(|state| {
+            state.share.take(piece.len());
             state.kept.extend_from_slice(&piece);
             state.last = piece;
         });

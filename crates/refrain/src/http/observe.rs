@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::{
     Decision, ResponseFuture,
     body::Body,
+    budget::Share,
     extract::{self, HeadKey},
     layer::Shared,
     run,
@@ -49,7 +50,10 @@ impl<S> Guarding<S> {
             return ResponseFuture::from(self.pass(head, body, Decision::Observed)).await;
         };
         let (ended, end) = oneshot::channel();
-        let (mut watch, whole) = Watch::new(operation.request_bytes_max);
+        let (mut watch, whole) = Watch::new(
+            operation.request_bytes_max,
+            Share::refusable(&self.shared.budget),
+        );
         if body.is_end_stream() {
             watch.see(None);
         }

@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response}
 use super::{
     Failure,
     body::Body,
+    budget::Share,
     capture::{self, Read, Reading},
     service::{Carried, Guarded},
 };
@@ -94,9 +95,9 @@ where
         return None;
     }
     let (head, body) = response.into_parts();
-    let body = match Reading::new(body, bytes_max).await.ok()? {
-        Read::Whole(body, trailers) => Some((body, trailers)),
-        Read::Over(..) => None,
+    let body = match Reading::new(body, bytes_max, Share::default()).await.ok()? {
+        Read::Whole(body, trailers, _) => Some((body, trailers)),
+        Read::Over(..) | Read::OverBudget => None,
     };
     Some(Asked { head, body })
 }

@@ -38,11 +38,27 @@ pub enum Code {
     RequestTooLarge,
     /// The request is not signed as it should be.
     SignatureInvalid,
+    /// The bodies that are held take up the memory for them.
+    OverBudget,
+    /// It is no request, or could be read in two ways.
+    RequestMalformed,
+    /// The client took too long to send it.
+    RequestTimeout,
+    /// The target is over the cap.
+    TargetTooLong,
+    /// The head is over a cap.
+    HeadTooLarge,
+    /// The method is not forwarded.
+    MethodUnsupported,
+    /// An unguarded request was sent, and no answer came.
+    UpstreamFailed,
+    /// An unguarded request was sent, and no answer came in time.
+    UpstreamTimeout,
 }
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 20] = [
         Self::InFlight,
         Self::KeyReused,
         Self::KeyMissing,
@@ -55,13 +71,32 @@ impl Code {
         Self::StoreUnavailable,
         Self::RequestTooLarge,
         Self::SignatureInvalid,
+        Self::OverBudget,
+        Self::RequestMalformed,
+        Self::RequestTimeout,
+        Self::TargetTooLong,
+        Self::HeadTooLarge,
+        Self::MethodUnsupported,
+        Self::UpstreamFailed,
+        Self::UpstreamTimeout,
     ];
 
     /// A problem of this kind as an answer, for services that stand beside the layer.
     /// `base` is what the `type` of a problem starts with.
     #[must_use]
     pub fn answer(self, detail: &str, base: &str) -> Response<Bytes> {
-        let problem = Problem::new(self, detail);
+        self.answer_advising(self.advice(), detail, base)
+    }
+
+    /// As [`answer`](Self::answer), with another advice than this kind of problem usually has.
+    #[must_use]
+    pub fn answer_advising(
+        self,
+        advice: &'static str,
+        detail: &str,
+        base: &str,
+    ) -> Response<Bytes> {
+        let problem = Problem::new(self, detail).with_advice(advice);
         let (head, _) = problem.response::<()>(base).into_parts();
         Response::from_parts(head, problem.json(&problem.page(base)))
     }
@@ -82,6 +117,14 @@ impl Code {
             Self::StoreUnavailable => "store-unavailable",
             Self::RequestTooLarge => "request-too-large",
             Self::SignatureInvalid => "signature-invalid",
+            Self::OverBudget => "over-budget",
+            Self::RequestMalformed => "request-malformed",
+            Self::RequestTimeout => "request-timeout",
+            Self::TargetTooLong => "target-too-long",
+            Self::HeadTooLarge => "head-too-large",
+            Self::MethodUnsupported => "method-unsupported",
+            Self::UpstreamFailed => "upstream-failed",
+            Self::UpstreamTimeout => "upstream-timeout",
         }
     }
 
@@ -106,6 +149,14 @@ impl Code {
             Self::StoreUnavailable => page!("store-unavailable"),
             Self::RequestTooLarge => page!("request-too-large"),
             Self::SignatureInvalid => page!("signature-invalid"),
+            Self::OverBudget => page!("over-budget"),
+            Self::RequestMalformed => page!("request-malformed"),
+            Self::RequestTimeout => page!("request-timeout"),
+            Self::TargetTooLong => page!("target-too-long"),
+            Self::HeadTooLarge => page!("head-too-large"),
+            Self::MethodUnsupported => page!("method-unsupported"),
+            Self::UpstreamFailed => page!("upstream-failed"),
+            Self::UpstreamTimeout => page!("upstream-timeout"),
         }
     }
 
@@ -125,6 +176,14 @@ impl Code {
             Self::StoreUnavailable => "What happened under this key cannot be looked up",
             Self::RequestTooLarge => "The request body is too large",
             Self::SignatureInvalid => "The request is not signed as it should be",
+            Self::OverBudget => "Too many request bodies are held in memory",
+            Self::RequestMalformed => "The request is malformed",
+            Self::RequestTimeout => "The request did not come in time",
+            Self::TargetTooLong => "The target of the request is too long",
+            Self::HeadTooLarge => "The head of the request is too large",
+            Self::MethodUnsupported => "The method is not supported",
+            Self::UpstreamFailed => "The service broke off before it answered",
+            Self::UpstreamTimeout => "The service did not answer in time",
         }
     }
 
@@ -136,10 +195,15 @@ impl Code {
                 StatusCode::CONFLICT
             }
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::KeyMissing | Self::KeyInvalid => StatusCode::BAD_REQUEST,
-            Self::UpstreamUnreachable => StatusCode::BAD_GATEWAY,
+            Self::KeyMissing | Self::KeyInvalid | Self::RequestMalformed => StatusCode::BAD_REQUEST,
+            Self::UpstreamUnreachable | Self::UpstreamFailed => StatusCode::BAD_GATEWAY,
+            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::KeyExpired => StatusCode::GONE,
-            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::OverBudget => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::MethodUnsupported => StatusCode::NOT_IMPLEMENTED,
             Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::SignatureInvalid => StatusCode::UNAUTHORIZED,
         }
@@ -149,17 +213,26 @@ impl Code {
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
-            Self::InFlight => "wait",
-            Self::UpstreamUnreachable | Self::StoreUnavailable => "reuse-key",
-            Self::KeyReused | Self::KeyMissing | Self::KeyInvalid | Self::RequestTooLarge => {
-                "new-key"
+            Self::InFlight | Self::OverBudget => "wait",
+            Self::UpstreamUnreachable | Self::StoreUnavailable | Self::RequestTimeout => {
+                "reuse-key"
             }
+            Self::KeyReused
+            | Self::KeyMissing
+            | Self::KeyInvalid
+            | Self::RequestTooLarge
+            | Self::RequestMalformed
+            | Self::TargetTooLong
+            | Self::HeadTooLarge
+            | Self::MethodUnsupported => "new-key",
             // A new key might make it happen twice: somebody has to look first.
             Self::OutcomeUnknown
             | Self::BodyNotKept
             | Self::KeyExpired
             | Self::CredentialChanged
-            | Self::SignatureInvalid => "ask",
+            | Self::SignatureInvalid
+            | Self::UpstreamFailed
+            | Self::UpstreamTimeout => "ask",
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio::{
 use super::{
     Code, Decision, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
     body::{Body, BodyError},
+    budget::Share,
     capture::{self, Read, Reading},
     layer::Shared,
     problem::Problem,
@@ -118,7 +119,8 @@ impl Run {
         request.headers_mut().insert(REFRAIN_ATTEMPT, attempt);
         let request = request.map(Body::granted);
         let calling = catch_unwind(AssertUnwindSafe(|| inner.call(request)));
-        let work = Box::pin(call(calling.ok(), self.operation.clone()));
+        let share = Share::counted(&self.shared.budget);
+        let work = Box::pin(call(calling.ok(), self.operation.clone(), share));
         Box::pin(self.run(work, running))
     }
 
@@ -181,7 +183,10 @@ impl Run {
             let operation = &*self.operation;
             let listening = async {
                 match caught(&mut work).await {
-                    Called::Begun(begun) => begun.read(operation).await,
+                    Called::Begun(begun) => {
+                        let share = Share::counted(&self.shared.budget);
+                        begun.read(operation, share).await
+                    }
                     called => called,
                 }
             };
@@ -394,10 +399,11 @@ pub(super) enum Called<R, E> {
 impl<R, E> Called<R, E> {
     fn read(head: response::Parts, read: Result<Read<R>, BodyError>, ending: Ending) -> Self {
         match read {
-            Ok(read) => {
-                let response = Response::from_parts(head, read.into_body());
-                Self::Response(ending, Box::new(response))
-            }
+            Ok(read) => match read.into_body() {
+                Some(body) => Self::Response(ending, Box::new(Response::from_parts(head, body))),
+                // Answers are never over the budget.
+                None => Self::Failure(Failure::Lost(Reason::Truncated)),
+            },
             Err(_) => Self::Failure(Failure::Lost(Reason::Truncated)),
         }
     }
@@ -411,8 +417,8 @@ pub(super) struct Begun<R> {
 
 impl<R: Carried> Begun<R> {
     /// The same answer as if it were not passed on as it comes.
-    async fn read<E>(self, operation: &Operation) -> Called<R, E> {
-        let read = Reading::new(self.body, operation.outcome_bytes_max).await;
+    async fn read<E>(self, operation: &Operation, share: Share) -> Called<R, E> {
+        let read = Reading::new(self.body, operation.outcome_bytes_max, share).await;
         Called::read(self.head, read, Ending::Keep)
     }
 }
@@ -425,6 +431,7 @@ impl<R: Carried> Begun<R> {
 fn call<F, R, E>(
     calling: Option<F>,
     operation: Arc<Operation>,
+    share: Share,
 ) -> impl Future<Output = Called<R, E>> + Send
 where
     F: Future<Output = Result<Response<R>, E>> + Send,
@@ -439,7 +446,7 @@ where
             Ok(begun) => begun,
             Err(called) => return called,
         };
-        let read = Reading::new(body, operation.outcome_bytes_max).await;
+        let read = Reading::new(body, operation.outcome_bytes_max, share).await;
         Called::read(head, read, ending)
     }
 }

@@ -116,6 +116,12 @@ enum Begun<B, R> {
 }
 
 impl<S> RefrainService<S> {
+    /// A problem of this kind, as this service answers with it.
+    #[must_use]
+    pub fn problem<R>(&self, code: Code, detail: &str) -> Response<Body<R>> {
+        self.shared.refuse(&Problem::new(code, detail))
+    }
+
     /// As [`call`](Service::call), but a stored outcome is given as it is where that is known at once:
     /// to make a response of it only to take that apart again costs more than to find it.
     pub fn replay_or_call<B, R>(
@@ -275,12 +281,6 @@ impl Shared {
     }
 }
 
-/// Whether a request is signed as its operation wants it. What need not be signed costs nothing.
-pub(super) fn verified(
-    shared: &Shared,
-    operation: &Operation,
-    headers: &HeaderMap,
-    body: &Bytes,
 /// Removes what only Refrain may tell an operation: a guarded one is told anew, and no other is told anything.
 fn strip(headers: &mut HeaderMap) {
     let is_ours = |name: &HeaderName| name.as_str().starts_with("refrain-");
@@ -291,6 +291,12 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a request is signed as its operation wants it. What need not be signed costs nothing.
+pub(super) fn verified(
+    shared: &Shared,
+    operation: &Operation,
+    headers: &HeaderMap,
+    body: &Bytes,
 ) -> Result<(), Unverified> {
     let Some(signature) = &operation.signature else {
         return Ok(());

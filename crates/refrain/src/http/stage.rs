@@ -4,18 +4,21 @@
 //! What would need a future of its own otherwise is done in passing.
 
 use std::{
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, Response, request::Parts};
 use tokio::time::Instant;
 
 use super::{
     Code, Decision,
     body::{Body, BodyError},
+    budget::Share,
     capture::{Read, Reading},
     decision::marked,
     extract::{self, HeadKey},
@@ -27,7 +30,7 @@ use super::{
 };
 use crate::{
     Error, Intent, Key, Verdict,
-    engine::{Guard, Turn},
+    engine::{Count, Guard, Turn},
     policy::{Match, Mode},
 };
 
@@ -55,11 +58,12 @@ pub(super) enum Stage<B, R> {
 pub(super) struct Received {
     bytes: Bytes,
     trailers: Option<Box<HeaderMap>>,
+    share: Share,
 }
 
 impl Received {
     pub(super) fn into_body<B>(self) -> Body<B> {
-        Body::with_trailers(self.bytes, self.trailers)
+        Body::with_trailers(self.bytes, self.trailers).counted(self.share)
     }
 }
 
@@ -88,7 +92,8 @@ impl Coming<'_> {
             Ok(HeadKey::NeedsBody) => None,
             Err(error) => return self.refused(&invalid(&error)),
         };
-        let mut reading = Reading::new(body, operation.request_bytes_max);
+        let share = Share::refusable(&self.shared.budget);
+        let mut reading = Reading::new(body, self.request_bytes_max(), share);
         // Nobody is to be woken: what is not there now is asked for again by whoever waits for it.
         let polled = Pin::new(&mut reading).poll(&mut Context::from_waker(Waker::noop()));
         match polled {
@@ -105,9 +110,14 @@ impl Coming<'_> {
     ) -> Stage<B, R> {
         let operation = &*self.found.operation;
         let body = match read {
-            Ok(Read::Whole(bytes, trailers)) => Received { bytes, trailers },
+            Ok(Read::Whole(bytes, trailers, share)) => Received {
+                bytes,
+                trailers,
+                share,
+            },
             Ok(Read::Over(..)) => return self.refused(&self.too_large()),
-            Err(error) => return Stage::Answered(unreadable(error.as_ref())),
+            Ok(Read::OverBudget) => return self.refused(&self.over_budget()),
+            Err(error) => return self.refused(&unreadable(error.as_ref())),
         };
         if let Err(why) = verified(self.shared, operation, &self.head.headers, &body.bytes) {
             return self.refused(&Problem::new(Code::SignatureInvalid, format!("{why}.")));
@@ -188,8 +198,20 @@ impl Coming<'_> {
         Problem::new(Code::KeyMissing, detail)
     }
 
+    /// What never fits into the budget is as good as over the cap.
+    fn request_bytes_max(&self) -> usize {
+        let fits = self.shared.budget.body_bytes_max();
+        self.found.operation.request_bytes_max.min(fits)
+    }
+
+    fn over_budget(&self) -> Problem {
+        self.shared.engine.tally().count(Count::OverBudget);
+        let detail = "Too many request bodies are being read. Nothing was run. Send the same request with the same key again.";
+        Problem::new(Code::OverBudget, detail).with_retry_after(Duration::from_secs(1))
+    }
+
     fn too_large(&self) -> Problem {
-        let bytes_max = self.found.operation.request_bytes_max;
+        let bytes_max = self.request_bytes_max();
         let detail = format!("At most {bytes_max} bytes are taken here.");
         Problem::new(Code::RequestTooLarge, detail)
     }
@@ -199,13 +221,14 @@ fn invalid(error: &Error) -> Problem {
     Problem::new(Code::KeyInvalid, error.to_string())
 }
 
-/// The client broke off in the middle of its body, and nobody reads this answer; or what it sent is none.
-fn unreadable<R>(error: &(dyn std::error::Error + Send + Sync)) -> Response<Body<R>> {
-    const PROBLEM: &[u8] = br#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"The body of the request is broken off, or its framing is. Nothing ran."}"#;
+/// The client broke off in the middle of its body, and nobody reads this answer; or it stood still, or what it sent is malformed.
+fn unreadable(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Problem {
     tracing::debug!(%error, "the request body could not be read");
-    let mut response = Response::new(Body::full(Bytes::from_static(PROBLEM)));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    let json = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
+    let kind = error.downcast_ref().map(io::Error::kind);
+    if kind == Some(io::ErrorKind::TimedOut) {
+        let detail = "The body of the request did not come in time. Nothing ran.";
+        return Problem::new(Code::RequestTimeout, detail);
+    }
+    let detail = "The body of the request is broken off, or its framing is. Nothing ran.";
+    Problem::new(Code::RequestMalformed, detail)
 }

@@ -19,6 +19,7 @@ use tokio::{task::coop::consume_budget, time::timeout_at};
 use super::{
     Decision,
     body::Body,
+    budget::Share,
     capture,
     live::{LiveBody, Recorder},
     reply,
@@ -67,7 +68,8 @@ impl Run {
     pub(super) fn stream<R: Carried, E>(self, running: Running, begun: Begun<R>) -> Ran<R, E> {
         let Begun { head, body } = begun;
         let bytes_max = self.operation.outcome_bytes_max;
-        let (live, first) = LiveBody::begin(body.size_hint(), bytes_max);
+        let share = Share::counted(&self.shared.budget);
+        let (live, first) = LiveBody::begin(body.size_hint(), bytes_max, share);
         if !live.is_over() {
             let shown = Streamed::new(&self.operation, &head, live.body());
             running.show(&Live::new(Arc::new(shown)));

@@ -1,8 +1,8 @@
 //! Requests: where they end, and which of them are none.
 
 use bytes::BytesMut;
-use http::StatusCode;
 use proptest::prelude::*;
+use refrain::http::Code;
 
 use crate::{
     clients::head::{self, Heads, Refused},
@@ -211,8 +211,8 @@ fn what_could_be_read_in_two_ways_is_no_request() {
         "x: \x7f\r\n",
     ] {
         let all = read([post(fields, "").as_bytes()]);
-        let status = all.refused.map(|refused| refused.status);
-        assert_eq!(status, Some(StatusCode::BAD_REQUEST), "{fields:?}");
+        let status = all.refused.map(|refused| refused.code);
+        assert_eq!(status, Some(Code::RequestMalformed), "{fields:?}");
         assert!(all.requests.is_empty(), "{fields:?}");
     }
     for start in [
@@ -235,10 +235,8 @@ fn what_could_be_read_in_two_ways_is_no_request() {
         "\rGET /a HTTP/1.1",
     ] {
         let bytes = format!("{start}\r\nhost: a\r\n\r\n");
-        let status = read([bytes.as_bytes()])
-            .refused
-            .map(|refused| refused.status);
-        assert_eq!(status, Some(StatusCode::BAD_REQUEST), "{start:?}");
+        let status = read([bytes.as_bytes()]).refused.map(|refused| refused.code);
+        assert_eq!(status, Some(Code::RequestMalformed), "{start:?}");
     }
     let old = "POST /a HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
     assert!(read([old.as_bytes()]).refused.is_some());
@@ -246,14 +244,12 @@ fn what_could_be_read_in_two_ways_is_no_request() {
 
 #[test]
 fn a_head_over_a_limit_is_refused_before_all_of_it_has_come() {
-    let large = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let large = Code::HeadTooLarge;
     let endless = format!("GET /a HTTP/1.1\r\nx: {}", "x".repeat(1 << 10));
     let long = format!("{endless}\r\n\r\n");
     let many = format!("GET /a HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(9));
     for bytes in [endless, long, many] {
-        let status = read([bytes.as_bytes()])
-            .refused
-            .map(|refused| refused.status);
+        let status = read([bytes.as_bytes()]).refused.map(|refused| refused.code);
         assert_eq!(status, Some(large), "{bytes:?}");
     }
     let target = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(66_000));
@@ -263,7 +259,7 @@ fn a_head_over_a_limit_is_refused_before_all_of_it_has_come() {
             fields_max: 8,
         };
         let taken = Heads::default().take(&mut target.as_bytes().into(), limits);
-        assert_eq!(taken.unwrap_err().status, StatusCode::URI_TOO_LONG);
+        assert_eq!(taken.unwrap_err().code, Code::TargetTooLong);
     }
 }
 

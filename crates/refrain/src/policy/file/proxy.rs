@@ -25,6 +25,8 @@ pub struct ProxySettings {
     pub head_bytes_max: usize,
     /// The most header fields in one head.
     pub headers_max: usize,
+    /// How many bytes of the bodies of guarded requests and of their answers are held in memory at a time.
+    pub buffered_bytes_max: usize,
     /// How long a client may take for a request's head.
     #[serde(serialize_with = "as_span")]
     pub head_timeout: Duration,
@@ -50,10 +52,10 @@ pub struct ProxySettings {
     pub drain: Duration,
     /// Which `Host` the upstream sees.
     pub host: HostHeader,
-}
-
     /// Whether a guarded request's answer that ends with its connection, as HTTP/1.0 allows it, counts as complete.
     pub http10_upstream: bool,
+}
+
 /// Which `Host` the upstream sees.
 #[derive(
     Debug,
@@ -82,6 +84,7 @@ impl Default for ProxySettings {
             connections_max: 10_000,
             head_bytes_max: 64 << 10,
             headers_max: 100,
+            buffered_bytes_max: 256 << 20,
             head_timeout: Duration::from_secs(30),
             client_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(75),
@@ -91,10 +94,10 @@ impl Default for ProxySettings {
             upstream_idle_max: 256,
             drain: Duration::from_secs(30),
             host: HostHeader::default(),
+            http10_upstream: false,
         }
     }
 }
-            http10_upstream: false,
 
 pub(super) fn resolve(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> ProxySettings {
     let mut it = ProxySettings::default();
@@ -155,13 +158,19 @@ pub(super) fn resolve(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> Pro
     apply.scalar(
         "head_bytes_max",
         &values.head_bytes_max,
-        head_size,
+        |text| size(text, 8 << 10, 1 << 20),
         &mut it.head_bytes_max,
     );
+    apply.scalar(
+        "buffered_bytes_max",
+        &values.buffered_bytes_max,
+        |text| size(text, 1 << 20, 1 << 40),
+        &mut it.buffered_bytes_max,
+    );
+    it.http10_upstream = values.http10_upstream.unwrap_or(it.http10_upstream);
     apply.choice("host", &values.host, &mut it.host);
     it
 }
-    it.http10_upstream = values.http10_upstream.unwrap_or(it.http10_upstream);
 
 pub(super) fn time(text: &str) -> Result<Duration> {
     let time = units::duration(text)?;
@@ -187,9 +196,8 @@ pub(super) fn count(text: &str, first: usize, last: usize) -> Result<usize> {
         })
 }
 
-fn head_size(text: &str) -> Result<usize> {
+fn size(text: &str, least: usize, most: usize) -> Result<usize> {
     let bytes = units::size(text)?;
-    let (least, most) = (8 << 10, 1 << 20);
     if (least..=most).contains(&bytes) {
         return Ok(bytes);
     }

@@ -60,6 +60,9 @@ pub(super) struct Proxy {
     /// The most header fields in one head: 10 to 10000. Default: 100.
     #[schemars(with = "Option<usize>")]
     pub(super) headers_max: Option<Scalar>,
+    /// How much memory the bodies of guarded requests and their answers may take together, 1MiB to 1024GiB; requests beyond it are refused with 503. Default: 256MiB.
+    #[schemars(with = "Option<schema::Size>")]
+    pub(super) buffered_bytes_max: Option<Scalar>,
     /// How long a client may take for a request's head. Default: 30s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) head_timeout: Option<Scalar>,
@@ -87,11 +90,11 @@ pub(super) struct Proxy {
     /// Which `Host` the upstream sees. Default: client.
     #[schemars(with = "Option<HostHeader>")]
     pub(super) host: Option<String>,
+    /// Whether the answer to a guarded request may end with its connection, as HTTP/1.0 allows it; otherwise its outcome is unknown, for it may have been cut. Default: false.
+    pub(super) http10_upstream: Option<bool>,
 }
 
 /// The settings that `[policy]` and every `[[operation]]` share.
-    /// Whether the answer to a guarded request may end with its connection, as HTTP/1.0 allows it; otherwise its outcome is unknown, for it may have been cut. Default: false.
-    pub(super) http10_upstream: Option<bool>,
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Section {

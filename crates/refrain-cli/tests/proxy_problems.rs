@@ -1,0 +1,187 @@
+//! Whatever the proxy answers by itself is a problem with a code, an advice and a page, and nothing is cut without a word.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{thread, time::Duration};
+
+use support::{Answer, Client, Next, Proxy, Upstream, answer, call, get, post, request, until};
+
+/// The answer is this problem, and leads to its page.
+fn check(proxy: &Proxy, told: &Answer, status: u16, code: &str, advice: &str) {
+    assert_eq!((told.status, told.code().as_deref()), (status, Some(code)));
+    let problem: serde_json::Value = serde_json::from_slice(&told.body).unwrap();
+    let page = format!("/.well-known/refrain/problems/{code}");
+    assert_eq!(problem["type"], page.as_str());
+    assert_eq!(problem["status"], status, "{code}");
+    assert_eq!(problem["advice"], advice, "{code}");
+    assert!(!problem["title"].as_str().unwrap().is_empty(), "{code}");
+    assert!(problem["detail"].as_str().unwrap().ends_with('.'), "{code}");
+    let link = format!("<{page}>; rel=\"describedby\"");
+    assert_eq!(told.header("link"), Some(&*link), "{code}");
+    let shown = call(proxy.address, get(&page));
+    assert_eq!(shown.status, 200, "{code}");
+    assert!(shown.text().contains(&format!("`{code}`")), "{code}");
+}
+
+#[test]
+fn what_is_no_request_is_a_problem() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nheaders_max = 20");
+    let chunked = |key: &str| {
+        format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}transfer-encoding: chunked\r\n\r\nx\r\n")
+    };
+    let many = "x: y\r\n".repeat(30);
+    for (bytes, status, code) in [
+        ("GET /\r\n\r\n".to_owned(), 400, "request-malformed"),
+        (
+            "GET / HTTP/1.1\r\n\r\n".to_owned(),
+            400,
+            "request-malformed",
+        ),
+        (chunked("idempotency-key: k\r\n"), 400, "request-malformed"),
+        (
+            format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000)),
+            414,
+            "target-too-long",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"),
+            431,
+            "head-too-large",
+        ),
+        (
+            "CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n".to_owned(),
+            501,
+            "method-unsupported",
+        ),
+    ] {
+        let mut client = Client::connect(proxy.address);
+        let told = client.send(bytes).answer();
+        check(&proxy, &told, status, code, "new-key");
+        assert!(client.is_closed(), "{code}");
+    }
+    // Of an unguarded request a part may have been sent on: that nothing ran cannot be said.
+    let told = call(proxy.address, chunked(""));
+    check(&proxy, &told, 400, "request-malformed", "ask");
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn slow_clients_are_told_so_before_they_are_closed() {
+    let upstream = Upstream::echo();
+    let settings = "[proxy]\nhead_timeout = \"300ms\"\nclient_timeout = \"300ms\"";
+    let proxy = Proxy::start(upstream.address, settings);
+    let body = "content-length: 9\r\n\r\n1234";
+    let keyed = "POST /a HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\n";
+    for (bytes, advice) in [
+        ("GET / HTTP/1.1\r\nhost:".to_owned(), "reuse-key"),
+        ("P".to_owned(), "reuse-key"),
+        (format!("{keyed}{body}"), "reuse-key"),
+        (
+            format!("{keyed}transfer-encoding: chunked\r\n\r\n9\r\n1"),
+            "reuse-key",
+        ),
+        // A part of it may have been sent on.
+        (format!("POST /a HTTP/1.1\r\nhost: a\r\n{body}"), "ask"),
+    ] {
+        let mut client = Client::connect(proxy.address);
+        let told = client.send(&bytes).answer();
+        check(&proxy, &told, 408, "request-timeout", advice);
+        assert_eq!(told.header("connection"), Some("close"), "{bytes:?}");
+        assert!(client.is_closed(), "{bytes:?}");
+    }
+    assert_eq!(upstream.count(), 0);
+    // The key is as good as before.
+    assert_eq!(call(proxy.address, post("k", "x")).status, 200);
+}
+
+#[test]
+fn an_idle_connection_is_closed_without_a_word() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"300ms\"");
+    let mut fresh = Client::connect(proxy.address);
+    let mut used = Client::connect(proxy.address);
+    assert_eq!(used.send(get("/")).answer().status, 200);
+    assert!(fresh.is_closed());
+    assert!(used.is_closed());
+}
+
+#[test]
+fn an_upstream_that_does_not_answer_is_a_problem_for_unguarded_requests_too() {
+    let upstream = Upstream::start(|seen, stream| match seen.start() {
+        "GET /slow" => {
+            thread::sleep(Duration::from_secs(3));
+            Next::Close
+        }
+        "GET /none" => {
+            let _ = std::io::Write::write_all(stream, b"nonsense\r\n\r\n");
+            Next::Close
+        }
+        "GET /switched" => {
+            let _ = std::io::Write::write_all(stream, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+            Next::Close
+        }
+        _ => Next::Close,
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"");
+    let told = call(proxy.address, get("/slow"));
+    check(&proxy, &told, 504, "upstream-timeout", "ask");
+    for start in ["GET /", "GET /none", "GET /switched", "POST /orders"] {
+        let told = call(proxy.address, request(start, &[], b""));
+        check(&proxy, &told, 502, "upstream-failed", "ask");
+    }
+}
+
+#[test]
+fn requests_that_the_drain_cuts_are_logged() {
+    let upstream = Upstream::start(|_, stream| {
+        // It ends when the proxy does.
+        let _ = std::io::Read::read(stream, &mut [0]);
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\ndrain = \"300ms\"");
+    let mut unguarded = Client::connect(proxy.address);
+    unguarded.send(get("/reports/7?token=secret"));
+    let mut guarded = Client::connect(proxy.address);
+    guarded.send(post("k-secret", "x"));
+    let mut hung_up = Client::connect(proxy.address);
+    hung_up.send(post("gone", "x"));
+    upstream.wait_for(3);
+    drop(hung_up);
+    let _idle = Client::connect(proxy.address);
+    proxy.terminate();
+    until("the cut requests are logged", || {
+        let log = proxy.errors();
+        let has = |text: &str| {
+            log.lines()
+                .any(|line| line.contains("cut") && line.contains(text))
+        };
+        has("/reports/7") && has("/orders")
+    });
+    let log = proxy.errors();
+    assert_eq!(log.matches("cut by the shutdown").count(), 2, "{log}");
+    assert!(log.contains("2 guarded"), "{log}");
+    assert!(!log.contains("secret"), "{log}");
+    assert!(proxy.ended().success());
+}
+
+#[test]
+fn a_drain_that_cuts_nothing_logs_nothing() {
+    let upstream = Upstream::start(|_, stream| {
+        thread::sleep(Duration::from_millis(200));
+        answer(stream, "200 OK", &[], b"")
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let mut client = Client::connect(proxy.address);
+    client.send(post("k", "x"));
+    upstream.wait_for(1);
+    proxy.terminate();
+    assert_eq!(client.answer().status, 200);
+    let log = proxy.folder().join("stderr");
+    let kept = std::fs::File::open(log).unwrap();
+    assert!(proxy.ended().success());
+    let log = std::io::read_to_string(kept).unwrap();
+    assert!(!log.contains("cut"), "{log}");
+}
