@@ -10,9 +10,11 @@ class Shop(BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         Shop.charges += 1
+        answer = b"charge number %d\n" % Shop.charges
         self.send_response(201)
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(b"charge number %d\n" % Shop.charges)
+        self.wfile.write(answer)
 
     def do_GET(self):
         self.send_response(200)
