@@ -325,6 +325,48 @@ async fn what_was_erased_is_not_replayed_nor_put_there_again() {
     assert_eq!(replayed(&stage.store, 1).await, "second life");
 }
 
+/// An operator erases a key in the database itself; the front knows nothing of it, and never forgets by itself.
+#[tokio::test]
+async fn a_record_erased_elsewhere_is_not_replayed_after_seconds() {
+    let stale_max = Tiered::<Shelf, Model>::STALE_MAX;
+    assert!(stale_max <= Duration::from_secs(10));
+    let stage = stage();
+    complete(&stage.store, 1, "erased").await;
+    let _ = replayed(&stage.store, 1).await;
+    assert_eq!(stage.model.erase(id(1)).await.unwrap(), Erased::Gone);
+    stage.clock.advance(stale_max);
+    let stale = stage.shelf.entry(id(1));
+    assert!(stale.is_some(), "the shelf keeps it");
+    let again = ask(&stage.store, &claim(1)).await.unwrap();
+    assert!(matches!(again, Verdict::Granted(_)), "{again:?}");
+    // Also by a process that has learnt the store's time only just now.
+    let fresh = Tiered::with_clock(
+        stage.shelf.clone(),
+        stage.model.clone(),
+        stage.clock.shared(),
+    );
+    complete(&fresh, 2, "done").await;
+    let _ = replayed(&fresh, 2).await;
+    let late = ask(&fresh, &claim(1)).await.unwrap();
+    assert!(matches!(late, Verdict::InFlight { .. }), "{late:?}");
+}
+
+/// Reading a record and putting it in front are two steps: a process may be paused between them for long.
+#[tokio::test]
+async fn an_entry_that_was_read_long_ago_is_not_replayed_however_late_it_was_put() {
+    let stage = stage();
+    complete(&stage.store, 1, "erased").await;
+    let _ = replayed(&stage.store, 1).await;
+    let old = stage.shelf.entry(id(1)).unwrap();
+    stage.clock.advance(Duration::from_secs(60));
+    assert_eq!(stage.store.erase(id(1)).await.unwrap(), Erased::Gone);
+    stage.shelf.set(id(1), old);
+    complete(&stage.store, 2, "done").await;
+    let _ = replayed(&stage.store, 2).await;
+    let again = ask(&stage.store, &claim(1)).await.unwrap();
+    assert!(matches!(again, Verdict::Granted(_)), "{again:?}");
+}
+
 #[tokio::test]
 async fn a_record_that_the_front_cannot_be_told_of_is_not_erased() {
     for fault in [Fault::Down, Fault::Hangs] {

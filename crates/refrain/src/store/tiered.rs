@@ -6,8 +6,11 @@
 //! What it means for a claim is decided by [`step`], on the store's own time as far as it is known here,
 //! and only while the outcome is certainly within its retention.
 //!
-//! A completed outcome never changes, so that an entry can go stale in one way only: the record is [erased](Store::erase).
-//! Then the front is told first, and takes nothing for that record for longer than any entry stays.
+//! A completed outcome never changes, so an entry can become stale in one way only: the record is [erased](Store::erase).
+//! An erasure through this type tells the front first, and the front then accepts nothing for that record for a minute.
+//! An erasure that the front did not hear of, made directly in the store or forgotten by the front, is bounded by time:
+//! every entry carries the moment at which it was read from the store, and is not replayed when it is older than
+//! [`Tiered::STALE_MAX`].
 //!
 //! Entries are put in front when an outcome is first replayed: most are never asked for again.
 
@@ -38,8 +41,11 @@ use entry::Entry;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a front is left alone after it failed.
 const SHUT_MILLIS: u64 = 1_000;
-/// The longest that an entry stays, and an erasure is remembered, in front.
-const KEPT_MAX: Duration = Duration::from_hours(1);
+/// How long an entry stays in front after it was read from the store. The store is then asked again, because the record
+/// may have been erased by somebody who did not tell the front.
+const KEPT_MAX: Duration = Duration::from_secs(5);
+/// How long the front refuses entries of an erased record: longer than any entry is believed.
+const ERASED_FOR: Duration = Duration::from_mins(1);
 /// The largest outcome that is put in front: the larger, the less is gained.
 const OUTCOME_BYTES_MAX: usize = 1 << 20;
 /// How long what was learnt about the store's time is believed.
@@ -89,6 +95,13 @@ struct Learnt {
     steady: u64,
 }
 
+impl<F, S> Tiered<F, S> {
+    /// The longest time that the front may replay the outcome of a record that was erased without its knowledge.
+    ///
+    /// Entries end after half of this; the other half is the tolerance for clocks that differ.
+    pub const STALE_MAX: Duration = KEPT_MAX.saturating_add(MARGIN);
+}
+
 impl<F: Front, S: Store> Tiered<F, S> {
     /// Puts `front` before `store`.
     pub fn new(front: F, store: S) -> Self {
@@ -128,7 +141,13 @@ impl<F: Front, S: Store> Tiered<F, S> {
     /// The answer to a claim, if the front has it for certain.
     async fn answer(&self, claim: &Claim, now: Timestamp) -> Option<Verdict> {
         let found = self.ask_front(self.front.find(claim.id)).await?;
-        let entry = Entry::open(found?, claim.id, self.store.secret())?;
+        let (entry, read_at) = Entry::open(found?, claim.id, self.store.secret())?;
+        // `now` is never earlier than the store's time, so the entry is no older than this. A moment in the future is
+        // one from before the store's clock was set back.
+        let age = now.0.checked_sub(read_at.0).map(Duration::from_millis)?;
+        if age > Self::STALE_MAX {
+            return None;
+        }
         // A claim on what is completed is granted nothing; on what has ended by now it would be, and that is not for here.
         let nobodys = Fence {
             epoch: 0,
@@ -218,7 +237,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
 
     /// Tells the front that what it holds of this record is void.
     async fn erase_front(&self, id: RecordId) -> Result<()> {
-        let erased = timeout(PATIENCE * 10, self.front.erase(id, KEPT_MAX)).await;
+        let erased = timeout(PATIENCE * 10, self.front.erase(id, ERASED_FOR)).await;
         let trouble = match erased {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error.to_string(),

@@ -1,16 +1,17 @@
 //! What is put in front of a store: a completed record, sealed with the store's secret.
 //!
 //! Layout: version, identity (16), fingerprint (16), whether there is a credential, credential (8), fence (16),
-//! retention_ends (8), remember_ends (8), outcome, keyed digest over all of it (16). Numbers are big-endian.
+//! retention_ends (8), remember_ends (8), when it was read from the store (8), outcome, keyed digest over all of it (16).
+//! Numbers are big-endian, moments are the store's.
 
 use bytes::Bytes;
 
 use super::{Fence, Reading, RecordId, Secret, State, Timestamp};
 use crate::{Fingerprint, Outcome, key::Credential, record::Record};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const DIGEST_LEN: usize = 16;
-const HEAD_LEN: usize = 1 + 16 + 16 + 1 + 8 + 16 + 8 + 8;
+const HEAD_LEN: usize = 1 + 16 + 16 + 1 + 8 + 16 + 8 + 8 + 8;
 /// What the digest is for, so that no other digest of the store can be taken for it.
 const PURPOSE: &str = "front";
 
@@ -43,14 +44,15 @@ impl Entry {
         bytes.extend(fence.nonce.to_be_bytes());
         bytes.extend(retention_ends.0.to_be_bytes());
         bytes.extend(remember_ends.0.to_be_bytes());
+        bytes.extend(reading.now.0.to_be_bytes());
         bytes.extend_from_slice(outcome);
         let digest: [u8; DIGEST_LEN] = secret.digest(PURPOSE, &[&bytes]);
         bytes.extend(digest);
         Some(bytes.into())
     }
 
-    /// The record that these bytes hold, if they are whole, ours, and about `id`.
-    pub(super) fn open(bytes: Bytes, id: RecordId, secret: &Secret) -> Option<Record> {
+    /// The record that these bytes hold and when it was read, if they are whole, ours, and about `id`.
+    pub(super) fn open(bytes: Bytes, id: RecordId, secret: &Secret) -> Option<(Record, Timestamp)> {
         let content_len = bytes.len().checked_sub(DIGEST_LEN)?;
         let (content, digest) = bytes.split_at(content_len);
         if secret.digest::<DIGEST_LEN>(PURPOSE, &[content]) != *digest {
@@ -70,6 +72,7 @@ impl Entry {
         };
         let retention_ends = Timestamp(u64::from_be_bytes(reader.next()?));
         let remember_ends = Timestamp(u64::from_be_bytes(reader.next()?));
+        let read_at = Timestamp(u64::from_be_bytes(reader.next()?));
         let outcome = Outcome::decode(bytes.slice(HEAD_LEN..content_len), id).ok()?;
         let state = State::Completed {
             fence,
@@ -77,11 +80,12 @@ impl Entry {
             retention_ends,
             remember_ends,
         };
-        Some(Record {
+        let record = Record {
             fingerprint,
             credential,
             state,
-        })
+        };
+        Some((record, read_at))
     }
 }
 
