@@ -18,6 +18,7 @@ mod container;
 pub(crate) mod moto;
 mod nats;
 mod package;
+pub(crate) mod pgbouncer;
 mod postgres;
 mod rabbitmq;
 mod redis;

@@ -13,7 +13,7 @@ use refrain_servers::Guard;
 
 use crate::{
     cargo,
-    services::{Services, UNAVAILABLE, moto, tools},
+    services::{Services, UNAVAILABLE, moto, pgbouncer, tools},
 };
 
 mod busy;
@@ -39,7 +39,12 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         Ok(options) => options,
         Err(problem) => return crate::usage(&problem),
     };
-    if let Err(problem) = tools::find_or_install().and_then(|()| moto::find_or_make()) {
+    let needed = [
+        tools::find_or_install,
+        moto::find_or_make,
+        pgbouncer::find_or_install,
+    ];
+    if let Err(problem) = needed.iter().try_for_each(|find| find()) {
         eprintln!("xtask test: {problem}");
         return ExitCode::from(UNAVAILABLE);
     }

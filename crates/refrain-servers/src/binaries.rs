@@ -20,6 +20,9 @@ pub const NATS_BIN: &str = "REFRAIN_TEST_NATS_BIN";
 /// Names the variable with the folder of RabbitMQ's programs.
 pub const AMQP_BIN: &str = "REFRAIN_TEST_AMQP_BIN";
 
+/// Names the variable with the folder of PgBouncer's program.
+pub const PGBOUNCER_BIN: &str = "REFRAIN_TEST_PGBOUNCER_BIN";
+
 /// The folder of `postgres` and `initdb`, if there is one on this machine.
 ///
 /// The first of: [`POSTGRES_BIN`], the newest below `/usr/lib/postgresql`, the `PATH`, [`cache_folder`].
@@ -65,6 +68,19 @@ pub fn nats_binaries() -> Option<PathBuf> {
     let cached = cache_folder().join("nats-server/usr/sbin");
     let places = [PathBuf::from("/usr/sbin"), cached];
     named(NATS_BIN, &all)
+        .or_else(|| on_path(&all))
+        .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
+}
+
+/// The folder of `pgbouncer`, if there is one on this machine.
+///
+/// The first of: [`PGBOUNCER_BIN`], the `PATH`, `/usr/sbin`, [`cache_folder`].
+#[must_use]
+pub fn pgbouncer_binaries() -> Option<PathBuf> {
+    let all = ["pgbouncer"];
+    let cached = cache_folder().join("pgbouncer/usr/sbin");
+    let places = [PathBuf::from("/usr/sbin"), cached];
+    named(PGBOUNCER_BIN, &all)
         .or_else(|| on_path(&all))
         .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
 }

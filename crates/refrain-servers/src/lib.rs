@@ -3,7 +3,7 @@
 //! `cargo xtask test` starts one server of each kind for all tests and names them in the environment;
 //! [`postgres_url`], [`redis_url`], [`nats_url`] and [`amqp_url`] read that.
 //! A test that kills, stops or sets up a server otherwise starts one of its own:
-//! [`PrivatePostgres`], [`PrivateRedis`], [`PrivateNats`], [`PrivateRabbit`].
+//! [`PrivatePostgres`], [`PrivatePgBouncer`], [`PrivateRedis`], [`PrivateNats`], [`PrivateRabbit`].
 //! Whatever happens to the process that started a server, the server and its folder go with it: see [`Guard`].
 //!
 //! The standard library alone, so that `cargo xtask` builds at once.
@@ -27,6 +27,9 @@ mod lifecycle;
 mod postgres;
 pub use postgres::PrivatePostgres;
 
+mod pgbouncer;
+pub use pgbouncer::{PoolMode, PrivatePgBouncer};
+
 mod redis;
 pub use redis::PrivateRedis;
 
@@ -41,8 +44,9 @@ pub use rabbitmq::PrivateRabbit;
 
 mod binaries;
 pub use binaries::{
-    AMQP_BIN, NATS_BIN, POSTGRES_BIN, REDIS_BIN, SQS_BIN, cache_folder, nats_binaries,
-    postgres_binaries, rabbitmq_binaries, redis_binaries, sqs_binaries,
+    AMQP_BIN, NATS_BIN, PGBOUNCER_BIN, POSTGRES_BIN, REDIS_BIN, SQS_BIN, cache_folder,
+    nats_binaries, pgbouncer_binaries, postgres_binaries, rabbitmq_binaries, redis_binaries,
+    sqs_binaries,
 };
 
 mod guard;

@@ -161,19 +161,24 @@ impl PrivatePostgres {
 
     /// One of PostgreSQL's programs, as a user that it accepts.
     fn program(&self, name: &str) -> io::Result<Command> {
-        let program = self.binaries.join(name);
-        let command = match system_user()? {
-            None => Command::new(program),
-            Some((user, group)) => {
-                let mut command = Command::new("setpriv");
-                command.arg(format!("--reuid={user}"));
-                command.arg(format!("--regid={group}"));
-                command.args(["--clear-groups", "--"]).arg(program);
-                command
-            }
-        };
-        Ok(with_libraries(command, &self.binaries))
+        unprivileged(&self.binaries, name)
     }
+}
+
+/// A program that refuses to run as root, as another user where we are root.
+pub(crate) fn unprivileged(binaries: &Path, name: &str) -> io::Result<Command> {
+    let program = binaries.join(name);
+    let command = match system_user()? {
+        None => Command::new(program),
+        Some((user, group)) => {
+            let mut command = Command::new("setpriv");
+            command.arg(format!("--reuid={user}"));
+            command.arg(format!("--regid={group}"));
+            command.args(["--clear-groups", "--"]).arg(program);
+            command
+        }
+    };
+    Ok(with_libraries(command, binaries))
 }
 
 /// The server notes its process' number in the first line of this file, and its state in the eighth.

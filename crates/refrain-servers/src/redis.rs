@@ -114,6 +114,21 @@ impl PrivateRedis {
         &self.binaries
     }
 
+    /// Removes all keys, as an operator does with `FLUSHALL`; connections stay.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or does not confirm it.
+    pub fn flush(&self) -> io::Result<()> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.write_all(b"FLUSHALL\r\n")?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer)?;
+        match &answer {
+            b"+OK\r\n" => Ok(()),
+            other => Err(io::Error::other(format!("FLUSHALL: {other:?}"))),
+        }
+    }
+
     fn run(&mut self) -> io::Result<()> {
         let mut command = Command::new(self.binaries.join("redis-server"));
         command.arg("--port").arg(self.port.to_string());

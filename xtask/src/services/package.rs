@@ -18,11 +18,7 @@ pub(super) fn install(missing: &[&Service]) -> Result<(), String> {
     let names = names.join(" and ");
     eprintln!("xtask services: {names}: not on this machine; taking the package");
     let packages: Vec<_> = missing.iter().map(|service| service.package).collect();
-    let done = match is_root() {
-        true => install_all(&packages),
-        false => packages.iter().try_for_each(|package| unpack(package)),
-    };
-    done.map_err(|problem| {
+    install_or_unpack(&packages).map_err(|problem| {
         let variables: Vec<_> = missing.iter().map(|service| service.url_variable).collect();
         let (packages, variables) = (packages.join(" "), variables.join(" and "));
         format!(
@@ -30,6 +26,14 @@ pub(super) fn install(missing: &[&Service]) -> Result<(), String> {
              or set {variables} to servers of yours."
         )
     })
+}
+
+/// Installs these as root, else unpacks them into the user's cache.
+pub(super) fn install_or_unpack(packages: &[&str]) -> Result<(), String> {
+    match is_root() {
+        true => install_all(packages),
+        false => packages.iter().try_for_each(|package| unpack(package)),
+    }
 }
 
 fn is_root() -> bool {

@@ -1,0 +1,21 @@
+//! PgBouncer, which tests start themselves in front of a PostgreSQL.
+
+use refrain_servers::{PGBOUNCER_BIN, pgbouncer_binaries};
+
+use super::package;
+
+const PACKAGE: &str = "pgbouncer";
+
+/// Installs the package, or unpacks it, where there is no `pgbouncer` on this machine.
+pub(crate) fn find_or_install() -> Result<(), String> {
+    if pgbouncer_binaries().is_some() {
+        return Ok(());
+    }
+    eprintln!("xtask test: PgBouncer: not on this machine; taking the package");
+    package::install_or_unpack(&[PACKAGE]).map_err(|problem| {
+        format!(
+            "PgBouncer: {problem}\nInstall it (Debian: apt-get install {PACKAGE}), \
+             or set {PGBOUNCER_BIN} to its folder."
+        )
+    })
+}
