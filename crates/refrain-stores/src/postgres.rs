@@ -38,6 +38,7 @@ mod columns;
 mod connect;
 mod decide;
 mod desk;
+mod end_point;
 mod job;
 mod listener;
 mod pace;
@@ -226,7 +227,8 @@ impl Postgres {
     /// Opens the store at an address such as `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
     ///
     /// Behind a `?` it takes `schema=NAME` (default `refrain`), `sslmode=` (`disable`, `prefer`, `require`,
-    /// `verify-ca`, `verify-full`; default `prefer`), `sslrootcert=FILE`, `connect_timeout=SECONDS`, and what the driver
+    /// `verify-ca`, `verify-full`; default `prefer`), `sslrootcert=FILE`, `sslcert=FILE` with `sslkey=FILE`,
+    /// `channel_binding=` (`disable`, `prefer`, `require`; default `prefer`), `connect_timeout=SECONDS`, and what the driver
     /// knows beside. The tables are made if there are none.
     ///
     /// # Errors

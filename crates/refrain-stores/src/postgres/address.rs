@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use refrain::{Error, ErrorKind, Result};
 use tokio_postgres::{
     Config,
-    config::{Host, SslMode, TargetSessionAttrs},
+    config::{ChannelBinding, Host, SslMode, TargetSessionAttrs},
 };
 
 /// The schema where none is named.
@@ -26,8 +26,17 @@ pub(super) struct Address {
     pub(super) trust: Trust,
     /// Of `trust`, where other authorities than the system's are to be trusted.
     pub(super) roots: Option<PathBuf>,
+    /// What the client shows of itself.
+    pub(super) client: Option<ClientCertificate>,
     /// How long connecting may take in all.
     pub(super) connect_timeout: Duration,
+}
+
+/// The PEM files of a client's certificate and of its private key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClientCertificate {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
 }
 
 /// How much of the server's certificate is checked.
@@ -74,6 +83,8 @@ struct Parts {
     mode: Option<SslMode>,
     trust: Option<Trust>,
     roots: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
     /// For the driver.
     rest: Vec<String>,
 }
@@ -89,6 +100,8 @@ impl Parts {
                 (self.mode, self.trust) = (Some(mode), trust);
             }
             "sslrootcert" => self.roots = Some(PathBuf::from(&*value)),
+            "sslcert" => self.certificate = Some(PathBuf::from(&*value)),
+            "sslkey" => self.key = Some(PathBuf::from(&*value)),
             _ => self.rest.push(pair.to_owned()),
         }
         Ok(())
@@ -105,6 +118,8 @@ impl Parts {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         config.ssl_mode(self.mode.unwrap_or(SslMode::Prefer));
+        let client = client_certificate(self.certificate, self.key)?;
+        check_needs_tls(&config, client.is_some())?;
         if config.get_application_name().is_none() {
             config.application_name("refrain");
         }
@@ -123,9 +138,39 @@ impl Parts {
             schema: self.schema.unwrap_or_else(|| SCHEMA.into()),
             trust: self.trust.unwrap_or(weakest),
             roots: self.roots.filter(|path| path.as_os_str() != "system"),
+            client,
             connect_timeout: connect_timeout.unwrap_or(CONNECT_TIMEOUT),
         })
     }
+}
+
+/// One is of no use without the other.
+fn client_certificate(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Result<Option<ClientCertificate>> {
+    let missing = match (certificate, key) {
+        (None, None) => return Ok(None),
+        (Some(certificate), Some(key)) => return Ok(Some(ClientCertificate { certificate, key })),
+        (Some(_), None) => "sslcert is given without sslkey; add sslkey=FILE",
+        (None, Some(_)) => "sslkey is given without sslcert; add sslcert=FILE",
+    };
+    let message = format!("{missing}, a PEM file, or remove both");
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// Without TLS there is nothing to show a certificate to, and nothing to bind a login to.
+fn check_needs_tls(config: &Config, has_certificate: bool) -> Result<()> {
+    let what = match config.get_ssl_mode() {
+        SslMode::Disable if has_certificate => "sslcert",
+        SslMode::Disable if config.get_channel_binding() == ChannelBinding::Require => {
+            "channel_binding=require"
+        }
+        _ => return Ok(()),
+    };
+    let message =
+        format!("{what} needs TLS, and sslmode=disable forbids it; write sslmode=verify-full");
+    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 /// Without the password, which messages must not show.

@@ -19,11 +19,14 @@ use tokio_rustls::{
             danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         },
         crypto::{CryptoProvider, ring},
-        pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
     },
 };
 
-use super::address::{Address, Trust};
+use super::{
+    address::{Address, Trust},
+    end_point,
+};
 
 /// Makes TLS connections as an address asks for them.
 #[derive(Debug, Clone)]
@@ -31,7 +34,7 @@ pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
     /// # Errors
-    /// When the certificates of the authorities to trust cannot be read.
+    /// When the certificates of the authorities to trust, or the client's own, cannot be read.
     pub(super) fn new(address: &Address) -> Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let uses_tls = address.config.get_ssl_mode() != SslMode::Disable;
@@ -58,8 +61,15 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| cannot("set up TLS", error))?
             .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(verifier);
+        let config = match &address.client {
+            None => config.with_no_client_auth(),
+            Some(client) => {
+                let certificates = read("sslcert", &client.certificate, OWN)?;
+                let shown = config.with_client_auth_cert(certificates, key(&client.key)?);
+                shown.map_err(|error| cannot("use sslcert with sslkey", error))?
+            }
+        };
         Ok(Self(Arc::new(config)))
     }
 }
@@ -75,7 +85,7 @@ fn cannot(what: &str, error: impl fmt::Display) -> Error {
 fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     let certs = match file {
         None => rustls_native_certs::load_native_certs().certs,
-        Some(path) => read(path)?,
+        Some(path) => read("sslrootcert", path, AUTHORITY)?,
     };
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certs);
@@ -90,15 +100,23 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+const AUTHORITY: &str = "the authority's certificate";
+const OWN: &str = "the client's certificate and those that lead to its authority";
+
+fn read(name: &str, path: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>> {
     let certs = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    certs.map_err(|error| {
-        let message = format!(
-            "sslrootcert={} cannot be read: {error}; name a PEM file with the authority's certificate",
-            path.display()
-        );
-        Error::new(ErrorKind::Invalid, message)
-    })
+    certs.map_err(|error| unreadable(name, path, &error, what))
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    let what = "the private key of sslcert, without a passphrase";
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable("sslkey", path, &error, what))
+}
+
+fn unreadable(name: &str, path: &Path, why: &dyn fmt::Display, what: &str) -> Error {
+    let path = path.display();
+    let message = format!("{name}={path} cannot be read: {why}; name a PEM file with {what}");
+    Error::new(ErrorKind::Invalid, message)
 }
 
 /// Checks who signed the certificate and not for whom, or nothing at all.
@@ -202,7 +220,12 @@ impl fmt::Debug for Stream {
 
 impl tokio_postgres::tls::TlsStream for Stream {
     fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
+        let (_, connection) = self.0.get_ref();
+        let shown = connection.peer_certificates().and_then(<[_]>::first);
+        match shown.and_then(|certificate| end_point::digest(certificate)) {
+            Some(digest) => ChannelBinding::tls_server_end_point(digest),
+            None => ChannelBinding::none(),
+        }
     }
 }
 

@@ -98,7 +98,8 @@ pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Erro
             SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
                 ErrorKind::Invalid,
                 format!(
-                    "check user and password in the address, and pg_hba.conf on the server (user {user})"
+                    "check user and password in the address, sslcert and sslkey where a certificate is asked for, \
+                     and pg_hba.conf on the server (user {user})"
                 ),
             ),
             SqlState::INVALID_CATALOG_NAME => (
@@ -118,14 +119,25 @@ pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Erro
             ),
             _ => (ErrorKind::Unavailable, "look into the server's log".into()),
         },
-        None => without_code(&error.to_string()),
+        None => without_code(&error.to_string(), &words(error)),
     };
     Error::new(kind, format!("{address}: {}; {fix}", words(error)))
 }
 
 /// The driver tells these apart by its words alone.
-fn without_code(said: &str) -> (ErrorKind, String) {
+fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
     let (kind, fix) = match said {
+        // With TLS 1.3 a client's certificate is refused after the handshake.
+        _ if words.contains("received fatal alert") => (
+            ErrorKind::Invalid,
+            "the server refused the client's certificate: check sslcert and sslkey in the address, \
+             and ssl_ca_file on the server",
+        ),
+        "authentication error" if words.contains("channel binding") => (
+            ErrorKind::Invalid,
+            "channel_binding=require needs TLS and a SCRAM password on the server; \
+             write sslmode=verify-full, or channel_binding=prefer",
+        ),
         "error performing TLS handshake" => (
             ErrorKind::Invalid,
             "check sslmode and sslrootcert in the address: sslmode=disable goes without TLS, \

@@ -2,6 +2,7 @@
 
 mod bad;
 mod cancelled;
+mod certificates;
 mod clocks;
 mod crash;
 mod damage;

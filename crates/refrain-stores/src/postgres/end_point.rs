@@ -1,0 +1,106 @@
+//! What SCRAM binds itself to: the digest of the server's certificate, `tls-server-end-point` of RFC 5929.
+//!
+//! Somebody in the middle who has another certificate, even one that is trusted, cannot pass the login on.
+
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+
+const SEQUENCE: u8 = 0x30;
+const OBJECT: u8 = 0x06;
+
+/// Object identifiers of signature algorithms, encoded, and the digest to use for each.
+///
+/// MD5 and SHA-1 count as SHA-256, as the RFC says. What is missing here, such as Ed25519, has no digest of its own:
+/// servers offer no binding with it.
+const ALGORITHMS: [(&[u8], Digest); 8] = [
+    // 1.2.840.113549.1.1: RSA with MD5, SHA-1, SHA-256, SHA-384, SHA-512.
+    (b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x04", Digest::Sha256),
+    (b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x05", Digest::Sha256),
+    (b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0b", Digest::Sha256),
+    (b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0c", Digest::Sha384),
+    (b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0d", Digest::Sha512),
+    // 1.2.840.10045.4.3: ECDSA with SHA-256, SHA-384, SHA-512.
+    (b"\x2a\x86\x48\xce\x3d\x04\x03\x02", Digest::Sha256),
+    (b"\x2a\x86\x48\xce\x3d\x04\x03\x03", Digest::Sha384),
+    (b"\x2a\x86\x48\xce\x3d\x04\x03\x04", Digest::Sha512),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Digest {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+/// The digest of a certificate in DER; `None` where its signature algorithm names none that is known.
+pub(super) fn digest(certificate: &[u8]) -> Option<Vec<u8>> {
+    Some(match algorithm(certificate)? {
+        Digest::Sha256 => Sha256::digest(certificate).to_vec(),
+        Digest::Sha384 => Sha384::digest(certificate).to_vec(),
+        Digest::Sha512 => Sha512::digest(certificate).to_vec(),
+    })
+}
+
+/// `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, signatureAlgorithm SEQUENCE { OBJECT IDENTIFIER, … }, … }`
+fn algorithm(certificate: &[u8]) -> Option<Digest> {
+    let (certificate, _) = element(certificate, SEQUENCE)?;
+    let (_, rest) = element(certificate, SEQUENCE)?;
+    let (signature, _) = element(rest, SEQUENCE)?;
+    let (object, _) = element(signature, OBJECT)?;
+    let known = ALGORITHMS.iter().find(|(name, _)| *name == object);
+    known.map(|(_, digest)| *digest)
+}
+
+/// The content of the element that `bytes` begin with, and what follows it.
+fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&found, rest) = bytes.split_first()?;
+    let (&length, rest) = rest.split_first()?;
+    let (length, rest) = match usize::from(length) {
+        short @ 0..=0x7f => (short, rest),
+        // The number of bytes that the length takes; a certificate is shorter than 16 MiB.
+        long @ 0x81..=0x83 => {
+            let (length, rest) = rest.split_at_checked(long - 0x80)?;
+            let length = length
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+            (length, rest)
+        }
+        _ => return None,
+    };
+    (found == tag).then_some(())?;
+    rest.split_at_checked(length)
+}
+
+#[cfg(test)]
+mod tests {
+    //! A server with a certificate of another kind must not make the client bind to the wrong digest, nor fall over.
+
+    use super::*;
+
+    fn certificate(algorithm: &'static rcgen::SignatureAlgorithm) -> Vec<u8> {
+        let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+        let parameters = rcgen::CertificateParams::new(vec!["db".to_owned()]).unwrap();
+        parameters.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_signature() {
+        for (algorithm, want) in [
+            (&rcgen::PKCS_ECDSA_P256_SHA256, Some(32)),
+            (&rcgen::PKCS_ECDSA_P384_SHA384, Some(48)),
+            (&rcgen::PKCS_ED25519, None),
+        ] {
+            let digest = digest(&certificate(algorithm));
+            assert_eq!(digest.map(|it| it.len()), want, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_certificate_has_no_digest() {
+        let whole = certificate(&rcgen::PKCS_ECDSA_P256_SHA256);
+        // Cut behind the algorithm, it can still be told: the rest is not looked at.
+        for length in 0..whole.len() - 100 {
+            assert_eq!(digest(&whole[..length]), None, "{length}");
+        }
+        assert_eq!(digest(b"\x30\x84\xff\xff\xff\xff"), None);
+    }
+}
