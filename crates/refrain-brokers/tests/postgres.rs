@@ -14,7 +14,7 @@ use refrain::{
     consume::{Broker, Message, Publisher, Source},
 };
 use refrain_brokers::postgres::{PostgresPublisher, PostgresQueue, SCHEMA, migrate, publish_in};
-use refrain_testkit::servers::{PrivatePostgres, postgres_url};
+use refrain_testkit::servers::{PoolMode, PrivatePgBouncer, PrivatePostgres, postgres_url};
 use tokio_postgres::{Client, NoTls};
 
 use tokio::time::Instant;
@@ -507,4 +507,33 @@ async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
             delivery.ticket.ack().await.unwrap();
         }
     }
+}
+
+/// A PgBouncer that shares connections between clients would hand the queue's settings and its LISTEN to others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_is_used_in_session_mode_and_refused_in_transaction_mode() {
+    let server = PrivatePostgres::start().unwrap();
+    migrate(&server.url()).await.unwrap();
+    let shared = PrivatePgBouncer::start(server.port(), PoolMode::Transaction).unwrap();
+    for error in [
+        PostgresQueue::connect(&Source::new(shared.url(), "orders", "one"))
+            .await
+            .unwrap_err(),
+        PostgresPublisher::connect(&shared.url()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("set pool_mode = session"), "{text}");
+    }
+    let own = PrivatePgBouncer::start(server.port(), PoolMode::Session).unwrap();
+    let queue = PostgresQueue::connect(&Source::new(own.url(), "orders", "one"))
+        .await
+        .unwrap();
+    let publisher = PostgresPublisher::connect(&own.url()).await.unwrap();
+    publisher
+        .publish("orders", &Message::new("1"))
+        .await
+        .unwrap();
+    let pulled = queue.pull(1, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(pulled.len(), 1);
 }

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Each handle keeps five connections: two writers, one for what needs care, one for operators and sweeps, one that listens.
-//! They want a session of their own: a pooler in transaction mode must not stand between.
+//! They need sessions of their own: a pooler that shares server connections between clients, such as PgBouncer in
+//! transaction mode, is recognised when the store is opened, and refused.
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
@@ -42,6 +43,7 @@ mod end_point;
 mod job;
 mod listener;
 mod pace;
+mod pooler;
 mod quick;
 mod rows;
 mod schema;

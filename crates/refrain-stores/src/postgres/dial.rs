@@ -1,14 +1,21 @@
 //! The way to a server: one address, one TLS, one set of words for what does not work. For the store, and for others who keep tables.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use refrain::{Error, ErrorKind, Result};
 use tokio::{task::AbortHandle, time::timeout};
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 
 use super::{
     address::Address,
     connect::{ANSWER_TIMEOUT, Facts},
+    pooler::{self, Sessions},
     tls, trouble,
 };
 
@@ -22,6 +29,8 @@ const VERSION_MIN: i32 = 130_000;
 pub struct Dial {
     address: Address,
     tls: tls::Tls,
+    /// Whether connections are known to be sessions of their own. Clones share it: the check is made once.
+    has_own_sessions: Arc<AtomicBool>,
 }
 
 impl Dial {
@@ -35,7 +44,11 @@ impl Dial {
 
     pub(super) fn to(address: Address) -> Result<Self> {
         let tls = tls::Tls::new(&address)?;
-        Ok(Self { address, tls })
+        Ok(Self {
+            address,
+            tls,
+            has_own_sessions: Arc::default(),
+        })
     }
 
     /// The schema that the address names with `?schema=`, if it does.
@@ -53,6 +66,7 @@ impl Dial {
     /// # Errors
     /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes, [`ErrorKind::Invalid`] when
     /// password, certificate or rights are not in order; the message says which, and what to do.
+    /// [`ErrorKind::Unsupported`] where a pooler shares server connections between clients.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -93,8 +107,33 @@ impl Dial {
         Ok((wire, facts))
     }
 
+    /// A connection that is a session of its own. Nothing is set before that is known, since what is set for a session
+    /// of a pooler in transaction mode stays behind on the connections of others.
     async fn open(&self, heard: impl FnMut(AsyncMessage) + Send + 'static) -> Result<Wire> {
-        let connecting = self.address.config.connect(self.tls.clone());
+        let wire = self.open_any(&self.address.config, heard).await?;
+        if self.has_own_sessions.load(Ordering::Relaxed) {
+            return Ok(wire);
+        }
+        // Where no second connection can be had, the next one is compared.
+        let mut config = self.address.config.clone();
+        config.application_name("refrain pooler check");
+        let Ok(other) = self.open_any(&config, |_| ()).await else {
+            return Ok(wire);
+        };
+        match pooler::compare(&wire.client, &other.client).await {
+            Sessions::Own => self.has_own_sessions.store(true, Ordering::Relaxed),
+            Sessions::Unknown => {}
+            Sessions::Shared => return Err(pooler::refused(&self.address)),
+        }
+        Ok(wire)
+    }
+
+    async fn open_any(
+        &self,
+        config: &Config,
+        heard: impl FnMut(AsyncMessage) + Send + 'static,
+    ) -> Result<Wire> {
+        let connecting = config.connect(self.tls.clone());
         let connected = timeout(self.address.connect_timeout, connecting).await;
         let connected = connected.map_err(|_| self.silent())?;
         let (client, connection) = connected.map_err(|error| self.told(&error))?;

@@ -217,9 +217,13 @@ impl Link {
     }
 }
 
-/// What was said about the server, and that it is the receipts'.
+/// What was said about the server, and that it is the receipts'. A pooler that cannot be used is a matter of configuration.
 fn about(error: &Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("receipts at {error}"))
+    let kind = match error.kind() {
+        ErrorKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("receipts at {error}"))
 }
 
 const CREATE: &str = "`refrain migrate --receipts --print` shows how to create it";

@@ -9,6 +9,7 @@ mod damage;
 mod inbox;
 mod lost;
 mod outbox;
+mod pooler;
 mod relay;
 mod rows;
 mod server;
