@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use refrain::ErrorKind;
 use refrain_stores::postgres::{self, Migrated};
 use serde_json::json;
 
@@ -21,6 +22,7 @@ const WHICH: &str =
 #[command(after_help = "Examples:
   refrain migrate --store postgres://app@db/app          make or update the tables
   refrain migrate --print                                what would make them, for a DBA
+  refrain migrate --store postgres://app@db/app --print  only what the tables that are there lack
   refrain migrate --store 'postgres://app@db/app?schema=payments'
                                                          in a schema of that name, not `refrain`
   refrain migrate --receipts --print                     the table of receipts, for a DBA or for your own migrations
@@ -48,7 +50,7 @@ pub(crate) struct Args {
     /// The outbox instead, which services append messages to
     #[arg(long, conflicts_with_all = ["receipts", "queue"])]
     outbox: bool,
-    /// Print the statements, and connect to nothing
+    /// Print the statements and change nothing; with a store's address, only those that its database lacks
     #[arg(long)]
     print: bool,
     /// Print JSON
@@ -69,15 +71,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = match address(args.store.as_deref()) {
         Ok(Some(address)) => address,
         // What is printed depends on the schema alone, and this has the usual one.
-        Ok(None) if args.print => "postgres://host/database".into(),
+        Ok(None) if args.print => {
+            show(postgres::script("postgres://host/database")?);
+            return Ok(ExitCode::SUCCESS);
+        }
         Ok(None) => return Ok(refused(args, WHICH, USAGE)),
         Err(message) => return Ok(refused(args, &message, USAGE)),
     };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let done = match args.print {
-        true => postgres::script(&address).map(show),
-        false => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
+        true => runtime.block_on(missing(&address)).map(show),
+        false => runtime
             .block_on(postgres::migrate(&address))
             .map(|migrated| tell(args, &migrated)),
     };
@@ -85,6 +91,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refused(args, &error.to_string(), UNREACHABLE),
     })
+}
+
+/// What the database lacks; everything, where it cannot be asked.
+async fn missing(address: &str) -> refrain::Result<String> {
+    match postgres::missing_script(address).await {
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            crate::output::complain(format_args!(
+                "refrain migrate: {error}\n\
+                 The version of its tables is not known: what is printed is for a database that has none."
+            ));
+            postgres::script(address)
+        }
+        script => script,
+    }
 }
 
 fn tell(args: &Args, migrated: &Migrated) {

@@ -88,6 +88,55 @@ fn the_table_of_queues_is_printed_and_made() {
     }
 }
 
+/// Runs statements on a server, as a DBA would with `psql`.
+fn apply(url: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        client.batch_execute(sql).await
+    })
+}
+
+#[test]
+fn only_what_the_tables_lack_is_printed() {
+    let server = refrain_testkit::servers::PrivatePostgres::start().unwrap();
+    let (url, print) = (server.url(), ["--store", &server.url(), "--print"]);
+    let (code, all, said) = run(&print);
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert!(all.contains("CREATE TABLE \"refrain\".records"), "{all}");
+    apply(&url, &all).unwrap();
+    // As the build before left it.
+    let back = "DROP TABLE refrain.sequences; UPDATE refrain.meta SET version = 1";
+    apply(&url, back).unwrap();
+    let (code, step, said) = run(&print);
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert!(step.contains("from version 1 to 2"), "{step}");
+    assert!(
+        step.contains("CREATE TABLE \"refrain\".sequences"),
+        "{step}"
+    );
+    for there in ["CREATE TABLE \"refrain\".records", "CREATE SCHEMA"] {
+        assert!(!step.contains(there), "{step}");
+    }
+    apply(&url, &step).unwrap();
+    let (code, told, _) = run(&["--store", &url]);
+    assert!(code == 0 && told.contains("at version 2 already"), "{told}");
+    let (code, nothing, _) = run(&print);
+    assert!(code == 0 && nothing.contains("nothing to do"), "{nothing}");
+    assert!(
+        nothing.lines().all(|line| line.starts_with("--")),
+        "{nothing}"
+    );
+    // An old step that is run on a newer version changes nothing.
+    let error = apply(&url, &step).unwrap_err();
+    let said = error.as_db_error().unwrap().message().to_owned();
+    assert!(said.contains("does not have version 1"), "{said}");
+}
+
 #[test]
 fn what_would_be_made_is_printed_without_a_server() {
     let (code, script, said) = run(&[
@@ -95,7 +144,11 @@ fn what_would_be_made_is_printed_without_a_server() {
         "postgres://app:hunter2@nowhere.invalid/app?schema=payments",
         "--print",
     ]);
-    assert_eq!((code, said.as_str()), (0, ""));
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        said.contains("is not known") && !said.contains("hunter2"),
+        "{said}"
+    );
     for words in [
         "CREATE SCHEMA IF NOT EXISTS \"payments\"",
         "CREATE TABLE \"payments\".records",

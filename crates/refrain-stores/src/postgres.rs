@@ -96,7 +96,19 @@ pub async fn open(address: &str) -> Result<AnyStore> {
 /// # Errors
 /// [`ErrorKind::Invalid`] when the address cannot be read.
 pub fn script(address: &str) -> Result<String> {
-    Ok(schema::script(&Address::parse(address)?))
+    Ok(schema::script(&Address::parse(address)?, None))
+}
+
+/// The statements that the tables at this address lack, for a DBA to run. Reads the version that is there, and changes nothing.
+///
+/// # Errors
+/// [`ErrorKind::Unavailable`] when the server cannot be reached, [`ErrorKind::Invalid`] when address or password are not in
+/// order, or the schema belongs to something else or to a newer build.
+pub async fn missing_script(address: &str) -> Result<String> {
+    let address = Address::parse(address)?;
+    let wire = Dial::to(address.clone())?.look().await?;
+    let found = schema::version(&wire.client, &address).await?;
+    Ok(schema::script(&address, found))
 }
 
 /// What [`migrate`] found and did.

@@ -13,13 +13,29 @@ const STEPS: [&str; 2] = [
 /// The version that this build reads and writes.
 pub(super) const VERSION: i32 = STEPS.len() as i32;
 
-/// Everything from nothing, for a DBA.
-pub(super) fn script(address: &Address) -> String {
+/// What brings the tables from this version to the build's, for a DBA; `None` where there are none.
+pub(super) fn script(address: &Address, from: Option<i32>) -> String {
     let schema = address.quoted_schema();
-    let mut script = format!(
-        "-- The tables of Refrain's PostgreSQL store, version {VERSION}.\nBEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n"
-    );
-    for step in STEPS {
+    let mut script = match from {
+        None => format!(
+            "-- The tables of Refrain's PostgreSQL store, version {VERSION}, for a database that has none of them.\n\
+             BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n"
+        ),
+        Some(VERSION) => {
+            return format!(
+                "-- The tables of Refrain's PostgreSQL store in {schema} have version {VERSION}: nothing to do.\n"
+            );
+        }
+        // Run on another version it would do half of what is needed, or some of it twice.
+        Some(from) => format!(
+            "-- The tables of Refrain's PostgreSQL store in {schema}, from version {from} to {VERSION}.\nBEGIN;\n\
+             DO $$ BEGIN\n    IF (SELECT version FROM {schema}.meta) <> {from} THEN\n        \
+             RAISE EXCEPTION 'the schema does not have version {from}; print these statements again';\n    \
+             END IF;\nEND $$;\n"
+        ),
+    };
+    let done = usize::try_from(from.unwrap_or(0)).unwrap_or(0);
+    for step in &STEPS[done.min(STEPS.len())..] {
         script.push('\n');
         script.push_str(&step.replace("__schema__", &schema));
     }
@@ -34,6 +50,15 @@ enum Found {
     Version(i32),
 }
 
+impl Found {
+    fn version(self) -> Option<i32> {
+        match self {
+            Self::Nothing => None,
+            Self::Version(version) => Some(version),
+        }
+    }
+}
+
 /// Brings the tables to this build's version; answers which version they had, if any.
 pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Option<i32>> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
@@ -44,10 +69,12 @@ pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Opt
         transaction.commit().await.map_err(failed)?;
     }
     check_rights(client, address).await?;
-    Ok(match found {
-        Found::Nothing => None,
-        Found::Version(version) => Some(version),
-    })
+    Ok(found.version())
+}
+
+/// Which version the tables have, if there are any.
+pub(super) async fn version(client: &Client, address: &Address) -> Result<Option<i32>> {
+    Ok(look(client, address).await?.version())
 }
 
 async fn look(client: &Client, address: &Address) -> Result<Found> {
