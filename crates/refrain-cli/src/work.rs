@@ -122,11 +122,11 @@ fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
 
 /// At-most-once on a store that may lose claims is no promise.
 fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failure> {
-    let needs_all = |worker: &&WorkerSettings| worker.terms.guarantee == Guarantee::AtMostOnce;
-    match workers.iter().find(needs_all) {
+    match workers.iter().find(|worker| worker.needs_every_claim()) {
         Some(worker) if store.guarantees().lossy_failover => Err(Failure::Configuration(format!(
             "refrain: worker `{}` is at-most-once, and the store may lose claims that it has granted ({}); \
-                 make the store keep what it acknowledged, or write guarantee = \"at-least-once\"",
+                 make the store keep what it acknowledged, write guarantee = \"at-least-once\", \
+                 or accept it with accept_lossy_claims = true",
             worker.name,
             store.losses()
         ))),
@@ -170,6 +170,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let admin = match args.admin {
         Some(address) => {
             let told = admin::Told {
+                store: engine.store().clone(),
                 tallies: tallies.clone(),
                 stopping: stopping.clone(),
                 audit: engine.audit().cloned().filter(|_| is_audited),
@@ -230,6 +231,9 @@ async fn prepared(
         .with_drain(settings.proxy.drain);
     if worker.audit {
         consumer = consumer.with_audit();
+    }
+    if worker.accept_lossy_claims {
+        consumer = consumer.with_lossy_claims_accepted();
     }
     if !worker.compare {
         consumer = consumer.with_fingerprint([Part::Path]);

@@ -374,6 +374,78 @@ fn a_worker_that_is_killed_again_and_again_loses_nothing() {
     assert!(twice <= kills * 8, "{twice} of {kills} kills");
 }
 
+/// A worker that cannot reach its store or its broker handles nothing: whoever watches it has to see which.
+#[test]
+fn it_is_ready_while_store_and_broker_answer() {
+    let mut stage = Stage::new();
+    let mut store = PrivateRedis::start().unwrap();
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    stage.write(target.address, "");
+    let file = stage.folder.path().join("refrain.toml");
+    rewrite(&file, "file:records", &store.url());
+    let worker = stage.start();
+    stage.publish(&[order(1)]);
+    until("it is handled", || stage.counted("completed") == 1);
+    let said = stage.said();
+    let address = said
+        .lines()
+        .find_map(|line| line.strip_prefix("admin http://"));
+    let address = address.unwrap().parse().unwrap();
+    let ready = || {
+        let ready = call(address, get("/readyz"));
+        (ready.status, ready.text().to_owned())
+    };
+    assert_eq!(ready(), (200, "ok\n".into()));
+    store.kill().unwrap();
+    until("the store is missed", || ready().0 == 503);
+    let (_, text) = ready();
+    assert!(
+        text.starts_with("store: ") && !text.contains("broker"),
+        "{text}"
+    );
+    store.restart().unwrap();
+    until("the store is back", || ready().0 == 200);
+    stage.redis.kill().unwrap();
+    until("the broker is missed", || ready().0 == 503);
+    let (_, text) = ready();
+    assert!(text.starts_with("broker of worker billing: "), "{text}");
+    stage.redis.restart().unwrap();
+    until("the broker is back", || ready().0 == 200);
+    // What the store forgot, it must not run again.
+    store.flush().unwrap();
+    let (status, text) = ready();
+    assert!(status == 503 && text.contains("has lost"), "{text}");
+    drop(worker);
+}
+
+#[test]
+fn a_store_that_may_lose_claims_is_refused_for_at_most_once_and_accepted_where_that_is_said() {
+    let stage = Stage::new();
+    let store = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    let file = stage.folder.path().join("refrain.toml");
+    let write = |settings: &str| {
+        stage.write(target.address, settings);
+        rewrite(&file, "file:records", &store.url());
+    };
+    write("guarantee = \"at-most-once\"");
+    let refused = stage.run(&[]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(64), "{text}");
+    for words in [
+        "`billing` is at-most-once",
+        "appendfsync is everysec",
+        "accept_lossy_claims = true",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    write("guarantee = \"at-most-once\"\naccept_lossy_claims = true");
+    let mut worker = stage.start();
+    stage.publish(&[order(1)]);
+    until("it is handled", || stage.counted("completed") == 1);
+    assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
+}
+
 #[test]
 fn what_cannot_work_is_said_before_anything_starts() {
     let stage = Stage::new();

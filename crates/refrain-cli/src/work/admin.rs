@@ -1,13 +1,20 @@
 //! What a worker tells about itself: whether it lives, whether it works, and its counters.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{Router, extract::State, http::StatusCode, routing::get};
-use refrain::{AuditLog, consume::Count};
-use tokio::{net::TcpListener, sync::watch, task::AbortHandle};
+use refrain::{
+    AuditLog, RecordId,
+    consume::Count,
+    store::{AnyStore, Store as _},
+};
+use tokio::{net::TcpListener, sync::watch, task::AbortHandle, time::timeout};
 
 use super::Tallies;
 use crate::{output::say, proxy::Failure};
+
+/// A store that takes longer is not ready; probes give up soon after.
+const STORE_MAX: Duration = Duration::from_secs(2);
 
 /// Serves until it is dropped.
 pub(super) struct Serving(AbortHandle);
@@ -21,6 +28,8 @@ impl Drop for Serving {
 /// What it tells.
 #[derive(Clone)]
 pub(super) struct Told {
+    /// Where claims are made: without it no message is handled.
+    pub(super) store: AnyStore,
     pub(super) tallies: Tallies,
     pub(super) stopping: watch::Receiver<bool>,
     /// The log without which nothing that is audited is delivered.
@@ -43,11 +52,34 @@ pub(super) async fn serve(address: SocketAddr, told: Told) -> Result<Serving, Fa
 }
 
 async fn ready(State(told): State<Told>) -> (StatusCode, String) {
-    let trouble = told.audit.as_ref().and_then(AuditLog::trouble);
-    match (*told.stopping.borrow(), trouble) {
-        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into()),
-        (false, Some(why)) => (StatusCode::SERVICE_UNAVAILABLE, format!("audit: {why}\n")),
-        (false, None) => (StatusCode::OK, "ok\n".into()),
+    if *told.stopping.borrow() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into());
+    }
+    match told.troubles().await {
+        troubles if troubles.is_empty() => (StatusCode::OK, "ok\n".into()),
+        troubles => (StatusCode::SERVICE_UNAVAILABLE, troubles),
+    }
+}
+
+impl Told {
+    /// Everything that keeps messages from being handled, a line for each.
+    async fn troubles(&self) -> String {
+        let mut troubles = String::new();
+        if let Some(why) = self.audit.as_ref().and_then(AuditLog::trouble) {
+            troubles += &format!("audit: {why}\n");
+        }
+        // No record has this identity: a read goes the whole way, brings nothing back, and tells of a store that lost everything.
+        match timeout(STORE_MAX, self.store.read(RecordId::default())).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => troubles += &format!("store: {error}\n"),
+            Err(_) => troubles += "store: no answer within 2 seconds\n",
+        }
+        for (name, tally) in &self.tallies {
+            if let Some(why) = tally.broker_trouble() {
+                troubles += &format!("broker of worker {name}: {why}\n");
+            }
+        }
+        troubles
     }
 }
 

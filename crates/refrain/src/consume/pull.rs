@@ -69,11 +69,14 @@ impl Consuming {
             match pulled {
                 Ok(deliveries) => {
                     failures = 0;
+                    self.shared.tally.set_broker_trouble(None);
                     deliveries.into_iter().for_each(|it| self.take(it));
                     self.wait_for_store().await;
                 }
                 Err(error) if error.is_retryable() => {
                     failures += 1;
+                    let trouble = Some(error.to_string());
+                    self.shared.tally.set_broker_trouble(trouble);
                     self.wait_for_broker(&error, failures).await;
                 }
                 Err(error) => return Err(error),

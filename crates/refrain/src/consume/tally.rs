@@ -1,6 +1,9 @@
 //! What became of a consumer's messages, in numbers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// What became of one delivery: the `outcome` of `refrain_messages_total{consumer,outcome}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +92,8 @@ impl Count {
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: [AtomicU64; Count::ALL.len()],
+    /// Why the last pull failed; `None` where it did not.
+    broker_trouble: Mutex<Option<String>>,
 }
 
 impl Tally {
@@ -96,6 +101,22 @@ impl Tally {
     #[must_use]
     pub fn get(&self, count: Count) -> u64 {
         self.counts[count as usize].load(Ordering::Relaxed)
+    }
+
+    /// Why the broker cannot be read from, if the last pull failed. For readiness.
+    #[must_use]
+    pub fn broker_trouble(&self) -> Option<String> {
+        self.trouble().clone()
+    }
+
+    pub(super) fn set_broker_trouble(&self, trouble: Option<String>) {
+        *self.trouble() = trouble;
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
+        self.broker_trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts one more.

@@ -54,6 +54,14 @@ pub(super) fn storage(facts: &Facts) -> Vec<Line> {
             ));
         }
     }
+    for worker in settings.workers.iter().filter(|it| it.accept_lossy_claims) {
+        let name = &worker.name;
+        let why = format!(
+            "worker {name} accepts a store that may lose claims: a message whose claim is lost is delivered twice"
+        );
+        let fix = "remove accept_lossy_claims, or write guarantee = \"at-least-once\"";
+        open.push(Line::advice(facts.place(name), why, fix));
+    }
     let stores: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
     or_done(
         open,

@@ -271,6 +271,8 @@ pub(super) struct Worker {
     pub(super) compare: Option<bool>,
     /// Whether every attempt and its end is written into the audit log; without it nothing is delivered. Default: false.
     pub(super) audit: Option<bool>,
+    /// Whether at-most-once claims may be kept in a store that may lose acknowledged writes. Default: false.
+    pub(super) accept_lossy_claims: Option<bool>,
     /// What is promised about how often a message takes effect. Default: at-least-once.
     #[schemars(with = "Option<Guarantee>")]
     pub(super) guarantee: Option<String>,

@@ -55,6 +55,8 @@ pub struct WorkerSettings {
     pub compare: bool,
     /// Whether every attempt and its end is written into the audit log.
     pub audit: bool,
+    /// Whether at-most-once claims may be kept in a store that may lose acknowledged writes.
+    pub accept_lossy_claims: bool,
     /// How often a message is tried before it goes to the dead letters.
     pub attempts: u16,
     /// The queue for what could not be handled.
@@ -83,6 +85,12 @@ pub struct WorkerSettings {
 }
 
 impl WorkerSettings {
+    /// Whether a store that may lose acknowledged claims breaks its guarantee.
+    #[must_use]
+    pub fn needs_every_claim(&self) -> bool {
+        self.terms.guarantee == Guarantee::AtMostOnce && !self.accept_lossy_claims
+    }
+
     /// Where its messages come from.
     #[must_use]
     pub fn source(&self) -> Source {
@@ -131,6 +139,7 @@ pub(super) fn resolve(
         key: KeySource::DEFAULT.to_vec(),
         compare: values.compare.unwrap_or(true),
         audit: values.audit.unwrap_or(false),
+        accept_lossy_claims: values.accept_lossy_claims.unwrap_or(false),
         attempts: 10,
         dead_letter: values.dead_letter.clone(),
         concurrency: 16,
