@@ -73,6 +73,45 @@ fn a_server_that_evicts_or_cannot_be_had_is_named() {
     check(&backwards, 64, &["the first of two stores is the front"]);
 }
 
+/// Somebody flushes the server: requests are refused, so the load balancer has to know, and so has who starts next.
+#[test]
+fn a_flushed_server_is_not_ready_and_nobody_starts_on_it_unknowingly() {
+    let server = PrivateRedis::start().unwrap();
+    let upstream = Upstream::echo();
+    let start = |store: &str| {
+        Starting::new()
+            .arg("--upstream", format!("http://{}", upstream.address))
+            .arg("--store", store)
+            .start()
+    };
+    // The admin listener answers those who ask for it by its own address.
+    let ready = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let proxy = start(&server.url());
+    assert_eq!(call(proxy.admin, ready).status, 200);
+    assert_eq!(call(proxy.address, post("key-1", "{}")).status, 200);
+    server.flush().unwrap();
+    let refused = call(proxy.admin, ready);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    for words in [
+        "\"reason\":\"store\"",
+        "has lost",
+        "accept_lost_records=true",
+    ] {
+        assert!(refused.text().contains(words), "{}", refused.text());
+    }
+    assert_eq!(call(proxy.address, post("key-1", "{}")).status, 503);
+    check(
+        &starting(&server.url(), ""),
+        69,
+        &["has lost", "accept_lost_records=true"],
+    );
+    drop(proxy);
+    check(&starting(&server.url(), ""), 69, &["has lost"]);
+    let anew = start(&format!("{}/?accept_lost_records=true", server.url()));
+    assert_eq!(call(anew.admin, ready).status, 200);
+    assert_eq!(upstream.count(), 1);
+}
+
 #[test]
 fn two_proxies_on_one_server_run_a_key_once() {
     let server = PrivateRedis::start().unwrap();

@@ -3,7 +3,7 @@
 //! | route | answers |
 //! |---|---|
 //! | `GET /livez` | 200 as long as the process runs; never asks the store |
-//! | `GET /readyz` | 200 when the store answers; 503 with a reason otherwise, and while draining |
+//! | `GET /readyz` | 200 when the store answers and has not lost its records; 503 with a reason otherwise, and while draining |
 //! | `GET /metrics` | what was counted, as text for Prometheus |
 //! | `GET /api/records` | records by page: `?state=`, `?limit=`, `?after=` |
 //! | `GET /api/records/{id}` | one record with its outcome |

@@ -4,7 +4,7 @@
 -- KEYS: the records, then the store's mark where it can be asked for in the same script.
 -- ARGV: 2 whether who finds a record in flight is told when it is settled; 3 settle_after and lease (8 each), each pair that
 -- occurs once; 4 the claims, 91 bytes each: what a record of a first attempt has from its nonce to its digest (74), which of
--- the pairs is its own, and the fence of the attempt that it stands in for (16) or zeros.
+-- the pairs is its own, and the fence of the attempt that it stands in for (16) or zeros; 5 what the mark has to be.
 --
 -- Every argument and every string that a script makes costs time, and so does every number that becomes one: claims come in
 -- one argument, and what is the same for many is made once.
@@ -14,8 +14,9 @@ local count = #claims / 91
 -- A cluster has the mark in another slot, and tells nobody.
 local has_mark = ARGV[2] == '1'
 local raws = redis.call('MGET', unpack(KEYS, 1, has_mark and count + 1 or count))
--- A server that has lost the mark has lost records with it: what ran must not run again.
-local is_lost = has_mark and not raws[count + 1]
+-- A server that has lost the mark has lost records with it: what ran must not run again. Nor where another store was begun
+-- since, in which the same keys have other names.
+local lost = has_mark and raws[count + 1] ~= ARGV[5] and (raws[count + 1] and '!other' or '!lost')
 local answers = {}
 -- Records to write, which of the claims are granted by that, and the keys of those.
 local new, granted, is_new, size = {}, {}, {}, 0
@@ -34,8 +35,8 @@ end
 for at = 1, count do
   if not raws[at] then
     local name, to = KEYS[at], at * 91
-    if is_lost then
-      answers[at] = '!lost'
+    if lost then
+      answers[at] = lost
     elseif not is_new[name] then
       is_new[name] = true
       size = size + 1

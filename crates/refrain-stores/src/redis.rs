@@ -41,6 +41,7 @@ mod front;
 mod lane;
 mod line;
 mod listen;
+mod loss;
 mod mark;
 mod opening;
 mod reception;
@@ -156,7 +157,8 @@ impl Redis {
     ///
     /// # Errors
     /// When the address is none, the server cannot be reached or refuses the user, evicts keys, is a replica or too old,
-    /// or when what lies under the prefix is not Refrain's, or of a newer version.
+    /// when what lies under the prefix is not Refrain's, or of a newer version, or when the server has visibly lost the
+    /// records of this store and the address does not say `accept_lost_records=true`.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -192,7 +194,7 @@ impl Redis {
         let (link, ear) = match place {
             Met::Cluster(cluster) => (Link::Cluster(cluster), None),
             Met::One(line) => {
-                let ear = Ear::new(line.clone(), &calls.prefix, runtime.clone());
+                let ear = Ear::new(line.clone(), &calls.prefix, &runtime);
                 (Link::Line(Lanes::new(line, &calls, &runtime)), Some(ear))
             }
         };
@@ -297,6 +299,33 @@ impl Shared {
             .map_err(|trouble| trouble.error(&self.shown))
     }
 
+    /// Whether the server still has the store. Where it has not, that is noted for those who start later; a server that was
+    /// known to forget begins anew with the next call.
+    async fn check_mark(&self) -> Result<()> {
+        let mark = &self.calls.known.mark;
+        let told = |trouble: Trouble| trouble.error(&self.shown);
+        match self.ask(&mark.asked()).await.map_err(told)? {
+            Value::BulkString(text) if text == mark.text.as_bytes() => Ok(()),
+            Value::Nil if self.calls.known.is_lossy() => {
+                self.mark_again().await?;
+                Err(trouble::lost(&self.shown))
+            }
+            Value::Nil => {
+                self.note_loss().await;
+                Err(trouble::lost(&self.shown))
+            }
+            _ => Err(trouble::replaced(&self.shown)),
+        }
+    }
+
+    /// Best effort: whoever finds the mark missing tries it.
+    async fn note_loss(&self) {
+        if let Err(trouble) = self.ask(&self.calls.known.mark.note_loss()).await {
+            let error = trouble.error(&self.shown);
+            tracing::debug!(%error, "the loss of the records could not be noted");
+        }
+    }
+
     /// As many as there are travel together, in as few calls as that takes.
     async fn claim(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
         match claims {
@@ -312,9 +341,13 @@ impl Shared {
             self.ask_claim(Asking { claim, nonce })
         };
         let mut answer = ask().await;
-        if answer.as_ref().is_ok_and(is_lost) && self.calls.known.is_lossy() {
-            self.mark_again().await?;
-            answer = ask().await;
+        if answer.as_ref().is_ok_and(is_lost) {
+            if self.calls.known.is_lossy() {
+                self.mark_again().await?;
+                answer = ask().await;
+            } else {
+                self.note_loss().await;
+            }
         }
         // Every call answers somebody, so this comes to an end.
         while answer.as_ref().is_ok_and(is_later) {
@@ -387,7 +420,12 @@ impl Store for Redis {
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
         let call = self.shared.calls.one(Name::Read, id);
-        reading(self.shared.run(&call, id).await?, id)
+        let found = reading(self.shared.run(&call, id).await?, id)?;
+        if found.is_none() {
+            // Absent, and not lost with everything else.
+            self.shared.check_mark().await?;
+        }
+        Ok(found)
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {

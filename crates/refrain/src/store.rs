@@ -67,6 +67,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Settled>> + Send;
 
     /// What the store holds under this identity.
+    ///
+    /// A store that has visibly lost its records answers with an error, and not that there is none.
     fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send;
 
     /// Records in the order of their identities, for operators.

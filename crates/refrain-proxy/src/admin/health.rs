@@ -37,7 +37,7 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     {
         return not_ready("audit", why);
     }
-    // No record has this identity: a read goes the whole way and brings nothing back.
+    // No record has this identity: a read goes the whole way, brings nothing back, and tells of a store that lost everything.
     let store = engine.store();
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
         Ok(Ok(_)) => Json(json!({ "ready": true })).into_response(),

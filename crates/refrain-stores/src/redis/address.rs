@@ -17,6 +17,19 @@ pub(super) struct Address {
     pub(super) shown: String,
     pub(super) prefix: String,
     pub(super) place: Place,
+    pub(super) start: Start,
+}
+
+/// What is made of a server without the store's mark when a store is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Start {
+    /// A new store is begun, unless something shows that records were lost.
+    #[default]
+    Either,
+    /// It is refused: the store was there before.
+    Expected,
+    /// A new store is begun, whatever was lost.
+    Anew,
 }
 
 /// What kind of server, and where.
@@ -80,6 +93,7 @@ fn parse(address: &str, shown: &str) -> Result<Address, String> {
     };
     Ok(Address {
         shown: shown.into(),
+        start: parameters.start()?,
         prefix: parameters.prefix,
         place,
     })
@@ -144,6 +158,8 @@ fn has_port(host: &str) -> bool {
 struct Parameters {
     prefix: String,
     sentinel_login: bool,
+    expect_records: bool,
+    accept_lost_records: bool,
 }
 
 impl Parameters {
@@ -151,22 +167,49 @@ impl Parameters {
         let mut parameters = Self {
             prefix: PREFIX.into(),
             sentinel_login: false,
+            expect_records: false,
+            accept_lost_records: false,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("prefix", prefix)) => parameters.prefix = checked_prefix(prefix)?,
-                Some(("sentinel_login", "true")) => parameters.sentinel_login = true,
-                Some(("sentinel_login", "false")) => parameters.sentinel_login = false,
-                _ => {
-                    let name = pair.split('=').next().unwrap_or_default();
-                    return Err(format!(
-                        "`{name}` with what follows is no setting of it; there are prefix=TEXT and sentinel_login=true"
-                    ));
-                }
-            }
+            parameters.take(pair)?;
         }
         Ok(parameters)
     }
+
+    fn take(&mut self, pair: &str) -> Result<(), String> {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name == "prefix" {
+            self.prefix = checked_prefix(value)?;
+            return Ok(());
+        }
+        let flag = match name {
+            "sentinel_login" => &mut self.sentinel_login,
+            "expect_records" => &mut self.expect_records,
+            "accept_lost_records" => &mut self.accept_lost_records,
+            _ => return Err(unknown(name)),
+        };
+        *flag = value.parse().map_err(|_| unknown(name))?;
+        Ok(())
+    }
+
+    fn start(&self) -> Result<Start, String> {
+        match (self.expect_records, self.accept_lost_records) {
+            (false, false) => Ok(Start::Either),
+            (true, false) => Ok(Start::Expected),
+            (false, true) => Ok(Start::Anew),
+            (true, true) => Err(
+                "expect_records=true and accept_lost_records=true exclude each other; remove one"
+                    .into(),
+            ),
+        }
+    }
+}
+
+fn unknown(name: &str) -> String {
+    format!(
+        "`{name}` with what follows is no setting of it; there are prefix=TEXT, sentinel_login=true, \
+         expect_records=true and accept_lost_records=true"
+    )
 }
 
 /// Without what would end up in a pattern or decide about a slot.
@@ -246,6 +289,11 @@ mod tests {
             ("rediss://u:secret@h#insecure", "`#` has no meaning"),
             ("redis://u:secret@h?prefix=a{b", "a prefix has letters"),
             ("redis://u:secret@h?tls=1", "`tls` with what follows"),
+            ("redis://u:secret@h?expect_records=yes", "`expect_records`"),
+            (
+                "redis://u:secret@h?expect_records=true&accept_lost_records=true",
+                "exclude each other",
+            ),
         ] {
             let error = Address::parse(address).unwrap_err();
             let text = error.to_string();

@@ -116,7 +116,7 @@ impl Calls {
         let count = asked.len();
         // The mark; or, in a cluster, where each goes alone, the outcome.
         let keys = count + 1;
-        let mut call = self.call(Name::Claims, keys, 4, count * CLAIM_BYTES);
+        let mut call = self.call(Name::Claims, keys, 5, count * CLAIM_BYTES);
         for Asking { claim, .. } in asked.clone() {
             self.key(&mut call, claim.id, b"");
         }
@@ -135,6 +135,9 @@ impl Calls {
             put_claim(&mut claims, asking, which);
         }
         call.arg(spans.0.as_flattened()).arg(claims);
+        if !self.is_cluster {
+            call.arg(&self.known.mark.text);
+        }
         call
     }
 

@@ -2,10 +2,12 @@
 //!
 //! Every settlement is published on a channel named like its record, which only those listen to who wait for it:
 //! where nobody waits, nothing is sent to anybody.
+//! One more channel is listened to from the beginning, on which nothing is ever said: that somebody listens there tells
+//! those who start that the [store is in use](super::loss).
 
-use std::{collections::HashSet, sync::OnceLock, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
-use ::redis::{RedisResult, aio::PubSub};
+use ::redis::{RedisResult, aio::PubSub, cmd};
 use futures_util::StreamExt as _;
 use refrain::{
     RecordId,
@@ -17,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::line::Line;
+use super::{line::Line, mark};
 
 /// How many new waits may be on their way; one that finds no room is left to polling.
 const NEW_MAX: usize = 4_096;
@@ -28,47 +30,33 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Who waits in this process, and the task that listens for them once there is somebody.
+/// Who waits in this process, and the task that listens for them.
 #[derive(Debug)]
 pub(super) struct Ear {
     watches: Watches,
-    line: Line,
-    prefix: String,
-    runtime: Handle,
-    /// Starts with the first who waits.
-    new: OnceLock<mpsc::Sender<RecordId>>,
+    new: mpsc::Sender<RecordId>,
 }
 
 impl Ear {
-    pub(super) fn new(line: Line, prefix: &str, runtime: Handle) -> Self {
-        Self {
-            watches: Watches::new(),
+    pub(super) fn new(line: Line, prefix: &str, runtime: &Handle) -> Self {
+        let watches = Watches::new();
+        let (new, receiver) = mpsc::channel(NEW_MAX);
+        let listener = Listener {
+            watches: watches.clone(),
             line,
             prefix: prefix.into(),
-            runtime,
-            new: OnceLock::new(),
-        }
-    }
-
-    pub(super) fn watch(&self, id: RecordId) -> Watch {
-        let watch = self.watches.watch(id);
-        let new = self.new.get_or_init(|| self.start());
-        let _ = new.try_send(id);
-        watch
-    }
-
-    fn start(&self) -> mpsc::Sender<RecordId> {
-        let (sender, receiver) = mpsc::channel(NEW_MAX);
-        let listener = Listener {
-            watches: self.watches.clone(),
-            line: self.line.clone(),
-            prefix: self.prefix.clone(),
             new: receiver,
             heard: HashSet::new(),
         };
         // Ends with the store, whose sender it waits on.
-        self.runtime.spawn(listener.run());
-        sender
+        runtime.spawn(listener.run());
+        Self { watches, new }
+    }
+
+    pub(super) fn watch(&self, id: RecordId) -> Watch {
+        let watch = self.watches.watch(id);
+        let _ = self.new.try_send(id);
+        watch
     }
 }
 
@@ -111,12 +99,24 @@ impl Listener {
                 return;
             }
             sleep(pause).await;
+            self.look().await;
+        }
+    }
+
+    /// Has a server that came back looked at before anybody asks it for something: those who start have to know of a loss.
+    async fn look(&self) {
+        // A connection that broke is given up with the first answer that does not come, and made again with the next.
+        for _ in 0..2 {
+            if self.line.ask(&cmd("PING")).await.is_ok() {
+                return;
+            }
         }
     }
 
     async fn connect(&mut self) -> RedisResult<PubSub> {
         let connecting = async { self.line.client().await?.get_async_pubsub().await };
         let mut connection = in_time(connecting).await?;
+        in_time(connection.subscribe(mark::key_of(&self.prefix))).await?;
         self.heard.retain(|id| self.watches.is_watched(*id));
         for id in &self.heard {
             in_time(connection.subscribe(channel(&self.prefix, *id))).await?;

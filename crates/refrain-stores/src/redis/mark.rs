@@ -1,11 +1,17 @@
 //! The store's mark: one key that says whose the prefix is, in which format, and what the secret of its digests is.
 //!
-//! It never ends by itself. A server without it has lost its records.
+//! It never ends by itself. A server without it has lost its records, or is new: [`loss`](super::loss) tells them apart,
+//! as far as that can be told.
 
 use ::redis::cmd;
 use refrain::{Error, ErrorKind, Result, Secret};
 
-use super::{codec, reception::Node, trouble};
+use super::{
+    address::Start,
+    codec, loss,
+    reception::{Asked, Node},
+    trouble,
+};
 
 /// The version of keys and records that is written.
 const VERSION: u32 = codec::VERSION as u32;
@@ -15,17 +21,37 @@ const START: &str = "refrain store ";
 pub(super) struct Mark {
     pub(super) key: String,
     pub(super) secret: Secret,
+    /// What lies under the key while the store is there.
+    pub(super) text: String,
 }
 
 impl Mark {
-    /// Reads the mark, or leaves one where there is none. Whoever is first decides for all.
-    pub(super) async fn agree(node: &Node, prefix: &str, shown: &str) -> Result<Self> {
-        let key = format!("{prefix}store");
-        leave(node, &key, &text_of(&Secret::random()), shown).await?;
-        let text = read(node, &key, shown).await?;
+    /// Reads the mark, or leaves one where there is none and none was lost. Whoever is first decides for all.
+    ///
+    /// `node` has the mark; `nodes` are all that have records.
+    pub(super) async fn agree(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Self> {
+        let Asked { prefix, shown, .. } = asked;
+        let key = key_of(prefix);
+        let mut text = read(node, &key, shown).await?;
+        if text.is_none() {
+            let lost = loss::look(node, nodes, asked).await?;
+            // Whoever was found may have begun the store just now.
+            text = read(node, &key, shown).await?;
+            if let (None, Some(what)) = (&text, lost) {
+                return Err(trouble::lost_before(&what, shown));
+            }
+        }
+        if text.is_none() {
+            leave(node, &key, &text_of(&Secret::random()), shown).await?;
+            text = read(node, &key, shown).await?;
+        }
         let text = text.ok_or_else(|| trouble::lost(shown))?;
         let secret = parse(&text, &key, shown)?;
-        Ok(Self { key, secret })
+        if asked.start == Start::Anew {
+            loss::forget(node, prefix, shown).await?;
+        }
+        let text = text_of(&secret);
+        Ok(Self { key, secret, text })
     }
 
     /// Whether a server is still the one that it was. One that is known to forget may begin anew.
@@ -36,29 +62,47 @@ impl Mark {
         let text = read(node, &self.key, shown).await?;
         let secret = match text {
             Some(text) => parse(&text, &self.key, shown)?,
-            None => return Err(trouble::lost(shown)),
+            None => {
+                // So that nobody who starts later takes the server for a new one. If it cannot be left, others will try.
+                let _ = node.ask::<::redis::Value>(self.note_loss()).await;
+                return Err(trouble::lost(shown));
+            }
         };
-        if secret.as_bytes() == self.secret.as_bytes() {
-            return Ok(());
+        match secret.as_bytes() == self.secret.as_bytes() {
+            true => Ok(()),
+            false => Err(trouble::replaced(shown)),
         }
-        let message = format!(
-            "the Redis server at {shown} holds another store than before; restart Refrain if that is meant"
-        );
-        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// Leaves this mark where there is none.
     pub(super) async fn leave(&self, node: &Node, shown: &str) -> Result<()> {
-        leave(node, &self.key, &text_of(&self.secret), shown).await
+        leave(node, &self.key, &self.text, shown).await
+    }
+
+    /// The command that tells whether the mark is there.
+    pub(super) fn asked(&self) -> ::redis::Cmd {
+        let mut get = cmd("GET");
+        get.arg(&self.key);
+        get
+    }
+
+    /// The command that notes for those who start later that the mark is gone.
+    pub(super) fn note_loss(&self) -> ::redis::Cmd {
+        loss::note(&self.key)
     }
 
     /// The command that leaves this mark where there is none.
     pub(super) fn left(&self) -> ::redis::Cmd {
-        set(&self.key, &text_of(&self.secret))
+        set(&self.key, &self.text)
     }
 }
 
-fn set(key: &str, text: &str) -> ::redis::Cmd {
+/// Where the mark lies. Every process that has the store open listens to a channel of this name.
+pub(super) fn key_of(prefix: &str) -> String {
+    format!("{prefix}store")
+}
+
+pub(super) fn set(key: &str, text: &str) -> ::redis::Cmd {
     let mut set = cmd("SET");
     set.arg(key).arg(text).arg("NX");
     set

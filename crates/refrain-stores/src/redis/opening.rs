@@ -13,7 +13,7 @@ use super::{
     address::{Address, Place, Sentinels},
     cluster::Cluster,
     line::{Dial, Line, Patience},
-    reception::{self, Known, Node},
+    reception::{self, Asked, Known, Node},
     trouble,
 };
 
@@ -40,13 +40,20 @@ pub(super) async fn connect(
         shown,
         prefix,
         place,
+        start,
     } = address;
+    let start = *start;
     let told = |error| trouble::told(error, shown);
     if let Place::Cluster(seeds) = place {
         let cluster = Cluster::connect(seeds.clone(), patience).await;
         let cluster = cluster.map_err(told)?;
         let nodes = cluster.primaries().await.map_err(told)?;
-        let known = reception::meet(&nodes, &cluster.any(), prefix, shown, None).await?;
+        let asked = Asked {
+            prefix,
+            shown,
+            start,
+        };
+        let known = reception::meet(&nodes, &cluster.any(), asked, None).await?;
         return Ok((Met::Cluster(cluster), Arc::new(known)));
     }
     let always = match place {
@@ -57,7 +64,12 @@ pub(super) async fn connect(
     let line = Line::new(dialed, shown, patience, runtime.clone());
     let node = Node::One(line.dial().await?);
     let nodes = std::slice::from_ref(&node);
-    let known = Arc::new(reception::meet(nodes, &node, prefix, shown, always).await?);
+    let asked = Asked {
+        prefix,
+        shown,
+        start,
+    };
+    let known = Arc::new(reception::meet(nodes, &node, asked, always).await?);
     line.hold_to(known.clone());
     Ok((Met::One(line), known))
 }

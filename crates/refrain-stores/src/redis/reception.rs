@@ -9,7 +9,7 @@ use ::redis::{
 };
 use refrain::{Error, ErrorKind, Result, Secret};
 
-use super::{mark::Mark, scripts::Scripts, trouble};
+use super::{address::Start, mark::Mark, scripts::Scripts, trouble};
 
 /// The oldest server whose commands suffice: it can be told when a key ends in one go with setting it.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -61,16 +61,25 @@ impl Node {
     }
 }
 
+/// What an address asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) prefix: &'a str,
+    /// The address without its password.
+    pub(super) shown: &'a str,
+    pub(super) start: Start,
+}
+
 /// Looks at the servers that a store is opened on, all primaries of a cluster or the one there is.
 ///
 /// `always` is why writes may get lost whatever the servers say.
 pub(super) async fn meet(
     nodes: &[Node],
     keeper: &Node,
-    prefix: &str,
-    shown: &str,
+    asked: Asked<'_>,
     always: Option<&str>,
 ) -> Result<Known> {
+    let Asked { prefix, shown, .. } = asked;
     let mut losses: Vec<String> = always.map(String::from).into_iter().collect();
     let mut knows_flags = true;
     for node in nodes {
@@ -84,7 +93,7 @@ pub(super) async fn meet(
         }
     }
     let known = Known {
-        mark: Mark::agree(keeper, prefix, shown).await?,
+        mark: Mark::agree(keeper, nodes, asked).await?,
         scripts: Scripts::new(knows_flags),
         losses,
     };

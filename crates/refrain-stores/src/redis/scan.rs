@@ -109,7 +109,8 @@ impl Shared {
             loop {
                 let scan = scan(&cursor, &self.calls.prefix);
                 let (next, keys): (String, Vec<Vec<u8>>) = node.ask(scan).await.map_err(told)?;
-                let ids: Vec<_> = keys.iter().filter_map(|key| self.id_of(key)).collect();
+                let of = |key: &Vec<u8>| id_of(key, &self.calls.prefix);
+                let ids: Vec<_> = keys.iter().filter_map(of).collect();
                 let now = self.now_of(&node).await?;
                 let found = match reads {
                     true => self.peek(&node, ids).await?,
@@ -170,14 +171,6 @@ impl Shared {
         values.into_iter().map(told).collect()
     }
 
-    /// The identity in a record's key.
-    fn id_of(&self, key: &[u8]) -> Option<RecordId> {
-        let key = std::str::from_utf8(key)
-            .ok()?
-            .strip_prefix(&*self.calls.prefix)?;
-        key.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
-    }
-
     async fn now_of(&self, node: &Node) -> Result<Timestamp> {
         if let Some(now) = &self.calls.clock {
             return Ok(now());
@@ -189,7 +182,14 @@ impl Shared {
     }
 }
 
-fn scan(cursor: &str, prefix: &str) -> Cmd {
+/// The identity in a record's key.
+pub(super) fn id_of(key: &[u8], prefix: &str) -> Option<RecordId> {
+    let key = std::str::from_utf8(key).ok()?.strip_prefix(prefix)?;
+    key.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
+}
+
+/// One step over all keys of a server, which shows those of records.
+pub(super) fn scan(cursor: &str, prefix: &str) -> Cmd {
     let mut scan = cmd("SCAN");
     let pattern = format!("{prefix}{{*}}");
     scan.arg(cursor)

@@ -73,6 +73,7 @@ pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
         b"foreign" => corrupt("is another record under its key"),
         b"outcome" => corrupt("is completed, and its outcome is gone before its time"),
         b"lost" => lost(shown),
+        b"other" => replaced(shown),
         _ => corrupt("is damaged: it does not fit its digest"),
     }
 }
@@ -89,7 +90,28 @@ pub(super) fn lost(shown: &str) -> Error {
         ErrorKind::Unavailable,
         format!(
             "the Redis server at {shown} has lost this store's mark, and records with it: nothing is granted, \
-             because what ran would run again; restore its data, or restart Refrain to begin a new store"
+             because what ran would run again; restore its data, or stop all nodes and begin a new store \
+             with ?accept_lost_records=true in the address"
         ),
     )
+}
+
+/// A server without a mark on which there was a store before.
+pub(super) fn lost_before(what: &str, shown: &str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "the Redis server at {shown} has lost this store's records ({what}): every key would be new, \
+             and what ran would run again; restore its data, or stop all nodes and begin a new store \
+             with ?accept_lost_records=true in the address, once"
+        ),
+    )
+}
+
+/// A server that holds another store than the one that was opened.
+pub(super) fn replaced(shown: &str) -> Error {
+    let message = format!(
+        "the Redis server at {shown} holds another store than before; restart Refrain if that is meant"
+    );
+    Error::new(ErrorKind::Unavailable, message)
 }

@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod ends;
+mod lost;
 mod refused;
 mod sentinel;
 mod sharing;

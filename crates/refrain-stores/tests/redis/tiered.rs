@@ -4,7 +4,7 @@
 use refrain::{
     ErrorKind, Store, Verdict,
     record::Erased,
-    store::{AnyStore, embedded},
+    store::{AnyStore, Tiered, embedded},
 };
 use refrain_testkit::{
     servers::{PrivateRedis, postgres_url, redis_url},
@@ -53,13 +53,19 @@ async fn outcomes_come_from_redis_and_the_truth_from_sql() {
     let store = open(&prefix.address, &schema).await;
     assert!(!store.guarantees().lossy_failover);
     complete(&store, 1, "done").await;
-    assert_eq!(replayed(&store, 1).await, "done");
     let front = prefix.key(id(1), "f");
-    let kept: Vec<u8> = ask(&redis_url(), redis::cmd("GET").arg(&front));
-    assert!(kept.windows(4).any(|window| window == b"done"));
-    let left: i64 = ask(&redis_url(), redis::cmd("PTTL").arg(&front));
-    assert!((1..=3_600_000).contains(&left), "{left}");
-    // The truth is taken away behind its back: what answers now is the front.
+    let began = tokio::time::Instant::now();
+    let left = loop {
+        assert_eq!(replayed(&store, 1).await, "done");
+        let kept: Vec<u8> = ask(&redis_url(), redis::cmd("GET").arg(&front));
+        let left: i64 = ask(&redis_url(), redis::cmd("PTTL").arg(&front));
+        // On a slow machine it may have ended meanwhile.
+        if kept.windows(4).any(|window| window == b"done") && left > 0 {
+            break left;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30));
+    };
+    assert!(left <= 5_000, "{left}");
     let sql = format!(
         "SELECT tablename FROM pg_tables WHERE schemaname = '{}'",
         schema.0
@@ -68,14 +74,31 @@ async fn outcomes_come_from_redis_and_the_truth_from_sql() {
     let tables = client.query(&sql, &[]).await.unwrap();
     assert!(!tables.is_empty());
     let behind = refrain_stores::open(&schema.address()).await.unwrap();
+    // Erased behind its back, what answers for a while may be the front.
     assert_eq!(behind.erase(id(1)).await.unwrap(), Erased::Gone);
-    assert_eq!(replayed(&store, 1).await, "done");
+    granted_in_time(&store, 1).await;
     // Erased the right way, it is gone at once, and stays so.
-    assert_eq!(store.erase(id(1)).await.unwrap(), Erased::Absent);
-    complete(&store, 1, "again").await;
-    assert_eq!(replayed(&store, 1).await, "again");
+    complete(&store, 2, "done").await;
+    assert_eq!(replayed(&store, 2).await, "done");
+    assert_eq!(store.erase(id(2)).await.unwrap(), Erased::Gone);
+    complete(&store, 2, "again").await;
+    assert_eq!(replayed(&store, 2).await, "again");
     drop((store, behind));
     schema.drop_schema().await;
+}
+
+/// What was erased just now, by somebody who did not tell the front, is not replayed to anybody who asks after seconds.
+async fn granted_in_time(store: &AnyStore, number: u64) {
+    let erased = tokio::time::Instant::now();
+    loop {
+        let asked = erased.elapsed();
+        match verdict(store, &claim(number)).await.unwrap() {
+            Verdict::Granted(_) => return,
+            Verdict::Replay(_) => assert!(asked <= Tiered::<(), ()>::STALE_MAX, "{asked:?}"),
+            other => panic!("it was erased, and is {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,10 +177,10 @@ async fn two_nodes_share_a_front() {
         assert_eq!(replayed(store, 2).await, "done too");
     }
     assert_eq!(replayed(&one, 1).await, "done");
-    // The other has learnt the store's time by now, and takes it from the front.
+    // The other has learnt the store's time by now, and takes it from the front: not for long.
     let behind = refrain_stores::open(&schema.address()).await.unwrap();
     assert_eq!(behind.erase(id(1)).await.unwrap(), Erased::Gone);
-    assert_eq!(replayed(&two, 1).await, "done");
+    granted_in_time(&two, 1).await;
     drop((one, two, behind));
     schema.drop_schema().await;
 }

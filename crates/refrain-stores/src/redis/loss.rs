@@ -1,0 +1,97 @@
+//! Whether a server without the store's mark is new, or has lost what it had.
+//!
+//! An empty server cannot tell by itself. What can: the address, records that are there without the mark, a note of a
+//! process that saw the loss, and processes that have the store open, which all listen to a channel of the mark's name;
+//! a server that is flushed keeps its connections.
+
+use ::redis::{Cmd, Value, cmd};
+use refrain::{RecordId, Result};
+
+use super::{
+    address::Start,
+    mark,
+    reception::{Asked, Node},
+    scan, trouble,
+};
+
+/// How many steps of a thousand keys each are taken to find a record. A server that others use, too, may have many more keys.
+const STEPS_MAX: u32 = 1_000;
+/// What a note says, for people who find it.
+const NOTE: &str = "a running node found that the records under this prefix were lost";
+
+/// What shows that records were lost, in words; `None` where nothing does.
+pub(super) async fn look(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Option<String>> {
+    match asked.start {
+        Start::Anew => return Ok(None),
+        Start::Expected => return Ok(Some("the address says expect_records=true".into())),
+        Start::Either => {}
+    }
+    if is_noted(node, asked).await? {
+        return Ok(Some("a node that was running saw the loss".into()));
+    }
+    let listening = listening(node, asked.prefix).await;
+    if listening > 0 {
+        let what =
+            format!("{listening} running processes have the store open and know its records");
+        return Ok(Some(what));
+    }
+    for node in nodes {
+        if let Some(id) = first_record(node, asked).await? {
+            return Ok(Some(format!("record {id} is still there")));
+        }
+    }
+    Ok(None)
+}
+
+/// The command that leaves a note about the store with this mark.
+pub(super) fn note(mark: &str) -> Cmd {
+    mark::set(&note_key(mark), NOTE)
+}
+
+/// Removes the note: a new store was begun on purpose.
+pub(super) async fn forget(node: &Node, prefix: &str, shown: &str) -> Result<()> {
+    let mut delete = cmd("DEL");
+    delete.arg(note_key(&mark::key_of(prefix)));
+    let deleted = node.ask::<Value>(delete).await;
+    deleted
+        .map(drop)
+        .map_err(|error| trouble::told(error, shown))
+}
+
+fn note_key(mark: &str) -> String {
+    format!("{mark}-lost")
+}
+
+async fn is_noted(node: &Node, asked: Asked<'_>) -> Result<bool> {
+    let mut exists = cmd("EXISTS");
+    exists.arg(note_key(&mark::key_of(asked.prefix)));
+    let noted = node.ask(exists).await;
+    noted.map_err(|error| trouble::told(error, asked.shown))
+}
+
+/// How many processes have the store open, as far as the server tells. In a cluster none listens.
+async fn listening(node: &Node, prefix: &str) -> u64 {
+    let mut count = cmd("PUBSUB");
+    count.arg("NUMSUB").arg(mark::key_of(prefix));
+    let counted = node.ask::<(String, u64)>(count).await;
+    counted.map_or(0, |(_, count)| count)
+}
+
+async fn first_record(node: &Node, asked: Asked<'_>) -> Result<Option<RecordId>> {
+    let mut cursor = "0".to_owned();
+    for _ in 0..STEPS_MAX {
+        let scanned = node.ask(scan::scan(&cursor, asked.prefix)).await;
+        let (next, keys): (String, Vec<Vec<u8>>) =
+            scanned.map_err(|error| trouble::told(error, asked.shown))?;
+        let found = keys.iter().find_map(|key| scan::id_of(key, asked.prefix));
+        if found.is_some() || next == "0" {
+            return Ok(found);
+        }
+        cursor = next;
+    }
+    tracing::warn!(
+        "the Redis server at {} has so many keys that not all were looked at for records of a lost store",
+        asked.shown
+    );
+    Ok(None)
+}
