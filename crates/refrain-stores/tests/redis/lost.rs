@@ -1,21 +1,11 @@
 //! Somebody flushes the server, or it comes back without its data. Nodes that run know it; those that start see an empty
 //! server, and made every key new.
 
-use std::time::Duration;
-
 use refrain::{ErrorKind, RecordId, Store};
 use refrain_stores::redis::{Options, Redis};
-use refrain_testkit::servers::PrivateRedis;
+use refrain_testkit::{servers::PrivateRedis, wait::until};
 
 use crate::support::{Prefix, ask, claim, complete, granted, id, replayed, verdict, words};
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let began = tokio::time::Instant::now();
-    while !is_so().await {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// How many processes have the store open, as the server sees it.
 fn listening(server: &PrivateRedis) -> u64 {

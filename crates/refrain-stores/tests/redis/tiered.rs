@@ -1,6 +1,8 @@
 //! Redis in front of PostgreSQL, both real: outcomes come from Redis, the truth from SQL,
 //! and all of Redis may vanish at any moment without anybody noticing but the clock.
 
+use std::time::Duration;
+
 use refrain::{
     ErrorKind, Store, Verdict,
     record::Erased,
