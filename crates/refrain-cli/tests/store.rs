@@ -120,6 +120,49 @@ async fn damage_is_reported_and_only_given_up_on_purpose() {
     assert!(matches!(again, Verdict::Granted(_)), "it runs again");
 }
 
+/// Cuts the segment as a bad copy of it would: at the start of the frame that holds the outcome.
+fn truncate(folder: &Path) {
+    let path = folder.join("00000001.log");
+    let bytes = fs::read(&path).unwrap();
+    let body = b"a body to be damaged";
+    let body = bytes.windows(body.len()).position(|part| part == body);
+    let frame = bytes[..body.unwrap()]
+        .windows(4)
+        .rposition(|it| it == b"rFr1");
+    fs::write(&path, &bytes[..frame.unwrap()]).unwrap();
+}
+
+/// A store whose process was killed: the last segment is as it was while it was written to.
+async fn killed() -> TempDir {
+    let live = tempfile::tempdir().unwrap();
+    let store = open(live.path());
+    ask(store.clone(), "order-7").await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(live.path()).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    drop(store);
+    folder
+}
+
+#[tokio::test]
+async fn a_truncated_segment_is_damage_and_not_a_torn_write() {
+    for folder in [store().await, killed().await] {
+        let dir = folder.path().to_str().unwrap();
+        assert_eq!(run(&["check", dir]).0, 0);
+        let _ = fs::remove_file(folder.path().join("00000001.idx"));
+        truncate(folder.path());
+        let (code, stdout, _) = run(&["check", dir]);
+        assert_eq!(code, 1, "{stdout}");
+        assert!(stdout.contains("end of the segment is missing"), "{stdout}");
+        for key in ["order-7", "order-8"] {
+            let refused = ask(open(folder.path()), key).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_folder_in_use_or_of_somebody_else_is_left_alone() {
     let held = store().await;

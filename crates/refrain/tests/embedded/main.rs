@@ -14,6 +14,7 @@ mod kill;
 mod restart;
 mod sweep;
 mod torn;
+mod truncated;
 
 use std::{
     fs,

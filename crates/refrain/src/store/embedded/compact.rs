@@ -13,6 +13,7 @@ use super::{
     frame::{Builder, Place},
     image::{self, Kind},
     lock,
+    manifest::Extent,
     recover::{self, Sealed},
     scan,
     segment::{HEADER_LEN, Location, Segment},
@@ -204,9 +205,8 @@ impl Shared {
                 manifest.accepted.retain(|(segment, _)| *segment != number);
                 manifest.erased.retain(|(segment, _)| *segment != number);
             }
-            manifest
-                .segments
-                .extend(made.map(|made| made.segment.number));
+            let made = made.map(|made| (made.segment.number, Some(Extent::sealed(made.len))));
+            manifest.segments.extend(made);
         })
     }
 

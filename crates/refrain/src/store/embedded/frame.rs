@@ -209,8 +209,8 @@ pub(super) enum Found {
 
 /// Looks at what stands at `at`. Offsets in the answer are from the segment's start.
 ///
-/// `is_last` tells that nothing was ever written behind this segment; elsewhere nothing can be torn.
-pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, is_last: bool) -> Found {
+/// `may_be_torn` tells that nothing was ever written behind this place; elsewhere nothing can be torn.
+pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, may_be_torn: bool) -> Found {
     if let Some(found) = whole_frame(segment, seed, at, ordinal) {
         return found;
     }
@@ -221,7 +221,7 @@ pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, is_last: 
     if let Some(next) = next_frame(segment, seed, at, ordinal) {
         return Found::Damage { end: next };
     }
-    match is_last && is_torn(segment, seed, at, used_end) {
+    match may_be_torn && is_torn(segment, seed, at, used_end) {
         true => Found::Torn,
         false => Found::Damage { end: used_end },
     }

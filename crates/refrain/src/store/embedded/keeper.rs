@@ -13,6 +13,7 @@ use std::{
 
 use super::{
     Durability, Error, ErrorKind, Result, Shared, lock,
+    manifest::Extent,
     recover::Sealed,
     segment::{HEADER_LEN, Segment},
     snapshot::{Noted, Snapshot},
@@ -288,7 +289,8 @@ impl Shared {
         let segment = Segment::create(disk, folder, &self.folder.secret, number, false, len)?;
         let admitted = disk.sync_folder(folder).and_then(|()| {
             self.edit_manifest(|manifest| {
-                manifest.segments.insert(number);
+                let extent = Extent::allocated(len);
+                manifest.segments.insert(number, Some(extent));
             })
         });
         if let Err(error) = admitted {
@@ -333,11 +335,16 @@ impl Shared {
         segments.insert(segment.number, segment.clone());
     }
 
-    /// Changes the manifest on the disk, then in memory.
+    /// Changes the manifest on the disk, then in memory. It also records how far the log is durable.
     pub(super) fn edit_manifest(&self, edit: impl FnOnce(&mut super::Manifest)) -> io::Result<()> {
         let mut manifest = lock(&self.manifest);
         let mut next = manifest.clone();
         edit(&mut next);
+        if let Some(active) = lock(&self.keeper.state).active.clone()
+            && let Some(Some(extent)) = next.segments.get_mut(&active.number)
+        {
+            extent.written = extent.written.max(active.durable());
+        }
         next.time = self.clock.now();
         next.write(&*self.options.disk, &self.folder.path)?;
         *manifest = next;
@@ -347,6 +354,7 @@ impl Shared {
     fn keep(&self) {
         // At once, and not only after a while: a process that keeps dying early must sweep, too.
         let mut is_first = true;
+        let mut seen = None;
         loop {
             let mut state = lock(&self.keeper.state);
             if state.written.is_empty() && !state.is_closing && !std::mem::take(&mut is_first) {
@@ -364,10 +372,27 @@ impl Shared {
             if let Err(error) = self.sweep(u32::MAX) {
                 tracing::warn!(%error, "sweeping failed");
             }
+            seen = self.record_end(seen);
         }
     }
 
-    /// Cuts the segment at its end and writes its snapshot. Without either it is only slower to open.
+    /// Records how far the log is durable once nobody writes: an end that is lost later is known for damage then.
+    ///
+    /// A busy store records that with each segment it begins, and is not held up by it.
+    fn record_end(&self, seen: Option<(u32, u64)>) -> Option<(u32, u64)> {
+        let active = lock(&self.keeper.state).active.clone()?;
+        let end = (active.number, active.durable());
+        let extent = lock(&self.manifest).extent(active.number);
+        if seen == Some(end) && extent.is_some_and(|extent| extent.written < end.1) {
+            match self.edit_manifest(|_| ()) {
+                Err(error) if !is_full(&error) => self.shut(&error),
+                _ => {}
+            }
+        }
+        Some(end)
+    }
+
+    /// Records where the segment ends, cuts it there and writes its snapshot. Without these it is only slower to open.
     fn seal_written(&self, written: Written) {
         let Written {
             segment,
@@ -380,11 +405,21 @@ impl Shared {
             ends: previous.into_iter().collect(),
             ..Snapshot::new(len, latest, &noted)
         };
-        let cut = segment.file.set_len(len).and_then(|()| segment.file.sync());
-        match cut.and_then(|()| snapshot.write(&*self.options.disk, &segment)) {
+        let file = &segment.file;
+        // All before the end is durable when the manifest says where that is, and the manifest says so before the file is cut.
+        let sealed = file.sync().map_err(io::Error::other).and_then(|()| {
+            self.edit_manifest(|manifest| {
+                let extent = Extent::sealed(len);
+                manifest.segments.insert(segment.number, Some(extent));
+            })?;
+            file.set_len(len)?;
+            file.sync()?;
+            snapshot.write(&*self.options.disk, &segment)
+        });
+        match sealed {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
-                tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
+                tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
             }
             Err(error) => self.shut(&error),
         }

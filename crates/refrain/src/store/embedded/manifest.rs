@@ -1,6 +1,11 @@
 //! Which files make up the store. Replaced as a whole, so that segments come and go in one step.
 
-use std::{collections::BTreeSet, fmt::Write as _, io, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io,
+    path::Path,
+};
 
 use super::disk::{self, Disk};
 use crate::{
@@ -19,8 +24,8 @@ pub(super) struct Manifest {
     pub(super) clock: Option<ClockMark>,
     /// The store's time when this was written.
     pub(super) time: Timestamp,
-    /// The segments, by number.
-    pub(super) segments: BTreeSet<u32>,
+    /// The segments, by number; `None` where an earlier release has recorded no lengths.
+    pub(super) segments: BTreeMap<u32, Option<Extent>>,
     /// The number of the next segment.
     pub(super) next: u32,
     /// In segments of the log below this number only images that end by time count:
@@ -32,7 +37,33 @@ pub(super) struct Manifest {
     pub(super) erased: BTreeSet<(u32, u64)>,
 }
 
+/// What is on record about the file of a segment, so that a lost end is not taken for a torn write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// The least length of the file: recorded after the file is allocated, and lowered before it is cut.
+    pub(super) len: u64,
+    /// Every frame before this offset was durable when this was recorded.
+    pub(super) written: u64,
+}
+
+impl Extent {
+    /// Allocated, with no frame in it yet.
+    pub(super) fn allocated(len: u64) -> Self {
+        Self { len, written: 0 }
+    }
+
+    /// Written to its end for good.
+    pub(super) fn sealed(len: u64) -> Self {
+        Self { len, written: len }
+    }
+}
+
 impl Manifest {
+    /// What is on record about the file of a segment.
+    pub(super) fn extent(&self, segment: u32) -> Option<Extent> {
+        self.segments.get(&segment).copied().flatten()
+    }
+
     pub(super) fn write(&self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
         disk::replace(disk, &folder.join(NAME), self.encode().as_bytes())
     }
@@ -63,7 +94,10 @@ impl Manifest {
     }
 
     fn encode(&self) -> String {
-        let mut text = String::from("refrain manifest 1\n");
+        // Earlier releases write version 1, which records no lengths.
+        let has_extents = self.segments.values().any(Option::is_some);
+        let version = if has_extents { 2 } else { 1 };
+        let mut text = format!("refrain manifest {version}\n");
         let mut line = |line: std::fmt::Arguments<'_>| {
             let _ = text.write_fmt(line);
             text.push('\n');
@@ -76,8 +110,13 @@ impl Manifest {
             let boot = u128::from_be_bytes(boot.unwrap_or_default());
             line(format_args!("clock {boot:032x} {offset}"));
         }
-        for number in &self.segments {
-            line(format_args!("segment {number}"));
+        for (number, extent) in &self.segments {
+            match extent {
+                Some(Extent { len, written }) => {
+                    line(format_args!("segment {number} {len} {written}"));
+                }
+                None => line(format_args!("segment {number}")),
+            }
         }
         for (segment, offset) in &self.accepted {
             line(format_args!("accepted {segment} {offset}"));
@@ -97,7 +136,7 @@ impl Manifest {
         }
         let mut manifest = Self::default();
         let mut lines = content.lines();
-        if lines.next()? != "refrain manifest 1" {
+        if !matches!(lines.next()?, "refrain manifest 1" | "refrain manifest 2") {
             return None;
         }
         for line in lines {
@@ -108,7 +147,14 @@ impl Manifest {
                 ["time", millis] => manifest.time = Timestamp(millis.parse().ok()?),
                 ["next", number] => manifest.next = number.parse().ok()?,
                 ["segment", number] => {
-                    manifest.segments.insert(number.parse().ok()?);
+                    manifest.segments.insert(number.parse().ok()?, None);
+                }
+                ["segment", number, len, written] => {
+                    let extent = Extent {
+                        len: len.parse().ok()?,
+                        written: written.parse().ok()?,
+                    };
+                    manifest.segments.insert(number.parse().ok()?, Some(extent));
                 }
                 ["clock", boot, offset] => {
                     let boot = u128::from_str_radix(boot, 16).ok()?;

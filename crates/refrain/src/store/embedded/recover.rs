@@ -9,7 +9,7 @@ use super::{
     Damage, Slot,
     disk::Disk,
     image::{self, Kind},
-    manifest::Manifest,
+    manifest::{Extent, Manifest},
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Row, Snapshot},
@@ -95,7 +95,7 @@ impl Recovered {
     ) -> Result<(Vec<Segment>, Missing)> {
         let mut segments = Vec::new();
         let mut missing = Vec::new();
-        for number in self.manifest.segments.iter().copied() {
+        for number in self.manifest.segments.keys().copied() {
             match Segment::open(disk, folder, secret, number) {
                 Ok(segment) => segments.push(segment),
                 Err(error) if error.kind() == ErrorKind::Corrupt => missing.push((number, error)),
@@ -137,6 +137,7 @@ impl Recovered {
         in_full: bool,
         ends: &mut HashMap<u32, u64>,
     ) -> Result<()> {
+        let torn_from = self.note_extent(&segment, is_last, ends)?;
         let loaded = Snapshot::load(disk, &segment);
         if let Some(loaded) = &loaded {
             note_end(ends, segment.number, loaded.whole_len());
@@ -145,7 +146,7 @@ impl Recovered {
         let snapshot = match trusted {
             Some(snapshot) => snapshot,
             None => {
-                let scan = Scan::of(&segment, is_last)?;
+                let scan = Scan::of(&segment, torn_from)?;
                 seal(disk, &segment, &scan, is_last)?;
                 scan.snapshot
             }
@@ -168,6 +169,25 @@ impl Recovered {
             segment: Arc::new(segment),
         });
         Ok(())
+    }
+
+    /// Notes how far the segment has to reach, as the manifest says; answers from where on an unfinished write may stand in it.
+    ///
+    /// Segments are allocated in full before they are used, so a file that is shorter has lost its end, and nothing in it is torn.
+    fn note_extent(
+        &self,
+        segment: &Segment,
+        is_last: bool,
+        ends: &mut HashMap<u32, u64>,
+    ) -> Result<Option<u64>> {
+        let Some(extent) = self.manifest.extent(segment.number) else {
+            return Ok(is_last.then_some(0));
+        };
+        let file = segment.file.len();
+        let is_short = file.map_err(|error| unreadable(segment, 0, error))? < extent.len;
+        let reaches = if is_short { extent.len } else { extent.written };
+        note_end(ends, segment.number, reaches);
+        Ok((is_last && !is_short).then_some(extent.written))
     }
 
     fn apply(&mut self, segment: &Segment, snapshot: &Snapshot) -> Result<()> {
@@ -289,15 +309,18 @@ impl Recovered {
         Ok(())
     }
 
-    /// A segment that ends before the place that the next one tells has lost its end.
+    /// A segment that ends before the place that the next one or the manifest tells has lost its end.
     fn check_ends(&mut self, disk: &dyn Disk, ends: &HashMap<u32, u64>) {
         for at in 0..self.sealed.len() {
             let Sealed { segment, len, .. } = self.sealed[at].clone();
             let Some(end) = ends.get(&segment.number).copied().filter(|end| len < *end) else {
                 continue;
             };
-            // Kept with the snapshot: the next opening must know it, too.
-            if let Some(mut snapshot) = Snapshot::load(disk, &segment) {
+            // Kept with the snapshot where the manifest does not say it: the next opening must know it, too.
+            let extent = self.manifest.extent(segment.number);
+            if extent.is_none_or(|extent| extent.len < end)
+                && let Some(mut snapshot) = Snapshot::load(disk, &segment)
+            {
                 snapshot.holes.push((len, end));
                 if let Err(error) = snapshot.write(disk, &segment) {
                     tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
@@ -314,7 +337,7 @@ impl Recovered {
         }
     }
 
-    /// Writes the manifest of this opening, and leaves out segments in which nothing stands.
+    /// Writes the manifest of this opening, leaves out segments in which nothing stands, and cuts the others at their ends.
     pub(super) fn begin(&mut self, disk: &dyn Disk, folder: &Path) -> Result<()> {
         let is_empty = |sealed: &Sealed| sealed.len == HEADER_LEN as u64 && !sealed.is_damaged;
         let (empty, sealed): (Vec<_>, _) = self.sealed.drain(..).partition(is_empty);
@@ -323,8 +346,17 @@ impl Recovered {
         for sealed in &empty {
             self.manifest.segments.remove(&sealed.segment.number);
         }
+        for sealed in self.sealed.iter().filter(|sealed| !sealed.is_damaged) {
+            let extent = Extent::sealed(sealed.len);
+            self.manifest
+                .segments
+                .insert(sealed.segment.number, Some(extent));
+        }
         match self.manifest.write(disk, folder) {
-            Ok(()) => remove_strays(disk, folder, &self.manifest),
+            Ok(()) => {
+                self.cut_segments();
+                remove_strays(disk, folder, &self.manifest)
+            }
             // What is stored can still be served; the first segment that is made brings the manifest with it.
             Err(error) if is_full(&error) && !is_new => Ok(()),
             Err(error) => {
@@ -334,6 +366,15 @@ impl Recovered {
                 };
                 let message = format!("the manifest of {} cannot be written", folder.display());
                 Err(Error::new(kind, message).with_source(error))
+            }
+        }
+    }
+
+    /// Cuts segments at the ends that the manifest has on record. One that is longer is only slower to open.
+    fn cut_segments(&self) {
+        for Sealed { segment, len, .. } in self.sealed.iter().filter(|sealed| !sealed.is_damaged) {
+            if let Err(error) = cut(segment, *len) {
+                tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
             }
         }
     }
@@ -394,10 +435,11 @@ fn remember_ends(segment: &Segment, id: RecordId, at: Location) -> Result<Option
     }
 }
 
-/// Makes what was read durable, cuts the segment where it ends, and puts the snapshot beside it.
+/// Makes what was read durable, takes an unfinished write away, and puts the snapshot beside the segment.
 ///
 /// Without a snapshot the next opening reads the segment again.
 /// An unfinished write must go: behind the next segment it would pass for damage.
+/// It is overwritten and not cut off, because the manifest still says how long the file is.
 fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Result<()> {
     let trouble = |what: &str, error| {
         let message = format!("{} {what}", segment.path.display());
@@ -406,12 +448,10 @@ fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Resul
     if is_last {
         secure(segment, scan).map_err(|error| trouble("cannot be made durable", error))?;
     }
-    if let Err(error) = cut(segment, scan.snapshot.len) {
-        if scan.is_torn {
-            return Err(trouble("cannot be cut at its end", error));
-        }
-        tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
-        return Ok(());
+    if let Some(torn) = &scan.torn {
+        let blanked = segment.blank(torn.clone());
+        blanked
+            .map_err(|error| trouble("has an unfinished write that cannot be removed", error))?;
     }
     if let Err(error) = scan.snapshot.write(disk, segment) {
         tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
@@ -443,7 +483,7 @@ fn cut(segment: &Segment, len: u64) -> io::Result<()> {
 pub(super) fn snapshot_of(disk: &dyn Disk, segment: &Segment) -> Result<Snapshot> {
     match Snapshot::load(disk, segment).filter(|loaded| loaded.is_trusted(segment)) {
         Some(snapshot) => Ok(snapshot),
-        None => Scan::of(segment, false).map(|scan| scan.snapshot),
+        None => Scan::of(segment, None).map(|scan| scan.snapshot),
     }
 }
 
@@ -497,7 +537,7 @@ fn remove_strays(disk: &dyn Disk, folder: &Path, manifest: &Manifest) -> Result<
     for name in names(folder)? {
         let (stem, ending) = name.rsplit_once('.').unwrap_or((&name, ""));
         let number = stem.parse::<u32>().ok();
-        let is_known = number.is_some_and(|number| manifest.segments.contains(&number));
+        let is_known = number.is_some_and(|number| manifest.segments.contains_key(&number));
         let is_stray = match ending {
             "log" | "idx" => number.is_some() && !is_known,
             "new" => number.is_some() || stem == "manifest",

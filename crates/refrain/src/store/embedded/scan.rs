@@ -1,6 +1,6 @@
 //! Reading a segment from front to back: what is in it, what is torn, what is damaged.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use bytes::Bytes;
 
@@ -23,41 +23,42 @@ pub(super) struct Scan {
     pub(super) snapshot: Snapshot,
     /// Where the last frame starts, and its bytes.
     pub(super) last: Option<(u64, Bytes)>,
-    /// An unfinished write stands behind the end.
-    pub(super) is_torn: bool,
+    /// Where an unfinished write stands behind the end.
+    pub(super) torn: Option<Range<u64>>,
     noted: Vec<Noted>,
     /// Records whose last image is damaged, and where that is.
     damaged: HashMap<RecordId, u64>,
 }
 
 impl Scan {
-    /// Reads the segment. `is_last` tells that nothing was ever written behind it: elsewhere nothing can be torn.
-    pub(super) fn of(segment: &Segment, is_last: bool) -> Result<Self> {
+    /// Reads the segment. An unfinished write may stand at `torn_from` or behind it; `None` where there can be none.
+    pub(super) fn of(segment: &Segment, torn_from: Option<u64>) -> Result<Self> {
         let bytes = segment
             .file
             .read_whole()
             .map(Bytes::from)
             .map_err(|error| unreadable(segment, 0, error))?;
         let mut scan = Self::default();
-        let end = scan.read(&bytes, segment.seed, is_last);
-        if scan.is_torn {
+        let end = scan.read(&bytes, segment.seed, torn_from);
+        if scan.torn.is_some() {
             tracing::info!(
                 segment = segment.number,
                 offset = end,
-                "cut an unfinished write; nothing in it was acknowledged"
+                "found an unfinished write; nothing in it was acknowledged"
             );
         }
         Ok(scan.finish(end))
     }
 
     /// Reads frame by frame, and answers where the last one ends.
-    fn read(&mut self, bytes: &Bytes, seed: u64, is_last: bool) -> usize {
+    fn read(&mut self, bytes: &Bytes, seed: u64, torn_from: Option<u64>) -> usize {
         let (mut at, mut ordinal) = (HEADER_LEN.min(bytes.len()), 0);
         loop {
-            match frame::find(bytes, seed, at, ordinal, is_last) {
+            let may_be_torn = torn_from.is_some_and(|from| at as u64 >= from);
+            match frame::find(bytes, seed, at, ordinal, may_be_torn) {
                 Found::End => return at,
                 Found::Torn => {
-                    self.is_torn = true;
+                    self.torn = Some(unfinished(bytes, at));
                     return at;
                 }
                 Found::Damage { end } => {
@@ -72,10 +73,10 @@ impl Scan {
                     is_unfinished,
                 } => {
                     let notes = notes(bytes, &entries);
-                    let may_be_torn = is_last && is_unfinished && notes.contains(&None);
+                    let may_be_torn = may_be_torn && is_unfinished && notes.contains(&None);
                     ordinal += 1;
                     if may_be_torn && is_end(bytes, seed, end, ordinal) {
-                        self.is_torn = true;
+                        self.torn = Some(unfinished(bytes, at));
                         return at;
                     }
                     self.take(&entries, notes);
@@ -117,6 +118,12 @@ impl Scan {
         };
         self
     }
+}
+
+/// From here to the last byte that is not zero.
+fn unfinished(bytes: &[u8], at: usize) -> Range<u64> {
+    let used = bytes[at..].iter().rposition(|byte| *byte != 0);
+    at as u64..(at + used.map_or(0, |last| last + 1)) as u64
 }
 
 fn is_end(bytes: &[u8], seed: u64, at: usize, ordinal: u32) -> bool {

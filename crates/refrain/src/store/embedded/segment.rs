@@ -2,8 +2,12 @@
 
 use std::{
     io,
+    ops::Range,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -37,6 +41,8 @@ pub(super) struct Segment {
     pub(super) is_archive: bool,
     /// Known to this store and segment alone.
     pub(super) seed: u64,
+    /// Every frame before this offset is durable; the writer moves it after each sync.
+    durable: AtomicU64,
 }
 
 /// Where the image of a record lies.
@@ -103,6 +109,7 @@ impl Segment {
             file,
             is_archive,
             seed: seed(secret, number),
+            durable: AtomicU64::new(0),
         };
         // Writing into blocks that exist makes each later sync a data write alone.
         match made.fill(len) {
@@ -115,17 +122,22 @@ impl Segment {
     }
 
     fn fill(&self, len: u64) -> io::Result<()> {
-        let mut at = 0;
-        while at < len {
-            let chunk = ZEROS.len().min((len - at) as usize);
+        self.zero(0..len, FILL_BYTES)?;
+        self.file.write_all_at(&self.header(), 0)?;
+        self.file.sync()
+    }
+
+    fn zero(&self, stretch: Range<u64>, sync_every: u64) -> io::Result<()> {
+        let mut at = stretch.start;
+        while at < stretch.end {
+            let chunk = ZEROS.len().min((stretch.end - at) as usize);
             self.file.write_all_at(&ZEROS[..chunk], at)?;
             at += chunk as u64;
-            if at.is_multiple_of(FILL_BYTES) {
+            if at.is_multiple_of(sync_every) {
                 self.file.sync()?;
             }
         }
-        self.file.write_all_at(&self.header(), 0)?;
-        self.file.sync()
+        Ok(())
     }
 
     fn header(&self) -> [u8; HEADER_LEN] {
@@ -174,7 +186,24 @@ impl Segment {
             file,
             is_archive,
             seed: seed(secret, number),
+            durable: AtomicU64::new(0),
         })
+    }
+
+    /// Every frame before this offset is durable.
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Notes that every frame before this offset is durable.
+    pub(super) fn note_durable(&self, end: u64) {
+        self.durable.store(end, Ordering::Release);
+    }
+
+    /// Overwrites a stretch with zeros, as it was allocated, and makes that durable.
+    pub(super) fn blank(&self, stretch: Range<u64>) -> io::Result<()> {
+        self.zero(stretch, u64::MAX)?;
+        self.file.sync()
     }
 
     /// The record whose image lies there.

@@ -495,6 +495,7 @@ impl Active {
         self.segment.file.write_all_at(frame, self.end as u64)?;
         if durability == Durability::Full {
             self.segment.file.sync()?;
+            self.segment.note_durable((self.end + frame.len()) as u64);
         }
         self.unclean = 0;
         Ok(())
@@ -503,9 +504,8 @@ impl Active {
     /// Takes away what a write that failed may have left.
     fn clean(&mut self) -> io::Result<()> {
         if self.unclean > 0 {
-            let zeros = vec![0; self.unclean];
-            self.segment.file.write_all_at(&zeros, self.end as u64)?;
-            self.segment.file.sync()?;
+            let end = self.end as u64;
+            self.segment.blank(end..end + self.unclean as u64)?;
             self.unclean = 0;
         }
         Ok(())
