@@ -1,7 +1,7 @@
 //! `refrain store`: looks after the folder of an embedded store that no process has open.
 
 use std::{
-    io::{BufRead as _, IsTerminal as _},
+    io::{self, BufRead as _, IsTerminal as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -128,7 +128,12 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
 
 /// Makes sure that there is a store, because opening would make one.
 fn damage_in(dir: &Path) -> refrain::Result<Vec<Damage>> {
-    if !dir.join(MARK).is_file() {
+    let is_store = match dir.join(MARK).metadata() {
+        Ok(found) => found.is_file(),
+        // Whether there is one cannot be seen; the store says what to do about it.
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    };
+    if !is_store {
         let message = format!(
             "{} is no Refrain store: there is no `{MARK}` in it; name the folder behind `file:`",
             dir.display()

@@ -17,12 +17,11 @@ use tempfile::TempDir;
 /// Runs the command and answers exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
-    let output = command
-        .arg("store")
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    finish(command.arg("store").args(args))
+}
+
+fn finish(command: &mut Command) -> (i32, String, String) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -136,7 +135,8 @@ fn truncate(folder: &Path) {
 async fn killed() -> TempDir {
     let live = tempfile::tempdir().unwrap();
     let store = open(live.path());
-    ask(store.clone(), "order-7").await.unwrap();
+    let done = ask(store.clone(), "order-7").await.unwrap();
+    assert!(matches!(done, Verdict::Granted(_)));
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(live.path()).unwrap() {
         let path = entry.unwrap().path();
@@ -160,6 +160,49 @@ async fn a_truncated_segment_is_damage_and_not_a_torn_write() {
             let refused = ask(open(folder.path()), key).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
         }
+    }
+}
+
+/// Runs the command with the rights of nobody in particular.
+fn run_unprivileged(args: &[&str]) -> (i32, String, String) {
+    let refrain = env!("CARGO_BIN_EXE_refrain");
+    let mut command = match rustix::process::geteuid().is_root() {
+        true => Command::new("setpriv"),
+        false => Command::new(refrain),
+    };
+    if rustix::process::geteuid().is_root() {
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", refrain]);
+    }
+    finish(command.arg("store").args(args))
+}
+
+#[tokio::test]
+async fn an_unreadable_folder_is_not_called_missing() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = store().await;
+    let dir = folder.path().to_str().unwrap();
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // The folder as a whole, and then its files alone.
+    for (folder_mode, file_mode) in [(0o000, 0o600), (0o755, 0o000)] {
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            chmod(&entry.unwrap().path(), file_mode);
+        }
+        chmod(folder.path(), folder_mode);
+        for command in [
+            &["check"][..],
+            &["check", "--json"],
+            &["accept-damage", "--yes"],
+        ] {
+            let args = [command, &[dir]].concat();
+            let (code, stdout, stderr) = run_unprivileged(&args);
+            assert_eq!(code, 69, "{args:?} {stdout}{stderr}");
+            assert!(stderr.contains("Permission denied"), "{stderr}");
+            assert!(stderr.contains("run as the owner"), "{stderr}");
+            assert!(!stderr.contains("no Refrain store"), "{stderr}");
+        }
+        chmod(folder.path(), 0o700);
     }
 }
 

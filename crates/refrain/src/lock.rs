@@ -2,12 +2,23 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
 use crate::{Error, ErrorKind, Result};
+
+/// What to do about a file that the system denies, to be put behind what cannot be done; empty for any other trouble.
+pub(crate) fn denial_fix(error: &io::Error, otherwise: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(" (run as the owner, {otherwise})"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            format!(" (the file system is read-only; mount it for writing, {otherwise})")
+        }
+        _ => String::new(),
+    }
+}
 
 /// A lock on a file; the system lets go of it when the process dies.
 #[derive(Debug)]
@@ -24,7 +35,8 @@ impl FileLock {
     /// Takes the lock, or says at once who has it. `held` is what messages call that which it stands for.
     pub(crate) fn take(path: &Path, held: &str) -> Result<Self> {
         let trouble = |what: &str, error| {
-            let message = format!("{held}: {} cannot be {what}", path.display());
+            let fix = denial_fix(&error, "or give this process a place of its own");
+            let message = format!("{held}: {} cannot be {what}{fix}", path.display());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
         let mut options = OpenOptions::new();

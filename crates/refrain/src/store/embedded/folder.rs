@@ -7,7 +7,11 @@ use std::{
 };
 
 use super::disk::{self, Disk};
-use crate::{Error, ErrorKind, Result, key::Secret, lock::FileLock};
+use crate::{
+    Error, ErrorKind, Result,
+    key::Secret,
+    lock::{FileLock, denial_fix},
+};
 
 const IDENTITY: &str = "refrain.store";
 const LOCK: &str = "lock";
@@ -69,7 +73,8 @@ pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 }
 
 fn trouble(path: &Path, what: &str, error: std::io::Error) -> Error {
-    let message = format!("the store's folder {} {what}", path.display());
+    let fix = denial_fix(&error, "or name another folder with store = \"file:DIR\"");
+    let message = format!("the store's folder {} {what}{fix}", path.display());
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
