@@ -89,7 +89,7 @@ fn caveat(settings: &Settings) -> &'static str {
 /// What the guarantees in force promise.
 fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
     let in_force: Vec<_> = operations
-        .filter(|operation| operation.guarded)
+        .filter(|operation| operation.guarded && operation.mode == Mode::Enforce)
         .map(|operation| operation.terms.guarantee)
         .collect();
     let promises = [
@@ -146,7 +146,10 @@ fn row(operation: &Operation) -> [String; 8] {
     [
         name,
         class,
-        word(&terms.guarantee),
+        match operation.mode {
+            Mode::Enforce => word(&terms.guarantee),
+            Mode::Observe => "observed only".into(),
+        },
         list(&operation.key, " or ")
             + if operation.required {
                 " (required)"
@@ -163,7 +166,6 @@ fn row(operation: &Operation) -> [String; 8] {
 /// What is out of the ordinary.
 fn notes(operation: &Operation) -> String {
     let notes = [
-        (operation.mode == Mode::Observe, "observe only"),
         (operation.reply == Reply::Streamed, "streamed"),
         (
             operation.on_store_failure == OnStoreFailure::Pass,

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
 use super::receipts;
 use refrain::{
     Engine, Guarantee, Store as _,
-    policy::{Operation, Settings, redacted, units::Span},
+    policy::{Mode, Operation, Settings, redacted, units::Span},
 };
 
 /// Prints it all at once: whoever waits for the ports reads whole lines.
@@ -20,7 +20,7 @@ pub(super) fn print(
     let upstream = settings.upstream.as_deref().unwrap_or_default();
     let _ = writeln!(text, "upstream {upstream}");
     let store = redacted(&settings.store.join(", "));
-    let _ = writeln!(text, "store {store}: {}", promise(engine));
+    let _ = writeln!(text, "store {store} ({})", promise(engine));
     let losses = engine.store().losses();
     if !losses.is_empty() {
         let _ = writeln!(text, "  it may lose what it acknowledged: {losses}");
@@ -36,7 +36,7 @@ pub(super) fn print(
             folder.display()
         );
     }
-    let _ = writeln!(text, "\nguarded, first match counts:");
+    let _ = writeln!(text, "\noperations, the most specific pattern wins:");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));
     }
@@ -71,6 +71,9 @@ fn line(operation: &Operation) -> String {
     let name = &operation.name;
     if !operation.guarded {
         return format!("{name}: unguarded");
+    }
+    if operation.mode == Mode::Observe {
+        return format!("{name}: observed only, duplicates are counted and reach the upstream");
     }
     let terms = &operation.terms;
     let guarantee = serde_json::to_value(terms.guarantee).unwrap_or_default();

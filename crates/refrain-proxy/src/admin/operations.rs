@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use refrain::{Guarantee, Operation, receipts::Witness};
+use refrain::{Guarantee, Operation, policy::Mode, receipts::Witness};
 use serde_json::{Value, json};
 
 use super::Admin;
@@ -24,16 +24,21 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
 
 fn described(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
     let promised = operation.terms.guarantee;
-    let in_force = match (promised, witness) {
-        (Guarantee::ExactlyOnce, Some(witness)) => witness.guarantee(),
-        (Guarantee::ExactlyOnce, None) => Guarantee::AtMostOnce,
-        (other, _) => other,
+    let in_force = match (operation.mode, promised, witness) {
+        // Counted alone: nothing is refused and nothing replayed.
+        (Mode::Observe, ..) => None,
+        (_, Guarantee::ExactlyOnce, Some(witness)) => Some(witness.guarantee()),
+        (_, Guarantee::ExactlyOnce, None) => Some(Guarantee::AtMostOnce),
+        (_, other, _) => Some(other),
     };
     let mut shown = json!({
         "name": operation.name,
         "guarantee": promised,
         "in_force": in_force,
     });
+    if operation.mode == Mode::Observe {
+        shown["mode"] = json!(operation.mode);
+    }
     if let Some(witness) = witness {
         shown["receipts"] = json!({
             "standing": witness.standing(),
