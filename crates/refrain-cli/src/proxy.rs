@@ -163,7 +163,8 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let is_audited = settings.audited().next().is_some();
     let engine = engine.with_audit(audit_log(settings, is_audited)?);
     let proxy = Proxy::bind(settings, engine.clone())?
-        .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()));
+        .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()))
+        .with_metrics(&metrics);
     let door = listen(settings).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));

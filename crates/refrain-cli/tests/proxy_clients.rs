@@ -18,7 +18,8 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{
-    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, get, http2, post, request, until,
+    Answer, Client, Next, Proxy, Seen, Starting, Upstream, answer, call, get, http2, post, request,
+    until,
 };
 
 const MOMENT: Duration = Duration::from_millis(50);
@@ -222,6 +223,51 @@ fn thousands_of_idle_connections_are_in_nobodys_way() {
     }
     let high = proxy.memory_high();
     assert!(high < 200 << 10, "{high} KiB");
+}
+
+/// What `/metrics` shows under this name.
+fn metric(proxy: &Proxy, name: &str) -> u64 {
+    let scraped = proxy.ask_admin("/metrics");
+    let text = scraped.text();
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.unwrap_or_else(|| panic!("{name} is not in: {text}"));
+    value.parse().unwrap()
+}
+
+/// Idle connections take every descriptor that the process may have; the store needs some for its next segments.
+#[test]
+fn a_crowd_of_idle_connections_does_not_shut_the_store() {
+    let upstream = Upstream::echo();
+    let proxy = Starting::new()
+        .open_files(64)
+        .arg("--upstream", format!("http://{}", upstream.address))
+        .arg("--store", "file:records")
+        .file("[proxy]\nthreads = 1")
+        .start();
+    let mut early = Client::connect(proxy.address);
+    assert_eq!(early.send(get("/")).answer().status, 200);
+    let crowd: Vec<_> = (0..200).map(|_| Client::connect(proxy.address)).collect();
+    let max = metric(&proxy, "refrain_connections_max");
+    assert!((2..32).contains(&max), "{max}");
+    until("the crowd is let in up to the limit", || {
+        metric(&proxy, "refrain_connections") == max
+    });
+    assert!(metric(&proxy, "refrain_connections_exhausted_total") > 0);
+    // Several segments, of which the first is 4 MiB long.
+    let body = "x".repeat(1 << 20);
+    let check = |early: &mut Client, round: &str| {
+        for at in 0..16 {
+            let answer = early.send(post(&format!("{round}-{at}"), &body)).answer();
+            assert_eq!(answer.status, 200, "{round}-{at}: {}", answer.head);
+        }
+    };
+    check(&mut early, "beside");
+    drop(crowd);
+    let answer = call(proxy.address, post("late", "x"));
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    check(&mut early, "after");
+    assert_eq!(proxy.ask_admin("/readyz").status, 200);
 }
 
 #[test]

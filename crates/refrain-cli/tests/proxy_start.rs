@@ -342,3 +342,108 @@ fn a_tunnel_does_not_hold_up_the_end() {
     assert!(since.elapsed() < Duration::from_secs(3));
     assert!(client.is_closed());
 }
+
+#[test]
+fn greeting_says_which_operation_wins_and_what_is_only_observed() {
+    let policy = "
+        [[operation]]
+        match = \"POST /orders\"
+
+        [[operation]]
+        match = \"POST /orders/{id}\"
+        mode = \"observe\"
+    ";
+    let starting = minimal().file(policy);
+    let text = starting.greeting();
+    assert!(text.contains("the most specific pattern wins"), "{text}");
+    assert!(!text.contains("first match"), "{text}");
+    assert!(text.contains("\nstore memory: ("), "{text}");
+    assert!(!text.contains("memory::"), "{text}");
+    let line = |name: &str| {
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.trim_start().starts_with(name));
+        line.unwrap_or_else(|| panic!("{name} is not in: {text}"))
+    };
+    assert!(line("POST /orders:").contains("at-most-once"), "{text}");
+    let observed = line("POST /orders/{id}:");
+    assert!(observed.contains("observed only"), "{text}");
+    assert!(!observed.contains("at-most-once"), "{text}");
+    assert!(!observed.contains("refused"), "{text}");
+
+    let proxy = starting.start();
+    let told = proxy.ask_admin("/api/operations");
+    let told: serde_json::Value = serde_json::from_str(told.text()).unwrap();
+    let operation = |name: &str| {
+        let operations = told["operations"].as_array().unwrap().iter();
+        operations.clone().find(|it| it["name"] == name).unwrap()
+    };
+    assert_eq!(operation("POST /orders")["in_force"], "at-most-once");
+    assert_eq!(operation("POST /orders").get("mode"), None);
+    let observed = operation("POST /orders/{id}");
+    assert_eq!(observed["in_force"], serde_json::Value::Null);
+    assert_eq!(observed["mode"], "observe");
+}
+
+/// A folder that nobody but root may do anything with.
+fn denied(starting: &Starting) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(starting.folder.path(), open).unwrap();
+    let folder = starting.folder.path().join("denied");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o000)).unwrap();
+    folder
+}
+
+#[test]
+fn denied_folders_are_named_with_the_fix() {
+    let starting = Starting::new()
+        .through(support::unprivileged())
+        .arg("--upstream", "http://127.0.0.1:9");
+    let folder = denied(&starting);
+    for folder in [folder.clone(), folder.join("records")] {
+        let store = format!("file:{}", folder.display());
+        let starting = Starting::new()
+            .through(support::unprivileged())
+            .arg("--upstream", "http://127.0.0.1:9")
+            .arg("--store", store);
+        let words = [
+            "Permission denied",
+            "run as the owner",
+            "store = \"file:DIR\"",
+        ];
+        check(&starting, 69, &words);
+        check(&starting, 69, &[folder.to_str().unwrap()]);
+    }
+    let audited = starting
+        .arg("--store", "memory:")
+        .arg("--audit-log", folder.join("audit").display())
+        .file("[[operation]]\nmatch = \"POST /pay\"\nclass = \"monetary\"\n");
+    let words = [
+        "Permission denied",
+        "run as the owner",
+        "audit_log = \"DIR\"",
+    ];
+    check(&audited, 69, &words);
+}
+
+#[test]
+fn denied_ports_are_named_with_the_fix() {
+    let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let first: u16 = first.trim().parse().unwrap();
+    // Where this machine denies no port, there is nothing to be told.
+    let Some(port) = first.checked_sub(1).filter(|port| *port > 0) else {
+        return;
+    };
+    let address = format!("127.0.0.1:{port}");
+    for flag in ["--listen", "--admin"] {
+        let mut starting = minimal().through(support::unprivileged());
+        let at = starting.args.iter().position(|arg| arg == flag).unwrap();
+        starting.args[at + 1].clone_from(&address);
+        check(
+            &starting,
+            69,
+            &[&address, "permission denied", "CAP_NET_BIND_SERVICE"],
+        );
+    }
+}

@@ -11,6 +11,7 @@ pub mod admin;
 mod bell;
 mod clients;
 mod connect;
+mod descriptors;
 mod faults;
 mod forward;
 mod headers;

@@ -23,8 +23,10 @@ use tokio::{
 };
 
 use crate::{
+    admin::Metrics,
     bell::Bell,
     clients::Clients,
+    descriptors::Connections,
     forward::{Forward, Target},
     watch::{TICK, Watch},
 };
@@ -73,6 +75,13 @@ impl std::fmt::Display for StartError {
                 f,
                 "{address} is in use by another process; stop that one, or choose another port"
             ),
+            Self::Listen { address, error } if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(
+                    f,
+                    "cannot listen on {address}: permission denied; choose a port of 1024 or above, \
+                     or run with the capability CAP_NET_BIND_SERVICE"
+                )
+            }
             Self::Listen { address, error } => write!(f, "cannot listen on {address}: {error}"),
         }
     }
@@ -91,6 +100,7 @@ pub struct Proxy {
     layer: RefrainLayer,
     engine: Engine,
     settings: ProxySettings,
+    connections: Connections,
 }
 
 impl Proxy {
@@ -115,6 +125,7 @@ impl Proxy {
             layer,
             engine,
             settings: settings.proxy,
+            connections: Connections::default(),
         })
     }
 
@@ -139,6 +150,13 @@ impl Proxy {
         self
     }
 
+    /// Shows its connections among these metrics.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
+        self.connections = metrics.connections().clone();
+        self
+    }
+
     /// Serves until `stop` is over, then takes no more requests and lets those that run come to their end.
     ///
     /// Answers how many had not ended when the time for that was over: they are in doubt, and say so when they are asked for again.
@@ -151,9 +169,10 @@ impl Proxy {
         let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));
         let threads = threads.collect::<io::Result<Vec<_>>>()?;
         let listener = TcpListener::from_std(self.listener)?;
-        let room = Arc::new(Semaphore::new(self.settings.connections_max));
+        let max = self.connections.limit(self.settings.connections_max);
+        let room = Arc::new(Semaphore::new(max));
         tokio::select! {
-            () = accept(&listener, &threads, &room) => {}
+            () = accept(&listener, &threads, &room, &self.connections) => {}
             () = stop => {}
         }
         drop(listener);
@@ -193,6 +212,7 @@ impl Proxy {
         let counts = Counts {
             load: load.clone(),
             open: open.clone(),
+            connections: self.connections.clone(),
         };
         let draining = draining.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -261,12 +281,14 @@ impl Thread {
 struct Counts {
     load: Arc<AtomicUsize>,
     open: Arc<AtomicUsize>,
+    connections: Connections,
 }
 
 impl Counts {
     fn enter(&self) -> Entered {
         self.load.fetch_add(1, Relaxed);
         self.open.fetch_add(1, Relaxed);
+        self.connections.open.inc();
         Entered(self.clone())
     }
 }
@@ -277,12 +299,21 @@ impl Drop for Entered {
     fn drop(&mut self) {
         self.0.load.fetch_sub(1, Relaxed);
         self.0.open.fetch_sub(1, Relaxed);
+        self.0.connections.open.dec();
     }
 }
 
-/// Hands each connection to the thread that has the fewest.
-async fn accept(listener: &TcpListener, threads: &[Thread], room: &Arc<Semaphore>) {
+/// Hands each connection to the thread that has the fewest. Connections over the limit wait in the system's queue.
+async fn accept(
+    listener: &TcpListener,
+    threads: &[Thread],
+    room: &Arc<Semaphore>,
+    connections: &Connections,
+) {
     loop {
+        if room.available_permits() == 0 {
+            connections.exhausted.inc();
+        }
         let Ok(place) = room.clone().acquire_owned().await else {
             return;
         };

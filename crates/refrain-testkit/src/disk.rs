@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use refrain::store::embedded::disk::{Disk, DiskFile, RealDisk};
+use refrain::store::embedded::disk::{Disk, DiskFile, DiskFolder, RealDisk};
 
 mod dice;
 pub use dice::Dice;
@@ -43,7 +43,7 @@ use durable::Durable;
 pub enum Operation {
     /// Make a file.
     Create,
-    /// Open a file.
+    /// Open a file or a folder.
     Open,
     /// Write some bytes.
     Write,
@@ -77,6 +77,12 @@ impl Fault {
     pub const EINTR: Self = Self::Errno(4);
     /// No room.
     pub const ENOSPC: Self = Self::Errno(28);
+    /// The process has no descriptor free.
+    pub const EMFILE: Self = Self::Errno(24);
+    /// The system has no descriptor free.
+    pub const ENFILE: Self = Self::Errno(23);
+    /// No memory.
+    pub const ENOMEM: Self = Self::Errno(12);
 }
 
 /// Which operations go wrong, and how.
@@ -318,8 +324,21 @@ impl Disk for FaultDisk {
         Ok(())
     }
 
-    fn sync_folder(&self, _folder: &Path) -> io::Result<()> {
-        let mut state = self.lock();
+    fn open_folder(&self, _folder: &Path) -> io::Result<Arc<dyn DiskFolder>> {
+        match self.lock().fault(Operation::Open, "") {
+            Some(fault) => Err(error(fault)),
+            None => Ok(Arc::new(FaultFolder(self.clone()))),
+        }
+    }
+}
+
+/// The folder under it.
+#[derive(Debug)]
+struct FaultFolder(FaultDisk);
+
+impl DiskFolder for FaultFolder {
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.0.lock();
         match state.fault(Operation::SyncFolder, "") {
             Some(fault) => Err(error(fault)),
             None => {

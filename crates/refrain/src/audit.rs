@@ -122,7 +122,7 @@ impl AuditLog {
         Self::start(shared, Some(writer))
     }
 
-    /// A log that is opened with the first entry, and not made before. What hinders that shuts it.
+    /// A log that is opened with the first entry, and not made before. What hinders that shuts it, unless it passes.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -152,7 +152,7 @@ impl AuditLog {
     /// Whether something that must be audited may begin.
     ///
     /// # Errors
-    /// [`ErrorKind::Unaudited`] once the log is shut, and while too many entries wait for the disk.
+    /// [`ErrorKind::Unaudited`] once the log is shut, while it cannot be written, and while too many entries wait for the disk.
     pub fn check(&self) -> Result<()> {
         self.inner.shared.check()
     }
@@ -166,7 +166,8 @@ impl AuditLog {
     /// Writes an entry, and answers once it is durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unaudited`] when it could not be written: whether it is there is not known, and nothing is written behind it.
+    /// [`ErrorKind::Unaudited`] when it could not be written: whether it is there is not known, and after anything but
+    /// trouble that passes nothing is written behind it.
     ///
     /// # Cancellation
     /// The entry is on its way when this returns: dropped, it is written all the same.
@@ -195,10 +196,10 @@ impl AuditLog {
         self.inner.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Why nothing is written any more, if so.
+    /// Why nothing is written any more, or cannot be written now, if so.
     #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
-        self.inner.shared.shut.get().map(String::as_str)
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.shared.trouble()
     }
 }
 

@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Held,
     /// A format version, scheme or folder that this build does not handle.
     Unsupported,
-    /// The audit log cannot be written: what must be audited does not run, until somebody mends it and starts again.
+    /// The audit log cannot be written: what must be audited does not run, until that has passed or somebody mends it and starts again.
     Unaudited,
 }
 

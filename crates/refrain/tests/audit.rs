@@ -301,12 +301,16 @@ async fn many_writers_at_once_make_one_chain() {
 
 #[tokio::test]
 async fn a_disk_that_fails_shuts_the_log_and_tells_everybody() {
-    for operation in [Operation::Write, Operation::Sync] {
+    for (operation, fault) in [
+        (Operation::Write, Fault::EIO),
+        (Operation::Sync, Fault::EIO),
+        (Operation::Sync, Fault::ENOSPC),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let (disk, log) = failing(folder.path());
         fill(&log, 2).await;
         assert_eq!(log.trouble(), None);
-        disk.fail(Rule::once(operation, ".jsonl", Fault::ENOSPC));
+        disk.fail(Rule::once(operation, ".jsonl", fault));
         let writing = [log.write(entry(3)), log.write(entry(4))];
         for writing in writing {
             assert_eq!(writing.await.unwrap_err().kind(), ErrorKind::Unaudited);
@@ -318,6 +322,55 @@ async fn a_disk_that_fails_shuts_the_log_and_tells_everybody() {
         drop(log);
         log_of(folder.path(), 1, Options::default()).await;
         assert_eq!(checked(folder.path(), Check::default()).damage, []);
+    }
+}
+
+/// Waits until the log can be written again.
+async fn recovered(log: &AuditLog) {
+    let until = async {
+        while log.check().is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), until).await;
+    waited.unwrap_or_else(|_| panic!("never again: {:?}", log.trouble()));
+}
+
+/// The disk fills up, or a crowd of connections takes every descriptor, and that passes.
+#[tokio::test]
+async fn trouble_that_passes_is_waited_for_and_no_end_is_lost() {
+    let short = Rule::once(Operation::Write, ".jsonl", Fault::Short);
+    let full = Rule::always(Operation::Write, ".jsonl", Fault::ENOSPC);
+    let no_descriptor = Rule::always(Operation::Create, ".jsonl", Fault::EMFILE);
+    for rules in [vec![full.clone()], vec![short, full], vec![no_descriptor]] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FaultDisk::over(folder.path()).unwrap();
+        let options = Options {
+            disk: Arc::new(disk.clone()),
+            ..small_files()
+        };
+        let log = AuditLog::open_with(folder.path(), options).unwrap();
+        fill(&log, 2).await;
+        rules.iter().for_each(|rule| disk.fail(rule.clone()));
+        // Enough for the next file to be begun.
+        let mut refused = 0;
+        for number in 0..40 {
+            refused += u64::from(log.write(entry(number)).await.is_err());
+        }
+        assert!(refused > 0, "{rules:?}");
+        assert_eq!(log.check().unwrap_err().kind(), ErrorKind::Unaudited);
+        assert!(log.trouble().unwrap().contains("cannot be written"));
+        let deed = log.write(Entry::new(Event::Resolving)).await;
+        assert_eq!(deed.unwrap_err().kind(), ErrorKind::Unaudited);
+        disk.mend();
+        recovered(&log).await;
+        log.write(entry(77)).await.unwrap();
+        assert_eq!(log.trouble(), None);
+        drop(log);
+        let found = checked(folder.path(), Check::default());
+        assert_eq!(found.damage, [], "{rules:?}");
+        // It began, 2 entries, 40 ends, the pause, and the last; nothing of the deed that was not done.
+        assert_eq!(found.entries, 1 + 2 + 40 + 1 + 1, "{rules:?}");
     }
 }
 

@@ -26,6 +26,19 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// A command that becomes another one with the rights of nobody in particular; empty where these tests have no others.
+pub(crate) fn unprivileged() -> &'static [&'static str] {
+    match rustix::process::geteuid().is_root() {
+        true => &[
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ],
+        false => &[],
+    }
+}
+
 /// The place of `needle` in `bytes`.
 pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes

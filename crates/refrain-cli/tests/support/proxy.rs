@@ -11,14 +11,18 @@ use std::{
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
-use super::until;
+use super::{
+    client::{Answer, call},
+    until,
+};
 
 /// How a proxy is to be started.
 pub(crate) struct Starting {
     pub(crate) args: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) folder: TempDir,
-    is_outliving: bool,
+    /// A command that sets something up and becomes the proxy.
+    wrapper: Vec<String>,
 }
 
 impl Starting {
@@ -29,7 +33,7 @@ impl Starting {
             args: args.map(String::from).into(),
             environment: Vec::new(),
             folder: tempfile::tempdir().unwrap(),
-            is_outliving: false,
+            wrapper: Vec::new(),
         }
     }
 
@@ -44,8 +48,19 @@ impl Starting {
     }
 
     /// The system ends who writes to a full disk of this kind, unless told otherwise before it started.
-    pub(crate) fn outliving_full_disks(mut self) -> Self {
-        self.is_outliving = true;
+    pub(crate) fn outliving_full_disks(self) -> Self {
+        self.through(&["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+    }
+
+    /// With so many open files at the most.
+    pub(crate) fn open_files(self, max: u32) -> Self {
+        let script = format!("ulimit -n {max}; exec \"$0\" \"$@\"");
+        self.through(&["sh", "-c", &script])
+    }
+
+    /// Started by this command, which ends in becoming what it is given.
+    pub(crate) fn through(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(ToString::to_string).collect();
         self
     }
 
@@ -57,10 +72,12 @@ impl Starting {
     }
 
     pub(crate) fn command(&self) -> Command {
+        let mut words = self.wrapper.iter().map(String::as_str);
         let refrain = env!("CARGO_BIN_EXE_refrain");
-        let mut command = Command::new(if self.is_outliving { "sh" } else { refrain });
-        if self.is_outliving {
-            command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", refrain]);
+        let mut command = Command::new(words.next().unwrap_or(refrain));
+        command.args(words);
+        if !self.wrapper.is_empty() {
+            command.arg(refrain);
         }
         command
             .args(&self.args)
@@ -81,6 +98,18 @@ impl Starting {
             admin,
             folder: self.folder,
         }
+    }
+
+    /// Starts it, and reads what it says until all is said.
+    pub(crate) fn greeting(&self) -> String {
+        let mut started = Started::of(self);
+        let mut text = String::new();
+        let stdout = started.stdout.as_mut().unwrap();
+        while !text.contains("try it, twice:") {
+            let read = stdout.read_line(&mut text).unwrap();
+            assert!(read > 0, "it ended: {text}{}", started.errors());
+        }
+        text
     }
 
     /// Starts it where it cannot start: its exit code, and what it said about it.
@@ -200,6 +229,12 @@ impl Proxy {
         let mut lines = shown.text().lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// What the admin listener answers.
+    pub(crate) fn ask_admin(&self, path: &str) -> Answer {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.admin);
+        call(self.admin, request)
     }
 
     pub(crate) fn terminate(&self) {

@@ -35,7 +35,7 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     if let Some(why) = engine.audit().and_then(AuditLog::trouble)
         && admin.layer.policy().operations().any(is_audited)
     {
-        return not_ready("audit", why);
+        return not_ready("audit", &why);
     }
     // No record has this identity: a read goes the whole way, brings nothing back, and tells of a store that lost everything.
     let store = engine.store();

@@ -8,6 +8,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use rustix::process::{Resource, getrlimit};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -16,6 +17,8 @@ use tokio::{
 };
 
 const CONNECTIONS_MAX: usize = 256;
+/// Of a low limit of open files the listener takes this part at the most.
+const DESCRIPTORS_PART: u64 = 16;
 /// A head has to come within this time, the first and every later one.
 const HEAD_MAX: Duration = Duration::from_secs(30);
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -47,9 +50,10 @@ async fn accept(
     connections: &mut JoinSet<()>,
     ended: &watch::Receiver<()>,
 ) {
+    let max = connections_max();
     loop {
         while connections.try_join_next().is_some() {}
-        if connections.len() >= CONNECTIONS_MAX {
+        if connections.len() >= max {
             connections.join_next().await;
         }
         match listener.accept().await {
@@ -62,6 +66,12 @@ async fn accept(
             }
         }
     }
+}
+
+fn connections_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let part = usize::try_from(limit / DESCRIPTORS_PART).unwrap_or(usize::MAX);
+    part.clamp(1, CONNECTIONS_MAX)
 }
 
 async fn attend(stream: TcpStream, router: Router, mut ended: watch::Receiver<()>) {

@@ -20,6 +20,7 @@ use refrain::{
 };
 
 use super::durations::Durations;
+use crate::descriptors::Connections;
 
 /// A set of labels.
 type Labels = Vec<(&'static str, String)>;
@@ -33,6 +34,7 @@ pub struct Metrics {
     operations: Vec<(String, Vec<OnceLock<Series>>)>,
     /// By the number of what was asked.
     ops: Vec<StoreSeries>,
+    connections: Connections,
 }
 
 /// What is counted of one operation and one decision.
@@ -61,6 +63,7 @@ impl Metrics {
         let name = "request_duration_seconds";
         registry.register(name, help, request_durations.clone());
         let ops = store_series(&mut registry, scheme(store));
+        let connections = connection_series(&mut registry);
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -72,7 +75,13 @@ impl Metrics {
             requests,
             request_durations,
             ops,
+            connections,
         })
+    }
+
+    /// The clients' connections, for the proxy to keep up to date.
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
     }
 
     /// Appends what was counted, without an end mark.
@@ -95,6 +104,17 @@ impl Metrics {
             }
         }))
     }
+}
+
+fn connection_series(registry: &mut Registry) -> Connections {
+    let connections = Connections::default();
+    let help = "Connections from clients that are open now";
+    registry.register("connections", help, connections.open.clone());
+    let help = "Most connections from clients at a time: connections_max, or less where the limit of open files leaves no room";
+    registry.register("connections_max", help, connections.max.clone());
+    let help = "How often the last free place for a connection was taken; further clients wait to be accepted";
+    registry.register("connections_exhausted", help, connections.exhausted.clone());
+    connections
 }
 
 fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {

@@ -164,7 +164,7 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     ];
     let log = engine.audit();
     let is_shut = log.is_some_and(|log| log.trouble().is_some());
-    let help = "Whether the audit log is shut after a failed write; 1 means that what is audited is refused";
+    let help = "Whether the audit log cannot be written; 1 means that what is audited is refused";
     registry.register("audit_log_shut", help, gauge(is_shut.into()));
     let help = "Entries of the audit log that this process has made durable";
     let entries = log.map_or(0, AuditLog::entries);

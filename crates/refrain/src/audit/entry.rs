@@ -24,7 +24,8 @@ const TEXT_BYTES_MAX: usize = 2 << 10;
 pub enum Event {
     /// The log began.
     Began,
-    /// The log was opened again, by another process or after a restart; `detail` says what was cut off its end, if anything.
+    /// The log was opened again, by another process or after a restart, or could not be written for a while;
+    /// `detail` says what was cut off its end, or why it paused.
     Reopened,
     /// A claim was granted: from now on it may run.
     Granted,

@@ -1,6 +1,7 @@
 //! The one thread that writes: takes all that wait, writes them as lines, syncs once, and tells those who wait for it.
 //!
 //! What cannot be written latches the log shut: nobody knows what of it is on the disk, and nothing is written behind it.
+//! Trouble that passes, such as a full disk, is waited for instead: what was written of a line is cut off, and tried again.
 
 use std::{
     io,
@@ -10,6 +11,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
@@ -24,9 +26,15 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
-    lock::FileLock,
-    store::embedded::{disk::DiskFile, folder},
+    lock::{FileLock, denial_fix},
+    store::embedded::{
+        disk::{DiskFile, passes},
+        folder,
+    },
 };
+
+/// How often it is tried again to write after trouble that passes.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// What callers and the writer share.
 #[derive(Debug)]
@@ -36,7 +44,9 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     arrived: Condvar,
     /// Why nothing is written any more.
-    pub(super) shut: OnceLock<String>,
+    shut: OnceLock<String>,
+    /// Why nothing can be written now; tried again.
+    hindrance: Mutex<Option<String>>,
     /// How many entries this process has made durable.
     pub(super) written: AtomicU64,
 }
@@ -67,6 +77,7 @@ impl Shared {
             queue: Mutex::default(),
             arrived: Condvar::new(),
             shut: OnceLock::new(),
+            hindrance: Mutex::default(),
             written: AtomicU64::new(0),
         }
     }
@@ -75,10 +86,21 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why nothing is written any more, or now.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let shut = self.shut.get().cloned();
+        shut.or_else(|| self.hindrance().clone())
+    }
+
+    fn hindrance(&self) -> MutexGuard<'_, Option<String>> {
+        let hindrance = self.hindrance.lock();
+        hindrance.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether there is room for what has not begun yet. Endings are always taken: there are no more of them than of beginnings.
     pub(super) fn check(&self) -> Result<()> {
-        if let Some(why) = self.shut.get() {
-            return Err(unaudited(why.clone()));
+        if let Some(why) = self.trouble() {
+            return Err(unaudited(why));
         }
         let max = self.options.queue_max;
         match self.queue().waiting.len() >= max {
@@ -107,7 +129,13 @@ impl Shared {
             let why = format!("the audit log {} has been closed", self.folder.display());
             return Err(unaudited(why));
         }
-        queue.waiting.push(Waiting { at, entry, told });
+        let mut waiting = Waiting { at, entry, told };
+        // Nobody waits for trouble to pass.
+        let hindrance = self.hindrance().clone();
+        let is_kept = hindrance.as_deref().is_none_or(|why| waiting.refuse(why));
+        if is_kept {
+            queue.waiting.push(waiting);
+        }
         if queue.waiting.len() == 1 {
             self.arrived.notify_one();
         }
@@ -132,6 +160,41 @@ impl Shared {
         true
     }
 
+    /// Tells everybody who waits that it could not be written, and pauses; `false` where the log is closed and nobody tries again.
+    ///
+    /// Notes and the ends of attempts are kept, because they say what has happened, and written once that works again.
+    fn hinder(&self, error: &Error, unwritten: Vec<Waiting>) -> bool {
+        let why = format!(
+            "{error}; nothing that must be audited runs until this has passed, it is tried again every second"
+        );
+        let mut queue = self.queue();
+        let later = std::mem::take(&mut queue.waiting);
+        let known = self.hindrance().replace(why.clone());
+        if known.is_none() {
+            tracing::error!(%error, "the audit log cannot be written now: what must be audited is refused");
+            // Says so in the log itself, and is what is tried until it works.
+            let entry = Entry::new(Event::Reopened).with_detail(format!("paused: {error}"));
+            let (at, told) = (self.options.clock.wall(), None);
+            queue.waiting.push(Waiting { at, entry, told });
+        }
+        for mut waiting in unwritten.into_iter().chain(later) {
+            if waiting.refuse(&why) {
+                queue.waiting.push(waiting);
+            }
+        }
+        let is_open = |queue: &mut Queue| !queue.is_closed;
+        let waited = self.arrived.wait_timeout_while(queue, RETRY_EVERY, is_open);
+        let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !queue.is_closed
+    }
+
+    /// It can be written again.
+    fn recovered(&self) {
+        if self.hindrance().take().is_some() {
+            tracing::info!("the audit log can be written again");
+        }
+    }
+
     fn take(&self) -> Vec<Waiting> {
         std::mem::take(&mut self.queue().waiting)
     }
@@ -148,14 +211,30 @@ impl Shared {
         queue.is_closed = true;
         let waiting = std::mem::take(&mut queue.waiting);
         drop(queue);
-        self.refuse(waiting.into_iter().filter_map(|waiting| waiting.told));
+        self.refuse(waiting);
     }
 
-    fn refuse(&self, told: impl Iterator<Item = oneshot::Sender<Result<()>>>) {
+    fn refuse(&self, waiting: Vec<Waiting>) {
         let why = self.shut.get().cloned().unwrap_or_default();
-        for told in told {
-            let _ = told.send(Err(unaudited(why.clone())));
+        for mut waiting in waiting {
+            waiting.refuse(&why);
         }
+    }
+}
+
+impl Waiting {
+    /// Tells who waits that it could not be written; answers whether it is to be written later all the same.
+    ///
+    /// What somebody was about to do, and does not do now, must not be in the log.
+    fn refuse(&mut self, why: &str) -> bool {
+        let Some(told) = self.told.take() else {
+            return true;
+        };
+        let _ = told.send(Err(unaudited(why.to_owned())));
+        matches!(
+            self.entry.event,
+            Event::Completed | Event::Released | Event::Doubted | Event::Erased | Event::Refused
+        )
     }
 }
 
@@ -175,9 +254,11 @@ pub(super) struct Writer {
     node: String,
     /// Held as long as this lives.
     _lock: FileLock,
-    /// Lines that were not written yet, and who waits for them.
+    /// Number and hash to go on from as far as the log is durable.
+    durable: (u64, ChainHash),
+    /// Lines that were not written yet, and their entries.
     lines: Vec<u8>,
-    told: Vec<oneshot::Sender<Result<()>>>,
+    unwritten: Vec<Waiting>,
     count: u64,
 }
 
@@ -199,21 +280,40 @@ fn run(shared: &Arc<Shared>, opened: Option<Writer>) {
     while shared.wait() {
         let mut writer = match opened.take().map_or_else(|| Writer::open(shared), Ok) {
             Ok(writer) => writer,
+            Err(error) if is_passing(&error) && shared.hinder(&error, Vec::new()) => continue,
             Err(error) => return shared.latch(&error),
         };
         // Whoever came first may be one of many, for whom the same sync would do.
         std::thread::yield_now();
-        if let Err(error) = writer.write(shared.take()) {
-            let error = trouble(&shared.folder, error);
-            shared.latch(&error);
-            return shared.refuse(std::mem::take(&mut writer.told).into_iter());
+        match writer.write(shared.take()) {
+            Ok(()) => shared.recovered(),
+            Err(error) => {
+                let may_pass = passes(&error) && writer.roll_back().is_ok();
+                let error = trouble(&shared.folder, error);
+                let unwritten = std::mem::take(&mut writer.unwritten);
+                if !may_pass {
+                    shared.latch(&error);
+                    return shared.refuse(unwritten);
+                }
+                if !shared.hinder(&error, unwritten) {
+                    return shared.latch(&error);
+                }
+            }
         }
         opened = Some(writer);
     }
 }
 
+/// Whether what hindered the opening passes.
+fn is_passing(error: &Error) -> bool {
+    use std::error::Error as _;
+    let source = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+    source.is_some_and(passes)
+}
+
 fn trouble(folder: &Path, error: io::Error) -> Error {
-    let message = format!("the audit log {} cannot be written", folder.display());
+    let fix = denial_fix(&error, "or name another folder with audit_log = \"DIR\"");
+    let message = format!("the audit log {} cannot be written{fix}", folder.display());
     Error::new(ErrorKind::Unaudited, message).with_source(error)
 }
 
@@ -231,8 +331,9 @@ impl Writer {
             head: tail.head,
             node: node(),
             _lock: lock,
+            durable: (tail.seq, tail.head),
             lines: Vec::new(),
-            told: Vec::new(),
+            unwritten: Vec::new(),
             count: 0,
         };
         let event = match tail.seq {
@@ -253,16 +354,26 @@ impl Writer {
 
     fn write(&mut self, waiting: Vec<Waiting>) -> io::Result<()> {
         let mut waiting = waiting.into_iter();
-        while let Some(Waiting { at, entry, told }) = waiting.next() {
-            // Pushed first: should this fail, it is among those who are told.
-            self.told.extend(told);
-            let added = self.add(at, &entry);
+        while let Some(next) = waiting.next() {
+            let added = self.add(next.at, &next.entry);
+            self.unwritten.push(next);
             if let Err(error) = added {
-                self.told.extend(waiting.filter_map(|it| it.told));
+                self.unwritten.extend(waiting);
                 return Err(error);
             }
         }
         self.flush()
+    }
+
+    /// Goes back to where the log is durable: nothing is left of a write for which there was no room.
+    fn roll_back(&mut self) -> io::Result<()> {
+        self.lines.clear();
+        self.count = 0;
+        (self.seq, self.head) = self.durable;
+        match &self.file {
+            Some((file, len)) => file.set_len(*len),
+            None => Ok(()),
+        }
     }
 
     fn add(&mut self, at: Timestamp, entry: &Entry) -> io::Result<()> {
@@ -291,9 +402,11 @@ impl Writer {
     /// The next line begins a file of its own.
     fn begin_file(&mut self) -> io::Result<()> {
         let (folder, disk) = (&self.shared.folder, &self.shared.options.disk);
+        // Opened first: once the file is made, nothing but the sync itself may fail.
+        let names = disk.open_folder(folder)?;
         let file = disk.create(&folder.join(segment::name(self.seq)))?;
         // Its name is durable before anybody is told of what stands in it.
-        disk.sync_folder(folder)?;
+        names.sync().map_err(io::Error::other)?;
         self.file = Some((file, 0));
         Ok(())
     }
@@ -304,13 +417,15 @@ impl Writer {
             && !self.lines.is_empty()
         {
             file.write_all_at(&self.lines, *len)?;
-            file.sync()?;
+            // What of it is on the disk after a failed sync is not known, whatever the reason.
+            file.sync().map_err(io::Error::other)?;
             *len += self.lines.len() as u64;
             self.lines.clear();
         }
         self.shared.written.fetch_add(self.count, Ordering::Relaxed);
         self.count = 0;
-        for told in self.told.drain(..) {
+        self.durable = (self.seq, self.head);
+        for told in self.unwritten.drain(..).filter_map(|it| it.told) {
             let _ = told.send(Ok(()));
         }
         Ok(())

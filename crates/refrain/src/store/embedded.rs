@@ -47,6 +47,7 @@ mod image;
 mod keeper;
 mod manifest;
 mod recover;
+mod reserve;
 mod scan;
 
 mod segment;
@@ -58,6 +59,7 @@ use disk::{Disk, RealDisk};
 use folder::Folder;
 use keeper::Keeper;
 use manifest::Manifest;
+use reserve::ReservedDisk;
 use segment::{Location, Segment};
 use writer::{Queue, Request};
 
@@ -169,7 +171,7 @@ pub(crate) struct Shared {
     manifest: Mutex<Manifest>,
     /// What could not be read at opening.
     damage: Vec<Damage>,
-    /// Set once by the first write or sync that failed: nothing is acknowledged ever after.
+    /// Set once by the first sync or write that failed for a reason that does not pass: nothing is acknowledged ever after.
     latch: OnceLock<String>,
     queue: Queue,
     keeper: Keeper,
@@ -210,6 +212,7 @@ impl Embedded {
     pub fn open(folder: &Path, mut options: Options) -> Result<Self> {
         options.segment_bytes_max = options.segment_bytes_max.min(BYTES_MAX);
         let folder = Folder::hold(&*options.disk, folder)?;
+        options.disk = Arc::new(ReservedDisk::over(options.disk, &folder.path));
         let mut recovered = recover::recover(&*options.disk, &folder.path, &folder.secret, false)?;
         let clock = match recovered.manifest.clock {
             Some(mark) => StoreClock::resume(options.clock.clone(), mark, recovered.latest),

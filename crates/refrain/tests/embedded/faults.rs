@@ -84,6 +84,45 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     }
 }
 
+/// A crowd of connections, or another process, takes what files and folders are opened with.
+#[test]
+fn lack_of_descriptors_or_memory_is_waited_for() {
+    for fault in [Fault::EMFILE, Fault::ENFILE, Fault::ENOMEM] {
+        let site = Site::new(4 << 10);
+        let disk = site.disk();
+        let store = site.open_on(&disk);
+        complete(&store, 1, b"kept");
+        let fence = grant(&store, claim(2));
+        wait_until_quiet(&disk);
+        for operation in [Operation::Create, Operation::Open] {
+            disk.fail(Rule::always(operation, "", fault));
+        }
+        let granted = claim_until_full(&store, 100);
+        let error = ask(&store, claim(3)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
+        settle(&store, 2, fence, completion(b"in flight", HOUR, HOUR));
+        // Neither sweeping nor erasing shuts the store.
+        let _ = wait(store.sweep(u32::MAX));
+        let error = wait(store.erase(id(1))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(disk.mend() > 1);
+        let fence = soon(|| match ask(&store, claim(3)) {
+            Ok(Verdict::Granted(grant)) => Some(grant.fence),
+            _ => None,
+        });
+        settle(&store, 3, fence, completion(b"after all", HOUR, HOUR));
+        for seed in 0..5 {
+            let crashed = site.crashed(&disk, seed);
+            let after = crashed.open();
+            assert_eq!(after.damage(), []);
+            for number in [1, 2, 3].into_iter().chain(granted.iter().map(|it| it.0)) {
+                assert!(read(&after, number).unwrap().is_some(), "{number}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_store_opens_on_a_full_disk_and_replays() {
     let site = Site::new(4 << 10);
@@ -104,7 +143,7 @@ fn full_rules() -> Vec<Vec<Rule>> {
     let once = |operation| Rule::once(operation, ".log", Fault::ENOSPC);
     vec![
         vec![once(Operation::Write)],
-        vec![once(Operation::Sync)],
+        vec![Rule::once(Operation::Write, ".log", Fault::ENOMEM)],
         vec![
             Rule::once(Operation::Write, ".log", Fault::Short),
             once(Operation::Write),
@@ -114,7 +153,6 @@ fn full_rules() -> Vec<Vec<Rule>> {
             Rule::once(Operation::Write, ".log", Fault::Short),
             Rule::always(Operation::Write, ".log", Fault::ENOSPC),
         ],
-        vec![Rule::always(Operation::Sync, ".log", Fault::ENOSPC)],
     ]
 }
 
@@ -231,7 +269,14 @@ fn check_shut(store: &Embedded, fence: Fence) {
 
 #[test]
 fn a_failed_write_or_sync_shuts_the_store_and_what_is_seen_afterwards_is_durable() {
-    for operation in [Operation::Write, Operation::Sync] {
+    let failures = [
+        (Operation::Write, Fault::EIO),
+        (Operation::Sync, Fault::EIO),
+        // What a sync that found no room has left on the disk is not known either.
+        (Operation::Sync, Fault::ENOSPC),
+        (Operation::Sync, Fault::ENOMEM),
+    ];
+    for (operation, fault) in failures {
         for (is_completion, is_killed) in
             [(false, false), (true, false), (false, true), (true, true)]
         {
@@ -241,7 +286,7 @@ fn a_failed_write_or_sync_shuts_the_store_and_what_is_seen_afterwards_is_durable
             complete(&store, 1, b"kept");
             let fence = grant(&store, claim(2));
             wait_until_quiet(&disk);
-            disk.fail(Rule::once(operation, ".log", Fault::EIO));
+            disk.fail(Rule::once(operation, ".log", fault));
             let refused = match is_completion {
                 true => {
                     let end = completion(b"doubtful", HOUR, HOUR);

@@ -8,6 +8,7 @@
 mod common;
 mod crash;
 mod damage;
+mod descriptors;
 mod erase;
 mod faults;
 mod kill;

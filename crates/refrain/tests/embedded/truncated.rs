@@ -2,12 +2,7 @@
 //! A crash cannot do that, because segments are allocated in full before they are used.
 //! So it is damage, never a torn write, and no key that may have been in the lost part is granted.
 
-use std::{
-    fs,
-    ops::Range,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fs, ops::Range, path::Path, time::Duration};
 
 use refrain::{
     ErrorKind, Verdict,
@@ -125,7 +120,7 @@ fn truncated_or_zeroed_end_of_closed_store_is_damage() {
 
 /// Waits until the manifest says how far the segment was written.
 fn wait_until_recorded(site: &Site, end: usize) {
-    let since = Instant::now();
+    let since = tokio::time::Instant::now();
     let line = format!("segment 1 {} {end}\n", 8 << 10);
     while !String::from_utf8(site.read("manifest"))
         .unwrap()

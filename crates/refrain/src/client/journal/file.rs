@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     key::Secret,
-    store::embedded::disk::{Disk, DiskFile, is_full},
+    store::embedded::disk::{Disk, DiskFile, passes},
     varint::Reader,
 };
 
@@ -152,7 +152,7 @@ impl LogFile {
         let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
         let start = self.end;
         if let Err(error) = self.file.write_all_at(&frame, start) {
-            return Err(match is_full(&error) && self.cut().is_ok() {
+            return Err(match passes(&error) && self.cut().is_ok() {
                 true => NotAppended::AsBefore(error),
                 false => NotAppended::Lost(error),
             });
@@ -202,17 +202,21 @@ impl LogFile {
     ) -> Result<(Self, Vec<Place>), NotAppended> {
         let fresh = beside(path, ".new");
         let written = Self::write(disk.clone(), path, &fresh, secret, records);
-        let made = written.and_then(|made| disk.rename(&fresh, path).map(|()| made));
-        let made = made.map_err(|error| {
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        // Opened first: once the name is changed, nothing but the sync itself may fail.
+        let made = written.and_then(|made| {
+            let folder = disk.open_folder(parent)?;
+            disk.rename(&fresh, path).map(|()| (made, folder))
+        });
+        let (made, folder) = made.map_err(|error| {
             let _ = disk.remove(&fresh);
             NotAppended::AsBefore(error)
         })?;
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
         // Which of the two files will be found after a loss of power is not known from here on.
-        disk.sync_folder(folder).map_err(NotAppended::Lost)?;
+        folder.sync().map_err(NotAppended::Lost)?;
         Ok(made)
     }
 

@@ -18,7 +18,7 @@ use super::{
     scan,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Noted, Row, Snapshot},
-    writer::{Request, is_full},
+    writer::{Request, passes},
 };
 use crate::{
     clock::Timestamp,
@@ -173,7 +173,7 @@ impl Shared {
         let Archived { made, moves, gone } = archive.finish()?;
         if let Err(error) = self.admit(due, made.as_ref()) {
             // After any other error the manifest on the disk may count on it.
-            if let Some(made) = made.filter(|_| is_full(&error)) {
+            if let Some(made) = made.filter(|_| passes(&error)) {
                 self.remove(&made.segment);
             }
             return Err(self.sweep_failed(&error).into());
@@ -234,7 +234,7 @@ impl Shared {
     }
 
     fn sweep_failed(&self, error: &io::Error) -> Error {
-        if !is_full(error) {
+        if !passes(error) {
             self.shut(error);
         }
         let message = format!(

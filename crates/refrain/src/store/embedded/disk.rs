@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use rustix::io::Errno;
+
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
     /// Makes an empty file, in place of one that may be there.
@@ -35,11 +37,28 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// As the file system says.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Opens a folder that is there.
+    ///
+    /// # Errors
+    /// As the file system says.
+    fn open_folder(&self, folder: &Path) -> io::Result<Arc<dyn DiskFolder>>;
+
     /// Makes names in a folder durable.
     ///
     /// # Errors
     /// As the file system says.
-    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        self.open_folder(folder)?.sync()
+    }
+}
+
+/// An open folder.
+pub trait DiskFolder: Debug + Send + Sync + 'static {
+    /// Makes the names in it durable.
+    ///
+    /// # Errors
+    /// As the file system says.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file.
@@ -124,26 +143,43 @@ impl dyn DiskFile {
 
 /// Puts a whole file in place at once: it is there entirely or not at all.
 ///
-/// An error that says that the disk is full means that nothing was replaced.
+/// An error that [passes] means that nothing was replaced.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Opened first: once the name is changed, nothing but the sync itself may fail.
+    let folder = match path.parent() {
+        Some(folder) => Some(disk.open_folder(folder)?),
+        None => None,
+    };
     let fresh = path.with_extension("new");
     let file = disk.create(&fresh)?;
     file.write_all_at(bytes, 0)?;
     file.sync()?;
     disk.rename(&fresh, path)?;
-    match path.parent() {
-        // Which of the two will be found after a loss of power is not known: never taken for a disk that is merely full.
-        Some(folder) => disk.sync_folder(folder).map_err(io::Error::other),
+    match folder {
+        // Which of the two will be found after a loss of power is not known: never taken for trouble that passes.
+        Some(folder) => folder.sync().map_err(io::Error::other),
         None => Ok(()),
     }
 }
 
-/// Whether the disk, or our share of it, is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(
+/// Whether the trouble passes without a restart: no room on the disk, no descriptor free, no memory.
+///
+/// A sync that failed is never among it, whatever the reason: what of the bytes is on the disk is not known.
+/// Where it matters it is told apart by [`io::Error::other`].
+pub(crate) fn passes(error: &io::Error) -> bool {
+    let is_short = matches!(
         error.kind(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-    )
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::OutOfMemory
+    );
+    is_short || lacks_descriptor(error)
+}
+
+/// Whether the process, or the system, has no descriptor free.
+pub(crate) fn lacks_descriptor(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    [Errno::MFILE, Errno::NFILE]
+        .map(|it| Some(it.raw_os_error()))
+        .contains(&number)
 }
 
 /// The machine's file system.
@@ -175,8 +211,17 @@ impl Disk for RealDisk {
         }
     }
 
-    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
-        File::open(folder)?.sync_all()
+    fn open_folder(&self, folder: &Path) -> io::Result<Arc<dyn DiskFolder>> {
+        Ok(Arc::new(RealFolder(File::open(folder)?)))
+    }
+}
+
+#[derive(Debug)]
+struct RealFolder(File);
+
+impl DiskFolder for RealFolder {
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
     }
 }
 

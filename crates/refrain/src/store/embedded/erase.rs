@@ -61,7 +61,7 @@ impl Shared {
     }
 
     fn erase_failed(&self, error: &std::io::Error) -> Error {
-        if !super::writer::is_full(error) {
+        if !super::writer::passes(error) {
             self.shut(error);
         }
         let folder = self.folder.path.display();

@@ -17,13 +17,13 @@ use super::{
     recover::Sealed,
     segment::{HEADER_LEN, Segment},
     snapshot::{Noted, Snapshot},
-    writer::{Writer, is_full, no_room},
+    writer::{Writer, no_room, obstacle, passes},
 };
 use crate::clock::Timestamp;
 
 /// The first segment of a store. Each one behind is twice as long, up to the largest.
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
-/// How often a full disk is tried again, and a relaxed store synced.
+/// How often a segment that could not be allocated is tried again, and a relaxed store synced.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// How often the keeper looks for segments whose time is up.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ struct State {
     wanted: u64,
     /// How long the next spare becomes.
     next_len: u64,
-    /// What the last try to allocate failed with.
+    /// What the last try to allocate failed with, and passes.
     full: Option<String>,
     /// Segments that were written to their end and are not sealed yet.
     written: Vec<Written>,
@@ -262,13 +262,13 @@ impl Shared {
                     self.keeper.is_full.store(false, Ordering::Relaxed);
                     self.keeper.changed.notify_all();
                 }
-                Err(error) if is_full(&error) => {
+                Err(error) if passes(&error) => {
                     if state.full.is_none() {
-                        tracing::error!(folder = %self.folder.path.display(), %error, "the disk is full: new claims are refused");
+                        tracing::error!(folder = %self.folder.path.display(), %error, "no segment can be allocated now: new claims are refused");
                     }
                     // The least that helps is tried next.
                     state.next_len = SEGMENT_BYTES_FIRST;
-                    state.full = Some(error.to_string());
+                    state.full = Some(obstacle(&error));
                     self.keeper.is_full.store(true, Ordering::Relaxed);
                     self.keeper.changed.notify_all();
                     state = self.keeper.wait(state, RETRY_EVERY);
@@ -295,7 +295,7 @@ impl Shared {
         });
         if let Err(error) = admitted {
             // After any other error the manifest on the disk may count on it.
-            if is_full(&error) {
+            if passes(&error) {
                 let _ = disk.remove(&segment.path);
             }
             return Err(error);
@@ -385,7 +385,7 @@ impl Shared {
         let extent = lock(&self.manifest).extent(active.number);
         if seen == Some(end) && extent.is_some_and(|extent| extent.written < end.1) {
             match self.edit_manifest(|_| ()) {
-                Err(error) if !is_full(&error) => self.shut(&error),
+                Err(error) if !passes(&error) => self.shut(&error),
                 _ => {}
             }
         }
@@ -418,7 +418,7 @@ impl Shared {
         });
         match sealed {
             Ok(()) => {}
-            Err(error) if is_full(&error) => {
+            Err(error) if passes(&error) => {
                 tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
             }
             Err(error) => self.shut(&error),

@@ -13,7 +13,7 @@ use super::{
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Row, Snapshot},
-    writer::is_full,
+    writer::passes,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -358,9 +358,9 @@ impl Recovered {
                 remove_strays(disk, folder, &self.manifest)
             }
             // What is stored can still be served; the first segment that is made brings the manifest with it.
-            Err(error) if is_full(&error) && !is_new => Ok(()),
+            Err(error) if passes(&error) && !is_new => Ok(()),
             Err(error) => {
-                let kind = match is_full(&error) {
+                let kind = match passes(&error) {
                     true => ErrorKind::Full,
                     false => ErrorKind::Unavailable,
                 };
@@ -466,7 +466,7 @@ fn secure(segment: &Segment, scan: &Scan) -> io::Result<()> {
         return Ok(());
     };
     match segment.file.write_all_at(frame, *start) {
-        Err(error) if !is_full(&error) => return Err(error),
+        Err(error) if !passes(&error) => return Err(error),
         _ => {}
     }
     segment.file.sync()

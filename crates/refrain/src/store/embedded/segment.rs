@@ -200,10 +200,10 @@ impl Segment {
         self.durable.store(end, Ordering::Release);
     }
 
-    /// Overwrites a stretch with zeros, as it was allocated, and makes that durable.
+    /// Overwrites a stretch with zeros, as it was allocated, and makes that durable. A sync that fails is no trouble that passes.
     pub(super) fn blank(&self, stretch: Range<u64>) -> io::Result<()> {
         self.zero(stretch, u64::MAX)?;
-        self.file.sync()
+        self.file.sync().map_err(io::Error::other)
     }
 
     /// The record whose image lies there.

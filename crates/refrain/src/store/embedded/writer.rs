@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashMap,
-    fmt::Display,
     hash::BuildHasherDefault,
     io,
     path::Path,
@@ -32,7 +31,7 @@ use crate::{
     wakes,
 };
 
-pub(super) use super::disk::is_full;
+pub(super) use super::disk::passes;
 
 /// A frame is closed once its images take this much.
 const FRAME_BYTES: usize = 4 << 20;
@@ -450,14 +449,14 @@ impl Writer {
         }
     }
 
-    /// A disk that is full is no failure: nothing was acknowledged, and what was written is taken away before the next write.
+    /// Trouble that passes is no failure: nothing was acknowledged, and what was written is taken away before the next write.
     fn failed(&mut self, error: &io::Error) -> Error {
         let shared = &self.shared;
         let Some(active) = &mut self.active else {
             return shared.closed();
         };
-        if is_full(error) && active.clean().err().is_none_or(|error| is_full(&error)) {
-            return no_room(&shared.folder.path, error);
+        if passes(error) && active.clean().err().is_none_or(|error| passes(&error)) {
+            return no_room(&shared.folder.path, &obstacle(error));
         }
         let name = active.segment.path.display();
         shared.shut(&format!("{name}: offset {}: {error}", active.end));
@@ -494,7 +493,8 @@ impl Active {
         self.unclean = frame.len();
         self.segment.file.write_all_at(frame, self.end as u64)?;
         if durability == Durability::Full {
-            self.segment.file.sync()?;
+            // A failed sync leaves unknown what is on the disk, whatever the reason.
+            self.segment.file.sync().map_err(io::Error::other)?;
             self.segment.note_durable((self.end + frame.len()) as u64);
         }
         self.unclean = 0;
@@ -522,10 +522,21 @@ impl Active {
     }
 }
 
-pub(super) fn no_room(folder: &Path, error: &dyn Display) -> Error {
+/// What is in the way, and what helps.
+pub(super) fn obstacle(error: &io::Error) -> String {
+    let what = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "its disk is full, make room",
+        io::ErrorKind::OutOfMemory => "there is no memory left",
+        _ => {
+            "no file descriptor is free, raise the limit of open files or lower the number of connections"
+        }
+    };
+    format!("{what}: {error}")
+}
+
+pub(super) fn no_room(folder: &Path, obstacle: &str) -> Error {
     let message = format!(
-        "the disk of the store {} is full ({error}): new claims are refused, stored outcomes are served; \
-         make room and it goes on by itself",
+        "the store {} refuses new claims, and serves stored outcomes, until this has passed: {obstacle}",
         folder.display()
     );
     Error::new(ErrorKind::Full, message)
