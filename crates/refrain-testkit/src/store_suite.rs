@@ -208,6 +208,7 @@ impl<F: Fixture> Runner<'_, F> {
         cases!(self, settlements:
             t4_renewing_prolongs_the_lease,
             t4_renewing_brings_back_a_lapsed_claim,
+            t4_renewing_for_no_time_ends_the_lease,
             t5_completing_replays,
             t5_late_truth_lands,
             t5_doubt_can_be_completed,

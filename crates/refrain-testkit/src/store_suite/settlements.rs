@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use refrain::{
-    Outcome, Settled, Settlement, Store, Verdict,
+    Claim, Outcome, Settled, Settlement, Store, Verdict,
     record::{Doubt, Reason},
 };
 
@@ -60,6 +60,23 @@ pub(super) async fn t4_renewing_brings_back_a_lapsed_claim<S: Store>(bench: &Ben
         bench.refused(&what, &anew, want).await?;
     }
     Ok(())
+}
+
+/// How a failed attempt is given up while its record goes on counting: the lease ends at once.
+pub(super) async fn t4_renewing_for_no_time_ends_the_lease<S: Store>(bench: &Bench<S>) -> Checked {
+    let ask = || Claim {
+        attempts_max: 3,
+        ..repeatable(1)
+    };
+    for attempt in 1..=3 {
+        let grant = bench.granted(&ask()).await?;
+        expect("the attempt", grant.attempt, attempt)?;
+        let renewed = bench.renew(ask().id, grant.fence, Duration::ZERO).await?;
+        expect("renewing for no time", renewed, Settled::Applied)?;
+    }
+    let seen = bench.ask(&ask()).await?;
+    let lapsed = matches!(seen, Verdict::Indeterminate(doubt) if doubt.reason == Reason::Lapsed);
+    expect("in doubt when no attempts are left", lapsed, true)
 }
 
 pub(super) async fn t5_completing_replays<S: Store>(bench: &Bench<S>) -> Checked {

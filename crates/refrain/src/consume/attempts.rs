@@ -1,4 +1,7 @@
-//! How often each message was tried, as far as this process knows.
+//! What this process knows of messages that it has met and not done with.
+//!
+//! Attempts are counted in the records. What is known here decides only where there is none: on a store that forgets with its
+//! process, where a worker rolls everything back, and where an attempt without effect was released.
 
 use std::{
     collections::HashMap,
@@ -26,7 +29,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Which attempt a delivery is; `delivered` is the broker's count, where it has one.
+    /// Which attempt a delivery is; `delivered` is the broker's count, where it has one and no record counts.
     pub(super) fn attempt(&self, delivered: Option<u32>) -> u32 {
         let handed_over = delivered.unwrap_or(1).saturating_sub(self.spared);
         handed_over.max(self.failed.saturating_add(1))

@@ -15,7 +15,8 @@ use super::{
     work,
 };
 use crate::{
-    Error, Fingerprint, Key, RecordId, Result, Scope, fingerprint::RequestView, store::Store,
+    Error, Fingerprint, Key, RecordId, Result, Scope, fingerprint::RequestView, record::State,
+    store::Store,
 };
 
 /// How often a dead letter is published before its message is given back.
@@ -29,7 +30,7 @@ const DELAY_MAX: Duration = Duration::from_hours(12);
 pub(super) struct Attended {
     shared: Arc<Shared>,
     message: Arc<Message>,
-    /// How often the broker handed it out, where it counts.
+    /// How often the broker handed it out, where it counts and no record does.
     delivered: Option<u32>,
     ticket: Box<dyn Ticket>,
 }
@@ -46,8 +47,8 @@ struct Named {
 /// What comes of a round.
 enum Round {
     Ended(Count),
-    /// Publish it among the dead letters.
-    Dead(DeadReason, String),
+    /// Publish it among the dead letters; the number is how often its handler was started, as far as is known here.
+    Dead(DeadReason, String, u32),
     Again {
         why: Count,
         delay: Duration,
@@ -58,7 +59,7 @@ enum Round {
 
 impl Attended {
     pub(super) fn new(shared: Arc<Shared>, delivery: Delivery) -> Self {
-        let counts = shared.guarantees.counts_attempts;
+        let counts = shared.guarantees.counts_attempts && !shared.records_count_attempts;
         Self {
             message: Arc::new(restored(delivery.message)),
             delivered: counts.then_some(delivery.attempt),
@@ -84,8 +85,9 @@ impl Attended {
             };
             let (why, delay, lets_pass) = match round {
                 Round::Ended(count) => return self.acknowledge(count, id).await,
-                Round::Dead(reason, failure) => {
-                    match self.bury(named.as_ref().ok(), reason, &failure).await {
+                Round::Dead(reason, failure, attempts) => {
+                    let named = named.as_ref().ok();
+                    match self.bury(named, reason, &failure, attempts).await {
                         true => return self.acknowledge(Count::DeadLettered, id).await,
                         false => {
                             let longest = self.shared.settings.backoff.max;
@@ -170,7 +172,7 @@ impl Attended {
         let shared = &self.shared;
         let named = match named {
             Ok(named) => named,
-            Err((reason, failure)) => return Some(Round::Dead(*reason, failure.clone())),
+            Err((reason, failure)) => return Some(Round::Dead(*reason, failure.clone(), 0)),
         };
         let permit = self.permit().await?;
         let id = named.id(shared);
@@ -182,10 +184,11 @@ impl Attended {
             let attempt = known.attempt(self.delivered);
             if self.is_killer(attempt) {
                 let failure = "it was handed out too often, and nobody told what became of it";
-                return Round::Dead(DeadReason::AttemptsUsedUp, failure.into());
+                return Round::Dead(DeadReason::AttemptsUsedUp, failure.into(), attempt - 1);
             }
-            let worked = shared.worker.work(&self.task(named, attempt)).await;
-            self.judge(worked, &known, attempt, id)
+            let task = self.task(named, attempt);
+            let worked = shared.worker.work(&task).await;
+            self.judge(worked, &known, &task, id)
         };
         let round = self.extended(working).await;
         drop(permit);
@@ -228,6 +231,7 @@ impl Attended {
             audit: settings.is_audited.then(|| settings.name.clone()),
             redrive: named.redrive,
             attempt,
+            started: Arc::default(),
         }
     }
 
@@ -263,7 +267,7 @@ impl Attended {
         let held = known.held + 1;
         if held >= u32::from(settings.terms.attempts_max) {
             let failure = format!("its predecessor did not come in {held} attempts");
-            return Round::Dead(DeadReason::SequenceGap, failure);
+            return Round::Dead(DeadReason::SequenceGap, failure, known.failed);
         }
         tracing::warn!(record = %id, consumer = &*settings.name, held, "an event waits for its predecessor");
         shared.attempts.note(id, |known| {
@@ -278,8 +282,9 @@ impl Attended {
     }
 
     /// What is made of how the work went.
-    fn judge(&self, worked: Worked, known: &Known, attempt: u32, id: RecordId) -> Round {
+    fn judge(&self, worked: Worked, known: &Known, task: &Task, id: RecordId) -> Round {
         let shared = &self.shared;
+        let attempt = task.started().max(task.attempt);
         let (why, delay, failure) = match worked {
             Worked::Unavailable(error) => return self.unavailable(&error, known, id),
             Worked::Done(count) => {
@@ -288,7 +293,7 @@ impl Attended {
             }
             Worked::Dead { reason, failure } => {
                 shared.pause.end();
-                return Round::Dead(reason, failure);
+                return Round::Dead(reason, failure, task.started().max(known.failed));
             }
             Worked::Again {
                 why: Count::Held, ..
@@ -341,16 +346,27 @@ impl Attended {
     }
 
     /// Publishes the message among the dead letters; whether it is there.
-    async fn bury(&self, named: Option<&Named>, reason: DeadReason, failure: &str) -> bool {
+    async fn bury(
+        &self,
+        named: Option<&Named>,
+        reason: DeadReason,
+        failure: &str,
+        attempts: u32,
+    ) -> bool {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let known = named.map(|named| shared.attempts.get(named.id(shared)));
         let known = known.unwrap_or_default();
         let records = named.map(|named| named.ids(shared)).unwrap_or_default();
+        let attempts = match (reason, records.last()) {
+            // The attempts of other processes.
+            (DeadReason::OutcomeUnknown, Some(id)) => attempts.max(self.recorded(*id).await),
+            _ => attempts,
+        };
         let story = Story {
             consumer: &settings.name,
             reason,
             failure,
-            attempt: known.attempt(self.delivered),
+            attempts,
             known: &known,
             key: named.map(|named| &named.key),
             records: &records,
@@ -386,6 +402,17 @@ impl Attended {
             self.extended(sleep(settings.backoff.pause(attempt))).await;
         }
         false
+    }
+
+    /// How many attempts a record in doubt has counted; 0 where the store cannot tell.
+    async fn recorded(&self, id: RecordId) -> u32 {
+        let found = self.extended(self.shared.engine.store().read(id)).await;
+        match found.ok().flatten().map(|found| found.record.state) {
+            Some(State::InFlight { hold, .. } | State::Indeterminate { hold, .. }) => {
+                hold.attempts.into()
+            }
+            _ => 0,
+        }
     }
 
     async fn acknowledge(self, count: Count, id: Option<RecordId>) {

@@ -256,15 +256,17 @@ impl Consumer {
         self.check_age(&guarantees)?;
         let (stop, is_stopping) = watch::channel(false);
         let in_flight_max = self.settings.in_flight_max;
+        let store_lasts = self.engine.store().guarantees().survives_process;
         let shared = Arc::new(Shared {
             scope: Self::scope(&self.settings.name),
             settings: self.settings,
             broker: self.broker,
             guarantees,
             engine: self.engine,
-            worker: Box::new(worker),
             tally: self.tally,
             attempts: Attempts::default(),
+            records_count_attempts: store_lasts && worker.counts_attempts(),
+            worker: Box::new(worker),
             pause: Pause::default(),
             running: Semaphore::new(in_flight_max),
             is_stopping,

@@ -12,7 +12,7 @@ use crate::{Fingerprint, Key, RecordId};
 pub const DEAD_REASON: &str = "Refrain-Dead-Reason";
 /// The consumer that gave it up.
 pub const DEAD_CONSUMER: &str = "Refrain-Dead-Consumer";
-/// How often it was tried.
+/// How often its handler was started. Deliveries that were given back before that are not counted.
 pub const DEAD_ATTEMPTS: &str = "Refrain-Dead-Attempts";
 /// The subject that it was delivered under.
 pub const DEAD_SOURCE: &str = "Refrain-Dead-Source";
@@ -89,7 +89,7 @@ pub(super) struct Story<'a> {
     pub(super) consumer: &'a str,
     pub(super) reason: DeadReason,
     pub(super) failure: &'a str,
-    pub(super) attempt: u32,
+    pub(super) attempts: u32,
     pub(super) known: &'a Known,
     pub(super) key: Option<&'a Key>,
     pub(super) records: &'a [RecordId],
@@ -104,7 +104,7 @@ pub(super) fn letter(message: &Message, story: &Story<'_>) -> Message {
     let mut tell = |name: &str, value: String| letter.set_header(name, value);
     tell(DEAD_REASON, story.reason.to_string());
     tell(DEAD_CONSUMER, story.consumer.to_owned());
-    tell(DEAD_ATTEMPTS, story.attempt.to_string());
+    tell(DEAD_ATTEMPTS, story.attempts.to_string());
     tell(DEAD_SOURCE, brief(&message.subject));
     tell(DEAD_FINGERPRINT, story.fingerprint.to_string());
     let records: Vec<String> = story.records.iter().map(RecordId::to_string).collect();

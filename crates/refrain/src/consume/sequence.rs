@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Key, RecordId, Result, Scope,
     key::{Pointer, Source},
+    record::State,
     store::{AnyStore, StateName, Store},
 };
 
@@ -221,24 +222,24 @@ impl Place {
         for redrive in 0..=REDRIVES_MAX {
             let scope = redriven(&self.scope, redrive);
             let id = RecordId::derive(store.secret(), &scope, key);
-            match state_of(store, id).await? {
-                Some(StateName::Completed | StateName::Tombstone) => return Ok(Before::Handled),
-                Some(StateName::InFlight) => return Ok(Before::InFlight),
-                Some(StateName::Indeterminate) => {}
-                None => break,
+            let Some(found) = store.read(id).await? else {
+                break;
+            };
+            match found.record.state {
+                State::Completed { .. } | State::Tombstone { .. } => return Ok(Before::Handled),
+                // It failed, or its holder died, and it waits for its next attempt.
+                State::InFlight { lease_ends, .. } if lease_ends <= found.now => break,
+                State::InFlight { .. } => return Ok(Before::InFlight),
+                State::Indeterminate { .. } => {}
             }
         }
         for id in own {
-            let state = state_of(store, *id).await?;
+            let found = store.read(*id).await?;
+            let state = found.map(|found| found.record.state.name());
             if matches!(state, Some(StateName::Completed | StateName::Tombstone)) {
                 return Ok(Before::Handled);
             }
         }
         Ok(Before::Missing)
     }
-}
-
-async fn state_of(store: &AnyStore, id: RecordId) -> Result<Option<StateName>> {
-    let found = store.read(id).await?;
-    Ok(found.map(|reading| reading.record.state.name()))
 }

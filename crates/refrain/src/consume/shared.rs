@@ -48,6 +48,8 @@ pub(super) struct Shared {
     pub(super) scope: Scope,
     pub(super) tally: Arc<Tally>,
     pub(super) attempts: Attempts,
+    /// Whether attempts are counted in records that outlive this process; the broker's count is of no interest then.
+    pub(super) records_count_attempts: bool,
     pub(super) pause: Pause,
     /// Handlers that run at once.
     pub(super) running: Semaphore,

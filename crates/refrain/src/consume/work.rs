@@ -5,7 +5,10 @@ use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -41,8 +44,11 @@ pub struct Task {
     pub audit: Option<Arc<str>>,
     /// How often the message was let through again on purpose.
     pub redrive: u32,
-    /// Which attempt this is, as far as broker and process know; the first is 1.
+    /// Which attempt this is, as far as this process knows; the first is 1.
+    /// The broker's count is part of it only where no record [counts](Worker::counts_attempts).
     pub attempt: u32,
+    /// The attempt that a handler was started for; 0 before.
+    pub(super) started: Arc<AtomicU32>,
 }
 
 impl Task {
@@ -69,16 +75,23 @@ impl Task {
         self.probe.is_some() || self.receipts.is_some()
     }
 
-    /// What a handler gets that was granted this.
+    /// What a handler gets that was granted this. From here on the attempt counts: the handler is about to run.
     #[must_use]
     pub fn job(&self, record: RecordId, grant: Grant) -> Job {
+        let attempt = self.attempt.max(u32::from(grant.attempt));
+        self.started.store(attempt, Ordering::Relaxed);
         Job {
             message: self.message.clone(),
             key: self.key.clone(),
             record,
             fence: grant.fence,
-            attempt: self.attempt.max(u32::from(grant.attempt)),
+            attempt,
         }
+    }
+
+    /// The attempt that a handler was started for; 0 where none was.
+    pub(super) fn started(&self) -> u32 {
+        self.started.load(Ordering::Relaxed)
     }
 
     /// Whether a failure of this attempt is the last one.
@@ -133,6 +146,13 @@ pub trait Worker: Send + Sync + 'static {
     /// # Cancellation
     /// Dropped when the consumer's time to drain is over: what may have taken effect must be left in doubt.
     fn work<'a>(&'a self, task: &'a Task) -> Pin<Box<dyn Future<Output = Worked> + Send + 'a>>;
+
+    /// Whether a failed attempt leaves a record that counts it.
+    ///
+    /// Where none does, as with a transaction that is rolled back, the broker's count of deliveries stands in for it.
+    fn counts_attempts(&self) -> bool {
+        false
+    }
 }
 
 /// Claims and settles with the engine, and runs a handler in between.
@@ -148,6 +168,10 @@ where
 {
     fn work<'a>(&'a self, task: &'a Task) -> Pin<Box<dyn Future<Output = Worked> + Send + 'a>> {
         Box::pin(self.claim(task))
+    }
+
+    fn counts_attempts(&self) -> bool {
+        true
     }
 }
 
@@ -220,7 +244,10 @@ where
 async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     let (guarantee, granted) = (running.guarantee(), running.grant().attempt);
     let may_run_again = guarantee == Guarantee::AtLeastOnce || failure.has_no_effect;
+    let is_retried = !failure.is_rejection && !task.is_last(granted);
     let settled = match may_run_again {
+        // Released, the record would be gone, and with it the count.
+        true if is_retried && guarantee == Guarantee::AtLeastOnce => running.fail().await,
         true => running.release(None).await,
         false => running.doubt(Reason::Failed).await,
     };

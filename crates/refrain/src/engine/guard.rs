@@ -295,6 +295,33 @@ impl Running {
         written.and(settled)
     }
 
+    /// The attempt failed under at-least-once: the next claim may run it again at once, and is the next attempt.
+    ///
+    /// Unlike [`release`](Self::release) this keeps the record, which is where attempts are counted: the lease ends now.
+    ///
+    /// # Errors
+    /// When the store does not answer; the lease lapses then, with the same result.
+    ///
+    /// # Cancellation
+    /// Dropped, the lease lapses later.
+    pub(crate) async fn fail(mut self) -> Result<Settled> {
+        debug_assert_eq!(self.guarantee(), Guarantee::AtLeastOnce);
+        let hold = &self.hold;
+        hold.inner.tally.count(Count::Released);
+        hold.flight.start_ending();
+        // First: a renewal that came later would make the lease long again.
+        hold.flight.stop_renewing();
+        let written = hold.write_down(&Settlement::Release).await;
+        let (id, fence) = (hold.flight.id, hold.flight.fence);
+        let ended = hold.inner.store.renew(id, fence, Duration::ZERO).await;
+        hold.land(match (&written, &ended) {
+            (Ok(()), Ok(Settled::Applied)) => Ended::Released(None),
+            _ => Ended::Unknown,
+        });
+        self.state = RunState::Settled;
+        written.and(ended)
+    }
+
     /// Gives the claim up without an end. What may be run again may be taken over once `pause` is over, and need not wait
     /// until the lease would have lapsed; attempts go on being counted. Anything else is left in [`doubt`](Self::doubt).
     ///
