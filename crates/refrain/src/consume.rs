@@ -9,7 +9,7 @@
 
 use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 
-use crate::Result;
+use crate::{Error, Result};
 
 mod attempts;
 pub(crate) use attempts::brief;
@@ -97,6 +97,26 @@ pub trait Broker: Publisher {
 
     /// What this broker can promise.
     fn guarantees(&self) -> Guarantees;
+
+    /// Waits until messages can be handed out: where members of a group share them, until this one has its share.
+    ///
+    /// An empty [`pull`](Self::pull) means that nothing is there only after this. Nothing to wait for where the server answers
+    /// each pull by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where that is not so within `wait`.
+    ///
+    /// # Cancellation
+    /// May be dropped, as a pull.
+    fn ready(&self, wait: Duration) -> Answer<'_, ()> {
+        let _ = wait;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What keeps some messages from being handed out although others are; `None` where nothing is known to.
+    fn trouble(&self) -> Option<Error> {
+        None
+    }
 
     /// Lets go of the connection. What is neither acknowledged nor given back is delivered again later.
     fn close(&self) -> Answer<'_, ()>;

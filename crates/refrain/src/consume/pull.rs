@@ -69,20 +69,33 @@ impl Consuming {
             match pulled {
                 Ok(deliveries) => {
                     failures = 0;
-                    self.shared.tally.set_broker_trouble(None);
+                    self.note_trouble();
                     deliveries.into_iter().for_each(|it| self.take(it));
                     self.wait_for_store().await;
                 }
                 Err(error) if error.is_retryable() => {
-                    failures += 1;
-                    let trouble = Some(error.to_string());
-                    self.shared.tally.set_broker_trouble(trouble);
+                    self.shared.tally.set_broker_trouble(Some(&error));
+                    // Where only some messages cannot be had, the others are not kept waiting.
+                    failures = match self.shared.broker.trouble() {
+                        Some(_) => 1,
+                        None => failures + 1,
+                    };
                     self.wait_for_broker(&error, failures).await;
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Messages come; perhaps not all of them.
+    fn note_trouble(&self) {
+        let shared = &self.shared;
+        let trouble = shared.broker.trouble();
+        let is_news = shared.tally.set_broker_trouble(trouble.as_ref());
+        if let Some(error) = trouble.filter(|_| is_news) {
+            tracing::error!(consumer = &*shared.settings.name, %error, "some messages cannot be pulled");
+        }
     }
 
     /// Waits until there is room for one more, and until the store is worth asking again.

@@ -18,6 +18,8 @@ use crate::{
 
 /// How many dead letters are taken at once.
 const BATCH: usize = 64;
+/// How long the broker may take to begin: a group waits that long for a member that died.
+const READY_MAX: Duration = Duration::from_secs(60);
 
 /// Takes dead letters and publishes them to where they came from.
 ///
@@ -30,6 +32,8 @@ pub struct Redrive {
     to: Arc<dyn Publisher>,
     engine: Engine,
     destination: Option<String>,
+    /// For letters that name no source.
+    fallback: Option<String>,
     idle: Duration,
     at_most: u64,
 }
@@ -54,6 +58,7 @@ impl Redrive {
             to,
             engine,
             destination: None,
+            fallback: None,
             idle: Duration::from_secs(2),
             at_most: u64::MAX,
         }
@@ -63,6 +68,13 @@ impl Redrive {
     #[must_use]
     pub fn with_destination(mut self, destination: impl Into<String>) -> Self {
         self.destination = Some(destination.into());
+        self
+    }
+
+    /// Publishes letters that name no source to this destination; without one they are left.
+    #[must_use]
+    pub fn with_fallback(mut self, destination: impl Into<String>) -> Self {
+        self.fallback = Some(destination.into());
         self
     }
 
@@ -83,12 +95,14 @@ impl Redrive {
     /// Lets the letters through.
     ///
     /// # Errors
-    /// When broker, publisher or store do not answer. What was not done is given back.
+    /// When broker, publisher or store do not answer, or the broker hands nothing out within a minute: whether there are
+    /// letters is not known then. What was not done is given back.
     ///
     /// # Cancellation
     /// May be dropped: a letter may then go out twice, with the same id and number.
     pub async fn run(&self) -> Result<Redriven> {
         let mut done = Redriven::default();
+        self.dead.ready(READY_MAX).await?;
         loop {
             let so_far = done.sent + done.skipped + done.left;
             let room = usize::try_from(self.at_most.saturating_sub(so_far)).unwrap_or(BATCH);
@@ -109,6 +123,7 @@ impl Redrive {
         let letter = &delivery.message;
         let source = self.destination.as_deref();
         let source = source.or_else(|| text_of(letter, DEAD_SOURCE));
+        let source = source.or(self.fallback.as_deref());
         let number = redrive_of(letter) + 1;
         let Some(source) = source.filter(|_| number <= REDRIVES_MAX) else {
             tracing::warn!(

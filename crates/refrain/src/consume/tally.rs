@@ -1,9 +1,11 @@
 //! What became of a consumer's messages, in numbers.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Mutex, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
+
+use crate::Error;
 
 /// What became of one delivery: the `outcome` of `refrain_messages_total{consumer,outcome}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,8 +94,8 @@ impl Count {
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: [AtomicU64; Count::ALL.len()],
-    /// Why the last pull failed; `None` where it did not.
-    broker_trouble: Mutex<Option<String>>,
+    /// What the last pull had to say, if it was no good.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Tally {
@@ -103,20 +105,19 @@ impl Tally {
         self.counts[count as usize].load(Ordering::Relaxed)
     }
 
-    /// Why the broker cannot be read from, if the last pull failed. For readiness.
+    /// Why the consumer does not get all of its messages, as of its last pull: the broker cannot be reached, or cannot hand
+    /// some of them out. `None` where it gets them, or has not pulled yet. For readiness.
     #[must_use]
     pub fn broker_trouble(&self) -> Option<String> {
-        self.trouble().clone()
+        let trouble = self.trouble.lock();
+        trouble.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_broker_trouble(&self, trouble: Option<String>) {
-        *self.trouble() = trouble;
-    }
-
-    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
-        self.broker_trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Answers whether that is news.
+    pub(super) fn set_broker_trouble(&self, error: Option<&Error>) -> bool {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *trouble, error.map(ToString::to_string));
+        before != *trouble
     }
 
     /// Counts one more.

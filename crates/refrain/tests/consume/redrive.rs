@@ -277,3 +277,21 @@ async fn a_redrive_goes_where_it_is_sent_and_no_further_than_it_is_told() {
     assert_eq!(other.pull(5, Duration::ZERO).await.unwrap().len(), 2);
     assert_eq!(stage.broker.backlog(DEAD, "undertaker"), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_goes_to_its_own_source_and_one_without_to_the_fallback() {
+    let stage = Stage::new();
+    let own = stage.broker.subscribe("orders.eu", "x");
+    let fallback = stage.broker.subscribe("orders.all", "x");
+    let letter = Message::new("named").with_header("Refrain-Dead-Source", "orders.eu");
+    for letter in [&letter, &Message::new("nameless")] {
+        stage.broker.publish(DEAD, letter).await.unwrap();
+    }
+    let some = redrive(&stage).with_fallback("orders.all");
+    assert_eq!(some.run().await.unwrap(), came_to(2, 0, 0));
+    for (queue, text) in [(own, "named"), (fallback, "nameless")] {
+        let pulled = queue.pull(5, Duration::ZERO).await.unwrap();
+        assert_eq!(pulled.len(), 1);
+        assert_eq!(pulled[0].message.payload, text);
+    }
+}

@@ -196,6 +196,27 @@ async fn a_broker_that_is_away_is_waited_for_and_one_that_refuses_ends_the_consu
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_broker_that_is_away_is_told_for_as_long_as_it_is() {
+    let stage = Stage::new();
+    stage.publish_text("m").await;
+    let broker = Lesser {
+        failures: AtomicUsize::new(3),
+        ..Lesser::new(&stage.broker)
+    };
+    let consumer = consumer_on(&stage, broker);
+    let tally = consumer.tally();
+    assert_eq!(tally.broker_trouble(), None);
+    let shutdown = async {
+        until(|| tally.broker_trouble().is_some_and(|it| it == "scripted")).await;
+        until(|| tally.broker_trouble().is_none()).await;
+    };
+    consumer
+        .run(stage.handler.handle(), shutdown)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn settings_that_cannot_work_are_refused_before_anything_is_pulled() {
     let stage = Stage::new();
     stage.publish_text("m").await;
