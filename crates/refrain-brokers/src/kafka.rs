@@ -7,8 +7,8 @@
 //! A message can be held for as long as its partition is ours. Given back, it waits in this process.
 //! Attempts are counted in this process.
 //!
-//! Settings of librdkafka stand behind the address, as in `kafka://h:9092?security.protocol=ssl`;
-//! TLS and SASL need the feature of `rdkafka` by that name.
+//! Settings of librdkafka stand behind the address, as in `kafka://h:9093?security.protocol=ssl&ssl.ca.location=/etc/ca.pem`.
+//! TLS, SASL (PLAIN, SCRAM) and all compressions are built in.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -28,8 +28,10 @@ use std::{
 
 use rdkafka::{
     ClientConfig, ClientContext, Message as _, Offset, TopicPartitionList,
+    config::RDKafkaLogLevel,
     consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance, StreamConsumer},
-    error::{KafkaError, RDKafkaErrorCode},
+    error::KafkaError,
+    message::BorrowedMessage,
     producer::{FutureProducer, FutureRecord},
     util::Timeout,
 };
@@ -45,19 +47,26 @@ use tokio::{
 mod address;
 mod book;
 mod record;
+mod trouble;
 
 use book::{Book, Place, Waiting};
+use trouble::{Voice, told};
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// While so many wait to be handed out again, nothing new is fetched.
 const WAITING_MAX: usize = 10_000;
 /// What is dropped without a word comes again after that.
 const DROPPED_FOR: Duration = Duration::from_secs(1);
+/// How often it is looked whether the group has formed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A batch that cannot be read is met again and again; not so for that long, it has been read or skipped by somebody.
+const UNREADABLE_FOR: Duration = Duration::from_secs(30);
 
 /// Publishes to topics.
 pub struct KafkaPublisher {
-    producer: FutureProducer,
+    producer: FutureProducer<Voice>,
     servers: String,
+    voice: Voice,
 }
 
 /// A topic, read as a member of a group.
@@ -74,14 +83,25 @@ struct Seat {
     book: Arc<Mutex<Book>>,
     /// Rung when something was given back, or all is over.
     bell: Notify,
+    /// When a batch was met last that cannot be read, and why.
+    unreadable: Mutex<Option<(Instant, String)>>,
 }
 
 /// Hears of partitions that are taken away.
 struct Watch {
     book: Arc<Mutex<Book>>,
+    voice: Voice,
 }
 
-impl ClientContext for Watch {}
+impl ClientContext for Watch {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        self.voice.log(level, fac, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.voice.error(error, reason);
+    }
+}
 
 impl ConsumerContext for Watch {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
@@ -109,10 +129,12 @@ impl KafkaPublisher {
             // What librdkafka itself sends again arrives once, and in order.
             .set("enable.idempotence", "true")
             .set("message.timeout.ms", ANSWER_MAX.as_millis().to_string());
-        let producer = settings.create();
+        let voice = Voice::default();
+        let producer = settings.create_with_context(voice.clone());
         Ok(Self {
             producer: producer.map_err(|error| told(&servers, error))?,
             servers,
+            voice,
         })
     }
 }
@@ -133,18 +155,22 @@ impl Kafka {
         let publisher = KafkaPublisher::connect(source.url.as_str()).await?;
         let settings = settings(source)?;
         let book = Arc::<Mutex<Book>>::default();
-        let watch = Watch { book: book.clone() };
+        let watch = Watch {
+            book: book.clone(),
+            voice: publisher.voice.clone(),
+        };
         let failed = |error| told(&publisher.servers, error);
         let consumer: StreamConsumer<Watch> =
             settings.create_with_context(watch).map_err(failed)?;
         let consumer = Arc::new(consumer);
-        look(consumer.clone(), &source.queue, &publisher.servers).await?;
+        look(consumer.clone(), &source.queue, &publisher).await?;
         consumer.subscribe(&[&source.queue]).map_err(failed)?;
         let seat = Arc::new(Seat {
             topic: source.queue.clone(),
             consumer: Mutex::new(Some(consumer)),
             book,
             bell: Notify::new(),
+            unreadable: Mutex::default(),
         });
         Ok(Self { publisher, seat })
     }
@@ -166,16 +192,23 @@ fn settings(source: &Source) -> Result<ClientConfig> {
     settings
         .set("group.id", &source.consumer)
         .set("enable.auto.offset.store", "false")
+        // Tells "nothing is there" from "nothing was fetched yet".
+        .set("enable.partition.eof", "true")
         .set("enable.auto.commit", "true");
     Ok(settings)
 }
 
 /// Whether there is such a topic.
-async fn look(consumer: Arc<StreamConsumer<Watch>>, topic: &str, servers: &str) -> Result<()> {
-    let (name, shown) = (topic.to_owned(), servers.to_owned());
+async fn look(
+    consumer: Arc<StreamConsumer<Watch>>,
+    topic: &str,
+    publisher: &KafkaPublisher,
+) -> Result<()> {
+    let KafkaPublisher { servers, voice, .. } = publisher;
+    let (name, shown, voice) = (topic.to_owned(), servers.clone(), voice.clone());
     let asking = tokio::task::spawn_blocking(move || {
         let found = consumer.fetch_metadata(Some(&name), ANSWER_MAX);
-        let found = found.map_err(|error| told(&shown, error))?;
+        let found = found.map_err(|error| voice.explain(&shown, error, ErrorKind::Invalid))?;
         let is_there = found
             .topics()
             .iter()
@@ -203,8 +236,10 @@ impl Publisher for KafkaPublisher {
                 record = record.key(group);
             }
             let sent = self.producer.send(record, Timeout::After(ANSWER_MAX)).await;
+            // Nothing is wrong with the message: it can be published later.
+            let kind = ErrorKind::Unavailable;
             sent.map(drop)
-                .map_err(|(error, _)| told(&self.servers, error))
+                .map_err(|(error, _)| self.voice.explain(&self.servers, error, kind))
         })
     }
 }
@@ -227,6 +262,14 @@ impl Broker for Kafka {
             ack_wait: None,
             age_max: None,
         }
+    }
+
+    fn ready(&self, wait: Duration) -> Answer<'_, ()> {
+        Box::pin(self.ready_within(wait))
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.seat.unreadable()
     }
 
     fn close(&self) -> Answer<'_, ()> {
@@ -269,23 +312,50 @@ impl Kafka {
                 return Ok(taken.into_iter().map(|it| self.seat.delivery(it)).collect());
             }
             if Instant::now() >= deadline {
+                let trouble = trouble.or_else(|| self.seat.unreadable());
                 return trouble.map_or(Ok(Vec::new()), Err);
             }
             match self.fetch(&consumer, deadline).await {
                 Ok(()) => trouble = None,
-                Err(error) => trouble = Some(told(&self.publisher.servers, error)),
+                Err(error) => trouble = Some(error),
             }
             self.seat.consumer()?;
-            self.fetch_more(&consumer, at_most).await;
+            if let Err(error) = self.fetch_more(&consumer, at_most).await {
+                trouble = Some(error);
+            }
+        }
+    }
+
+    /// Waits until partitions are ours, and each has shown a message or its end.
+    async fn ready_within(&self, wait: Duration) -> Result<()> {
+        let deadline = Instant::now() + wait;
+        let consumer = self.seat.consumer()?;
+        let mut wrong = None;
+        loop {
+            let failed = |error| told(&self.publisher.servers, error);
+            let ours = consumer.assignment().map_err(failed)?;
+            let ours: Vec<_> = ours.elements().iter().map(|it| it.partition()).collect();
+            let is_full = locked(&self.seat.book).waiting() >= WAITING_MAX;
+            let is_seen = !ours.is_empty() && locked(&self.seat.book).were_seen(&ours);
+            if is_full || is_seen {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(
+                    wrong.unwrap_or_else(|| trouble::not_ready(&self.seat.topic, ours.len(), wait))
+                );
+            }
+            if let Ok(received) = timeout(LOOK_EVERY, consumer.recv()).await
+                && let Err(error) = self.take(&consumer, received)
+            {
+                wrong = Some(error);
+            }
+            self.seat.consumer()?;
         }
     }
 
     /// Waits for the first message, or for one that was given back.
-    async fn fetch(
-        &self,
-        consumer: &StreamConsumer<Watch>,
-        deadline: Instant,
-    ) -> Result<(), KafkaError> {
+    async fn fetch(&self, consumer: &StreamConsumer<Watch>, deadline: Instant) -> Result<()> {
         let (due, waiting) = {
             let book = locked(&self.seat.book);
             (book.next_due(), book.waiting())
@@ -299,14 +369,13 @@ impl Kafka {
         }
         tokio::select! {
             received = timeout(left, consumer.recv()) => match received {
-                Ok(Ok(record)) => {
-                    self.seat.note(&record);
-                    Ok(())
-                }
-                Ok(Err(error)) => {
-                    // Such errors come in swarms while no broker answers.
-                    tokio::time::sleep(left.min(Duration::from_millis(50))).await;
-                    Err(error)
+                Ok(received) => {
+                    let taken = self.take(consumer, received);
+                    if taken.is_err() {
+                        // Such errors come in swarms while no broker answers.
+                        tokio::time::sleep(left.min(Duration::from_millis(50))).await;
+                    }
+                    taken
                 }
                 Err(_) => Ok(()),
             },
@@ -315,13 +384,33 @@ impl Kafka {
     }
 
     /// What is here already.
-    async fn fetch_more(&self, consumer: &StreamConsumer<Watch>, at_most: usize) {
+    async fn fetch_more(&self, consumer: &StreamConsumer<Watch>, at_most: usize) -> Result<()> {
         while locked(&self.seat.book).waiting() < at_most {
             match timeout(Duration::ZERO, consumer.recv()).await {
-                Ok(Ok(record)) => self.seat.note(&record),
-                _ => return,
+                Ok(received) => self.take(consumer, received)?,
+                Err(_) => break,
             }
         }
+        Ok(())
+    }
+
+    /// Notes what came: a message, the end of a partition for now, or what is wrong.
+    fn take(
+        &self,
+        consumer: &StreamConsumer<Watch>,
+        received: Result<BorrowedMessage<'_>, KafkaError>,
+    ) -> Result<()> {
+        match received {
+            Ok(record) => self.seat.note(&record),
+            Err(KafkaError::PartitionEOF(partition)) => locked(&self.seat.book).seen(partition),
+            Err(error) if trouble::is_unreadable(&error) => {
+                let error = trouble::unreadable(&self.seat.topic, consumer, &error);
+                *locked(&self.seat.unreadable) = Some((Instant::now(), error.to_string()));
+                return Err(error);
+            }
+            Err(error) => return Err(told(&self.publisher.servers, error)),
+        }
+        Ok(())
     }
 }
 
@@ -333,7 +422,15 @@ impl Seat {
         })
     }
 
-    fn note(&self, record: &rdkafka::message::BorrowedMessage<'_>) {
+    fn unreadable(&self) -> Option<Error> {
+        let unreadable = locked(&self.unreadable);
+        let (_, message) = unreadable
+            .as_ref()
+            .filter(|(met, _)| met.elapsed() < UNREADABLE_FOR)?;
+        Some(Error::new(ErrorKind::Unavailable, message.clone()))
+    }
+
+    fn note(&self, record: &BorrowedMessage<'_>) {
         let message = record::read(record);
         locked(&self.book).fetched(record.partition(), record.offset(), message);
     }
@@ -441,37 +538,6 @@ fn servers(settings: &ClientConfig) -> String {
         .get("bootstrap.servers")
         .unwrap_or_default()
         .to_owned()
-}
-
-/// An error for the person who meets it.
-fn told(place: &str, error: KafkaError) -> Error {
-    let (kind, fix) = match &error {
-        KafkaError::ClientConfig(..) => (
-            ErrorKind::Invalid,
-            "check the settings behind the address; TLS and SASL need rdkafka's features `ssl` and `sasl`",
-        ),
-        error => match error.rdkafka_error_code() {
-            Some(
-                RDKafkaErrorCode::UnknownTopic
-                | RDKafkaErrorCode::UnknownTopicOrPartition
-                | RDKafkaErrorCode::InvalidTopic,
-            ) => (ErrorKind::Invalid, "create the topic, or check its name"),
-            Some(
-                RDKafkaErrorCode::Authentication
-                | RDKafkaErrorCode::TopicAuthorizationFailed
-                | RDKafkaErrorCode::GroupAuthorizationFailed
-                | RDKafkaErrorCode::SaslAuthenticationFailed,
-            ) => (
-                ErrorKind::Invalid,
-                "check user, password and rights: read and write on the topic, read on the group",
-            ),
-            _ => (
-                ErrorKind::Unavailable,
-                "check the address, and that the brokers run",
-            ),
-        },
-    };
-    Error::new(kind, format!("Kafka, {place}: {error}; {fix}"))
 }
 
 impl fmt::Debug for KafkaPublisher {

@@ -20,6 +20,8 @@ pub(crate) struct Shelf {
     state: Mutex<State>,
     /// Behind that it is somebody else's.
     fresh_for: Duration,
+    /// Whether a fetch may take longer than the pull that began it.
+    outlasts: bool,
     is_closed: AtomicBool,
     closing: Notify,
 }
@@ -38,9 +40,17 @@ impl Shelf {
         Self {
             state: Mutex::default(),
             fresh_for,
+            outlasts: false,
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
         }
+    }
+
+    /// Whose fetches may take longer than the pulls that began them: the next pull has what they bring.
+    #[cfg(feature = "sqs")]
+    pub(crate) fn with_long_fetches(mut self) -> Self {
+        self.outlasts = true;
+        self
     }
 
     /// What is on the shelf, else what is fetched. Dropped, the fetching goes on, and the next pull has what it brings.
@@ -82,7 +92,7 @@ impl Shelf {
         if !ready.is_empty() {
             return Ok(ready);
         }
-        let is_left_over = state.fetching.is_some();
+        let is_left_over = state.fetching.is_some() || self.outlasts;
         let fetching = state.fetching.get_or_insert_with(|| start(fetch()));
         // One that was begun here ends by itself in time; one that was left over may have longer to go.
         let fetched = match is_left_over {

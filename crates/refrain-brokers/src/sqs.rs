@@ -21,7 +21,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -55,8 +58,6 @@ const BATCH_MAX: usize = 10;
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest that a message can be hidden.
 const HIDDEN_MAX: Duration = Duration::from_secs(12 * 3_600);
-/// Between two looks where less than a second is waited.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Pauses between two tries while SQS is away.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -75,6 +76,8 @@ pub struct Sqs {
     publisher: SqsPublisher,
     seat: Arc<Seat>,
     shelf: Shelf,
+    /// How many fetches in a row brought nothing.
+    empty: Arc<AtomicU32>,
     age_max: Option<Duration>,
 }
 
@@ -151,7 +154,8 @@ impl Sqs {
         });
         Ok(Self {
             publisher,
-            shelf: Shelf::new(seat.ack_wait / 2),
+            shelf: Shelf::new(seat.ack_wait / 2).with_long_fetches(),
+            empty: Arc::default(),
             seat,
             age_max,
         })
@@ -225,7 +229,7 @@ impl Publisher for Sqs {
 
 impl Broker for Sqs {
     fn pull(&self, at_most: usize, wait: Duration) -> Answer<'_, Vec<Delivery>> {
-        let fetch = move || fetch(self.seat.clone(), at_most, wait);
+        let fetch = move || fetch(self.seat.clone(), self.empty.clone(), at_most, wait);
         Box::pin(self.shelf.pull(at_most, wait, fetch))
     }
 
@@ -249,19 +253,26 @@ impl Broker for Sqs {
 }
 
 /// The next deliveries; waits for the first, and for SQS where it is away.
-async fn fetch(seat: Arc<Seat>, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
+///
+/// Each request is paid for, so an idle consumer asks ever less often: up to the longest that SQS lets one wait.
+async fn fetch(
+    seat: Arc<Seat>,
+    empty: Arc<AtomicU32>,
+    at_most: usize,
+    wait: Duration,
+) -> Result<Vec<Delivery>> {
     let deadline = Instant::now() + wait;
+    let doublings = empty.load(Ordering::Relaxed).min(5);
+    let poll = Duration::from_secs(whole(wait)) * 2_u32.pow(doublings);
     let mut pause = PAUSE_FIRST;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match seat.receive(at_most, left).await {
-            Ok(found) if !found.is_empty() || Instant::now() >= deadline => return Ok(found),
-            Ok(_) => {
-                pause = PAUSE_FIRST;
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left < Duration::from_secs(1) {
-                    sleep(left.min(LOOK_EVERY)).await;
-                }
+        match seat.receive(at_most, poll).await {
+            Ok(found) => {
+                match found.is_empty() {
+                    true => empty.fetch_add(1, Ordering::Relaxed),
+                    false => empty.swap(0, Ordering::Relaxed),
+                };
+                return Ok(found);
             }
             Err(error) if Instant::now() + pause >= deadline => return Err(error),
             Err(error) => {
@@ -279,8 +290,7 @@ impl Seat {
         let received = receive
             .max_number_of_messages(at_most.clamp(1, BATCH_MAX) as i32)
             .visibility_timeout(seconds(self.ack_wait))
-            // Whole seconds: of what is left, not more.
-            .wait_time_seconds(wait.min(WAIT_MAX).as_secs() as i32)
+            .wait_time_seconds(whole(wait.min(WAIT_MAX)) as i32)
             .message_system_attribute_names(types::MessageSystemAttributeName::All)
             .message_attribute_names("All")
             .send()

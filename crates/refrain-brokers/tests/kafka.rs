@@ -21,6 +21,17 @@ use tokio::time::Instant;
 mod support;
 use support::{full, nothing, text};
 
+#[path = "kafka/gate.rs"]
+mod gate;
+#[path = "kafka/raw.rs"]
+mod raw;
+#[path = "kafka/redrive.rs"]
+mod redrive;
+#[path = "kafka/secured.rs"]
+mod secured;
+#[path = "kafka/unreadable.rs"]
+mod unreadable;
+
 /// A member that is gone is missed after that: the least that a cluster takes.
 const SETTINGS: &str = "session.timeout.ms=6000&heartbeat.interval.ms=500";
 /// Until a group has agreed on who reads what.

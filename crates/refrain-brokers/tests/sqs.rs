@@ -24,6 +24,11 @@ use tokio::time::Instant;
 mod support;
 use support::{full, nothing, one, text};
 
+#[path = "sqs/credentials.rs"]
+mod credentials;
+#[path = "sqs/idle.rs"]
+mod idle;
+
 const ACK_WAIT: Duration = Duration::from_secs(1);
 
 struct Server(PrivateSqs);

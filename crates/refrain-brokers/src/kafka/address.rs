@@ -1,7 +1,7 @@
 //! Which brokers, and which of librdkafka's settings.
 
 use percent_encoding::percent_decode_str;
-use rdkafka::ClientConfig;
+use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use refrain::{Error, ErrorKind, Result, policy::redacted};
 
 /// What is decided here, because a consumer stands on it.
@@ -39,6 +39,8 @@ fn read(address: &str) -> Result<ClientConfig, String> {
     let mut settings = ClientConfig::new();
     settings.set("bootstrap.servers", servers);
     settings.set("client.id", "refrain");
+    // Why a connection failed is said nowhere else.
+    settings.set_log_level(RDKafkaLogLevel::Info);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if OURS.contains(&name) {

@@ -31,6 +31,8 @@ pub(super) struct Waiting {
 pub(super) struct Book {
     parts: HashMap<i32, Part>,
     turns: u64,
+    /// Partitions that have shown a message or their end.
+    seen: BTreeSet<i32>,
     /// Fetched, or given back. Not in order of their time: they are few.
     waiting: VecDeque<Waiting>,
 }
@@ -47,6 +49,7 @@ struct Part {
 impl Book {
     /// Notes a message that was fetched.
     pub(super) fn fetched(&mut self, partition: i32, offset: i64, message: Message) {
+        self.seen.insert(partition);
         let Self { parts, turns, .. } = self;
         let part = parts.entry(partition).or_insert_with(|| {
             *turns += 1;
@@ -70,6 +73,16 @@ impl Book {
             attempt: 1,
             due: Instant::now(),
         });
+    }
+
+    /// A partition has shown its end.
+    pub(super) fn seen(&mut self, partition: i32) {
+        self.seen.insert(partition);
+    }
+
+    /// Whether each of these partitions has shown a message or its end.
+    pub(super) fn were_seen(&self, partitions: &[i32]) -> bool {
+        partitions.iter().all(|it| self.seen.contains(it))
     }
 
     /// Those that are due, in the order in which they came.
@@ -122,6 +135,7 @@ impl Book {
     /// The partition is somebody else's.
     pub(super) fn forget(&mut self, partition: i32) {
         self.parts.remove(&partition);
+        self.seen.remove(&partition);
         self.waiting
             .retain(|waiting| waiting.place.partition != partition);
     }

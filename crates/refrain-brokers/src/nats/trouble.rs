@@ -11,6 +11,14 @@ use refrain::{Error, ErrorKind};
 /// The connection could not be made.
 pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
     use ConnectErrorKind::{Authentication, AuthorizationViolation, ServerParse, Tls};
+    let reason = told(error);
+    if reason.to_ascii_lowercase().contains("certificate") {
+        let message = format!(
+            "NATS at {server}: the certificate is not accepted: {reason}; \
+             name who signs the server's certificate with ?ca=FILE, and ours with cert=FILE&key=FILE"
+        );
+        return Error::new(ErrorKind::Invalid, message);
+    }
     let (kind, fix) = match error.kind() {
         Authentication | AuthorizationViolation => (
             ErrorKind::Invalid,
@@ -18,7 +26,7 @@ pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
         ),
         Tls => (
             ErrorKind::Invalid,
-            "name who signs its certificate with ?ca=FILE",
+            "check whether the server speaks TLS there, and which versions",
         ),
         ServerParse => (ErrorKind::Invalid, "write nats://HOST:PORT"),
         _ => (
@@ -26,10 +34,7 @@ pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
             "is it running, and is the address right?",
         ),
     };
-    let message = format!(
-        "NATS at {server} cannot be connected to: {}; {fix}",
-        told(error)
-    );
+    let message = format!("NATS at {server} cannot be connected to: {reason}; {fix}");
     Error::new(kind, message)
 }
 

@@ -31,16 +31,43 @@ pub(super) fn of(server: &str, error: &lapin::Error) -> Error {
         Some(NOT_FOUND) => "check the name",
         Some(LOCKED) => "somebody else holds it alone",
         Some(PRECONDITION) => "it is there, and not as it was asked for",
+        _ if is_about_certificates(error) => {
+            let message = format!(
+                "RabbitMQ at {server}: the certificate is not accepted: {error}; \
+                 name who signs the server's certificate with ?ca=FILE, and ours with cert=FILE&key=FILE"
+            );
+            return Error::new(ErrorKind::Unavailable, message);
+        }
         _ => {
             let message = format!(
                 "RabbitMQ at {server} cannot be reached: {error}; \
-                 is it running, and is the address right? The connection is made again by itself"
+                 is it running, and is the address right?{} The connection is made again by itself",
+                match server.starts_with("amqps") {
+                    true => " Does it want a certificate of ours (cert=FILE&key=FILE)?",
+                    false => "",
+                }
             );
             return Error::new(ErrorKind::Unavailable, message);
         }
     };
     let message = format!("RabbitMQ at {server} refuses: {error}; {fix}");
     Error::new(ErrorKind::Invalid, message)
+}
+
+/// Whether one side does not accept the other's certificate: the server runs, and is reached.
+fn is_about_certificates(error: &lapin::Error) -> bool {
+    let mut beneath: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = beneath {
+        if error
+            .to_string()
+            .to_ascii_lowercase()
+            .contains("certificate")
+        {
+            return true;
+        }
+        beneath = error.source();
+    }
+    false
 }
 
 /// Nothing came back in time.

@@ -1,6 +1,7 @@
 //! What the tests of all brokers share.
 #![allow(dead_code)]
 
+pub(crate) mod pki;
 pub(crate) mod relay;
 
 use std::time::Duration;

@@ -1,0 +1,186 @@
+//! What went wrong, where, and what to do about it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rdkafka::{
+    ClientContext, Offset,
+    config::RDKafkaLogLevel as Level,
+    consumer::{Consumer, ConsumerContext, StreamConsumer},
+    error::{KafkaError, RDKafkaErrorCode as Code},
+};
+use refrain::{Error, ErrorKind};
+
+/// How many partitions an error lists.
+const LISTED_MAX: usize = 8;
+
+/// Hears what librdkafka says aside: its errors tell that no broker answers, and only its log tells why.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Voice {
+    /// Why a connection failed last.
+    last: Arc<Mutex<Option<String>>>,
+}
+
+impl ClientContext for Voice {
+    /// Not as loud as librdkafka has it: what keeps a pull or a publish from its end is told by that.
+    fn log(&self, level: Level, fac: &str, message: &str) {
+        match level {
+            Level::Emerg | Level::Alert | Level::Critical => {
+                tracing::error!(target: "librdkafka", "{fac}: {message}");
+            }
+            _ => tracing::debug!(target: "librdkafka", "{fac}: {message}"),
+        }
+        // The connection failed, as opposed to what is merely of interest.
+        if fac == "FAIL" {
+            // In front stand the thread and the broker, twice.
+            let reason = message
+                .rsplit_once("]: ")
+                .map_or(message, |(_, reason)| reason);
+            *self.last() = Some(reason.to_owned());
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, "{reason}");
+    }
+}
+
+impl Voice {
+    fn last(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error with its reason, where the connection is what failed. `kind` is what it is if its settings have to change.
+    pub(super) fn explain(&self, place: &str, error: KafkaError, kind: ErrorKind) -> Error {
+        let told = told(place, error);
+        let Some(reason) = self.last().clone() else {
+            return told;
+        };
+        if told.kind() != ErrorKind::Unavailable {
+            return told;
+        }
+        let lower = reason.to_ascii_lowercase();
+        let (kind, fix) = if lower.contains("certificate") {
+            (kind, CERTIFICATE)
+        } else if lower.contains("ssl") {
+            (kind, TLS)
+        } else if ["sasl", "authentication", "in state auth"]
+            .iter()
+            .any(|it| lower.contains(it))
+        {
+            (kind, fix(Some(Code::SaslAuthenticationFailed)).1)
+        } else {
+            fix(None)
+        };
+        Error::new(kind, format!("Kafka, {place}: {reason}; {fix}"))
+    }
+}
+
+const CERTIFICATE: &str = "the certificate is not trusted: name who signs it with ?ssl.ca.location=FILE, \
+     or ours with ssl.certificate.location and ssl.key.location";
+const TLS: &str = "check whether the brokers speak TLS there: ?security.protocol=ssl or sasl_ssl";
+
+/// An error for the person who meets it.
+pub(super) fn told(place: &str, error: KafkaError) -> Error {
+    let (kind, fix) = match &error {
+        KafkaError::ClientConfig(..) => {
+            (ErrorKind::Invalid, "check the settings behind the address")
+        }
+        error => fix(error.rdkafka_error_code()),
+    };
+    Error::new(kind, format!("Kafka, {place}: {error}; {fix}"))
+}
+
+fn fix(code: Option<Code>) -> (ErrorKind, &'static str) {
+    match code {
+        Some(Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::InvalidTopic) => {
+            (ErrorKind::Invalid, "create the topic, or check its name")
+        }
+        Some(
+            Code::Authentication
+            | Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed
+            | Code::SaslAuthenticationFailed,
+        ) => (
+            ErrorKind::Invalid,
+            "check user, password and rights: read and write on the topic, read on the group",
+        ),
+        Some(Code::SSL) => (ErrorKind::Unavailable, TLS),
+        _ => (
+            ErrorKind::Unavailable,
+            "check the address, and that the brokers run",
+        ),
+    }
+}
+
+/// Whether a batch came that cannot be read. librdkafka fetches it again and again, and nothing behind it.
+pub(super) fn is_unreadable(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::BadCompression
+                | Code::NotImplemented
+                | Code::BadMessage
+                | Code::InvalidMessage
+                | Code::MessageSizeTooLarge
+        )
+    )
+}
+
+/// Names the cause, where the group stands, and the ways out.
+pub(super) fn unreadable<C: ConsumerContext>(
+    topic: &str,
+    consumer: &StreamConsumer<C>,
+    error: &KafkaError,
+) -> Error {
+    let cause = match error.rdkafka_error_code() {
+        Some(Code::BadCompression) => "its compression is damaged, or not supported",
+        Some(Code::NotImplemented) => {
+            "its compression or format is not supported (known are none, gzip, snappy, lz4 and zstd)"
+        }
+        Some(Code::MessageSizeTooLarge) => {
+            "it is larger than may be fetched; set ?receive.message.max.bytes=BYTES"
+        }
+        _ => "it is damaged",
+    };
+    let places = places(consumer);
+    let message = format!(
+        "Kafka, {topic}: a batch cannot be read: {cause} ({error}). Its partition stands still, and nothing of it is skipped{places}; \
+         have the producer write it anew in another compression, or skip it with \
+         kafka-consumer-groups.sh --reset-offsets"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// How far each partition of ours was read.
+fn places<C: ConsumerContext>(consumer: &StreamConsumer<C>) -> String {
+    let Ok(positions) = consumer.position() else {
+        return String::new();
+    };
+    let places = positions.elements();
+    let places = places.iter().map(|place| match place.offset() {
+        Offset::Offset(next) => format!("{} at offset {next}", place.partition()),
+        _ => format!("{} at the committed offset", place.partition()),
+    });
+    let places: Vec<_> = places.take(LISTED_MAX).collect();
+    match places.is_empty() {
+        true => String::new(),
+        false => format!("; partitions: {}", places.join(", ")),
+    }
+}
+
+/// Whether there are messages is not known.
+pub(super) fn not_ready(topic: &str, partitions: usize, wait: Duration) -> Error {
+    let message = match partitions {
+        0 => format!(
+            "Kafka, {topic}: this member of the group got no partition within {wait:?}; \
+             other members may hold all of them: stop these, or wait until they are gone"
+        ),
+        _ => format!(
+            "Kafka, {topic}: nothing was fetched within {wait:?}; check that the partitions have leaders"
+        ),
+    };
+    Error::new(ErrorKind::Unavailable, message)
+}

@@ -1,0 +1,60 @@
+//! Batches as no producer of ours writes them.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+/// Bits of a batch's attributes: a compression that nobody knows.
+pub(crate) const UNKNOWN: i16 = 6;
+pub(crate) const GZIP: i16 = 1;
+
+/// Has the broker at this address keep a batch of one record whose bytes are no such compression.
+pub(crate) fn produce(server: &str, topic: &str, partition: i32, compression: i16) {
+    let mut body = Vec::new();
+    body.extend((-1_i32).to_be_bytes()); // leader's epoch
+    body.push(2); // format
+    body.extend(0_u32.to_be_bytes()); // checksum, which is not looked at
+    body.extend(compression.to_be_bytes());
+    body.extend(0_i32.to_be_bytes()); // last offset, from the first
+    body.extend([0; 16]); // first and last time
+    body.extend((-1_i64).to_be_bytes()); // producer
+    body.extend((-1_i16).to_be_bytes()); // its epoch
+    body.extend((-1_i32).to_be_bytes()); // its sequence
+    body.extend(1_i32.to_be_bytes()); // records
+    body.extend(b"not compressed at all");
+    let mut batch = 0_i64.to_be_bytes().to_vec();
+    batch.extend(size(&body));
+    batch.extend(body);
+
+    let mut request = Vec::new();
+    request.extend(0_i16.to_be_bytes()); // Produce
+    request.extend(3_i16.to_be_bytes()); // version
+    request.extend(7_i32.to_be_bytes()); // which request
+    request.extend((-1_i16).to_be_bytes()); // client
+    request.extend((-1_i16).to_be_bytes()); // transaction
+    request.extend(1_i16.to_be_bytes()); // acknowledged by the leader
+    request.extend(10_000_i32.to_be_bytes());
+    request.extend(1_i32.to_be_bytes());
+    request.extend(i16::try_from(topic.len()).unwrap().to_be_bytes());
+    request.extend(topic.as_bytes());
+    request.extend(1_i32.to_be_bytes());
+    request.extend(partition.to_be_bytes());
+    request.extend(size(&batch));
+    request.extend(batch);
+
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.write_all(&size(&request)).unwrap();
+    stream.write_all(&request).unwrap();
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut answer).unwrap();
+    // Behind which request, one topic, one partition.
+    let at = 4 + 4 + 2 + topic.len() + 4 + 4;
+    assert_eq!(answer[at..at + 2], [0, 0], "refused: {answer:?}");
+}
+
+fn size(bytes: &[u8]) -> [u8; 4] {
+    i32::try_from(bytes.len()).unwrap().to_be_bytes()
+}

@@ -1,0 +1,61 @@
+//! Dead letters lay in a topic, and a redrive ended before its group had formed: none let through, all well.
+
+use std::{sync::Arc, time::Duration};
+
+use refrain::{
+    Engine, ErrorKind,
+    consume::{Broker as _, DEAD_SOURCE, Message, Publisher as _, Redrive},
+    store,
+};
+
+use crate::{Cluster, pull};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redrive_waits_until_the_group_has_formed() {
+    let cluster = Cluster::start();
+    cluster.make("orders", 1);
+    cluster.make("dead", 3);
+    let worker = cluster.join("orders", "worker").await;
+    let redrive = async || {
+        let dead = Arc::new(cluster.join("dead", "worker-redrive").await);
+        let to = Arc::new(cluster.join("orders", "other").await);
+        // Far too short for a group to form in.
+        let redrive = Redrive::new(dead.clone(), to, Engine::new(store::Memory::new()))
+            .with_idle(Duration::from_millis(10));
+        let done = redrive.run().await;
+        dead.close().await.unwrap();
+        done
+    };
+    assert_eq!(redrive().await.unwrap().sent, 0, "none are there");
+    for number in 0..9 {
+        let letter = Message::new(number.to_string())
+            .with_group(number.to_string())
+            .with_header(DEAD_SOURCE, "orders");
+        worker.publish("dead", &letter).await.unwrap();
+    }
+    let done = redrive().await.unwrap();
+    assert_eq!((done.sent, done.left), (9, 0));
+    assert_eq!(pull(&worker, 9).await.len(), 9);
+}
+
+/// Another member has the only partition: whether letters are there is not known, and that is no "none".
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_cannot_look_says_so() {
+    let cluster = Cluster::start();
+    cluster.make("dead", 1);
+    let first = cluster.join("dead", "c").await;
+    first.ready(Duration::from_secs(30)).await.unwrap();
+    let second = cluster.join("dead", "c").await;
+    let looking = second.ready(Duration::from_secs(8));
+    let keeping = async {
+        loop {
+            let _ = first.pull(1, Duration::from_millis(200)).await;
+        }
+    };
+    let error = tokio::select! {
+        looked = looking => looked.unwrap_err(),
+        () = keeping => unreachable!("it goes on for ever"),
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("got no partition"), "{error}");
+}

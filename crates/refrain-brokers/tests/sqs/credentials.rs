@@ -1,0 +1,125 @@
+//! Credentials as the tools of AWS find them: each in a process of its own, since they are found by its environment.
+
+use std::{fs, io::Write as _, net::TcpListener, process::Command};
+
+use refrain::consume::{Message, Publisher as _, Source};
+use refrain_brokers::sqs::Sqs;
+
+use crate::{ACK_WAIT, Server};
+
+const ENDPOINT: &str = "REFRAIN_TEST_SQS_ENDPOINT";
+
+/// What the others start: a consumer whose address has no credentials.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the other test, in a process of its own"]
+async fn child() {
+    let endpoint = std::env::var(ENDPOINT).unwrap();
+    let url = format!("sqs://eu-central-1?endpoint={endpoint}");
+    let mut source = Source::new(url, "orders", "c");
+    source.ack_wait = ACK_WAIT;
+    let broker = Sqs::connect(&source).await.unwrap();
+    broker.publish("orders", &Message::new("x")).await.unwrap();
+}
+
+fn run(server: &Server, environment: &[(&str, &str)]) -> (bool, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "credentials::child", "--ignored", "--nocapture"]);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        command.env_remove(name);
+    }
+    let output = command
+        .env("HOME", "/nonexistent")
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env(ENDPOINT, server.0.endpoint())
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+/// What an agent beside the container answers, as in ECS and EKS.
+const AGENT: &str = r#"{"AccessKeyId":"key","SecretAccessKey":"secret","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
+
+fn agent() -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let mut head = [0; 4096];
+            let _ = std::io::Read::read(&mut stream, &mut head);
+            let length = AGENT.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{AGENT}"
+            );
+        }
+    });
+    format!("http://{address}/credentials")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_are_found_as_the_tools_of_aws_find_them() {
+    let server = Server::start();
+    server.make("orders").await;
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let keys = write(
+        "credentials",
+        "[billing]\naws_access_key_id = key\naws_secret_access_key = secret\n",
+    );
+    let process = write(
+        "config",
+        r#"[profile billing]
+credential_process = echo '{"Version":1,"AccessKeyId":"key","SecretAccessKey":"secret"}'
+"#,
+    );
+    let (token, agent, sts) = (write("token", "x"), agent(), server.0.endpoint());
+    let cases: [(&str, Vec<(&str, &str)>); 5] = [
+        (
+            "environment",
+            vec![
+                ("AWS_ACCESS_KEY_ID", "key"),
+                ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ],
+        ),
+        (
+            "profile",
+            vec![
+                ("AWS_PROFILE", "billing"),
+                ("AWS_SHARED_CREDENTIALS_FILE", &keys),
+            ],
+        ),
+        (
+            "process",
+            vec![("AWS_PROFILE", "billing"), ("AWS_CONFIG_FILE", &process)],
+        ),
+        (
+            "container",
+            vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", &agent)],
+        ),
+        (
+            "web identity",
+            vec![
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", &token),
+                ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/billing"),
+                ("AWS_ENDPOINT_URL_STS", &sts),
+            ],
+        ),
+    ];
+    for (name, environment) in cases {
+        let (is_fine, said) = run(&server, &environment);
+        assert!(is_fine, "{name}: {said}");
+    }
+    let (is_fine, said) = run(&server, &[]);
+    assert!(!is_fine, "{said}");
+    assert!(said.contains("credentials"), "{said}");
+}
