@@ -1,17 +1,17 @@
 //! `refrain work`: takes messages from brokers and delivers each to a service in any language, once.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use refrain::{
-    AuditLog, Engine, Guarantee, Operation,
-    consume::{Backoff, Broker, Consumer, Count, Redrive, Source, Tally},
+    Engine, Guarantee, Operation,
+    consume::{Backoff, Broker, Consumer, Count, Source, Tally},
     fingerprint::Part,
     policy::{File, Settings, WorkerSettings, units::Span},
     receipts::{AnyReceipts, Witness},
     store::{AnyStore, Store as _},
 };
 use serde_json::{Value, json};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     output::say,
@@ -20,8 +20,13 @@ use crate::{
 
 mod admin;
 mod deliver;
+mod redrive;
 
 use deliver::Delivery;
+use redrive::redrive;
+
+/// How long a broker may take to be closed.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Deliver messages from brokers to services, each once
 #[derive(Debug, clap::Args)]
@@ -43,7 +48,8 @@ Each message goes out as POST with Idempotency-Key, Refrain-Attempt, Refrain-Rec
 2xx has handled it; 4xx makes it a dead letter at once; 408, 425, 429, 5xx, a timeout and a lost answer are tried again,
 not before Retry-After has passed.
 
-Exit codes: 0 stopped in good order, 2 wrong usage, 64 bad configuration, 69 a broker or the store cannot be reached.")]
+Exit codes: 0 stopped in good order, 2 wrong usage, 64 bad configuration, 69 a broker or the store cannot be reached;
+with --redrive, 0 and \"no dead letters\" where there are none, and 69 where it could not be looked whether there are any.")]
 pub(crate) struct Args {
     /// A refrain.toml with at least one [[worker]]
     #[arg(long, value_name = "FILE", default_value = "refrain.toml")]
@@ -146,7 +152,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let mut running = JoinSet::new();
     let mut tallies = Vec::new();
     for worker in &workers {
-        let (consumer, delivery) = prepared(&settings, worker, &engine).await?;
+        let broker = open_broker(&worker.source()).await?;
+        let (consumer, delivery) = prepared(&settings, worker, &engine, broker.clone()).await?;
         let name = worker.name.clone();
         tallies.push((name.clone(), consumer.tally()));
         let mut stopping = stopping.clone();
@@ -159,7 +166,9 @@ async fn work(args: &Args) -> Result<(), Failure> {
                 let delivery = delivery.clone();
                 async move { delivery.deliver(job).await }
             };
-            (name, consumer.run(handler, stop).await)
+            let done = consumer.run(handler, stop).await;
+            close(&*broker).await;
+            (name, done)
         });
         greet(worker);
         if worker.audit {
@@ -220,9 +229,9 @@ async fn prepared(
     settings: &Settings,
     worker: &WorkerSettings,
     engine: &Engine,
+    broker: Arc<dyn Broker>,
 ) -> Result<(Consumer, Delivery), Failure> {
     let delivery = Delivery::new(settings, worker)?;
-    let broker = open_broker(&worker.source()).await?;
     let mut consumer = Consumer::new(broker, engine.clone(), worker.name.as_str())
         .with_key(worker.key.iter().cloned())
         .with_terms(worker.terms)
@@ -256,6 +265,15 @@ async fn prepared(
 
 async fn open_broker(source: &Source) -> Result<Arc<dyn Broker>, Failure> {
     Ok(refrain_brokers::open(source).await?)
+}
+
+/// Gives back what was fetched and not started. A broker that does not answer delivers it again by itself.
+async fn close(broker: &dyn Broker) {
+    match timeout(CLOSE_MAX, broker.close()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a broker could not be closed"),
+        Err(_) => tracing::debug!("a broker took too long to close"),
+    }
 }
 
 fn greet(worker: &WorkerSettings) {
@@ -308,57 +326,4 @@ fn report(tallies: &Tallies, is_json: bool) {
         };
         say(format!("stopped; worker {name}: {said}"));
     }
-}
-
-async fn redrive(args: &Args) -> Result<(), Failure> {
-    let (settings, workers) = chosen(args)?;
-    log_to_stderr(&args.log)?;
-    let mut signals = Signals::new()?;
-    // A log of its own: the worker, which may run beside, writes the other one.
-    let log = AuditLog::lazy(settings.audit_folder().join("redrive"))?;
-    let engine = Engine::new(open_store(&settings).await?).with_audit(log);
-    let mut done = Vec::new();
-    for worker in &workers {
-        let Some(dead_letter) = &worker.dead_letter else {
-            say(format!("worker {}: it has no `dead_letter`", worker.name));
-            continue;
-        };
-        let dead = Source {
-            queue: dead_letter.clone(),
-            consumer: format!("{}-redrive", worker.name),
-            ..worker.source()
-        };
-        let (dead, to) = (
-            open_broker(&dead).await?,
-            refrain_brokers::open_publisher(worker.source.as_str()).await?,
-        );
-        let mut redrive =
-            Redrive::new(dead, to, engine.clone()).with_destination(worker.queue.clone());
-        if let Some(at_most) = args.at_most {
-            redrive = redrive.with_at_most(at_most);
-        }
-        let redriven = tokio::select! {
-            redriven = redrive.run() => redriven?,
-            () = signals.next() => {
-                say("stopped; what was not let through is still a dead letter");
-                return Ok(());
-            }
-        };
-        done.push((worker.name.clone(), redriven));
-    }
-    if args.json {
-        let workers = done.iter().map(|(name, it)| {
-            let told = json!({ "sent": it.sent, "skipped": it.skipped, "left": it.left });
-            (name.clone(), told)
-        });
-        say(json!({ "workers": Value::Object(workers.collect()) }));
-        return Ok(());
-    }
-    for (name, it) in done {
-        say(format!(
-            "worker {name}: {} let through again, {} skipped since their effect has happened, {} left",
-            it.sent, it.skipped, it.left
-        ));
-    }
-    Ok(())
 }

@@ -1,0 +1,117 @@
+//! `refrain work --redrive`: lets dead letters through again, and says whether there were any.
+
+use refrain::{
+    AuditLog, Engine,
+    consume::{Redrive, Redriven, Source},
+    policy::WorkerSettings,
+};
+use serde_json::{Value, json};
+
+use super::{Args, chosen, close};
+use crate::{
+    output::say,
+    proxy::{Failure, Signals, log_to_stderr, open_store},
+};
+
+pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
+    let (settings, workers) = chosen(args)?;
+    log_to_stderr(&args.log)?;
+    if workers.iter().all(|worker| worker.dead_letter.is_none()) {
+        let names: Vec<_> = workers.iter().map(|worker| &*worker.name).collect();
+        return Err(Failure::Configuration(format!(
+            "refrain: nothing to redrive: {} has no `dead_letter`; name the queue of its dead letters in {}",
+            names.join(", "),
+            args.config.display()
+        )));
+    }
+    let mut signals = Signals::new()?;
+    // A log of its own: the worker, which may run beside, writes the other one.
+    let log = AuditLog::lazy(settings.audit_folder().join("redrive"))?;
+    let engine = Engine::new(open_store(&settings).await?).with_audit(log);
+    let mut done = Vec::new();
+    for worker in &workers {
+        let Some(dead_letter) = &worker.dead_letter else {
+            say(format!("worker {}: it has no `dead_letter`", worker.name));
+            continue;
+        };
+        let redriven = tokio::select! {
+            redriven = of(worker, dead_letter, &engine, args.at_most) => redriven,
+            () = signals.next() => {
+                say("stopped; what was not let through is still a dead letter");
+                return Ok(());
+            }
+        };
+        let redriven = redriven.map_err(|error| unread(worker, dead_letter, error))?;
+        done.push((worker, dead_letter, redriven));
+    }
+    if args.json {
+        let workers = done.iter().map(|(worker, _, it)| {
+            let told = json!({ "sent": it.sent, "skipped": it.skipped, "left": it.left });
+            (worker.name.clone(), told)
+        });
+        say(json!({ "workers": Value::Object(workers.collect()) }));
+        return Ok(());
+    }
+    for (worker, dead_letter, it) in done {
+        say(format!("worker {}: {}", worker.name, told(dead_letter, it)));
+    }
+    Ok(())
+}
+
+/// Lets the dead letters of one worker through.
+async fn of(
+    worker: &WorkerSettings,
+    dead_letter: &str,
+    engine: &Engine,
+    at_most: Option<u64>,
+) -> refrain::Result<Redriven> {
+    let dead = Source {
+        queue: dead_letter.to_owned(),
+        consumer: format!("{}-redrive", worker.name),
+        ..worker.source()
+    };
+    let dead = refrain_brokers::open(&dead).await?;
+    let to = refrain_brokers::open_publisher(worker.source.as_str()).await?;
+    let mut redrive = Redrive::new(dead.clone(), to, engine.clone());
+    redrive = match goes_by_queue(worker.source.as_str()) {
+        true => redrive.with_destination(&worker.queue),
+        false => redrive.with_fallback(&worker.queue),
+    };
+    if let Some(at_most) = at_most {
+        redrive = redrive.with_at_most(at_most);
+    }
+    let redriven = redrive.run().await;
+    close(&*dead).await;
+    redriven
+}
+
+/// Whether a letter goes to the worker's queue, whatever it names as its source: the exchange of RabbitMQ that it came through
+/// may feed other queues as well. Anywhere else its source is the very stream, or a subject of it.
+fn goes_by_queue(source: &str) -> bool {
+    source.starts_with("amqp")
+}
+
+fn told(dead_letter: &str, it: Redriven) -> String {
+    if it == Redriven::default() {
+        return format!("no dead letters in {dead_letter}");
+    }
+    format!(
+        "{} let through again, {} skipped since their effect has happened, {} left",
+        it.sent, it.skipped, it.left
+    )
+}
+
+/// Whether there are dead letters left is not known.
+fn unread(worker: &WorkerSettings, dead_letter: &str, error: refrain::Error) -> Failure {
+    let what = format!(
+        "worker `{}`: the dead letters in {dead_letter} could not all be looked at",
+        worker.name
+    );
+    match Failure::from(error) {
+        Failure::Configuration(why) => {
+            let why = why.trim_start_matches("refrain: ");
+            Failure::Configuration(format!("refrain: {what}: {why}"))
+        }
+        Failure::Unavailable(why) => Failure::Unavailable(format!("{what}: {why}")),
+    }
+}

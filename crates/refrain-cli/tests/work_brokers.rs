@@ -1,0 +1,239 @@
+//! `refrain work` with NATS and RabbitMQ behind TLS: what it logs, what it calls a bad certificate,
+//! and whether `--redrive` tells "there are none" from "could not look".
+
+#![cfg(all(feature = "nats", feature = "amqp"))]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../../refrain-brokers/tests/support/pki.rs"]
+mod pki;
+mod support;
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use pki::Pki;
+use refrain::consume::Message;
+use refrain_testkit::servers::{PrivateNats, PrivateRabbit, free_port};
+use rustix::process::{Pid, Signal, kill_process};
+use support::{PATIENCE, Upstream, answer, until};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A folder with a `refrain.toml` and an embedded store.
+struct Site {
+    folder: TempDir,
+    runtime: Runtime,
+    source: String,
+}
+
+impl Site {
+    fn new(source: String) -> Self {
+        Self {
+            folder: TempDir::new().unwrap(),
+            runtime: Runtime::new().unwrap(),
+            source,
+        }
+    }
+
+    fn write(&self, target: SocketAddr, queue: &str) {
+        let source = &self.source;
+        let text = format!(
+            "store = \"file:records\"\n[proxy]\ndrain = \"5s\"\n[[worker]]\nname = \"billing\"\nsource = \"{source}\"\nqueue = \"{queue}\"\n\
+             deliver = \"http://{target}/events\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nlease = \"1s\"\ndead_letter = \"dead\"\n\
+             redelivery = \"1d\"\n"
+        );
+        fs::write(self.folder.path().join("refrain.toml"), text).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        command.arg("work").args(arguments);
+        command.current_dir(&self.folder).stdin(Stdio::null());
+        command
+    }
+
+    fn start(&self) -> Worker {
+        let file = |name: &str| fs::File::create(self.folder.path().join(name)).unwrap();
+        let child = self
+            .command(&["--log", "info"])
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .spawn();
+        Worker(child.unwrap())
+    }
+
+    /// Its exit code, and what it said.
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = self.command(arguments).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    }
+
+    fn publish(&self, destination: &str, text: &str) {
+        self.runtime.block_on(async {
+            let publisher = refrain_brokers::open_publisher(&self.source).await.unwrap();
+            let message = Message::new(text.to_owned()).with_id(text);
+            publisher.publish(destination, &message).await.unwrap();
+        });
+    }
+
+    fn said(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.folder.path().join(name));
+        read("stdout").unwrap() + &read("stderr").unwrap()
+    }
+}
+
+/// A worker that ends with its test.
+struct Worker(Child);
+
+impl Worker {
+    fn terminate(&mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts, works, idles, stops: nothing of that is an error.
+fn works_quietly(source: String) {
+    let site = Site::new(source);
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    site.write(target.address, "orders");
+    let mut worker = site.start();
+    for number in 1..=3 {
+        site.publish("orders", &format!("order-{number}"));
+        until("it is delivered", || target.count() == number);
+    }
+    assert_eq!(worker.terminate(), Some(0), "{}", site.said());
+    let said = site.said();
+    assert!(said.contains("3 completed"), "{said}");
+    assert!(!said.contains("ERROR"), "{said}");
+}
+
+/// It does not start, and says why.
+fn refuses(source: String) {
+    let site = Site::new(source);
+    site.write("127.0.0.1:1".parse().unwrap(), "orders");
+    let (code, said) = site.run(&[]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("certificate"), "{said}");
+    assert!(!said.contains("is it running"), "{said}");
+}
+
+#[test]
+fn nats_over_tls_is_worked_without_an_error_in_the_log() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let tls = format!(
+        "{{ cert_file: {:?}, key_file: {:?} }}",
+        pki.path("server.pem"),
+        pki.path("server.key")
+    );
+    let server = PrivateNats::start_with(&[("tls", &tls)]).unwrap();
+    let url = |pki: &Pki| {
+        let (port, ca) = (server.port(), pki.show("ca.pem"));
+        format!("nats+tls://127.0.0.1:{port}?ca={ca}")
+    };
+    works_quietly(url(&pki));
+    refuses(url(&other));
+}
+
+#[test]
+fn rabbitmq_over_tls_is_worked_without_an_error_in_the_log() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let port = free_port().unwrap();
+    let listener = format!("127.0.0.1:{port}");
+    let files = ["ca.pem", "server.pem", "server.key"].map(|name| pki.show(name));
+    let _server = PrivateRabbit::start_with(&[
+        ("listeners.ssl.default", &*listener),
+        ("ssl_options.cacertfile", &*files[0]),
+        ("ssl_options.certfile", &*files[1]),
+        ("ssl_options.keyfile", &*files[2]),
+    ])
+    .unwrap();
+    let url = |pki: &Pki| {
+        let ca = pki.show("ca.pem");
+        format!("amqps://guest:guest@localhost:{port}/%2f?ca={ca}")
+    };
+    works_quietly(url(&pki));
+    refuses(url(&other));
+}
+
+/// Makes a stream by JetStream's own requests, as an operator would.
+fn make_stream(server: &PrivateNats, name: &str, subjects: &str) {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = format!("{{\"name\":\"{name}\",\"subjects\":[\"{subjects}\"]}}");
+    let length = body.len();
+    write!(
+        stream,
+        "CONNECT {{\"verbose\":false}}\r\nSUB answer 1\r\nPUB $JS.API.STREAM.CREATE.{name} answer {length}\r\n{body}\r\n"
+    )
+    .unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let told = lines.find(|line| line.contains("stream_create_response"));
+    assert!(told.unwrap().contains("\"config\""));
+}
+
+/// The stream takes many subjects, and a letter goes back to its own.
+#[test]
+fn a_redrive_tells_letters_from_none_and_none_from_a_broker_that_is_away() {
+    for queue in ["ORDERS", "orders.>"] {
+        let mut server = PrivateNats::start().unwrap();
+        make_stream(&server, "ORDERS", "orders.>");
+        let site = Site::new(server.url());
+        let refuses = Arc::new(AtomicBool::new(true));
+        let target = {
+            let refuses = refuses.clone();
+            Upstream::start(move |_, stream| match refuses.load(Ordering::SeqCst) {
+                true => answer(stream, "422 Unprocessable", &[], b""),
+                false => answer(stream, "200 OK", &[], b""),
+            })
+        };
+        site.write(target.address, queue);
+        let (code, said) = site.run(&["--redrive"]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("no dead letters in dead"), "{said}");
+
+        let mut worker = site.start();
+        site.publish("orders.eu", "order-1");
+        until("it is a dead letter", || {
+            site.said().contains("a message is among the dead letters")
+        });
+        assert_eq!(worker.terminate(), Some(0), "{}", site.said());
+        let (code, said) = site.run(&["--redrive"]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("1 let through again"), "{said}");
+
+        refuses.store(false, Ordering::SeqCst);
+        let before = target.count();
+        let mut worker = site.start();
+        until("it is delivered again", || target.count() > before);
+        assert_eq!(worker.terminate(), Some(0), "{}", site.said());
+        let seen = target.seen();
+        let subject = seen.last().unwrap().header("refrain-subject");
+        assert_eq!(subject, Some("orders.eu"), "{queue}");
+
+        server.kill().unwrap();
+        let (code, said) = site.run(&["--redrive"]);
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.contains("could not all be looked at"), "{said}");
+        assert!(!said.contains("no dead letters"), "{said}");
+    }
+}
