@@ -7,6 +7,7 @@ use std::sync::Arc;
 use refrain::{
     Error, ErrorKind, Result,
     consume::{Broker, Publisher, Source},
+    policy::Address,
 };
 
 #[cfg(feature = "kafka")]
@@ -46,6 +47,7 @@ struct BrokersPage;
 /// # Errors
 /// [`ErrorKind::Unsupported`] for a scheme that this build does not know; otherwise as the broker's own `connect`.
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
+    source.url.check()?;
     let url = source.url.as_str();
     match scheme(url) {
         #[cfg(feature = "kafka")]
@@ -71,6 +73,7 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
 /// # Errors
 /// As for [`open`].
 pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
+    Address::new(url).check()?;
     match scheme(url) {
         #[cfg(feature = "kafka")]
         "kafka" => Ok(Arc::new(kafka::KafkaPublisher::connect(url).await?)),
@@ -96,10 +99,94 @@ fn scheme(url: &str) -> &str {
     scheme.split('+').next().unwrap_or_default()
 }
 
+/// Brokers: their schemes, their names, their features, and whether this build has them.
+const BROKERS: [(&[&str], &str, &str, bool); 6] = [
+    (&["nats", "tls"], "NATS", "nats", cfg!(feature = "nats")),
+    (
+        &["amqp", "amqps"],
+        "RabbitMQ",
+        "amqp",
+        cfg!(feature = "amqp"),
+    ),
+    (
+        &["redis", "rediss"],
+        "Redis Streams",
+        "redis",
+        cfg!(feature = "redis"),
+    ),
+    (
+        &["postgres", "postgresql"],
+        "PostgreSQL",
+        "postgres",
+        cfg!(feature = "postgres"),
+    ),
+    (&["kafka"], "Kafka", "kafka", cfg!(feature = "kafka")),
+    (&["sqs"], "SQS", "sqs", cfg!(feature = "sqs")),
+];
+
+/// Checks that this build can talk to the broker at an address, without connecting to it.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where it was built without the broker, with the command that builds one with it.
+pub fn check_support(address: &Address) -> Result<()> {
+    let scheme = scheme(address.as_str());
+    let broker = BROKERS.iter().find(|(names, ..)| names.contains(&scheme));
+    let message = match broker {
+        Some((.., true)) => return Ok(()),
+        Some((_, name, feature, _)) => missing(name, feature),
+        None => format!(
+            "`{address}` is no address of a broker; write nats://, amqp://, redis://, postgres://, kafka:// or sqs://"
+        ),
+    };
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+fn missing(name: &str, feature: &str) -> String {
+    format!(
+        "built without {name} support; rebuild with: cargo build --release --features {feature}"
+    )
+}
+
 fn unknown(url: &str) -> Error {
-    let scheme = scheme(url);
-    let message = format!(
-        "`{scheme}` is no broker that this build knows; write nats://, amqp://, redis://, postgres://, kafka:// or sqs://, and see which features it was built with"
-    );
-    Error::new(ErrorKind::Unsupported, message)
+    let unsupported = check_support(&Address::new(url)).err();
+    unsupported.unwrap_or_else(|| Error::new(ErrorKind::Unsupported, "unknown broker"))
+}
+
+#[cfg(test)]
+mod tests {
+    //! A worker is moved to a machine whose build has fewer brokers: what to do is said before anything starts.
+
+    use super::*;
+
+    #[test]
+    fn a_broker_that_is_not_built_in_is_named_with_the_command() {
+        for (schemes, name, feature, is_built) in BROKERS {
+            for scheme in schemes {
+                let address = Address::new(format!("{scheme}://u:secret@h"));
+                let said = check_support(&address).map_err(|error| error.to_string());
+                let expected = match is_built {
+                    true => Ok(()),
+                    false => Err(missing(name, feature)),
+                };
+                assert_eq!(said, expected, "{scheme}");
+            }
+        }
+        assert_eq!(
+            missing("Kafka", "kafka"),
+            "built without Kafka support; rebuild with: cargo build --release --features kafka"
+        );
+        let stranger = check_support(&Address::new("mqtt://u:secret@h"));
+        let said = stranger.unwrap_err().to_string();
+        assert!(said.contains("`mqtt://***@h`"), "{said}");
+    }
+
+    /// Features of the command are called as those of this crate.
+    #[test]
+    fn the_command_has_the_features_that_are_named() {
+        let manifest = include_str!("../../refrain-cli/Cargo.toml");
+        for feature in ["nats", "amqp", "kafka", "sqs"] {
+            let line = format!("{feature} = [\"refrain-brokers/{feature}\"]");
+            assert!(manifest.contains(&line), "{line}");
+        }
+    }
 }

@@ -9,11 +9,13 @@ use std::{
 use refrain::{
     Error, ErrorKind,
     audit::{self, ChainHash, Check, Verified, Visit},
-    policy::File,
 };
 use serde_json::json;
 
-use crate::output::{complain, say};
+use crate::{
+    output::{complain, say},
+    settings::{self, Flags},
+};
 
 mod export;
 mod print;
@@ -22,9 +24,6 @@ const DAMAGED: u8 = 1;
 const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
-
-/// The file that is looked into where neither folder nor file is named.
-const CONFIG: &str = "refrain.toml";
 
 /// Verify the audit log, and take entries out of it
 #[derive(Debug, clap::Args)]
@@ -37,7 +36,7 @@ const CONFIG: &str = "refrain.toml";
   refrain audit export --record 3f2a…               all that happened to a record
 
 The log may be in use: nothing is locked, and nothing is changed.
-Without a folder it is the one of --config, or of refrain.toml where there is one, or refrain-data/audit.
+Without a folder it is the one of REFRAIN_AUDIT_LOG, of --config, or of refrain.toml where there is one, or refrain-data/audit.
 Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration, 69 it cannot be read.")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -97,17 +96,10 @@ impl Place {
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
         }
-        let file = match &self.config {
-            Some(file) => file.as_path(),
-            None => Path::new(CONFIG),
-        };
-        if self.config.is_none() && !file.exists() {
-            return Ok("refrain-data/audit".into());
-        }
-        let settings = File::read(file);
-        let settings =
-            settings.map_err(|error| Failure::new(BAD_CONFIGURATION, error.to_string()))?;
-        Ok(settings.audit_folder())
+        let config = settings::config(self.config.as_deref());
+        let loaded = settings::load(config.as_deref(), &Flags::default());
+        let loaded = loaded.map_err(|error| Failure::new(BAD_CONFIGURATION, error.to_string()))?;
+        Ok(loaded.settings.audit_folder())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 const CONTROL: Place = Place {
     name: "control address",
     flag: "--control",
-    variable: "REFRAIN_CHAOS",
+    setting: "chaos",
     otherwise: "http://127.0.0.1:8380",
     command: "refrain chaos",
 };

@@ -8,7 +8,10 @@ use std::{
 use refrain::policy::{File, Settings, Warning};
 use serde_json::json;
 
-use crate::output::{say, show};
+use crate::{
+    output::{say, show},
+    settings::{self, Flags},
+};
 
 mod review;
 mod summary;
@@ -23,7 +26,8 @@ const BAD_FILE: u8 = 64;
 /// Check refrain.toml and show what it comes to, or review it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain check refrain.toml            what is guarded, and how
+  refrain check                         what the refrain.toml of this folder guards, and how
+  refrain check payments.toml           what another file guards
   refrain check refrain.toml --json     the same for a program
   refrain check refrain.toml --report   the review: what is done, and what is still open
   refrain check refrain.toml --report=html --verify-report verify.json > review.html
@@ -35,11 +39,12 @@ const BAD_FILE: u8 = 64;
 
 Only what matters most is in the table; --json shows every setting of every operation as it is resolved.
 
-Exit codes: 0 the file is fine, and nothing required is open in the review; 1 something is; 2 wrong usage;
-64 a file is bad or missing.")]
+REFRAIN_STORE and the other variables of `refrain proxy` go before the file, as they do when it runs.
+
+Exit codes: 0 the file is fine, and nothing required is open in the review; 1 something is, or this build lacks a broker
+that the file names; 2 wrong usage; 64 a file is bad or missing.")]
 pub(crate) struct Args {
-    /// The file to check
-    #[arg(required_unless_present = "schema")]
+    /// The file to check [default: refrain.toml]
     file: Option<PathBuf>,
     /// Print JSON: the resolved settings, the review, or what is wrong
     #[arg(long)]
@@ -59,31 +64,68 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(file) = args.file.as_deref().filter(|_| !args.schema) else {
+    if args.schema {
         say(serde_json::to_string_pretty(&File::schema())?);
         return Ok(ExitCode::SUCCESS);
+    }
+    let is_json = args.json || args.report == Some(Form::Json);
+    let Some(file) = settings::config(args.file.as_deref()) else {
+        let message = format!(
+            "there is no {} in this folder; name the file, or write one with `refrain init`",
+            settings::CONFIG
+        );
+        crate::output::complain(format_args!("refrain: {message}"));
+        if is_json {
+            say(serde_json::to_string_pretty(&json!({ "error": message }))?);
+        }
+        return Ok(BAD_FILE.into());
     };
-    let settings = match File::read(file) {
-        Ok(settings) => settings,
-        Err(error) => {
-            crate::output::complain(&error);
-            if args.json || args.report == Some(Form::Json) {
-                say(serde_json::to_string_pretty(&json!({ "error": error }))?);
+    let loaded = match settings::load(Some(&file), &Flags::default()) {
+        Ok(loaded) => loaded,
+        Err(failure) => {
+            crate::output::complain(&failure);
+            if is_json {
+                say(serde_json::to_string_pretty(
+                    &json!({ "error": failure.json() }),
+                )?);
             }
             return Ok(BAD_FILE.into());
         }
     };
-    match args.report {
-        Some(form) => Ok(reviewed(args, form, file, settings)),
-        None if args.json => {
-            say(serde_json::to_string_pretty(&Checked::of(&settings))?);
-            Ok(ExitCode::SUCCESS)
-        }
-        None => {
-            say(summary::summary(&file.display().to_string(), &settings));
-            Ok(ExitCode::SUCCESS)
-        }
+    if let Some(form) = args.report {
+        return Ok(reviewed(args, form, &file, loaded.settings));
     }
+    let missing = missing_brokers(&loaded.settings);
+    match args.json {
+        true => {
+            let checked = Checked::of(&loaded.settings, &missing);
+            say(serde_json::to_string_pretty(&checked)?);
+        }
+        false => say(summary::summary(
+            &file.display().to_string(),
+            &loaded,
+            &missing,
+        )),
+    }
+    Ok(match missing.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => OPEN.into(),
+    })
+}
+
+/// What this build cannot run, and how to build one that can.
+fn missing_brokers(settings: &Settings) -> Vec<String> {
+    let workers = settings.workers.iter();
+    let workers = workers.map(|it| (format!("worker {}", it.name), &it.source));
+    let relays = settings.relays.iter();
+    let relays = relays.map(|it| (format!("relay {}", it.name), &it.to));
+    let brokers = workers.chain(relays);
+    brokers
+        .filter_map(|(name, address)| {
+            let error = refrain_brokers::check_support(address).err()?;
+            Some(format!("{name}: {error}"))
+        })
+        .collect()
 }
 
 fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCode {
@@ -115,11 +157,16 @@ struct Checked<'s> {
     #[serde(flatten)]
     settings: &'s Settings,
     warnings: Vec<Warning>,
+    /// Workers and relays whose broker this build lacks.
+    unsupported: &'s [String],
 }
 
 impl<'s> Checked<'s> {
-    fn of(settings: &'s Settings) -> Self {
-        let warnings = settings.warnings().collect();
-        Self { settings, warnings }
+    fn of(settings: &'s Settings, unsupported: &'s [String]) -> Self {
+        Self {
+            settings,
+            warnings: settings.warnings().collect(),
+            unsupported,
+        }
     }
 }

@@ -1,14 +1,17 @@
 //! Asks an address of a running command: the proxy's admin address, or the control address of `chaos`.
 
-use std::{env, fmt, fs, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use refrain::policy::redacted;
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+
+use crate::settings;
 
 const REFUSED: u8 = 1;
 const USAGE: u8 = 2;
@@ -25,7 +28,8 @@ pub(crate) struct Place {
     /// What people call it.
     pub(crate) name: &'static str,
     pub(crate) flag: &'static str,
-    pub(crate) variable: &'static str,
+    /// As [`settings::value`] takes it.
+    pub(crate) setting: &'static str,
     pub(crate) otherwise: &'static str,
     pub(crate) command: &'static str,
 }
@@ -34,7 +38,7 @@ pub(crate) struct Place {
 pub(crate) const ADMIN: Place = Place {
     name: "admin address",
     flag: "--admin",
-    variable: "REFRAIN_ADMIN",
+    setting: "admin",
     otherwise: "http://127.0.0.1:8378",
     command: "refrain proxy",
 };
@@ -88,7 +92,6 @@ impl fmt::Display for Trouble {
 }
 
 /// Who asks, and whom.
-#[derive(Debug)]
 pub(crate) struct Client {
     place: &'static Place,
     address: String,
@@ -103,14 +106,24 @@ impl Client {
         address: Option<&str>,
         token: Option<&str>,
     ) -> Result<Self, Trouble> {
-        let address = address
-            .map(str::to_owned)
-            .or_else(|| env::var(place.variable).ok())
-            .unwrap_or_else(|| place.otherwise.into());
+        let given = |name, flag| {
+            let value = settings::value(name, flag);
+            value.map_err(|failure| Trouble::usage(failure.to_string()))
+        };
+        let address = given(place.setting, address)?;
+        // As the proxy's own setting is written: host and port alone.
+        let address = address.map(|it| match it.contains("://") {
+            true => it,
+            false => format!("http://{it}"),
+        });
+        let address = address.unwrap_or_else(|| place.otherwise.into());
+        let token = given("admin_token", token)?.map(|token| token.trim().to_owned());
         let bad = || {
             Trouble::usage(format!(
-                "{} `{address}` is no address; write it as {}",
-                place.flag, place.otherwise
+                "{} `{}` is no address; write it as {}",
+                place.flag,
+                redacted(&address),
+                place.otherwise
             ))
         };
         let uri: Uri = address.parse().map_err(|_| bad())?;
@@ -122,7 +135,7 @@ impl Client {
         Ok(Self {
             host: host.trim_matches(['[', ']']).into(),
             port: uri.port_u16().unwrap_or(PORT_DEFAULT),
-            token: token_of(token)?,
+            token,
             place,
             address,
         })
@@ -216,24 +229,5 @@ impl Client {
             "the {name} {} cannot be reached: {why}; start `{command}`, or name its address with {flag}",
             self.address
         ))
-    }
-}
-
-/// The token: the flag's, the environment's, or that of a file.
-fn token_of(flag: Option<&str>) -> Result<Option<String>, Trouble> {
-    if let Some(token) = flag {
-        return Ok(Some(token.into()));
-    }
-    if let Ok(token) = env::var("REFRAIN_ADMIN_TOKEN") {
-        return Ok(Some(token));
-    }
-    let Ok(file) = env::var("REFRAIN_ADMIN_TOKEN_FILE") else {
-        return Ok(None);
-    };
-    match fs::read_to_string(&file) {
-        Ok(token) => Ok(Some(token.trim().into())),
-        Err(error) => Err(Trouble::usage(format!(
-            "REFRAIN_ADMIN_TOKEN_FILE: {file} cannot be read: {error}"
-        ))),
     }
 }

@@ -28,6 +28,7 @@ mod plan;
 mod proxy;
 mod records;
 mod relay;
+mod settings;
 mod skill;
 mod store;
 mod verify;
@@ -50,7 +51,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain work --config refrain.toml    deliver messages from brokers to services, each once
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose answers on purpose, and see what your clients do
-  refrain relay --outbox postgres://app@db/app --to nats://127.0.0.1:4222
+  refrain relay --outbox postgres://app@db/app --to redis://127.0.0.1:6379
                                         publish what services have put into their outbox
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
                                         send every kind of duplicate, and see which hole the service has

@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
-use refrain::ErrorKind;
+use refrain::{ErrorKind, policy::Address};
 use refrain_stores::postgres::{self, Migrated};
 use serde_json::json;
 
-use crate::output::{say, show};
+use crate::{
+    output::{say, show},
+    settings::{self, Flags},
+};
 
 mod outbox;
 mod queue;
@@ -35,7 +38,8 @@ const WHICH: &str =
   refrain migrate --queue --store postgres://app@db/app  make it
 
 A proxy or service makes its tables itself when it starts and may; this is for those that may not.
-Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names.
+Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names;
+with --receipts, --queue or --outbox from REFRAIN_RECEIPTS, REFRAIN_QUEUE or REFRAIN_OUTBOX, or such a file.
 Exit codes: 0 done, or printed, 2 wrong usage, 69 the database cannot be had, or is not in order.")]
 pub(crate) struct Args {
     /// The store's address: postgres://…
@@ -59,14 +63,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.receipts {
-        return receipts::run(args.store.as_deref(), args.print);
-    }
-    if args.queue {
-        return queue::run(args.store.as_deref(), args.print);
-    }
-    if args.outbox {
-        return outbox::run(args.store.as_deref(), args.print);
+    let tables = [
+        (args.receipts, "receipts", receipts::run as fn(_, _) -> _),
+        (args.queue, "queue", queue::run),
+        (args.outbox, "outbox", outbox::run),
+    ];
+    if let Some((_, name, run)) = tables.into_iter().find(|(is_meant, ..)| *is_meant) {
+        return match database(name, args.store.as_deref()) {
+            Ok(address) => run(address, args.print),
+            Err(message) => Ok(refused(args, &message, USAGE)),
+        };
     }
     let address = match address(args.store.as_deref()) {
         Ok(Some(address)) => address,
@@ -130,24 +136,28 @@ fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
     code.into()
 }
 
-/// Which store, if any is named: by the flag, or from where the proxy takes it: a password on a command line is seen by everybody on the machine.
+/// Which store, if any is named. Of two, the last has tables.
 fn address(flag: Option<&str>) -> Result<Option<String>, String> {
-    let from_file = || {
-        let file = std::env::var_os("REFRAIN_STORE_FILE")?;
-        let text = std::fs::read_to_string(&file);
-        let said = |error| format!("REFRAIN_STORE_FILE cannot be read: {error}");
-        Some(text.map(|text| text.trim_end().to_owned()).map_err(said))
+    let flags = Flags {
+        store: flag,
+        ..Flags::default()
     };
-    let flag = flag.map(str::to_owned);
-    let found = flag.or_else(|| std::env::var("REFRAIN_STORE").ok()).map(Ok);
-    let Some(address) = found.or_else(from_file).transpose()? else {
+    let loaded = settings::load(None, &flags).map_err(|failure| failure.to_string())?;
+    if loaded.overrides.iter().all(|(name, _)| *name != "store") {
         return Ok(None);
-    };
-    match address.split_once(':') {
-        Some(("postgres" | "postgresql", _)) => Ok(Some(address)),
-        Some((scheme, _)) => Err(format!(
+    }
+    let store = loaded.settings.store.last();
+    match store.map(|store| (store, store.scheme())) {
+        Some((store, "postgres" | "postgresql")) => Ok(Some(store.as_str().into())),
+        Some((_, scheme)) => Err(format!(
             "a {scheme}: store has no tables; this is for postgres://… addresses"
         )),
-        None => Err("that is no address of a store; write postgres://USER@HOST/DATABASE".into()),
+        None => Ok(None),
     }
+}
+
+/// A database that is no store: from the flag, `REFRAIN_NAME`, or the file that `REFRAIN_NAME_FILE` names.
+fn database(name: &str, flag: Option<&str>) -> Result<Option<Address>, String> {
+    let value = settings::value(name, flag).map_err(|failure| failure.to_string())?;
+    Ok(value.map(Address::new))
 }

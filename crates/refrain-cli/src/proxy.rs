@@ -12,7 +12,7 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
-    policy::{ConfigError, Settings},
+    policy::{Address, ConfigError, Settings},
     store::embedded,
 };
 use refrain_proxy::{
@@ -21,10 +21,12 @@ use refrain_proxy::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::output::say;
+use crate::{
+    output::say,
+    settings::{self, Flags, Loaded},
+};
 
 mod greeting;
-pub(crate) mod overlay;
 mod receipts;
 
 /// Settings that cannot be used.
@@ -54,7 +56,7 @@ pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8377]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records live: memory:, file:DIR, postgres://… or redis://… [default: file:refrain-data]
+    /// Where records live: memory:, file:DIR, postgres://… or redis://…; with a comma, Redis in front of another [default: file:refrain-data]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// The folder of the audit log [default: audit in the store's folder, else refrain-audit]
@@ -84,6 +86,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Why the proxy did not start, or ended.
 #[derive(Debug)]
 pub(crate) enum Failure {
+    /// A file, with the place of each mistake.
+    File(Box<ConfigError>),
     Configuration(String),
     Unavailable(String),
 }
@@ -91,8 +95,18 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn code(&self) -> ExitCode {
         match self {
-            Self::Configuration(_) => BAD_CONFIGURATION.into(),
+            Self::File(_) | Self::Configuration(_) => BAD_CONFIGURATION.into(),
             Self::Unavailable(_) => UNAVAILABLE.into(),
+        }
+    }
+}
+
+impl Failure {
+    /// For a program.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        match self {
+            Self::File(error) => serde_json::to_value(error).unwrap_or_default(),
+            Self::Configuration(message) | Self::Unavailable(message) => message.as_str().into(),
         }
     }
 }
@@ -100,6 +114,7 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::File(error) => error.fmt(f),
             Self::Configuration(message) => f.write_str(message),
             Self::Unavailable(message) => write!(f, "refrain: {message}"),
         }
@@ -108,7 +123,7 @@ impl std::fmt::Display for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::Configuration(error.to_string())
+        Self::File(Box::new(error))
     }
 }
 
@@ -142,13 +157,28 @@ impl From<refrain::Error> for Failure {
 }
 
 fn start(args: &Args) -> Result<(), Failure> {
-    let (settings, said) = overlay::settings(args)?;
-    log_to_stderr(&overlay::value("log", args.log.as_deref())?)?;
+    let loaded = settings::load(
+        args.config.as_deref(),
+        &Flags {
+            listen: args.listen.as_deref(),
+            admin: args.admin.as_deref(),
+            upstream: args.upstream.as_deref(),
+            store: args.store.as_deref(),
+            audit_log: args.audit_log.as_deref(),
+        },
+    )?;
+    // Nothing is made, such as the folder of a store, before the configuration is whole.
+    if loaded.settings.upstream.is_none() {
+        return Err(StartError::NoUpstream.into());
+    }
+    log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(&settings, args.config.is_none().then_some(&*said)))
+    let said = args.config.is_none().then(|| loaded.as_file());
+    let Loaded { settings, .. } = loaded;
+    runtime.block_on(serve(&settings, said.as_deref()))
 }
 
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
@@ -156,7 +186,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
     // Where claims are kept: the last that is named.
-    let truth = settings.store.last().map_or("", |store| store);
+    let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
     let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
@@ -206,7 +236,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
 
 /// What operators have to show, where the door is open to other machines.
 fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
-    let token = overlay::value("admin_token", None)?;
+    let token = settings::value("admin_token", None)?;
     if token.as_ref().is_some_and(|token| token.trim().is_empty()) {
         let message = "refrain: REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names, is blank; \
                        write a token there, or unset the variable";
@@ -250,7 +280,8 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::An
         durability: settings.durability,
         ..embedded::Options::default()
     };
-    Ok(refrain_stores::open_all(&settings.store, options).await?)
+    let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
+    Ok(refrain_stores::open_all(&stores, options).await?)
 }
 
 /// The log that is written. Where nothing is audited it is begun when a person decides about a record.

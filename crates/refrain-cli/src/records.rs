@@ -17,6 +17,8 @@ use crate::{
 
 mod print;
 
+/// How many records are listed where nothing else is said.
+const LIMIT: u32 = 100;
 /// The most records of one page.
 const PAGE_MAX: usize = 500;
 /// The largest body that is read from a file.
@@ -25,6 +27,7 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
 /// Look at the records of a running proxy, and settle them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
+  refrain records                                     the first 100 records; the same as `refrain records list`
   refrain records list --state indeterminate          what waits for somebody to decide
   refrain records show 3f2a…                          one record, with its outcome
   refrain records show --request 'POST /v1/payments' --key order-7 --header 'Authorization: Bearer …'
@@ -39,7 +42,7 @@ Exit codes: 0 done, 1 there is no such record or it cannot be done, 2 wrong usag
 69 the admin address or its store cannot be reached.")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
     /// The proxy's admin address
     #[arg(long, global = true, value_name = "URL")]
     admin: Option<String>,
@@ -59,7 +62,7 @@ enum Command {
         #[arg(long, value_parser = ["in-flight", "completed", "indeterminate", "tombstone"])]
         state: Option<String>,
         /// How many at the most
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         /// Only those behind this one
         #[arg(long, value_name = "ID")]
@@ -153,7 +156,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     async fn run(&self, client: &Client) -> Result<(), Trouble> {
-        match &self.command {
+        let all = Command::List {
+            state: None,
+            limit: LIMIT,
+            after: None,
+        };
+        match self.command.as_ref().unwrap_or(&all) {
             Command::List {
                 state,
                 limit,

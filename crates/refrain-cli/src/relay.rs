@@ -12,10 +12,8 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     output::say,
-    proxy::{
-        Failure, Signals, log_to_stderr,
-        overlay::{quoted, value},
-    },
+    proxy::{Failure, Signals, log_to_stderr},
+    settings::{quoted, value},
 };
 
 /// Something waits for a person.
@@ -26,7 +24,7 @@ const SHOWN_MAX: usize = 1_000;
 /// Publish what services have put into their outbox
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain relay --outbox postgres://app@db/app --to nats://127.0.0.1:4222
+  refrain relay --outbox postgres://app@db/app --to redis://127.0.0.1:6379
                                         publish until it is told to stop
   refrain relay --config refrain.toml   every [[relay]] of the file
   refrain relay --config refrain.toml --once --json
@@ -39,7 +37,7 @@ const SHOWN_MAX: usize = 1_000;
 A relay in refrain.toml:
   [[relay]]
   outbox     = \"postgres://app@127.0.0.1/app\"
-  to         = \"nats://127.0.0.1:4222\"
+  to         = \"redis://127.0.0.1:6379\"
   on_refusal = \"hold\"                   # or \"park\": the group goes on without a message that is refused
 
 `refrain migrate --outbox` makes the table. Several relays may work on one outbox: what one of them holds, the others leave.
@@ -121,14 +119,18 @@ fn chosen(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
     }
     let is_meant =
         |relay: &RelaySettings| args.relays.is_empty() || args.relays.contains(&relay.name);
-    Ok(relays.into_iter().filter(is_meant).collect())
+    let relays: Vec<_> = relays.into_iter().filter(is_meant).collect();
+    for relay in &relays {
+        refrain_brokers::check_support(&relay.to)?;
+    }
+    Ok(relays)
 }
 
 fn named(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
     let outbox = value("outbox", args.outbox.as_deref())?;
     let to = value("to", args.to.as_deref())?;
     let (Some(outbox), Some(to)) = (outbox, to) else {
-        let message = "refrain: from where to where? pass --outbox postgres://… and --to nats://…, \
+        let message = "refrain: from where to where? pass --outbox postgres://… and --to redis://…, \
                        or --config FILE with a [[relay]] in it";
         return Err(Failure::Configuration(message.into()));
     };

@@ -6,7 +6,7 @@ use refrain::{
     Engine, Guarantee, Operation,
     consume::{Backoff, Broker, Consumer, Count, Source, Tally},
     fingerprint::Part,
-    policy::{File, Settings, WorkerSettings, units::Span},
+    policy::{Settings, WorkerSettings, units::Span},
     receipts::{AnyReceipts, Witness},
     store::{AnyStore, Store as _},
 };
@@ -15,7 +15,8 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     output::say,
-    proxy::{Failure, Signals, audit_log, log_to_stderr, open_store, overlay},
+    proxy::{Failure, Signals, audit_log, log_to_stderr, open_store},
+    settings::{self, Flags},
 };
 
 mod admin;
@@ -39,14 +40,17 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 A worker in refrain.toml:
   [[worker]]
   name        = \"billing\"
-  source      = \"nats://127.0.0.1:4222\"
-  queue       = \"ORDERS\"
+  source      = \"redis://127.0.0.1:6379\"
+  queue       = \"orders\"
   deliver     = \"http://127.0.0.1:3000/events/orders\"
-  dead_letter = \"ORDERS_DEAD\"
+  dead_letter = \"orders.dead\"
 
 Each message goes out as POST with Idempotency-Key, Refrain-Attempt, Refrain-Record and Refrain-Fence.
 2xx has handled it; 4xx makes it a dead letter at once; 408, 425, 429, 5xx, a timeout and a lost answer are tried again,
 not before Retry-After has passed.
+
+--store and --audit-log go before REFRAIN_STORE, REFRAIN_AUDIT_LOG and REFRAIN_LOG (each also with _FILE for a file that
+holds the value), and these before the file.
 
 Exit codes: 0 stopped in good order, 2 wrong usage, 64 bad configuration, 69 a broker or the store cannot be reached;
 with --redrive, 0 and \"no dead letters\" where there are none, and 69 where it could not be looked whether there are any.")]
@@ -63,6 +67,9 @@ pub(crate) struct Args {
     /// How many dead letters at the most
     #[arg(long, value_name = "COUNT", requires = "redrive")]
     at_most: Option<u64>,
+    /// Where records live, in place of what the file says; with a comma, Redis in front of another
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
     /// The folder of the audit log, in place of what the file says
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
@@ -98,10 +105,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The file's settings, and the workers of it that are meant.
 fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
-    let mut settings = File::read(&args.config)?;
-    if let Some(folder) = overlay::value("audit_log", args.audit_log.as_deref())? {
-        settings.audit_log = Some(folder.into());
-    }
+    let flags = Flags {
+        store: args.store.as_deref(),
+        audit_log: args.audit_log.as_deref(),
+        ..Flags::default()
+    };
+    let settings = settings::load(Some(&args.config), &flags)?.settings;
     let file = args.config.display();
     if settings.workers.is_empty() {
         return Err(Failure::Configuration(format!(
@@ -122,7 +131,10 @@ fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
     }
     let is_meant =
         |worker: &&WorkerSettings| args.workers.is_empty() || args.workers.contains(&worker.name);
-    let workers = settings.workers.iter().filter(is_meant).cloned().collect();
+    let workers: Vec<_> = settings.workers.iter().filter(is_meant).cloned().collect();
+    for worker in &workers {
+        refrain_brokers::check_support(&worker.source)?;
+    }
     Ok((settings, workers))
 }
 
@@ -142,10 +154,11 @@ fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failu
 
 async fn work(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
-    log_to_stderr(&args.log)?;
+    log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let store = open_store(&settings).await?;
     check_store(&store, &workers)?;
+    say(format!("store {}", settings::stores(&settings)));
     let is_audited = workers.iter().any(|worker| worker.audit);
     let engine = Engine::new(store).with_audit(audit_log(&settings, is_audited)?);
     let (stop, stopping) = watch::channel(false);

@@ -438,7 +438,7 @@ fn what_cannot_work_is_said() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("leave the password out"), "{said}");
     for (flag, wrong, why) in [
-        ("--store", "mysql://db/app", "is no store"),
+        ("--store", "mysql://db/app", "is no address of a store"),
         (
             "--upstream",
             "http://h:1/path",

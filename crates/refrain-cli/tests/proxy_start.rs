@@ -104,6 +104,15 @@ fn bad_flags_and_variables_are_named() {
     check(&file, 64, &["REFRAIN_LOG_FILE", "nowhere.txt"]);
 }
 
+/// Somebody forgets to name the upstream, and wonders about a folder later.
+#[test]
+fn nothing_is_made_before_the_configuration_is_whole() {
+    let starting = Starting::new();
+    check(&starting, 64, &["--upstream"]);
+    let made: Vec<_> = fs::read_dir(starting.folder.path()).unwrap().collect();
+    assert!(made.is_empty(), "{made:?}");
+}
+
 #[test]
 fn a_blank_admin_token_is_refused() {
     let words = ["REFRAIN_ADMIN_TOKEN", "blank"];

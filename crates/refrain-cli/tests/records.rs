@@ -17,7 +17,7 @@ use refrain::{
     store::{AnyStore, Memory},
 };
 use refrain_proxy::admin::{self, Admin, Metrics};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tower_service::Service as _;
 
@@ -269,6 +269,20 @@ async fn the_token_comes_from_the_flag_the_environment_or_a_file() {
     }
 }
 
+/// The shortest thing to type lists records.
+#[tokio::test]
+async fn without_a_command_records_are_listed() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = free.local_addr().unwrap().to_string();
+    let app: Router = Router::new().route(
+        "/api/records",
+        axum::routing::get(async || axum::Json(json!({ "records": [] }))),
+    );
+    tokio::spawn(async { axum::serve(free, app).await });
+    let (code, _, stderr) = run(&["--json"], &[("REFRAIN_ADMIN", &*admin)]).await;
+    assert_eq!((code, &*stderr), (0, ""));
+}
+
 #[tokio::test]
 async fn an_address_that_does_not_answer_is_named_with_the_fix() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -281,7 +295,8 @@ async fn an_address_that_does_not_answer_is_named_with_the_fix() {
     let cases = [
         (nobody.as_str(), 69, "cannot be reached"),
         (stranger.as_str(), 69, "no Refrain admin address"),
-        ("127.0.0.1:1", 2, "is no address"),
+        // As the proxy's own setting is written.
+        ("127.0.0.1:1", 69, "cannot be reached"),
         ("https://127.0.0.1:1", 2, "is no address"),
         ("http://127.0.0.1:1/admin", 2, "is no address"),
     ];

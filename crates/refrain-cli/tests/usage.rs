@@ -62,6 +62,36 @@ fn the_command_explains_itself() {
     }
 }
 
+/// Somebody builds the command as the README says, and types what its help shows.
+#[test]
+fn the_examples_of_every_help_need_no_feature() {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        let output = command.args(args).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let help = run(&["--help"]);
+    let names = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = names.take_while(|line| line.starts_with("  "));
+    let names: Vec<_> = names
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(
+        names.contains(&"work") && names.contains(&"relay"),
+        "{names:?}"
+    );
+    for name in names.iter().copied().chain([""]) {
+        let args = [name, "--help"];
+        let shown = run(args.strip_prefix(&[""]).unwrap_or(&args));
+        for scheme in ["nats://", "amqp://", "kafka://", "sqs://"] {
+            // Options name the schemes alone; an example has a host behind it.
+            let mut behind = shown.split(scheme).skip(1);
+            let has_host = behind.any(|text| text.starts_with(|c: char| c.is_alphanumeric()));
+            assert!(!has_host, "{name}: {scheme} in\n{shown}");
+        }
+    }
+}
+
 /// Whoever reads along may have seen enough, and what went wrong is still told by the exit code.
 #[test]
 fn nobody_has_to_read_what_is_wrong() {

@@ -13,7 +13,7 @@
 
 use refrain::{
     Error, ErrorKind, Result,
-    policy::redacted,
+    policy::{Address, redacted},
     store::{AnyStore, embedded},
 };
 
@@ -81,6 +81,7 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     if ["memory", "file"].contains(&scheme) {
         return AnyStore::open_with(address, options).await;
     }
+    Address::new(address).check()?;
     // Boxed: the drivers' futures are large and deep, and every caller's would be so, too.
     let kind = scheme.split('+').next().unwrap_or_default();
     #[cfg(feature = "postgres")]

@@ -25,21 +25,23 @@ use crate::{
 };
 
 mod address;
-pub use address::Address;
+pub use address::{Address, redacted};
 
 mod class;
 pub use class::Class;
 
 mod file;
 pub use file::{
-    ConfigError, File, HostHeader, Problem, ProxySettings, RelaySettings, Settings, WorkerSettings,
-    redacted,
+    Authorization, AuthorizationScheme, ConfigError, File, HostHeader, Problem, ProxySettings,
+    RelaySettings, Settings, WorkerSettings,
 };
 
 mod matcher;
 
 mod operation;
 pub use operation::{Duplicates, Mode, OnStoreFailure, Operation, ReplayTo, Reply};
+
+mod outside;
 
 mod pattern;
 pub use pattern::Pattern;

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::policy::{File, OPERATIONS_MAX, Reply, Settings};
+use refrain::policy::{Address, File, OPERATIONS_MAX, Reply, Settings};
 use serde_json::Value;
 use snapbox::{Assert, Data};
 
@@ -45,7 +45,7 @@ fn bad_files_are_refused_with_place_and_fix() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 26);
+    assert_eq!(checked, 27);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_sample_resolves_to_what_it_says() {
     } = File::parse(&sample(), "refrain.toml").unwrap();
     assert_eq!(listen.to_string(), "127.0.0.1:8377");
     assert_eq!(upstream.as_deref(), Some("http://127.0.0.1:3000"));
-    assert_eq!(store, ["file:refrain-data"]);
+    assert_eq!(store, [Address::new("file:refrain-data")]);
     assert_eq!(problems, "https://example.com/problems/");
     let names: Vec<_> = policy
         .operations()
@@ -143,7 +143,52 @@ fn passwords_are_not_shown() {
         !shown.contains("secret") && shown.contains("app:***@db") && shown.contains("shop:***@db"),
         "{shown}"
     );
-    assert!(settings.store[1].contains("secret"));
+    assert!(settings.store[1].as_str().contains("secret"));
+}
+
+/// Addresses hold passwords, and the file is read by many: they can lie beside it.
+#[test]
+fn addresses_and_credentials_are_read_from_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let held = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("{text}\n")).unwrap();
+        path.display().to_string()
+    };
+    let text = format!(
+        "store_file = \"{}\"\n[policy]\nreceipts_file = \"{}\"\n\
+         [[worker]]\nname = \"a\"\nsource_file = \"{}\"\nqueue = \"q\"\ndeliver = \"http://h/?token=canary\"\n\
+         authorization = {{ secret_file = \"{}\" }}\n\
+         [[worker]]\nname = \"b\"\nsource = \"nats://h\"\nqueue = \"q\"\ndeliver = \"http://h/\"\n\
+         authorization = {{ scheme = \"basic\", user = \"u\", secret_file = \"{}\" }}\n\
+         [[relay]]\noutbox_file = \"{}\"\nto_file = \"{}\"\n",
+        held("store", "redis://:canary@cache, postgres://u:canary@db/x"),
+        held("receipts", "postgres://r:canary@db/x"),
+        held("source", "nats://canary@h"),
+        held("token", "canary"),
+        held("password", "canary"),
+        held("outbox", "postgres://o:canary@db/x"),
+        held("to", "amqp://t:canary@h"),
+    );
+    let settings = File::parse(&text, "refrain.toml").unwrap();
+    let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
+    assert_eq!(
+        stores,
+        ["redis://:canary@cache", "postgres://u:canary@db/x"]
+    );
+    let [bearer, basic] = &settings.workers[..] else {
+        panic!("{settings:?}");
+    };
+    assert_eq!(bearer.source.as_str(), "nats://canary@h");
+    let header = |it: &refrain::policy::WorkerSettings| {
+        it.authorization.as_ref().unwrap().header().to_owned()
+    };
+    assert_eq!(header(bearer), "Bearer canary");
+    assert_eq!(header(basic), "Basic dTpjYW5hcnk=");
+    assert_eq!(settings.relays[0].to.as_str(), "amqp://t:canary@h");
+    let shown = format!("{settings:?}{}", serde_json::to_string(&settings).unwrap());
+    assert!(!shown.contains("canary"), "{shown}");
+    assert!(shown.contains("postgres://r:***@db/x"), "{shown}");
 }
 
 #[test]

@@ -3,22 +3,26 @@
 use refrain::{
     Guarantee,
     policy::{
-        Mode, OnStoreFailure, Operation, RelaySettings, ReplayTo, Reply, Settings, Signature,
-        Warning, redacted, units::Span,
+        Address, Mode, OnStoreFailure, Operation, RelaySettings, ReplayTo, Reply, Settings,
+        Signature, Warning, units::Span,
     },
 };
 
-pub(super) fn summary(name: &str, settings: &Settings) -> String {
-    let store: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
+use crate::settings::Loaded;
+
+pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String {
+    let settings = &loaded.settings;
     let upstream = settings.upstream.as_deref().unwrap_or("not set");
     let operations = || settings.policy.operations();
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is fine.\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
+        "{name} is fine.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
+        overrides(loaded),
+        lines("\nThis build cannot run it:", missing),
         settings.listen,
         settings.admin,
-        store.join(", "),
+        crate::settings::stores(settings),
         workers(settings),
         relays(settings),
         aligned(&rows),
@@ -26,6 +30,24 @@ pub(super) fn summary(name: &str, settings: &Settings) -> String {
         caveat(settings),
         warnings(settings)
     )
+}
+
+/// Settings that do not come from the file.
+fn overrides(loaded: &Loaded) -> String {
+    let names = loaded.overrides.iter().map(|(name, _)| *name);
+    let names: Vec<_> = names.collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("\nFrom the environment: {}.", names.join(", ")),
+    }
+}
+
+/// A heading and lines below it, if there are any.
+fn lines(heading: &str, lines: &[String]) -> String {
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n{heading}\n  {}", lines.join("\n  ")),
+    }
 }
 
 /// What `refrain work` would do.
@@ -73,7 +95,7 @@ fn warnings(settings: &Settings) -> String {
 /// What only the store itself can tell, once the proxy starts.
 fn caveat(settings: &Settings) -> &'static str {
     // Where claims are kept: the last one named.
-    let is_redis = |url: &String| url.starts_with("redis");
+    let is_redis = |url: &Address| url.scheme().starts_with("redis");
     let mut operations = settings.policy.operations();
     let is_told =
         settings.store.last().is_some_and(is_redis) && operations.any(Operation::needs_every_claim);

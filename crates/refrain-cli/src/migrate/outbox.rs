@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use refrain::policy::redacted;
+use refrain::policy::Address;
 use refrain_stores::postgres::{PostgresOutbox, outbox};
 
 use crate::output::{say, show};
@@ -11,31 +11,32 @@ const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
 /// Prints what makes the table, or makes it at this address.
-pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<ExitCode> {
     if is_printed {
-        return Ok(match outbox::script(address) {
-            Ok(script) => {
-                show(script);
-                ExitCode::SUCCESS
-            }
-            Err(error) => refused(&error.to_string(), UNREACHABLE),
-        });
+        return Ok(
+            match outbox::script(address.as_ref().map(Address::as_str)) {
+                Ok(script) => {
+                    show(script);
+                    ExitCode::SUCCESS
+                }
+                Err(error) => refused(&error.to_string(), UNREACHABLE),
+            },
+        );
     }
     let Some(address) = address else {
         let message = "in which database? write --store postgres://USER@HOST/DATABASE, or --print";
         return Ok(refused(message, USAGE));
     };
     let making = async {
-        outbox::migrate(address).await?;
+        outbox::migrate(address.as_str()).await?;
         // What is there may be another table of that name.
-        PostgresOutbox::open(address).await
+        PostgresOutbox::open(address.as_str()).await
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     Ok(match runtime.block_on(making) {
         Ok(_) => {
-            let address = redacted(address);
             say(format_args!("outbox at {address}: the table is there"));
             ExitCode::SUCCESS
         }

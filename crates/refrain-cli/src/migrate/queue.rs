@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use refrain::policy::redacted;
+use refrain::policy::Address;
 use refrain_brokers::postgres::{SCHEMA, migrate};
 
 use crate::output::say;
@@ -11,7 +11,7 @@ const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
 /// Prints the table, or makes it at this address.
-pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<ExitCode> {
     if is_printed {
         say(SCHEMA.trim_end());
         return Ok(ExitCode::SUCCESS);
@@ -25,11 +25,10 @@ pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<Exi
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let shown = redacted(address);
-    Ok(match runtime.block_on(migrate(address)) {
+    Ok(match runtime.block_on(migrate(address.as_str())) {
         Ok(is_new) => {
             let what = if is_new { "made" } else { "there already" };
-            say(format_args!("queues at {shown}: the table is {what}"));
+            say(format_args!("queues at {address}: the table is {what}"));
             ExitCode::SUCCESS
         }
         Err(error) => {

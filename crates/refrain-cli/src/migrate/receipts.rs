@@ -11,12 +11,12 @@ const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
 /// Prints the table, or makes it at this address.
-pub(super) fn run(address: Option<&str>, is_printed: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<ExitCode> {
     if is_printed {
         say(SCHEMA.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(address) = address.map(Address::new) else {
+    let Some(address) = address else {
         crate::output::complain(format_args!(
             "refrain migrate: in which database? write --store postgres://USER@HOST/DATABASE, or --print"
         ));

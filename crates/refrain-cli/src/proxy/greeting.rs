@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
 use super::receipts;
 use refrain::{
     Engine, Guarantee, Store as _,
-    policy::{Mode, Operation, Settings, redacted, units::Span},
+    policy::{Mode, Operation, Settings, units::Span},
 };
 
 /// Prints it all at once: whoever waits for the ports reads whole lines.
@@ -19,7 +19,7 @@ pub(super) fn print(
     let mut text = format!("listening on http://{listening}\nadmin on http://{admin}\n");
     let upstream = settings.upstream.as_deref().unwrap_or_default();
     let _ = writeln!(text, "upstream {upstream}");
-    let store = redacted(&settings.store.join(", "));
+    let store = crate::settings::stores(settings);
     let _ = writeln!(text, "store {store} ({})", promise(engine));
     let losses = engine.store().losses();
     if !losses.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn print(
     if let Some(said) = said {
         let _ = writeln!(text, "\nthe same as a refrain.toml:");
         for said in said.lines() {
-            let _ = writeln!(text, "  {}", redacted(said));
+            let _ = writeln!(text, "  {}", said);
         }
     }
     let mut stdout = std::io::stdout();

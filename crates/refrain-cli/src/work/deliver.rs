@@ -55,21 +55,32 @@ pub(super) struct Delivery {
     forward: Forward,
     uri: Uri,
     worker: HeaderValue,
+    /// What the service is shown; never what a message brought along.
+    authorization: Option<HeaderValue>,
     timeout: Duration,
 }
 
 impl Delivery {
     pub(super) fn new(settings: &Settings, worker: &WorkerSettings) -> Result<Self, StartError> {
-        let (origin, path) = split(&worker.deliver);
+        let (origin, path) = split(worker.deliver.as_str());
         let mut settings = settings.clone();
         settings.upstream = Some(origin.into());
         let target = Arc::new(Target::new(&settings)?);
+        let authorization = worker.authorization.as_ref().map(|it| {
+            // Checked when the file was read.
+            let mut value =
+                HeaderValue::from_str(it.header()).map_err(|_| StartError::NoUpstream)?;
+            value.set_sensitive(true);
+            Ok::<_, StartError>(value)
+        });
+        let authorization = authorization.transpose()?;
         Ok(Self {
             forward: Forward::new(&target),
             uri: path.parse().map_err(|_| StartError::NoUpstream)?,
             // Checked when the file was read.
             worker: HeaderValue::from_str(&worker.name).map_err(|_| StartError::NoUpstream)?,
             timeout: worker.terms.timeout,
+            authorization,
         })
     }
 
@@ -99,6 +110,9 @@ impl Delivery {
         let headers = request.headers_mut();
         pass_on(&job.message, headers);
         headers.insert(WORKER, self.worker.clone());
+        if let Some(value) = &self.authorization {
+            headers.insert(header::AUTHORIZATION, value.clone());
+        }
         let told = [
             (KEY, job.key.as_str().to_owned()),
             (ATTEMPT, job.attempt.to_string()),

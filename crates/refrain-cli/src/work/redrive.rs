@@ -11,11 +11,12 @@ use super::{Args, chosen, close};
 use crate::{
     output::say,
     proxy::{Failure, Signals, log_to_stderr, open_store},
+    settings,
 };
 
 pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
-    log_to_stderr(&args.log)?;
+    log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     if workers.iter().all(|worker| worker.dead_letter.is_none()) {
         let names: Vec<_> = workers.iter().map(|worker| &*worker.name).collect();
         return Err(Failure::Configuration(format!(

@@ -45,7 +45,7 @@ fn exit_codes_tell_good_bad_and_wrong_usage_apart() {
         (&["check", "bad.toml", "--json"], 64),
         (&["check", "binary.toml"], 64),
         (&["check", "missing.toml"], 64),
-        (&["check"], 2),
+        (&["check"], 64),
         (&["check", "good.toml", "--jason"], 2),
     ];
     for (args, expected) in cases {

@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use percent_encoding::percent_decode_str;
-use refrain::{Error, ErrorKind, Result};
+use refrain::{Error, ErrorKind, Result, policy};
 use tokio_postgres::{
     Config,
     config::{ChannelBinding, Host, SslMode, TargetSessionAttrs},
@@ -52,7 +52,9 @@ pub(super) enum Trust {
 
 impl Address {
     pub(super) fn parse(address: &str) -> Result<Self> {
+        policy::Address::new(address).check()?;
         let (front, query) = address.split_once('?').unwrap_or((address, ""));
+        let front = &one_login(front);
         let mut parts = Parts::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             parts.take(pair)?;
@@ -61,7 +63,11 @@ impl Address {
             true => front.to_owned(),
             false => format!("{front}?{}", parts.rest.join("&")),
         };
-        let config: Config = rest.parse().map_err(|error| unreadable(&error))?;
+        // An unknown parameter may be the rest of a password that has a `&`.
+        let has_secret = query.contains("password");
+        let config: Config = rest
+            .parse()
+            .map_err(|error| unreadable(&error, has_secret))?;
         parts.into_address(config)
     }
 
@@ -235,8 +241,21 @@ fn checked_schema(name: &str) -> Result<String> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-fn unreadable(error: &tokio_postgres::Error) -> Error {
-    let why = super::trouble::words(error);
+/// The last `@` ends the login, also for the driver, which takes the first: the rest would become a host, and be printed.
+fn one_login(front: &str) -> String {
+    match front.rsplit_once('@') {
+        Some((login, place)) => format!("{}@{place}", login.replace('@', "%40")),
+        None => front.into(),
+    }
+}
+
+fn unreadable(error: &tokio_postgres::Error, has_secret: bool) -> Error {
+    let why = match super::trouble::words(error) {
+        why if has_secret && why.contains("unknown option") => {
+            "it has a parameter that is not known (percent-encode & in a password as %26)".into()
+        }
+        why => why,
+    };
     let message = format!(
         "the address cannot be read: {why}; \
          write postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&sslmode=verify-full"

@@ -1,18 +1,90 @@
-//! An address that may hold a password, and shows it to nobody.
+//! Addresses of databases, brokers and services: they may hold passwords, and print none.
 
-use std::fmt;
+use std::{convert::Infallible, fmt, str::FromStr};
 
 use serde::{Serialize, Serializer};
 
-use super::redacted;
+use super::invalid;
+use crate::Result;
 
-/// The address of a database. Printed without its password.
+/// What is printed in place of a secret.
+const HIDDEN: &str = "***";
+/// The longest scheme, in bytes.
+const SCHEME_BYTES_MAX: usize = 32;
+
+/// Schemes whose user name is printed beside a hidden password. Elsewhere it may be a token.
+const NAMES_USERS: [&str; 9] = [
+    "postgres",
+    "postgresql",
+    "redis",
+    "rediss",
+    "nats",
+    "tls",
+    "amqp",
+    "amqps",
+    "sqs",
+];
+/// Schemes in which a login without a colon is a user name for certain.
+const NAMES_USERS_ALONE: [&str; 4] = ["postgres", "postgresql", "amqp", "amqps"];
+
+/// Parameters whose values are printed. The value of every other one is hidden.
+const SHOWN: [&str; 32] = [
+    "application_name",
+    "auth_mechanism",
+    "ca",
+    "cert",
+    "channel_binding",
+    "channel_max",
+    "client.id",
+    "connect_timeout",
+    "connection_timeout",
+    "credentials",
+    "dbname",
+    "endpoint",
+    "frame_max",
+    "heartbeat",
+    "host",
+    "hostaddr",
+    "port",
+    "prefix",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "schema",
+    "security.protocol",
+    "sentinel",
+    "ssl.ca.location",
+    "sslcert",
+    "sslmode",
+    "sslrootcert",
+    "start",
+    "target_session_attrs",
+    "trim",
+    "user",
+];
+/// Further parameters that addresses have: what follows a `?` is a query if it has none but these.
+const KNOWN: [&str; 8] = [
+    "options",
+    "passfile",
+    "password",
+    "sasl.password",
+    "ssl.key.password",
+    "sslkey",
+    "sslpassword",
+    "key",
+];
+
+/// The address of a database, a broker or a service. Display, Debug and Serialize hide its secrets.
+///
+/// Hidden are the password, a login that may be a token, the fragment,
+/// and the value of every parameter that is not known to be harmless.
+/// Where the address can be read in two ways, all of it but the scheme is hidden.
 ///
 /// ```
 /// use refrain::policy::Address;
-/// let address = Address::new("postgres://app:secret@db/app");
-/// assert_eq!(address.to_string(), "postgres://app:***@db/app");
-/// assert_eq!(address.as_str(), "postgres://app:secret@db/app");
+/// let address = Address::new("postgres://app:secret@db/app?sslpassword=other");
+/// assert_eq!(address.to_string(), "postgres://app:***@db/app?sslpassword=***");
+/// assert_eq!(address.as_str(), "postgres://app:secret@db/app?sslpassword=other");
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Address(String);
@@ -23,16 +95,51 @@ impl Address {
         Self(text.into())
     }
 
-    /// All of it, with its password.
+    /// The whole address, with its secrets: for connecting, never for printing.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// What stands before the first colon, such as `redis+cluster`.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        let scheme = self.0.split_once(':').map_or("", |(scheme, _)| scheme);
+        if is_scheme(scheme) { scheme } else { "" }
+    }
+
+    /// Refuses an address that can be read in two ways, because a password has a `?` or a `#` that is not encoded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with the encoding to use.
+    pub fn check(&self) -> Result<()> {
+        match self.0.split_once("://") {
+            Some((scheme, rest)) if Parts::of(scheme, rest).is_none() => Err(invalid(
+                "the address has an `@` after a `?` or `#`, so that its host is not certain; \
+                 percent-encode user name, password and parameters: @ as %40, ? as %3F, # as %23, / as %2F",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<String> for Address {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl FromStr for Address {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.into()))
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redacted(&self.0))
+        f.write_str(&shown(&self.0))
     }
 }
 
@@ -45,5 +152,348 @@ impl fmt::Debug for Address {
 impl Serialize for Address {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// The same text with the secrets of every address in it hidden.
+///
+/// A text that begins with `scheme://` is one address to its end.
+/// Inside other text an address ends with the quote that it began with, or at white space.
+///
+/// ```
+/// use refrain::policy::redacted;
+/// assert_eq!(redacted("postgres://app:secret@db/app"), "postgres://app:***@db/app");
+/// assert_eq!(redacted("to = \"nats://t0ken@h\" # x"), "to = \"nats://***@h\" # x");
+/// ```
+#[must_use]
+pub fn redacted(text: &str) -> String {
+    let mut printed = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
+        let start = rest[..at].trim_end_matches(is_part).len();
+        let before = &rest[..start];
+        let end = match (printed.is_empty() && start == 0, before.chars().last()) {
+            (true, _) => rest.len(),
+            (_, Some(quote @ ('"' | '\'' | '`'))) => start + quoted_bytes(&rest[start..], quote),
+            _ => {
+                let ends = |c: char| c.is_whitespace() || "\"'`".contains(c);
+                rest[start..].find(ends).map_or(rest.len(), |at| start + at)
+            }
+        };
+        printed.push_str(before);
+        printed.push_str(&shown(&rest[start..end]));
+        rest = &rest[end..];
+    }
+    printed + rest
+}
+
+/// How many bytes there are before the closing quote; all where it is missing.
+pub(super) fn quoted_bytes(text: &str, quote: char) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices() {
+        match (is_escaped, c) {
+            (true, _) => is_escaped = false,
+            (_, '\\') if quote == '"' => is_escaped = true,
+            (_, c) if c == quote => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// An address as it is printed.
+fn shown(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, _)) if !is_scheme(scheme) => HIDDEN.into(),
+        Some((scheme, rest)) => match Parts::of(scheme, rest) {
+            Some(parts) => format!("{scheme}://{}", parts.shown(scheme)),
+            None => format!("{scheme}://{HIDDEN}"),
+        },
+        None if text.starts_with("file:") || text.starts_with("memory:") => text.into(),
+        None if is_place(text) => text.into(),
+        None => match text.split_once(':') {
+            Some((scheme, _)) if is_scheme(scheme) => format!("{scheme}:{HIDDEN}"),
+            _ => HIDDEN.into(),
+        },
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte);
+    !text.is_empty() && text.len() <= SCHEME_BYTES_MAX && text.bytes().all(is_part)
+}
+
+/// A path, or a host and a port: without a place for a secret.
+fn is_place(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._/-".contains(&byte);
+    let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+    is_host(host) && path.bytes().all(is_part)
+}
+
+/// What follows the scheme.
+struct Parts<'a> {
+    login: Option<&'a str>,
+    hosts: &'a str,
+    /// With its slash.
+    path: &'a str,
+    query: Option<&'a str>,
+    has_fragment: bool,
+}
+
+impl<'a> Parts<'a> {
+    /// `None` where it can be read in two ways.
+    fn of(scheme: &str, rest: &'a str) -> Option<Self> {
+        let (front, tail) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+        let (login, place) = match front.rsplit_once('@') {
+            Some((login, place)) => (Some(login), place),
+            None => (None, front),
+        };
+        let (hosts, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+        let (query, fragment) = match tail.split_once('#') {
+            Some((query, fragment)) => (query, Some(fragment)),
+            None => (tail, None),
+        };
+        let query = query.strip_prefix('?');
+        // A `?` or `#` in a password makes the rest of the login look like a query.
+        let is_certain = !tail.contains('@')
+            || (fragment.is_none_or(|text| !text.contains('@'))
+                && hosts.split(',').all(is_host)
+                && query.is_none_or(|query| is_query(scheme, query)));
+        is_certain.then_some(Self {
+            login,
+            hosts,
+            path,
+            query,
+            has_fragment: fragment.is_some(),
+        })
+    }
+
+    fn shown(&self, scheme: &str) -> String {
+        let hosts: Vec<_> = self.hosts.split(',').map(shown_host).collect();
+        let mut text = self.login.map_or(String::new(), |it| login(scheme, it));
+        text += &hosts.join(",");
+        text += self.path;
+        if let Some(query) = self.query {
+            let pairs: Vec<_> = query.split('&').map(pair).collect();
+            text += &format!("?{}", pairs.join("&"));
+        }
+        if self.has_fragment {
+            text += "#***";
+        }
+        text
+    }
+}
+
+fn login(scheme: &str, text: &str) -> String {
+    let kind = scheme.split('+').next().unwrap_or_default();
+    let is_plain = |user: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._%+-".contains(&byte);
+        user.bytes().all(is_part)
+    };
+    match text.split_once(':') {
+        Some((user, _)) if NAMES_USERS.contains(&kind) && is_plain(user) => {
+            format!("{user}:{HIDDEN}@")
+        }
+        None if NAMES_USERS_ALONE.contains(&kind) && is_plain(text) => format!("{text}@"),
+        _ => format!("{HIDDEN}@"),
+    }
+}
+
+/// Whether this is a host and at most a port: `db`, `db:5432`, `[::1]:5432`.
+fn is_host(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-%".contains(&byte);
+    let (host, port) = split_port(text);
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .map_or_else(|| host.into(), |host| host.replace(':', "."));
+    host.bytes().all(is_part) && port.is_none_or(|port| port.bytes().all(|it| it.is_ascii_digit()))
+}
+
+fn split_port(text: &str) -> (&str, Option<&str>) {
+    let end = text.rfind(']').map_or(0, |at| at + 1);
+    match text[end..].find(':') {
+        Some(at) => (&text[..end + at], Some(&text[end + at + 1..])),
+        None => (text, None),
+    }
+}
+
+/// A login whose host was forgotten looks like a host and a port.
+fn shown_host(text: &str) -> String {
+    match split_port(text) {
+        _ if is_host(text) => text.into(),
+        (host, Some(_)) if is_host(host) => format!("{host}:{HIDDEN}"),
+        _ => HIDDEN.into(),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_part)
+}
+
+/// Whether this is a query for certain. Kafka's has any of the many settings of librdkafka.
+fn is_query(scheme: &str, text: &str) -> bool {
+    let is_known = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) if scheme == "kafka" => is_name(name),
+        Some((name, _)) => SHOWN.contains(&name) || KNOWN.contains(&name),
+        None => pair.is_empty(),
+    };
+    text.split('&').all(is_known)
+}
+
+fn pair(text: &str) -> String {
+    let is_harmless = |value: &str| !value.contains('@') && !value.contains("%40");
+    match text.split_once('=') {
+        Some((name, value)) if SHOWN.contains(&name) && is_harmless(value) => text.into(),
+        // Any other name may be a part of a secret that has a `&`.
+        Some((name, _)) if SHOWN.contains(&name) || KNOWN.contains(&name) => {
+            format!("{name}={HIDDEN}")
+        }
+        None if text.is_empty() => String::new(),
+        _ => HIDDEN.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A password is printed nowhere, in whatever place of an address somebody has put it.
+
+    use super::*;
+
+    const CANARIES: [&str; 9] = [
+        "canary", "can/ary", "can#ary", "can?ary", "can@ary", "can:ary", "can&ary=", "can ary",
+        "can\"ary",
+    ];
+
+    fn assert_hidden(text: &str) {
+        let address = Address::new(text);
+        let mut prints = vec![
+            address.to_string(),
+            format!("{address:?}"),
+            serde_json::to_string(&address).unwrap(),
+        ];
+        if text.contains("://") {
+            prints.push(redacted(text));
+            prints.push(redacted(&format!("source = '{text}'")));
+        }
+        for printed in prints {
+            assert!(!printed.contains("can"), "{text}: {printed}");
+            assert!(!printed.contains("ary"), "{text}: {printed}");
+        }
+    }
+
+    #[test]
+    fn no_scheme_prints_a_secret_in_any_position() {
+        let schemes = [
+            "postgres",
+            "postgresql",
+            "redis",
+            "rediss",
+            "redis+cluster",
+            "redis+sentinel",
+            "nats",
+            "nats+tls",
+            "tls",
+            "amqp",
+            "amqps",
+            "kafka",
+            "sqs",
+            "http",
+            "https",
+            "mysql",
+        ];
+        let names = [
+            "password",
+            "sasl.password",
+            "token",
+            "secret",
+            "sslpassword",
+            "ssl.key.password",
+            "key",
+            "passfile",
+            "unheard-of",
+        ];
+        for scheme in schemes {
+            for canary in CANARIES {
+                for text in [
+                    format!("{scheme}://u:{canary}@h"),
+                    format!("{scheme}://u:{canary}@h:1/x"),
+                    format!("{scheme}://u:{canary}@h,i/x?schema=a"),
+                    format!("{scheme}://:{canary}@h/0"),
+                    format!("{scheme}://u:{canary}@h/x#f"),
+                    format!("{scheme}://u:p@h/x#{canary}"),
+                ] {
+                    assert_hidden(&text);
+                }
+                // Without a host, an `@` or `/` ends what looks like one.
+                if !canary.contains(['@', '/']) {
+                    assert_hidden(&format!("{scheme}://u:{canary}"));
+                    assert_hidden(&format!("{scheme}://u:{canary}/x"));
+                }
+                for name in names {
+                    assert_hidden(&format!("{scheme}://u:p@h/x?{name}={canary}"));
+                    assert_hidden(&format!("{scheme}://h/x?schema=a&{name}={canary}#f"));
+                }
+            }
+        }
+        for scheme in ["redis", "nats", "nats+tls", "kafka", "sqs", "http", "https"] {
+            assert_hidden(&format!("{scheme}://canary@h"));
+        }
+        assert_hidden("host=db password=canary");
+        assert_hidden("postgres:u:canary@h");
+    }
+
+    #[test]
+    fn what_is_no_secret_is_printed() {
+        for (text, printed) in [
+            ("postgres://app@db:5432/app", "postgres://app@db:5432/app"),
+            ("postgres://app:s/x@db/app", "postgres://app:***@db/app"),
+            (
+                "postgres://[::1]:5432/a?schema=b",
+                "postgres://[::1]:5432/a?schema=b",
+            ),
+            (
+                "postgres:///a?host=/run&user=b",
+                "postgres:///a?host=/run&user=b",
+            ),
+            (
+                "redis+sentinel://:s@a:1,b/m/2",
+                "redis+sentinel://:***@a:1,b/m/2",
+            ),
+            ("nats://u:s@h", "nats://u:***@h"),
+            (
+                "kafka://a:1,b:2?sasl.username=u&sasl.password=a@b",
+                "kafka://a:1,b:2?sasl.username=u&sasl.password=***",
+            ),
+            (
+                "sqs://k:s@eu-1?endpoint=http://127.0.0.1:1",
+                "sqs://k:***@eu-1?endpoint=http://127.0.0.1:1",
+            ),
+            (
+                "http://127.0.0.1:3000/events",
+                "http://127.0.0.1:3000/events",
+            ),
+            ("file:/var/lib/re frain", "file:/var/lib/re frain"),
+            ("memory:", "memory:"),
+            ("refrain-data", "refrain-data"),
+        ] {
+            assert_eq!(Address::new(text).to_string(), printed);
+            assert!(Address::new(text).check().is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_can_be_read_in_two_ways_is_refused_with_the_encoding() {
+        for text in [
+            "redis://u:a?b@h",
+            "nats://u:a#b@h",
+            "postgres://u:p@h/x?b@c",
+        ] {
+            let error = Address::new(text).check().unwrap_err().to_string();
+            assert!(error.contains("%23"), "{error}");
+            assert!(!error.contains("a?b"), "{error}");
+        }
     }
 }

@@ -9,10 +9,15 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::{Mode, Operation, Policy, Warning, warning};
+use super::{Address, Mode, Operation, Policy, Warning, warning};
 use crate::store::embedded::Durability;
 
+mod authorization;
+pub use authorization::{Authorization, AuthorizationScheme};
+
 mod draft;
+
+mod given;
 
 mod problem;
 use problem::Report;
@@ -65,9 +70,8 @@ pub struct Settings {
     pub admin: SocketAddr,
     /// The service behind the proxy: scheme and authority, without a slash behind them.
     pub upstream: Option<String>,
-    /// Where records live; of two, the first serves outcomes in front of the second. May hold passwords: [`redacted`] before it is shown.
-    #[serde(serialize_with = "as_redacted")]
-    pub store: Vec<String>,
+    /// Where records live; of two, the first serves outcomes in front of the second.
+    pub store: Vec<Address>,
     /// What an acknowledged record survives.
     pub durability: Durability,
     /// The folder of the audit log, where one is named; see [`audit_folder`](Self::audit_folder).
@@ -148,7 +152,7 @@ impl Settings {
             return folder.clone();
         }
         let truth = self.store.last();
-        match truth.and_then(|store| store.strip_prefix("file:")) {
+        match truth.and_then(|store| store.as_str().strip_prefix("file:")) {
             Some(folder) => Path::new(folder).join("audit"),
             None => "refrain-audit".into(),
         }
@@ -167,43 +171,13 @@ impl Settings {
     }
 }
 
-/// The same text with the passwords of all addresses in it made unreadable.
-///
-/// ```
-/// use refrain::policy::redacted;
-/// assert_eq!(redacted("postgres://app:secret@db/app"), "postgres://app:***@db/app");
-/// ```
-#[must_use]
-pub fn redacted(text: &str) -> String {
-    let mut shown = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (front, behind) = rest.split_at(at + 3);
-        let end = behind.find(['/', '?', '#', '"', '\'', ' ']);
-        let (authority, tail) = behind.split_at(end.unwrap_or(behind.len()));
-        shown.push_str(front);
-        shown.push_str(&redacted_authority(authority));
-        rest = tail;
-    }
-    shown + rest
-}
-
-fn redacted_authority(authority: &str) -> String {
-    let parts = authority.rsplit_once('@');
-    match parts.map(|(user, host)| (user.split_once(':'), host)) {
-        Some((Some((user, _)), host)) => format!("{user}:***@{host}"),
-        _ => authority.into(),
-    }
-}
-
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store: Vec<_> = self.store.iter().map(|url| redacted(url)).collect();
         f.debug_struct("Settings")
             .field("listen", &self.listen)
             .field("admin", &self.admin)
             .field("upstream", &self.upstream)
-            .field("store", &store)
+            .field("store", &self.store)
             .field("durability", &self.durability)
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
@@ -212,10 +186,6 @@ impl fmt::Debug for Settings {
             .field("policy", &self.policy)
             .finish()
     }
-}
-
-fn as_redacted<S: Serializer>(store: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(store.iter().map(|url| redacted(url)))
 }
 
 fn as_operations<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{cell, check};
 
 /// Each table of the file: its heading, where the schema has it, and what is said of it.
-const TABLES: [(&str, &str, &str); 7] = [
+const TABLES: [(&str, &str, &str); 8] = [
     ("At the top", "", "Settings of the process."),
     (
         "`[proxy]`",
@@ -34,10 +34,21 @@ const TABLES: [(&str, &str, &str); 7] = [
         "A queue, and the service that its messages are delivered to.",
     ),
     (
+        "`authorization`",
+        "/$defs/Authorization",
+        "An inline table of a `[[worker]]`.",
+    ),
+    (
         "`[[relay]]`",
         "/$defs/Relay",
         "An outbox, and the broker that its messages are published to.",
     ),
+];
+
+/// Tables that are the value of a setting, and where they are explained.
+const INLINE: [(&str, &str); 2] = [
+    ("Signed", "#signature"),
+    ("Authorization", "#authorization"),
 ];
 
 #[test]
@@ -86,7 +97,9 @@ fn is_table(setting: &Value) -> bool {
         .as_str()
         .or(setting["items"]["$ref"].as_str());
     target.is_some_and(|it| TABLES.iter().any(|(_, place, _)| it == format!("#{place}")))
-        && setting["$ref"] != "#/$defs/Signed"
+        && !INLINE
+            .iter()
+            .any(|(name, _)| setting["$ref"] == format!("#/$defs/{name}"))
 }
 
 /// The description without its last sentence, where that says the default.
@@ -101,9 +114,9 @@ fn meaning(description: &str) -> (String, String) {
 fn takes(setting: &Value) -> String {
     if let Some(name) = setting["$ref"].as_str() {
         let name = name.rsplit('/').next().unwrap();
-        return match name {
-            "Signed" => "[a table](#signature)".into(),
-            name => format!("[a choice](#{})", name.to_lowercase()),
+        return match INLINE.iter().find(|(table, _)| *table == name) {
+            Some((_, link)) => format!("[a table]({link})"),
+            None => format!("[a choice](#{})", name.to_lowercase()),
         };
     }
     if let Some(kinds) = setting["anyOf"].as_array() {

@@ -59,7 +59,7 @@ fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Optio
 
 /// Where a worker delivers to what the policy guards, the two have to agree.
 fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
-    let (host, path) = host_and_path(&worker.deliver);
+    let (host, path) = host_and_path(worker.deliver.as_str());
     let path = path
         .split('?')
         .next()

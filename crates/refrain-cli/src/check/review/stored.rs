@@ -1,7 +1,7 @@
 //! Questions about the store, and about how long it keeps what.
 
 use refrain::{
-    policy::{Class, OnStoreFailure, redacted, units::Span},
+    policy::{Address, Class, OnStoreFailure, units::Span},
     store::embedded::Durability,
 };
 
@@ -11,11 +11,7 @@ pub(super) fn storage(facts: &Facts) -> Vec<Line> {
     let settings = &facts.settings;
     let mut open = Vec::new();
     // Where claims are kept: the last one named.
-    let store = settings
-        .store
-        .last()
-        .map(String::as_str)
-        .unwrap_or_default();
+    let store = settings.store.last().map_or("", Address::as_str);
     let place = facts.place(store);
     if store.starts_with("memory:") {
         let why = "memory: forgets every key when the process ends, and retries run again";
@@ -62,7 +58,7 @@ pub(super) fn storage(facts: &Facts) -> Vec<Line> {
         let fix = "remove accept_lossy_claims, or write guarantee = \"at-least-once\"";
         open.push(Line::advice(facts.place(name), why, fix));
     }
-    let stores: Vec<_> = settings.store.iter().map(|url| redacted(url)).collect();
+    let stores: Vec<_> = settings.store.iter().map(ToString::to_string).collect();
     or_done(
         open,
         place,

@@ -1,6 +1,6 @@
 //! What the policy says about all operations: asked, unless a policy that is there says it already.
 
-use refrain::policy::File;
+use refrain::policy::{Address, File};
 use toml_edit::value;
 
 use super::{Given, Ground, Tell};
@@ -179,10 +179,8 @@ const NO_PASSWORD: &str =
     "leave the password out: the file is read by many; give the whole address in REFRAIN_STORE";
 
 fn has_password(address: &str) -> bool {
-    let behind = address.split_once("://").map_or("", |(_, behind)| behind);
-    let authority = behind.split('/').next().unwrap_or_default();
-    let user = authority.rsplit_once('@').map(|(user, _)| user);
-    user.is_some_and(|user| user.contains(':')) || behind.contains("password=")
+    // What would not be printed does not belong into a file either.
+    Address::new(address).to_string() != address
 }
 
 fn address(scheme: &str, default: &str, interview: &mut Interview) -> Result<String, NoAnswer> {

@@ -5,6 +5,7 @@ use std::{fmt::Display, ops::Range, str::FromStr, time::Duration};
 use serde::de::DeserializeOwned;
 
 use super::{
+    given::{self, Given},
     problem::Report,
     table::{self, Part, Places},
     typed::{Head, List, Scalar, Section},
@@ -116,7 +117,13 @@ impl Draft {
             &mut operation.fingerprint,
         );
         apply.choice("guarantee", &values.guarantee, &mut terms.guarantee);
-        apply.receipts(&values.receipts, &mut operation.receipts);
+        let receipts = Given {
+            name: "receipts",
+            text: &values.receipts,
+            env: &values.receipts_env,
+            file: &values.receipts_file,
+        };
+        apply.receipts(&receipts, &mut operation.receipts);
         apply.scalar(
             "attempts_max",
             &values.attempts_max,
@@ -281,16 +288,12 @@ impl Apply<'_, '_, '_> {
         }
     }
 
-    pub(super) fn receipts(&mut self, text: &Option<String>, field: &mut Option<Address>) {
-        let Some(text) = text else { return };
-        let (scheme, rest) = text.split_once("://").unwrap_or(("", ""));
-        if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {
-            // The rest of the address may hold a password.
-            let message = "`receipts` is no address of a database that receipts are read from";
-            let help = "write postgres://USER@HOST/DATABASE";
-            return self.report.push(self.place("receipts"), message, help);
-        }
-        *field = Some(Address::new(text));
+    pub(super) fn receipts(&mut self, given: &Given<'_>, field: &mut Option<Address>) {
+        let Some(text) = given.read(self.places, self.report) else {
+            return;
+        };
+        let place = given.place(self.places).unwrap_or_default();
+        *field = Some(given::database(given.name, text, place, self.report));
     }
 
     fn headers(&mut self, name: &str, list: &Option<List>, field: &mut Vec<String>) {

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use super::redacted;
+use crate::policy::address::{Address, quoted_bytes, redacted};
 
 /// How many problems are told at once.
 const PROBLEMS_MAX: usize = 20;
@@ -124,7 +124,8 @@ impl<'a> Report<'a> {
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        let (message, help) = (message.into(), help.into());
+        // The parser repeats values, and a value may be an address in the wrong place.
+        let (message, help) = (redacted(&message.into()), help.into());
         let is_known = self
             .found
             .iter()
@@ -193,7 +194,14 @@ impl<'a> Report<'a> {
 
 /// The part of a line around `column`, fit to be shown, and carets below it.
 fn excerpt(line: &str, column: usize, width: usize) -> (String, String) {
-    let line = hushed(&redacted(line));
+    // Secrets are printed shorter than they are: the carets move along.
+    let chars = |count: usize| line.chars().take(count).collect::<String>();
+    let printed = |count: usize| shown_line(&chars(count)).chars().count();
+    let (column, width) = (
+        printed(column),
+        printed(column + width).saturating_sub(printed(column)),
+    );
+    let line = shown_line(line);
     let column = column.min(line.chars().count());
     let start = column.saturating_sub(EXCERPT_LEAD);
     let shown: String = line
@@ -208,30 +216,67 @@ fn excerpt(line: &str, column: usize, width: usize) -> (String, String) {
     (shown, format!("{}{carets}", " ".repeat(lead)))
 }
 
-/// The same line without what may be a secret: the values of settings that are called so, but for names of variables and paths.
-fn hushed(line: &str) -> String {
+/// Settings whose values are addresses.
+const ADDRESSES: [&str; 7] = [
+    "store", "upstream", "source", "deliver", "receipts", "outbox", "to",
+];
+
+/// The same line without its secrets: in addresses, and in settings that name one.
+fn shown_line(line: &str) -> String {
     let mut shown = String::new();
-    let mut is_secret = false;
-    for (at, text) in line.split(['"', '\'']).enumerate() {
-        if at > 0 {
-            shown.push('"');
+    let mut setting = "";
+    let mut rest = line;
+    loop {
+        let (plain, quoted) = rest.split_at(rest.find(['"', '\'']).unwrap_or(rest.len()));
+        shown.push_str(&unquoted(plain));
+        if let Some((before, _)) = plain.rsplit_once('=') {
+            let before = before.trim_end().rsplit([' ', '\t', ',', '{']).next();
+            setting = before.unwrap_or_default();
         }
-        let is_quoted = at % 2 == 1;
-        if !is_quoted && let Some((before, _)) = text.rsplit_once('=') {
-            let setting = before.trim_end().rsplit([' ', '\t', ',', '{']).next();
-            is_secret = setting.is_some_and(|name| name.starts_with("secret"));
+        let Some(quote) = quoted.chars().next() else {
+            return shown;
+        };
+        let inside = &quoted[1..];
+        let end = quoted_bytes(inside, quote);
+        shown.push(quote);
+        shown.push_str(&value(setting, &inside[..end]));
+        if end == inside.len() {
+            return shown;
         }
-        let is_hushed = text.starts_with("whsec_") || (is_secret && !is_reference(text));
-        match is_quoted && is_hushed {
-            true => shown.push_str("***"),
-            false => shown.push_str(text),
-        }
+        shown.push(quote);
+        rest = &inside[end + 1..];
     }
-    shown
+}
+
+/// Text outside quotes; an address in it, whose quotes were forgotten, ends with the line.
+fn unquoted(text: &str) -> String {
+    let Some(at) = text.find("://") else {
+        return text.into();
+    };
+    let start = text[..at].rfind([' ', '\t', '=', '[', ',']);
+    let (before, address) = text.split_at(start.map_or(0, |at| at + 1));
+    format!("{before}{}", Address::new(address))
+}
+
+/// The value of a setting, as far as it may be printed.
+fn value(setting: &str, text: &str) -> String {
+    let names_secret =
+        setting.starts_with("secret") || setting.ends_with("_env") || setting.ends_with("_file");
+    let is_hidden = text.starts_with("whsec_")
+        || text.contains("password=")
+        || (names_secret && !is_reference(text));
+    match (
+        is_hidden,
+        text.contains("://") || ADDRESSES.contains(&setting),
+    ) {
+        (true, _) => "***".into(),
+        (false, true) => Address::new(text).to_string(),
+        (false, false) => text.into(),
+    }
 }
 
 /// Whether this names a secret, and is none.
 fn is_reference(text: &str) -> bool {
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    text.chars().all(is_name) || text.contains('/')
+    text.chars().all(is_name) || (text.contains('/') && !text.contains("://"))
 }

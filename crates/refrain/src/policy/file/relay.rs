@@ -6,11 +6,12 @@ use serde::{Serialize, Serializer};
 
 use super::{
     draft::Apply,
+    given::{self, Given},
     problem::Report,
     proxy::{count, time},
     table::Part,
     typed,
-    worker::check_broker,
+    worker::broker,
 };
 use crate::{
     consume::{OnRefusal, RelayOptions},
@@ -73,19 +74,38 @@ pub(super) fn resolve(
 ) -> Option<RelaySettings> {
     let values = &part.values;
     let place = |name: &str| part.places.get(name).cloned().unwrap_or(at.clone());
-    let mut needed = |name: &str, text: &Option<String>, example: &str| {
-        let text = text.clone().filter(|text| !text.trim().is_empty());
-        if text.is_none() && !report.has(&place(name)) {
-            let message = format!("this relay has no `{name}`");
-            report.push(place(name), message, format!("add {name} = \"{example}\""));
-        }
-        text
+    let outbox = Given {
+        name: "outbox",
+        text: &values.outbox,
+        env: &values.outbox_env,
+        file: &values.outbox_file,
     };
-    let outbox = needed("outbox", &values.outbox, "postgres://app@127.0.0.1/app");
-    let to = needed("to", &values.to, "nats://127.0.0.1:4222");
-    let (outbox, to) = (outbox?, to?);
-    check_outbox(&outbox, place("outbox"), report);
-    check_broker("to", &to, place("to"), report);
+    let to = Given {
+        name: "to",
+        text: &values.to,
+        env: &values.to_env,
+        file: &values.to_file,
+    };
+    let mut needed = |given: &Given<'_>, example: &str| {
+        let place = given.place(&part.places).unwrap_or(at.clone());
+        let text = given.read(&part.places, report);
+        let text = text.filter(|text| !text.trim().is_empty());
+        if text.is_none() && !report.has(&place) {
+            let name = given.name;
+            let message = format!("this relay has no `{name}`");
+            report.push(
+                place.clone(),
+                message,
+                format!("add {name} = \"{example}\""),
+            );
+        }
+        Some((text?, place))
+    };
+    let outbox = needed(&outbox, "postgres://app@127.0.0.1/app");
+    let to = needed(&to, "nats://127.0.0.1:4222");
+    let ((outbox, outbox_at), (to, to_at)) = (outbox?, to?);
+    let outbox = given::database("outbox", outbox, outbox_at, report);
+    let to = broker("to", to, to_at, report);
     let name = values.name.clone().unwrap_or_else(|| "relay".into());
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
         let help = "write 1 to 64 characters";
@@ -102,8 +122,8 @@ pub(super) fn resolve(
     } = RelayOptions::default();
     let mut it = RelaySettings {
         name,
-        outbox: Address::new(outbox),
-        to: Address::new(to),
+        outbox,
+        to,
         in_flight_max,
         lease,
         poll,
@@ -151,15 +171,6 @@ fn apply(it: &mut RelaySettings, part: &Part<typed::Relay>, report: &mut Report<
     // The range above fits.
     it.attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
     apply.choice("on_refusal", &values.on_refusal, &mut it.on_refusal);
-}
-
-/// The rest of the address may hold a password: it is not repeated.
-fn check_outbox(url: &str, at: Range<usize>, report: &mut Report<'_>) {
-    let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
-    if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {
-        let message = "`outbox` is no address of a database that has an outbox";
-        report.push(at, message, "write postgres://USER@HOST/DATABASE");
-    }
 }
 
 fn as_span<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -8,7 +8,7 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, ProxySettings, RelaySettings, Settings, WorkerSettings,
+    FILE_BYTES_MAX, ProxySettings, RelaySettings, Settings, WorkerSettings, authorization,
     draft::Draft,
     problem::{FOUND_MAX, Report},
     proxy,
@@ -104,8 +104,12 @@ fn workers(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<WorkerSetti
     let mut resolved: Vec<WorkerSettings> = Vec::new();
     for (mut table, at) in tables(value, "worker", WORKERS_MAX, several, report) {
         table::refuse_unknown(&mut table, Place::Worker, report);
+        let shown = table.remove("authorization").and_then(|value| {
+            let (table, at) = table_of(value, authorization::HELP, report)?;
+            authorization::resolve(table, at, report)
+        });
         let part = table::read::<Worker>(table, report);
-        let Some(worker) = worker::resolve(&part, at, report) else {
+        let Some(worker) = worker::resolve(&part, at, shown, report) else {
             continue;
         };
         if resolved.iter().any(|other| other.name == worker.name) {

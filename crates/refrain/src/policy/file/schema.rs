@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::relay::RELAYS_MAX;
 use super::server::store_pattern;
-use super::typed::{Head, Proxy, Relay, Section, Server, Signed, Worker};
+use super::typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, Worker};
 use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
 
@@ -28,7 +28,7 @@ struct Whole {
     operation: Option<Vec<Entry>>,
     /// Queues, and the services that their messages are delivered to.
     #[schemars(length(max = WORKERS_MAX))]
-    worker: Option<Vec<Worker>>,
+    worker: Option<Vec<Consumer>>,
     /// Outboxes, and the brokers that their messages are published to.
     #[schemars(length(max = RELAYS_MAX))]
     relay: Option<Vec<Relay>>,
@@ -47,6 +47,17 @@ struct Entry {
     signature: Option<Signed>,
 }
 
+/// A queue, and the service that its messages are delivered to.
+#[derive(JsonSchema)]
+#[schemars(rename = "Worker", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Consumer {
+    #[schemars(flatten)]
+    worker: Worker,
+    /// What the target is shown with each message. Default: nothing.
+    authorization: Option<Authorization>,
+}
+
 pub(super) fn schema() -> Value {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<Whole>().to_value();
@@ -55,8 +66,11 @@ pub(super) fn schema() -> Value {
         operation.insert("required".into(), serde_json::json!(["match"]));
     }
     if let Some(Value::Object(worker)) = schema.pointer_mut("/$defs/Worker") {
-        let required = serde_json::json!(["name", "source", "queue", "deliver"]);
+        let required = serde_json::json!(["name", "queue", "deliver"]);
         worker.insert("required".into(), required);
+        let sources = ["source", "source_env", "source_file"];
+        let one = sources.map(|name| serde_json::json!({ "required": [name] }));
+        worker.insert("anyOf".into(), serde_json::json!(one));
     }
     schema
 }
@@ -111,7 +125,7 @@ text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
     StoreUrl: store_pattern();
-    BrokerUrl: r"^(nats|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
+    BrokerUrl: r"^(nats(\+tls)?|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
     DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
     MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     FieldText: r"^(header:[^\s:]+|body:/.*)$";

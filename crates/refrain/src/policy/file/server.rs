@@ -2,8 +2,15 @@
 
 use std::{net::SocketAddr, ops::Range, path::PathBuf};
 
-use super::{Durability, draft::choice, problem::Report, table::Part, typed::Server};
-use crate::policy::suggest;
+use super::{
+    Durability,
+    draft::choice,
+    given::Given,
+    problem::Report,
+    table::Part,
+    typed::{List, Server},
+};
+use crate::policy::{Address, suggest};
 
 const LISTEN: SocketAddr = loopback(8377);
 const ADMIN: SocketAddr = loopback(8378);
@@ -31,7 +38,7 @@ pub(super) struct Resolved {
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
     pub(super) upstream: Option<String>,
-    pub(super) store: Vec<String>,
+    pub(super) store: Vec<Address>,
     pub(super) durability: Durability,
     pub(super) audit_log: Option<PathBuf>,
     pub(super) problems: String,
@@ -127,34 +134,85 @@ fn upstream(url: &str, at: Range<usize>, report: &mut Report<'_>) -> Option<Stri
     None
 }
 
-fn stores(part: &Part<Server>, report: &mut Report<'_>) -> Vec<String> {
-    let whole = part.places.get("store").cloned().unwrap_or_default();
-    let Some(list) = &part.values.store else {
-        return vec![STORE.into()];
+fn stores(part: &Part<Server>, report: &mut Report<'_>) -> Vec<Address> {
+    let Server {
+        store,
+        store_env,
+        store_file,
+        ..
+    } = &part.values;
+    let text = match store {
+        Some(List(members)) if store_env.is_none() && store_file.is_none() => {
+            return checked_stores(members, part.places.get("store").cloned(), report);
+        }
+        Some(_) => Some(String::new()),
+        None => None,
     };
-    if list.0.is_empty() || list.0.len() > STORES_MAX {
-        let message = format!("`store` names {} stores", list.0.len());
+    let given = Given {
+        name: "store",
+        text: &text,
+        env: store_env,
+        file: store_file,
+    };
+    let place = given.place(&part.places);
+    match given.read(&part.places, report) {
+        Some(text) => checked_stores(&[(text, None)], place, report),
+        None => vec![Address::new(STORE)],
+    }
+}
+
+fn checked_stores(
+    members: &[(String, Option<Range<usize>>)],
+    whole: Option<Range<usize>>,
+    report: &mut Report<'_>,
+) -> Vec<Address> {
+    let whole = whole.unwrap_or_default();
+    let place = |at: &Option<Range<usize>>| at.clone().unwrap_or_else(|| whole.clone());
+    let members: Vec<_> = members
+        .iter()
+        .flat_map(|(text, at)| tiers(text).into_iter().map(|url| (url, place(at))))
+        .collect();
+    if members.is_empty() || members.len() > STORES_MAX {
+        let message = format!("`store` names {} stores", members.len());
         report.push(
             whole.clone(),
             message,
             "name one, or a front and the store behind it",
         );
     }
-    if let [(front, at), _] = &list.0[..]
+    if let [(front, at), _] = &members[..]
         && !front.starts_with("redis")
     {
         let message = "the first of two stores is the front, from which outcomes are served";
-        let at = at.clone().unwrap_or_else(|| whole.clone());
         report.push(
-            at,
+            at.clone(),
             message,
             "write redis://… first, and the store that holds the records behind it",
         );
     }
-    for (url, place) in &list.0 {
-        check_store(url, place.clone().unwrap_or_else(|| whole.clone()), report);
+    let checked = members.into_iter().map(|(url, at)| {
+        check_store(url, at, report);
+        Address::new(url)
+    });
+    checked.collect()
+}
+
+/// The addresses of a text: a comma parts two where the address of a store begins after it.
+///
+/// The environment has no lists, and commas stand between the hosts of one address, too.
+fn tiers(text: &str) -> Vec<&str> {
+    let mut tiers = Vec::new();
+    let (mut start, mut from) = (0, 0);
+    while let Some(at) = text[from..].find(',').map(|at| from + at) {
+        from = at + 1;
+        let scheme = text[from..].trim_start().split_once(':');
+        if scheme.is_some_and(|(scheme, _)| SCHEMES.contains(&scheme)) {
+            tiers.push(text[start..at].trim());
+            start = from;
+        }
     }
-    list.0.iter().map(|(url, _)| url.clone()).collect()
+    tiers.push(text[start..].trim());
+    tiers
 }
 
 fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
@@ -164,19 +222,18 @@ fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
         FILE => !rest.is_empty(),
         _ => rest.starts_with("//") && rest.len() > 2,
     };
+    let address = Address::new(url);
     if is_whole && SCHEMES.contains(&scheme) {
+        if let Err(error) = address.check() {
+            report.push_error(at, &error);
+        }
         return;
     }
     let help = match suggest::nearest(scheme, SCHEMES) {
         Some(meant) if !SCHEMES.contains(&scheme) => format!("did you mean `{meant}:`?"),
         _ => "write memory:, file:DIR, postgres://… or redis://…".into(),
     };
-    // The rest of the address may hold a password.
-    report.push(
-        at,
-        format!("`{scheme}:` with what follows is no store"),
-        help,
-    );
+    report.push(at, format!("`{address}` is no address of a store"), help);
 }
 
 /// What [`check_store`] takes, as a pattern for the schema.

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Head, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, Worker},
 };
 use crate::policy::suggest;
 
@@ -39,17 +39,19 @@ pub(super) enum Place {
     Operation,
     Signature,
     Worker,
+    Authorization,
     Relay,
 }
 
 impl Place {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Top,
         Self::Proxy,
         Self::Policy,
         Self::Operation,
         Self::Signature,
         Self::Worker,
+        Self::Authorization,
         Self::Relay,
     ];
 
@@ -65,7 +67,8 @@ impl Place {
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [fields::<Head>(), fields::<Section>(), &["signature"]].concat(),
             Self::Signature => fields::<Signed>().to_vec(),
-            Self::Worker => fields::<Worker>().to_vec(),
+            Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
+            Self::Authorization => fields::<Authorization>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
         }
     }
@@ -80,6 +83,7 @@ impl fmt::Display for Place {
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",
+            Self::Authorization => "in `authorization`",
             Self::Relay => "in [[relay]]",
         })
     }
@@ -108,7 +112,7 @@ fn unknown(
         let message = format!("`{text}` is not available in this version: {reason}");
         return report.push(name.span(), message, "remove it");
     }
-    if text == "secret" && place == Place::Signature {
+    if text == "secret" && [Place::Signature, Place::Authorization].contains(&place) {
         let help = "write secret_env with the name of a variable, or secret_file with a path";
         return report.push(name.span(), "a secret must not stand in this file", help);
     }

@@ -9,7 +9,7 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::{Durability, proxy::HostHeader, schema};
+use super::{Durability, authorization::AuthorizationScheme, proxy::HostHeader, schema};
 use crate::{
     Guarantee,
     consume::{Gap, OnRefusal},
@@ -30,9 +30,15 @@ pub(super) struct Server {
     /// The service behind the proxy, such as `http://127.0.0.1:3000`.
     #[schemars(with = "Option<schema::Upstream>")]
     pub(super) upstream: Option<String>,
-    /// Where records live. Of two, the first serves outcomes in front of the second. Default: file:refrain-data.
+    /// Where records live. Of two, in a list or with a comma between them, the first serves outcomes in front of the second. Default: file:refrain-data.
     #[schemars(with = "Option<schema::OneOrMore<schema::StoreUrl>>")]
     pub(super) store: Option<List>,
+    /// The variable of the environment that holds the address of the store, or both with a comma between them; or that with `_FILE` behind its name, for a file. Instead of `store`.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) store_env: Option<String>,
+    /// The file that holds the address of the store, or both with a comma between them. Instead of `store`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) store_file: Option<String>,
     /// What an acknowledged record survives. Default: full.
     #[schemars(with = "Option<Durability>")]
     pub(super) durability: Option<String>,
@@ -124,6 +130,12 @@ pub(super) struct Section {
     /// Where exactly-once operations commit their receipts, such as `postgres://app@db/app`. Default: none.
     #[schemars(with = "Option<schema::ReceiptsUrl>")]
     pub(super) receipts: Option<String>,
+    /// The variable of the environment that holds that address; or that with `_FILE` behind its name, for a file. Instead of `receipts`.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) receipts_env: Option<String>,
+    /// The file that holds that address. Instead of `receipts`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) receipts_file: Option<String>,
     /// How often a claim may be granted in all, under at-least-once and exactly-once: 1 to 1000. Default: 10.
     #[schemars(with = "Option<schema::Attempts>")]
     pub(super) attempts_max: Option<Scalar>,
@@ -206,9 +218,21 @@ pub(super) struct Relay {
     /// The database with the table `refrain_outbox`, such as `postgres://app@db/app`.
     #[schemars(with = "Option<schema::ReceiptsUrl>")]
     pub(super) outbox: Option<String>,
+    /// The variable of the environment that holds that address; or that with `_FILE` behind its name, for a file. Instead of `outbox`.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) outbox_env: Option<String>,
+    /// The file that holds that address. Instead of `outbox`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) outbox_file: Option<String>,
     /// The broker, such as `nats://127.0.0.1:4222`.
     #[schemars(with = "Option<schema::BrokerUrl>")]
     pub(super) to: Option<String>,
+    /// The variable of the environment that holds that address; or that with `_FILE` behind its name, for a file. Instead of `to`.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) to_env: Option<String>,
+    /// The file that holds that address. Instead of `to`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) to_file: Option<String>,
     /// How many messages are held at once: 1 to 10000. Default: 256.
     #[schemars(with = "Option<usize>")]
     pub(super) in_flight_max: Option<Scalar>,
@@ -250,15 +274,38 @@ pub(super) struct Signed {
     pub(super) tolerance: Option<Scalar>,
 }
 
+/// What the target of a worker is shown with each message.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Authorization {
+    /// How the secret is presented in the header `Authorization`. Default: bearer.
+    #[schemars(with = "Option<AuthorizationScheme>")]
+    pub(super) scheme: Option<String>,
+    /// The user name, for basic.
+    pub(super) user: Option<String>,
+    /// The variable of the environment that holds the token or the password; or that with `_FILE` behind its name, for a file.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) secret_env: Option<String>,
+    /// The file that holds the token or the password.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) secret_file: Option<String>,
+}
+
 /// A queue, and the service that its messages are delivered to.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Worker {
     /// The consumer's name: the scope of its keys, and what it is called at the broker.
     pub(super) name: Option<String>,
-    /// The broker, such as `nats://127.0.0.1:4222`.
+    /// The broker, such as `redis://127.0.0.1:6379`. Default: none; this, `source_env` or `source_file` is required.
     #[schemars(with = "Option<schema::BrokerUrl>")]
     pub(super) source: Option<String>,
+    /// The variable of the environment that holds that address; or that with `_FILE` behind its name, for a file. Instead of `source`.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) source_env: Option<String>,
+    /// The file that holds that address. Instead of `source`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) source_file: Option<String>,
     /// The stream, queue or topic.
     pub(super) queue: Option<String>,
     /// Where messages are delivered to, by POST.
@@ -279,6 +326,12 @@ pub(super) struct Worker {
     /// Where exactly-once targets commit their receipts, such as `postgres://app@db/app`. Default: none.
     #[schemars(with = "Option<schema::ReceiptsUrl>")]
     pub(super) receipts: Option<String>,
+    /// The variable of the environment that holds that address; or that with `_FILE` behind its name, for a file. Instead of `receipts`.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) receipts_env: Option<String>,
+    /// The file that holds that address. Instead of `receipts`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) receipts_file: Option<String>,
     /// How often a message is tried before it goes to the dead letters: 1 to 1000. Default: 10.
     #[schemars(with = "Option<schema::Attempts>")]
     pub(super) attempts: Option<Scalar>,

@@ -5,7 +5,9 @@ use std::{ops::Range, time::Duration};
 use serde::{Serialize, Serializer};
 
 use super::{
+    authorization::Authorization,
     draft::Apply,
+    given::{Given, certain},
     problem::Report,
     proxy::{count, time},
     table::Part,
@@ -23,8 +25,9 @@ use crate::{
 /// The most workers in one file.
 pub(super) const WORKERS_MAX: usize = 256;
 /// What the address of a broker can start with.
-pub(super) const BROKERS: [&str; 10] = [
+pub(super) const BROKERS: [&str; 11] = [
     "nats",
+    "nats+tls",
     "tls",
     "amqp",
     "amqps",
@@ -47,7 +50,9 @@ pub struct WorkerSettings {
     /// The stream, queue or topic.
     pub queue: String,
     /// Where messages are delivered to, by POST.
-    pub deliver: String,
+    pub deliver: Address,
+    /// What the target is shown with each message.
+    pub authorization: Option<Authorization>,
     /// Where a message's key comes from; the first that is found counts.
     #[serde(serialize_with = "as_texts")]
     pub key: Vec<KeySource>,
@@ -111,31 +116,44 @@ impl WorkerSettings {
 pub(super) fn resolve(
     part: &Part<typed::Worker>,
     at: Range<usize>,
+    authorization: Option<Authorization>,
     report: &mut Report<'_>,
 ) -> Option<WorkerSettings> {
     let values = &part.values;
     let place = |name: &str| part.places.get(name).cloned().unwrap_or(at.clone());
-    let mut needed = |name: &str, text: &Option<String>, example: &str| {
-        let text = text.clone().filter(|text| !text.trim().is_empty());
-        if text.is_none() && !report.has(&place(name)) {
+    let source = Given {
+        name: "source",
+        text: &values.source,
+        env: &values.source_env,
+        file: &values.source_file,
+    };
+    let source_at = source.place(&part.places).unwrap_or(at.clone());
+    let source = source.read(&part.places, report);
+    let mut needed = |name: &str, place: Range<usize>, text: Option<String>, example: &str| {
+        let text = text.filter(|text| !text.trim().is_empty());
+        if text.is_none() && !report.has(&place) {
             let message = format!("this worker has no `{name}`");
-            report.push(place(name), message, format!("add {name} = \"{example}\""));
+            report.push(place, message, format!("add {name} = \"{example}\""));
         }
         text
     };
-    let source = needed("source", &values.source, "nats://127.0.0.1:4222");
-    let queue = needed("queue", &values.queue, "ORDERS");
-    let deliver = needed("deliver", &values.deliver, "http://127.0.0.1:3000/events");
-    let name = needed("name", &values.name, "billing");
+    let source = needed("source", source_at.clone(), source, "nats://127.0.0.1:4222");
+    let mut plain = |name: &str, text: &Option<String>, example: &str| {
+        needed(name, place(name), text.clone(), example)
+    };
+    let queue = plain("queue", &values.queue, "ORDERS");
+    let deliver = plain("deliver", &values.deliver, "http://127.0.0.1:3000/events");
+    let name = plain("name", &values.name, "billing");
     let (source, queue, deliver, name) = (source?, queue?, deliver?, name?);
-    check_broker("source", &source, place("source"), report);
     check_deliver(&deliver, place("deliver"), report);
     check_name(&name, place("name"), report);
+    let source = broker("source", source, source_at, report);
     let mut it = WorkerSettings {
         name,
-        source: Address::new(source),
+        source,
         queue,
-        deliver,
+        deliver: Address::new(deliver),
+        authorization,
         key: KeySource::DEFAULT.to_vec(),
         compare: values.compare.unwrap_or(true),
         audit: values.audit.unwrap_or(false),
@@ -179,7 +197,13 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
     ];
     apply.list("key", &values.key, &words, &mut it.key);
     apply.choice("guarantee", &values.guarantee, &mut it.terms.guarantee);
-    apply.receipts(&values.receipts, &mut it.receipts);
+    let receipts = Given {
+        name: "receipts",
+        text: &values.receipts,
+        env: &values.receipts_env,
+        file: &values.receipts_file,
+    };
+    apply.receipts(&receipts, &mut it.receipts);
     let within = |first, last| move |text: &str| count(text, first, last);
     apply.scalar(
         "concurrency",
@@ -311,11 +335,16 @@ fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mu
     }
 }
 
-/// The rest of the address may hold a password: it is not repeated.
-pub(super) fn check_broker(setting: &str, url: &str, at: Range<usize>, report: &mut Report<'_>) {
-    let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+/// The address of a broker. One that is none may hold a password: it is not repeated.
+pub(super) fn broker(
+    setting: &str,
+    text: String,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> Address {
+    let (scheme, rest) = text.split_once("://").unwrap_or((&text, ""));
     if BROKERS.contains(&scheme) && !rest.is_empty() {
-        return;
+        return certain(Address::new(text), at, report);
     }
     let help = match suggest::nearest(scheme, BROKERS) {
         Some(meant) if !BROKERS.contains(&scheme) => format!("did you mean `{meant}://`?"),
@@ -324,6 +353,7 @@ pub(super) fn check_broker(setting: &str, url: &str, at: Range<usize>, report: &
         }
     };
     report.push(at, format!("`{setting}` is no address of a broker"), help);
+    Address::new(text)
 }
 
 fn check_deliver(url: &str, at: Range<usize>, report: &mut Report<'_>) {
@@ -335,7 +365,7 @@ fn check_deliver(url: &str, at: Range<usize>, report: &mut Report<'_>) {
     if is_plain && host.is_some_and(|host| !host.is_empty() && !host.contains('@')) {
         return;
     }
-    let help = "write all of it, such as \"http://127.0.0.1:3000/events\"; credentials go into the service's own check";
+    let help = "write all of it, such as \"http://127.0.0.1:3000/events\"; credentials go into `authorization`";
     report.push(at, "`deliver` is no address of a service", help);
 }
 

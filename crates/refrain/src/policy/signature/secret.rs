@@ -1,6 +1,6 @@
 //! One secret that deliveries are signed with.
 
-use std::{env, ffi::OsString, fmt, fs, io::Read as _, path::Path};
+use std::fmt;
 
 use base64::{
     Engine as _, alphabet,
@@ -10,10 +10,14 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use super::Presented;
-use crate::{Error, ErrorKind, Result, key::Sender};
-
-/// The longest secret that is taken, in bytes.
-const SECRET_BYTES_MAX: usize = 4_096;
+use crate::{
+    Result,
+    key::Sender,
+    policy::{
+        invalid,
+        outside::{self, Outside, SECRET_BYTES_MAX},
+    },
+};
 
 /// One secret that deliveries are signed with. Prints where it came from, never what it is.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,23 +41,8 @@ impl SigningSecret {
     /// # Errors
     /// When there is none, or it cannot be one of this sender's.
     pub fn from_env(sender: Sender, name: &str) -> Result<Self> {
-        let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-        // Whoever wrote the secret itself here must not find it in a log.
-        if name.is_empty() || !name.bytes().all(is_name) {
-            return Err(invalid(
-                "`secret_env` is no name of a variable; write its name, in capitals, and keep what it holds out of this file",
-            ));
-        }
-        let origin = format!("env:{name}");
-        if let Some(value) = env::var_os(name) {
-            return Self::from_os(sender, value, origin);
-        }
-        match env::var_os(format!("{name}_FILE")) {
-            Some(path) => Self::from_path(sender, Path::new(&path), origin),
-            None => Err(invalid(format!(
-                "neither {name} nor {name}_FILE is in the environment; set one of them, or write secret_file"
-            ))),
-        }
+        let Outside { text, origin } = outside::from_env("secret", name)?;
+        Self::from_text(sender, &text, origin)
     }
 
     /// The secret in this file; white space around it does not count.
@@ -61,32 +50,7 @@ impl SigningSecret {
     /// # Errors
     /// When it cannot be read, or cannot be one of this sender's.
     pub fn from_file(sender: Sender, path: &str) -> Result<Self> {
-        if path.starts_with("whsec_") {
-            return Err(invalid(
-                "`secret_file` is no path; write the path of a file that holds the secret, and keep that out of this file",
-            ));
-        }
-        Self::from_path(sender, Path::new(path), format!("file:{path}"))
-    }
-
-    fn from_path(sender: Sender, path: &Path, origin: String) -> Result<Self> {
-        let mut bytes = Vec::new();
-        let read = fs::File::open(path).and_then(|file| {
-            // One byte over the limit is enough to know that it is too long.
-            let most = SECRET_BYTES_MAX as u64 + 1;
-            file.take(most).read_to_end(&mut bytes)
-        });
-        read.map_err(|error| {
-            invalid(format!(
-                "{origin} cannot be read: {error}; check the path and its permissions"
-            ))
-        })?;
-        let text = String::from_utf8(bytes).map_err(|_| unreadable(&origin))?;
-        Self::from_text(sender, &text, origin)
-    }
-
-    fn from_os(sender: Sender, value: OsString, origin: String) -> Result<Self> {
-        let text = value.into_string().map_err(|_| unreadable(&origin))?;
+        let Outside { text, origin } = outside::from_file("secret", path)?;
         Self::from_text(sender, &text, origin)
     }
 
@@ -136,14 +100,6 @@ fn encoded(text: &str, origin: &str) -> Result<Vec<u8>> {
             "{origin} is no secret of Standard Webhooks; copy it whole: whsec_ and base64"
         ))),
     }
-}
-
-fn unreadable(origin: &str) -> Error {
-    invalid(format!("{origin} is not UTF-8; copy the secret again"))
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
 }
 
 impl fmt::Display for SigningSecret {

@@ -1,0 +1,159 @@
+//! Settings for every command: flags, then the environment, then the file.
+//!
+//! A setting comes from its flag, from `REFRAIN_NAME`, from the file that `REFRAIN_NAME_FILE` names, or from `refrain.toml`.
+
+use std::{
+    env,
+    fs::File as SecretFile,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use refrain::policy::{File, Settings};
+
+use crate::proxy::Failure;
+
+/// The file that commands look for where none is named.
+pub(crate) const CONFIG: &str = "refrain.toml";
+/// The most that is read from a file with one value, in bytes.
+const VALUE_BYTES_MAX: u64 = 64 << 10;
+
+/// What the flags of a command say.
+#[derive(Debug, Default)]
+pub(crate) struct Flags<'a> {
+    pub(crate) listen: Option<&'a str>,
+    pub(crate) admin: Option<&'a str>,
+    pub(crate) upstream: Option<&'a str>,
+    pub(crate) store: Option<&'a str>,
+    pub(crate) audit_log: Option<&'a str>,
+}
+
+/// Settings, and which of them flags and environment gave.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) settings: Settings,
+    /// Names and values, without secrets; in the order of [`Flags`].
+    pub(crate) overrides: Vec<(&'static str, String)>,
+}
+
+impl Loaded {
+    /// What flags and environment say, as a refrain.toml without secrets.
+    pub(crate) fn as_file(&self) -> String {
+        let lines = self.overrides.iter();
+        lines
+            .map(|(name, value)| format!("{name} = {value}\n"))
+            .collect()
+    }
+}
+
+/// The settings of a command: the file's, if there is one, below those of flags and environment.
+pub(crate) fn load(config: Option<&Path>, flags: &Flags<'_>) -> Result<Loaded, Failure> {
+    let given = [
+        ("listen", flags.listen),
+        ("admin", flags.admin),
+        ("upstream", flags.upstream),
+        ("store", flags.store),
+        ("audit_log", flags.audit_log),
+    ];
+    let mut said = Vec::new();
+    let mut text = String::new();
+    for (name, flag) in given {
+        if let Some(value) = value(name, flag)? {
+            text += &format!("{name} = {}\n", quoted(&value));
+            said.push((name, value));
+        }
+    }
+    let above = File::parse(&text, "flags and environment")?;
+    let overrides = said.iter().map(|(name, value)| {
+        let shown = match *name {
+            "store" => listed(&above),
+            _ => quoted(value),
+        };
+        (*name, shown)
+    });
+    let overrides = overrides.collect();
+    let Some(file) = config else {
+        let settings = above;
+        return Ok(Loaded {
+            settings,
+            overrides,
+        });
+    };
+    let mut settings = File::read(file)?;
+    for (name, _) in said {
+        match name {
+            "listen" => settings.listen = above.listen,
+            "admin" => settings.admin = above.admin,
+            "upstream" => settings.upstream.clone_from(&above.upstream),
+            "audit_log" => settings.audit_log.clone_from(&above.audit_log),
+            _ => settings.store.clone_from(&above.store),
+        }
+    }
+    if settings.listen == settings.admin && settings.listen.port() != 0 {
+        let message = format!(
+            "refrain: proxy and admin would both listen on {}; give one of them another port",
+            settings.listen
+        );
+        return Err(Failure::Configuration(message));
+    }
+    Ok(Loaded {
+        settings,
+        overrides,
+    })
+}
+
+/// The file that is named, or `refrain.toml` where it is there.
+pub(crate) fn config(named: Option<&Path>) -> Option<PathBuf> {
+    let usual = || Some(Path::new(CONFIG)).filter(|file| file.exists());
+    named.or_else(usual).map(Path::to_owned)
+}
+
+/// A setting from its flag, from `REFRAIN_NAME`, or from the file that `REFRAIN_NAME_FILE` names.
+pub(crate) fn value(name: &str, flag: Option<&str>) -> Result<Option<String>, Failure> {
+    if let Some(flag) = flag {
+        return Ok(Some(flag.into()));
+    }
+    let bad = |message: String| Failure::Configuration(format!("refrain: {message}"));
+    let variable = format!("REFRAIN_{}", name.to_uppercase());
+    if let Some(value) = env::var_os(&variable) {
+        let value = value.into_string();
+        let value = value.map_err(|_| bad(format!("{variable} is not UTF-8")))?;
+        return Ok(Some(value));
+    }
+    let variable = variable + "_FILE";
+    let Some(file) = env::var_os(&variable) else {
+        return Ok(None);
+    };
+    let file = Path::new(&file);
+    let mut text = String::new();
+    let read = SecretFile::open(file)
+        .and_then(|file| file.take(VALUE_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(Some(text.trim_end().into())),
+        Err(error) => Err(bad(format!(
+            "{variable} names {}, which cannot be read: {error}",
+            file.display()
+        ))),
+    }
+}
+
+/// The stores as a greeting names them.
+pub(crate) fn stores(settings: &Settings) -> String {
+    let stores: Vec<_> = settings.store.iter().map(ToString::to_string).collect();
+    stores.join(", ")
+}
+
+/// The stores as a value of TOML, without secrets.
+fn listed(settings: &Settings) -> String {
+    let stores = settings.store.iter();
+    let stores: Vec<_> = stores.map(|it| quoted(&it.to_string())).collect();
+    match &stores[..] {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// As a basic string of TOML, which JSON's strings are.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

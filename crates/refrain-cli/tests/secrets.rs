@@ -1,0 +1,180 @@
+//! A password ends up in a terminal, a log or a bug report: whatever is wrong with an address, and wherever the password
+//! stands in it, no command prints it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{fs, path::Path, process::Command};
+
+use tempfile::TempDir;
+
+/// Passwords as people have them, encoded or not. Both halves must not be seen.
+const PASSWORDS: [&str; 8] = [
+    "qzxv%2Fjkwq",
+    "qzxv/jkwq",
+    "qzxv#jkwq",
+    "qzxv?jkwq",
+    "qzxv@jkwq",
+    "qzxv:jkwq",
+    "qzxv&jkwq=",
+    "qzxv'jkwq",
+];
+
+/// Every setting that holds an address, with what stands around it in the file.
+const SETTINGS: [(&str, &str); 7] = [
+    ("store", ""),
+    ("upstream", ""),
+    ("receipts", "[policy]\n"),
+    (
+        "source",
+        "[[worker]]\nname = \"a\"\nqueue = \"q\"\ndeliver = \"http://h/\"\n",
+    ),
+    (
+        "deliver",
+        "[[worker]]\nname = \"a\"\nqueue = \"q\"\nsource = \"redis://h\"\n",
+    ),
+    ("outbox", "[[relay]]\nto = \"redis://h\"\n"),
+    ("to", "[[relay]]\noutbox = \"postgres://h/x\"\n"),
+];
+
+const SCHEMES: [&str; 15] = [
+    "postgres",
+    "postgresql",
+    "redis",
+    "rediss",
+    "redis+cluster",
+    "redis+sentinel",
+    "nats",
+    "nats+tls",
+    "tls",
+    "amqp",
+    "amqps",
+    "kafka",
+    "sqs",
+    "http",
+    "mysql",
+];
+
+fn positions(scheme: &str, password: &str) -> Vec<String> {
+    let mut addresses = vec![
+        format!("{scheme}://u:{password}@127.0.0.1:1/x"),
+        format!("{scheme}://:{password}@127.0.0.1:1"),
+        format!("{scheme}://u@127.0.0.1:1/x#{password}"),
+    ];
+    for name in [
+        "password",
+        "sasl.password",
+        "token",
+        "secret",
+        "sslpassword",
+    ] {
+        addresses.push(format!("{scheme}://127.0.0.1:1/x?{name}={password}"));
+    }
+    addresses
+}
+
+/// Runs a command, and answers what it printed.
+fn run(folder: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    command.args(arguments).current_dir(folder);
+    command.envs(variable);
+    let output = command.output().unwrap();
+    assert_ne!(output.status.code(), None, "{arguments:?} was killed");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[track_caller]
+fn assert_hidden(printed: &str, address: &str) {
+    for half in ["qzxv", "jkwq"] {
+        assert!(!printed.contains(half), "{address}: {half} in\n{printed}");
+    }
+}
+
+#[test]
+fn check_shows_no_password_of_any_setting() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("refrain.toml");
+    let mut checked = 0;
+    for (at, scheme) in SCHEMES.iter().enumerate() {
+        for (number, password) in PASSWORDS.iter().enumerate() {
+            for (position, address) in positions(scheme, password).iter().enumerate() {
+                // Each setting meets each scheme, password and position; not all at once.
+                let (setting, around) = SETTINGS[(at + number + position) % SETTINGS.len()];
+                let value = serde_json::Value::from(address.as_str());
+                fs::write(&file, format!("{around}{setting} = {value}\n")).unwrap();
+                let form = if (number + position) % 2 == 0 {
+                    "--json"
+                } else {
+                    "--report"
+                };
+                let arguments = match position % 3 {
+                    0 => vec!["check", "refrain.toml"],
+                    _ => vec!["check", "refrain.toml", form],
+                };
+                assert_hidden(&run(folder.path(), &arguments, None), address);
+                checked += 1;
+            }
+        }
+    }
+    assert_eq!(checked, SCHEMES.len() * PASSWORDS.len() * 8);
+}
+
+#[test]
+fn an_address_without_quotes_or_scheme_is_not_repeated() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("refrain.toml");
+    for line in [
+        "store = postgres://u:canary@h/x",
+        "store = \"postgres://u:canary@h/x",
+        "store = \"host=db password=canary\"",
+        "store = \"u:canary@h\"",
+        "store = [\"redis://h\", \"postgres://u:canary@h/x\", \"memory:\"]",
+        "threads = \"postgres://u:canary@h/x\"",
+        "listen = \"postgres://u:canary@h/x\"",
+        "[policy]\nrequired = \"postgres://u:canary@h/x\"",
+        "store_env = \"postgres://u:canary@h/x\"",
+        "store_file = \"postgres://u:canary@h/x\"",
+    ] {
+        fs::write(&file, format!("{line}\n")).unwrap();
+        let printed = run(folder.path(), &["check", "refrain.toml"], None);
+        assert!(!printed.contains("canary"), "{line}\n{printed}");
+        assert!(printed.contains("refrain.toml:"), "{line}\n{printed}");
+    }
+}
+
+#[test]
+fn commands_that_cannot_connect_show_no_password() {
+    let folder = TempDir::new().unwrap();
+    let held = folder.path().join("held.txt");
+    for password in PASSWORDS {
+        for scheme in ["postgres", "redis", "redis+sentinel", "nats", "amqp"] {
+            let address = format!("{scheme}://u:{password}@127.0.0.1:1/x");
+            fs::write(&held, format!("{address}\n")).unwrap();
+            let proxy = [
+                "proxy",
+                "--upstream",
+                "http://127.0.0.1:9",
+                "--listen",
+                "127.0.0.1:0",
+                "--admin",
+                "127.0.0.1:0",
+            ];
+            let by_flag = [&proxy[..], &["--store", &address]].concat();
+            let printed = run(folder.path(), &by_flag, None);
+            assert_hidden(&printed, &address);
+            let by_file = ("REFRAIN_STORE_FILE", held.to_str().unwrap());
+            assert_hidden(&run(folder.path(), &proxy, Some(by_file)), &address);
+            let migrate = ["migrate", "--store", &address];
+            assert_hidden(&run(folder.path(), &migrate, None), &address);
+            let value = serde_json::Value::from(address.as_str());
+            let worker = format!(
+                "store = \"memory:\"\n[[worker]]\nname = \"a\"\nqueue = \"q\"\ndeliver = \"http://h/\"\nsource = {value}\n"
+            );
+            fs::write(folder.path().join("refrain.toml"), worker).unwrap();
+            assert_hidden(&run(folder.path(), &["work"], None), &address);
+        }
+        let upstream = format!("http://u:{password}@127.0.0.1:1");
+        let printed = run(folder.path(), &["proxy", "--upstream", &upstream], None);
+        assert_hidden(&printed, &upstream);
+        assert!(!folder.path().join("refrain-data").exists());
+    }
+}

@@ -1,0 +1,229 @@
+//! Where `refrain work` takes its settings and secrets from, and what it shows of them.
+//! Two nodes whose store was named in the environment made a folder each, and an order ran on both.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::{
+    fs,
+    process::{Child, Command, Output},
+};
+
+use refrain::consume::Message;
+use refrain_testkit::servers::PrivateRedis;
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Upstream, answer, call, get, until};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A machine with a refrain.toml that names no store.
+struct Node {
+    folder: TempDir,
+    variables: Vec<(String, String)>,
+}
+
+/// A worker that ends with its test.
+struct Running<'a> {
+    node: &'a Node,
+    child: Child,
+}
+
+impl Node {
+    fn new(worker: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let text = format!(
+            "[[worker]]\nname = \"billing\"\nqueue = \"orders\"\ndead_letter = \"dead\"\n\
+             backoff = \"20ms\"\nack_wait = \"2s\"\nlease = \"1s\"\n{worker}\n"
+        );
+        fs::write(folder.path().join("refrain.toml"), text).unwrap();
+        Self {
+            folder,
+            variables: Vec::new(),
+        }
+    }
+
+    fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.variables.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// The path of a file in its folder that holds this.
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        command.args(arguments).current_dir(&self.folder);
+        command.envs(self.variables.iter().cloned());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn start(&self) -> Running<'_> {
+        let file = |name: &str| fs::File::create(self.folder.path().join(name)).unwrap();
+        let mut command = self.command(&["work", "--admin", "127.0.0.1:0"]);
+        command.stdout(file("stdout")).stderr(file("stderr"));
+        let child = command.spawn().unwrap();
+        Running { node: self, child }
+    }
+
+    fn said(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.folder.path().join(name)).unwrap();
+        read("stdout") + &read("stderr")
+    }
+
+    fn has(&self, folder: &str) -> bool {
+        self.folder.path().join(folder).exists()
+    }
+}
+
+impl Running<'_> {
+    /// How many deliveries have come to this, as its metrics say.
+    fn counted(&self, outcome: &str) -> u64 {
+        let said = self.node.said();
+        let mut lines = said.lines();
+        let address = lines.find_map(|line| line.strip_prefix("admin http://"));
+        let Some(address) = address.and_then(|text| text.parse().ok()) else {
+            return 0;
+        };
+        let metrics = call(address, get("/metrics"));
+        let name = format!("refrain_messages_total{{consumer=\"billing\",outcome=\"{outcome}\"}} ");
+        let mut lines = metrics.text().lines();
+        lines
+            .find_map(|line| line.strip_prefix(&name)?.parse().ok())
+            .unwrap()
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert_eq!(
+            self.child.wait().unwrap().code(),
+            Some(0),
+            "{}",
+            self.node.said()
+        );
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn publish(url: &str, message: &Message) {
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let publisher = refrain_brokers::open_publisher(url).await.unwrap();
+        publisher.publish("orders", message).await.unwrap();
+    });
+}
+
+fn order() -> Message {
+    Message::new("{}")
+        .with_id("order-1")
+        .with_header("authorization", "not to be passed on")
+}
+
+#[test]
+fn nodes_share_the_store_that_the_environment_names() {
+    let redis = PrivateRedis::start().unwrap();
+    let url = redis.url();
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    let worker = format!(
+        "source = \"{url}\"\ndeliver = \"http://{}/\"",
+        target.address
+    );
+    let first = Node::new(&worker).with("REFRAIN_STORE", &url);
+    let second = Node::new(&worker);
+    let file = second.file("store.txt", &format!("{url}\n"));
+    let second = second.with("REFRAIN_STORE_FILE", file);
+    for (node, outcome) in [(&first, "completed"), (&second, "duplicate")] {
+        let running = node.start();
+        publish(&url, &order());
+        until(outcome, || running.counted(outcome) == 1);
+        running.stop();
+        assert!(
+            node.said().contains(&format!("store {url}")),
+            "{}",
+            node.said()
+        );
+        assert!(!node.has("refrain-data"));
+    }
+    assert_eq!(target.count(), 1);
+}
+
+#[test]
+fn tiers_are_given_by_environment_and_by_flag() {
+    let redis = PrivateRedis::start().unwrap();
+    let url = redis.url();
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    let worker = format!(
+        "source = \"{url}\"\ndeliver = \"http://{}/\"",
+        target.address
+    );
+    let node = Node::new(&worker).with("REFRAIN_STORE", format!("{url}, file:records"));
+    let running = node.start();
+    publish(&url, &order());
+    until("it is delivered", || running.counted("completed") == 1);
+    running.stop();
+    assert!(
+        node.said().contains(&format!("store {url}, file:records")),
+        "{}",
+        node.said()
+    );
+    assert!(node.has("records") && !node.has("refrain-data"));
+    let checked = node.run(&["check", "--json"]);
+    let checked: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(checked["store"], serde_json::json!([url, "file:records"]));
+}
+
+#[test]
+fn secrets_come_from_environment_and_files_and_are_not_shown() {
+    let redis = PrivateRedis::start().unwrap();
+    let url = redis.url();
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    let worker = format!(
+        "source_env = \"BILLING_SOURCE\"\ndeliver = \"http://{}/?token=canary\"\n\
+         authorization = {{ scheme = \"bearer\", secret_env = \"BILLING_TOKEN\" }}",
+        target.address
+    );
+    let node = Node::new(&worker);
+    let missing = node.run(&["work"]);
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert_eq!(missing.status.code(), Some(64), "{said}");
+    assert!(
+        said.contains("neither BILLING_SOURCE nor BILLING_SOURCE_FILE"),
+        "{said}"
+    );
+    assert!(
+        !node.has("refrain-data"),
+        "made before the configuration is whole"
+    );
+
+    let token = node.file("token.txt", "canary\n");
+    let node = node
+        .with("BILLING_SOURCE", &url)
+        .with("BILLING_TOKEN_FILE", token);
+    let running = node.start();
+    publish(&url, &order());
+    until("it is delivered", || running.counted("completed") == 1);
+    running.stop();
+    let seen = target.seen();
+    assert_eq!(seen[0].header("authorization"), Some("Bearer canary"));
+    assert_eq!(seen[0].start(), "POST /?token=canary");
+    for arguments in [&["check"][..], &["check", "--json"]] {
+        let output = node.run(arguments);
+        let shown = String::from_utf8(output.stdout).unwrap() + &node.said();
+        assert_eq!(output.status.code(), Some(0), "{shown}");
+        assert!(!shown.contains("canary"), "{shown}");
+    }
+}

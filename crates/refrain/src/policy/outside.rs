@@ -1,0 +1,80 @@
+//! Secrets that stand outside `refrain.toml`: in the environment, or in a file.
+
+use std::{env, fs, io::Read as _, path::Path};
+
+use super::invalid;
+use crate::{Error, Result};
+
+/// The longest secret that is read, in bytes.
+pub(super) const SECRET_BYTES_MAX: usize = 4_096;
+
+/// A secret, and where it came from.
+pub(super) struct Outside {
+    /// Without white space around it.
+    pub(super) text: String,
+    /// Such as `env:STRIPE_WEBHOOK_SECRET`.
+    pub(super) origin: String,
+}
+
+/// The secret in this variable, or in the file that `NAME_FILE` names; the setting `{setting}_env` named it.
+pub(super) fn from_env(setting: &str, name: &str) -> Result<Outside> {
+    let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    // Whoever wrote the secret itself here must not find it in a log.
+    if name.is_empty() || !name.bytes().all(is_name) {
+        return Err(invalid(format!(
+            "`{setting}_env` is no name of a variable; write its name, in capitals, and keep what it holds out of this file"
+        )));
+    }
+    let origin = format!("env:{name}");
+    if let Some(value) = env::var_os(name) {
+        let text = value.into_string().map_err(|_| unreadable(&origin))?;
+        return checked(&text, origin);
+    }
+    match env::var_os(format!("{name}_FILE")) {
+        Some(path) => from_path(Path::new(&path), origin),
+        None => Err(invalid(format!(
+            "neither {name} nor {name}_FILE is in the environment; set one of them, or write {setting}_file"
+        ))),
+    }
+}
+
+/// The secret in this file; the setting `{setting}_file` named it.
+pub(super) fn from_file(setting: &str, path: &str) -> Result<Outside> {
+    if path.starts_with("whsec_") || path.contains("://") {
+        return Err(invalid(format!(
+            "`{setting}_file` is no path; write the path of a file that holds the secret, and keep that out of this file"
+        )));
+    }
+    from_path(Path::new(path), format!("file:{path}"))
+}
+
+fn from_path(path: &Path, origin: String) -> Result<Outside> {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path).and_then(|file| {
+        // One byte over the limit is enough to know that it is too long.
+        let most = SECRET_BYTES_MAX as u64 + 1;
+        file.take(most).read_to_end(&mut bytes)
+    });
+    read.map_err(|error| {
+        invalid(format!(
+            "{origin} cannot be read: {error}; check the path and its permissions"
+        ))
+    })?;
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(&origin))?;
+    checked(&text, origin)
+}
+
+fn checked(text: &str, origin: String) -> Result<Outside> {
+    let text = text.trim();
+    if text.is_empty() || text.len() > SECRET_BYTES_MAX {
+        return Err(invalid(format!(
+            "{origin} is empty, or longer than {SECRET_BYTES_MAX} bytes; put the secret in there, and nothing else"
+        )));
+    }
+    let text = text.into();
+    Ok(Outside { text, origin })
+}
+
+fn unreadable(origin: &str) -> Error {
+    invalid(format!("{origin} is not UTF-8; copy the secret again"))
+}
