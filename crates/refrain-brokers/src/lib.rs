@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use refrain::{
     Error, ErrorKind, Result,
-    consume::{Broker, Publisher, Source},
+    consume::{Broker, DeadLetter, Publisher, Source},
     policy::Address,
 };
 
@@ -90,6 +90,41 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
         #[cfg(feature = "sqs")]
         "sqs" => Ok(Arc::new(sqs::SqsPublisher::connect(url).await?)),
         _ => Err(unknown(url)),
+    }
+}
+
+/// Lists the dead letters of a queue, `at_most` of them, the oldest first, and takes none of them.
+///
+/// The source's consumer is that of the redrive: what it has acknowledged was let through again, and is left out.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] for a broker that shows messages only to those who take them; otherwise as [`open`].
+///
+/// # Cancellation
+/// May be dropped.
+pub async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
+    source.url.check()?;
+    check_support(&source.url)?;
+    match scheme(source.url.as_str()) {
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Box::pin(nats::dead_letters(source, at_most)).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Box::pin(postgres::dead_letters(source, at_most)).await,
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Box::pin(redis_streams::dead_letters(source, at_most)).await,
+        scheme => {
+            let _ = at_most;
+            let (broker, tool) = match scheme {
+                "kafka" => ("Kafka", "kafka-console-consumer"),
+                "sqs" => ("SQS", "the AWS console"),
+                _ => ("RabbitMQ", "its management page"),
+            };
+            let message = format!(
+                "dead letters on {broker} cannot be listed: reading them counts as a delivery; look at {} with {tool}",
+                source.queue
+            );
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
     }
 }
 

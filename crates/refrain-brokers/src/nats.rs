@@ -18,6 +18,7 @@ use refrain::{
 mod address;
 mod codec;
 mod connect;
+mod list;
 mod publish;
 mod pull;
 mod streams;
@@ -25,6 +26,7 @@ mod ticket;
 mod trouble;
 
 use connect::Link;
+pub(crate) use list::dead_letters;
 
 /// How long JetStream may take for an answer.
 const ANSWER: Duration = Duration::from_secs(5);

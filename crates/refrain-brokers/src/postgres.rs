@@ -33,9 +33,12 @@ use tokio_postgres::GenericClient;
 use crate::shelf::Shelf;
 
 mod link;
+mod list;
 mod read;
 mod row;
 mod table;
+
+pub(crate) use list::dead_letters;
 
 use link::{Ask, Link, Pool};
 use read::Reader;

@@ -35,12 +35,14 @@ use crate::shelf::Shelf;
 mod address;
 mod entry;
 mod line;
+mod list;
 mod meet;
 mod read;
 mod trouble;
 
 use address::{Address, Settings};
 use line::Line;
+pub(crate) use list::dead_letters;
 use read::Reader;
 
 /// The least that the server's count of milliseconds and our looking around can tell apart.

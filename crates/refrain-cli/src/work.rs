@@ -21,6 +21,7 @@ use crate::{
 
 mod admin;
 mod deliver;
+mod letters;
 mod redrive;
 
 use deliver::Delivery;
@@ -31,9 +32,11 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Deliver messages from brokers to services, each once
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("letters").args(["redrive", "dead_letters"]))]
 #[command(after_help = "Examples:
   refrain work --config refrain.toml              every [[worker]] of the file
   refrain work --worker billing                   one of them
+  refrain work --dead-letters --worker billing    list its dead letters; each stays where it is
   refrain work --redrive --worker billing         let its dead letters through again, and end;
                                                   each goes into the audit log, in its folder `redrive`
 
@@ -64,8 +67,11 @@ pub(crate) struct Args {
     /// Let dead letters through again, on purpose, and end
     #[arg(long)]
     redrive: bool,
-    /// How many dead letters at the most
-    #[arg(long, value_name = "COUNT", requires = "redrive")]
+    /// List dead letters, take none of them, and end
+    #[arg(long)]
+    dead_letters: bool,
+    /// How many dead letters at the most, of each worker [default: 100 in a list, all in a redrive]
+    #[arg(long, value_name = "COUNT", requires = "letters")]
     at_most: Option<u64>,
     /// Where records live, in place of what the file says; with a comma, Redis in front of another
     #[arg(long, value_name = "STORE")]
@@ -74,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
     /// Where /livez, /readyz and /metrics are served; nowhere if it is not named
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "redrive")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["redrive", "dead_letters"])]
     admin: Option<SocketAddr>,
     /// Print what became of the messages as JSON at the end
     #[arg(long)]
@@ -88,9 +94,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let done = match args.redrive {
-        true => runtime.block_on(redrive(args)),
-        false => runtime.block_on(work(args)),
+    let done = match (args.dead_letters, args.redrive) {
+        (true, _) => runtime.block_on(letters::list(args)),
+        (_, true) => runtime.block_on(redrive(args)),
+        _ => runtime.block_on(work(args)),
     };
     // What still runs was told to stop, and had its time.
     runtime.shutdown_background();
@@ -338,5 +345,14 @@ fn report(tallies: &Tallies, is_json: bool) {
             false => counts.join(", "),
         };
         say(format!("stopped; worker {name}: {said}"));
+    }
+}
+
+/// The queue of a worker's dead letters, for those who let them through again.
+fn dead_source(worker: &WorkerSettings, dead_letter: &str) -> Source {
+    Source {
+        queue: dead_letter.into(),
+        consumer: format!("{}-redrive", worker.name),
+        ..worker.source()
     }
 }

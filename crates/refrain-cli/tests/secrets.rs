@@ -171,6 +171,8 @@ fn commands_that_cannot_connect_show_no_password() {
             );
             fs::write(folder.path().join("refrain.toml"), worker).unwrap();
             assert_hidden(&run(folder.path(), &["work"], None), &address);
+            let listed = ["work", "--dead-letters"];
+            assert_hidden(&run(folder.path(), &listed, None), &address);
         }
         let upstream = format!("http://u:{password}@127.0.0.1:1");
         let printed = run(folder.path(), &["proxy", "--upstream", &upstream], None);

@@ -7,6 +7,7 @@ mod support;
 
 use std::{
     fs,
+    path::Path,
     process::{Child, Command, Output},
 };
 
@@ -226,4 +227,48 @@ fn secrets_come_from_environment_and_files_and_are_not_shown() {
         assert_eq!(output.status.code(), Some(0), "{shown}");
         assert!(!shown.contains("canary"), "{shown}");
     }
+}
+
+#[test]
+fn dead_letters_are_listed_and_stay_where_they_are() {
+    let redis = PrivateRedis::start().unwrap();
+    let url = redis.url();
+    let target = Upstream::start(|_, stream| answer(stream, "422 No", &[], b"no such customer"));
+    let worker = format!(
+        "source = \"{url}\"\ndeliver = \"http://{}/\"",
+        target.address
+    );
+    let node = Node::new(&worker);
+    let running = node.start();
+    publish(&url, &order());
+    until("it is dead", || running.counted("dead-lettered") == 1);
+    // Beside a worker that holds the store, and as often as it is asked.
+    for _ in 0..2 {
+        let listed = node.run(&["work", "--dead-letters", "--json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let billing = &listed["workers"]["billing"];
+        assert_eq!(billing["queue"], "dead");
+        assert_eq!(billing["are_all"], true);
+        assert_eq!(billing["letters"].as_array().unwrap().len(), 1, "{listed}");
+        let letter = &billing["letters"][0];
+        assert_eq!(letter["reason"], "rejected");
+        assert_eq!(letter["attempts"], 1);
+        assert_eq!(letter["payload_bytes"], 2);
+        assert_eq!(letter["key_digest"].as_str().unwrap().len(), 16);
+        assert_eq!(letter["record"].as_str().unwrap().len(), 32);
+        assert!(letter["time"].as_str().unwrap().ends_with('Z'), "{letter}");
+        assert!(!listed.to_string().contains("order-1"), "{listed}");
+    }
+    let shown = node.run(&["work", "--dead-letters"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("1 dead letter in dead"), "{shown}");
+    assert!(shown.contains("rejected, 1 attempts"), "{shown}");
+    running.stop();
+    let redriven = node.run(&["work", "--redrive"]);
+    assert_eq!(redriven.status.code(), Some(0));
+    let shown = node.run(&["work", "--dead-letters"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("0 dead letters in dead"), "{shown}");
+    let none = Path::new("refrain-data/audit/redrive");
+    assert!(node.folder.path().join(none).exists());
 }

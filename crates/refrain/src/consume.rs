@@ -38,6 +38,9 @@ pub use key::{KeySource, find_key};
 
 mod lanes;
 
+mod letter;
+pub use letter::DeadLetter;
+
 mod memory;
 pub use memory::{Memory, MemoryQueue};
 

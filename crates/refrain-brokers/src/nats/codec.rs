@@ -83,7 +83,7 @@ pub(super) fn message_of(delivered: &jetstream::Message) -> Option<(Message, u32
     Some((message, attempt))
 }
 
-fn take_headers(message: &mut Message, headers: &HeaderMap) {
+pub(super) fn take_headers(message: &mut Message, headers: &HeaderMap) {
     let fields = headers.iter();
     let mut fields: Vec<(&str, _)> = fields.map(|(name, all)| (name.as_ref(), all)).collect();
     // The client keeps no order between names; a stable one is better than none.

@@ -2,12 +2,12 @@
 
 use refrain::{
     AuditLog, Engine,
-    consume::{Redrive, Redriven, Source},
+    consume::{Redrive, Redriven},
     policy::WorkerSettings,
 };
 use serde_json::{Value, json};
 
-use super::{Args, chosen, close};
+use super::{Args, chosen, close, dead_source};
 use crate::{
     output::say,
     proxy::{Failure, Signals, log_to_stderr, open_store},
@@ -66,12 +66,7 @@ async fn of(
     engine: &Engine,
     at_most: Option<u64>,
 ) -> refrain::Result<Redriven> {
-    let dead = Source {
-        queue: dead_letter.to_owned(),
-        consumer: format!("{}-redrive", worker.name),
-        ..worker.source()
-    };
-    let dead = refrain_brokers::open(&dead).await?;
+    let dead = refrain_brokers::open(&dead_source(worker, dead_letter)).await?;
     let to = refrain_brokers::open_publisher(worker.source.as_str()).await?;
     let mut redrive = Redrive::new(dead.clone(), to, engine.clone());
     redrive = match goes_by_queue(worker.source.as_str()) {
