@@ -8,6 +8,7 @@ use crate::output;
 pub(super) const INTRODUCTION: &str = "\
 Twenty-four buyers pay 20 each to an API that loses some of its answers after it has charged, is too slow with others,
 and resets some connections before it charges. A buyer without an answer sends the same payment with the same key again.
+The proxy's policy has a probe, GET /v1/payments?key={key}, which tells it what became of a payment whose answer was lost.
 ";
 
 /// What came of one burst.
