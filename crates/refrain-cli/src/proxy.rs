@@ -195,6 +195,9 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()))
         .with_metrics(&metrics);
+    for witness in proxy.layer().witnesses() {
+        engine.learn_standing(witness).await?;
+    }
     let door = listen(settings).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));

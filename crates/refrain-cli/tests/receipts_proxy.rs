@@ -7,7 +7,7 @@ mod kills;
 mod receipts_support;
 mod support;
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, sync::Arc};
 
 use kills::Setup;
 use receipts_support::{Place, ask_admin};
@@ -92,6 +92,42 @@ fn a_success_without_its_receipt_is_told_everywhere() {
         log.contains("a success without its receipt") && log.contains(&record),
         "{log}"
     );
+}
+
+/// That a receipt was seen is remembered with the records: after a kill, a 500 is passed on and its retry runs.
+#[test]
+fn receipts_stay_proven_after_a_restart() {
+    let place = Arc::new(Place::new());
+    let service = place.clone();
+    let upstream = Upstream::start(move |seen, stream| {
+        let header = |name| seen.header(name).unwrap();
+        if header("idempotency-key") == "broken" && header("refrain-attempt") == "1" {
+            return answer(stream, "500 Internal Server Error", &[], b"broken");
+        }
+        let (record, fence) = (header("refrain-record"), header("refrain-fence"));
+        service.run(&format!(
+            "INSERT INTO refrain_receipts (record, fence, status, body) VALUES ('{record}', '{fence}', 201, 'paid')"
+        ));
+        answer(stream, "201 Created", &[], b"paid")
+    });
+    let setup = Setup::new(upstream.address, &policy(&place.url()));
+    let mut proxy = setup.start();
+    assert_eq!(call(proxy.address, pay("first")).status, 201);
+    let says = |admin, words: &str| ask_admin(admin, "/metrics").text().contains(words);
+    // The payment, and what is remembered.
+    until("it is remembered", || {
+        says(proxy.admin, "refrain_records{state=\"completed\"} 2")
+    });
+    proxy.kill();
+    let proxy = setup.start();
+    let gauge = "refrain_receipts_proven{operation=\"POST /pay\"} 1";
+    assert!(says(proxy.admin, gauge), "before the first request");
+    assert_eq!(call(proxy.address, pay("broken")).status, 500);
+    let retry = call(proxy.address, pay("broken"));
+    assert_eq!((retry.status, retry.text()), (201, "paid"));
+    let records = ask_admin(proxy.admin, "/api/records");
+    let records: serde_json::Value = serde_json::from_slice(&records.body).unwrap();
+    assert_eq!(records["records"].as_array().unwrap().len(), 2);
 }
 
 #[test]

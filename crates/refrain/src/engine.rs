@@ -46,6 +46,7 @@ mod lost;
 mod operator;
 mod probe;
 mod receipts;
+mod standing;
 mod tally;
 
 use asking::Asking;
@@ -178,6 +179,7 @@ impl Engine {
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
         self.inner.check_audit(intent)?;
         self.inner.keep();
+        self.inner.know_standing(intent).await?;
         let asking = Asking::new(self, intent, false, Instant::now());
         loop {
             // An answer of somebody else's refused run is nobody's verdict: what is left of the time to wait is used.
@@ -207,13 +209,15 @@ impl Engine {
 
     /// As [`attend`](Self::attend), where there is an answer without waiting. `since` is now, or just before.
     pub(crate) fn attend_now(&self, intent: &Intent, since: Instant) -> Option<Result<Turn>> {
-        if !self.inner.store.answers_at_once() {
+        let is_unread = |witness: &Arc<Witness>| witness.is_unread();
+        if !self.inner.store.answers_at_once() || intent.receipts.as_ref().is_some_and(is_unread) {
             return None;
         }
         if let Err(error) = self.inner.check_audit(intent) {
             return Some(Err(error));
         }
         self.inner.keep();
+        self.inner.refresh_standing(intent);
         let turn = Asking::new(self, intent, true, since).ask_now()?;
         if let Ok(turn) = &turn {
             self.inner.tally.turn(turn);
@@ -225,6 +229,7 @@ impl Engine {
     pub(crate) async fn attend_soon(&self, intent: &Intent) -> Result<Turn> {
         self.inner.check_audit(intent)?;
         self.inner.keep();
+        self.inner.know_standing(intent).await?;
         let turn = Asking::new(self, intent, true, Instant::now())
             .ask()
             .await?;

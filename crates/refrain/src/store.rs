@@ -40,6 +40,10 @@ pub use watch::{Watch, Watches};
 /// The most records that one page lists.
 pub const LIST_MAX: u32 = 1_000;
 
+/// The fingerprint of what an engine remembers for itself. No request has it: fingerprints are keyed digests.
+/// [`AnyStore`] leaves such records out of lists.
+pub(crate) const FACT: [u8; 16] = *b"refrain: a fact.";
+
 /// Holds records. Few primitives, no default bodies.
 ///
 /// # Cancellation

@@ -125,7 +125,7 @@ fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
         ),
         (
             Guarantee::ExactlyOnce,
-            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once until the first receipt is seen",
+            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once while successes come without receipts",
         ),
     ];
     let said = promises.iter().filter(|(it, _)| in_force.contains(it));

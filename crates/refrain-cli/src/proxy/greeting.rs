@@ -79,7 +79,7 @@ fn line(operation: &Operation) -> String {
     let guarantee = serde_json::to_value(terms.guarantee).unwrap_or_default();
     let guarantee = guarantee.as_str().unwrap_or_default();
     let until = match terms.guarantee {
-        Guarantee::ExactlyOnce => " (at-most-once until its first receipt is seen)",
+        Guarantee::ExactlyOnce => " (at-most-once while successes come without receipts)",
         _ => "",
     };
     let without = match operation.required {

@@ -172,8 +172,7 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }
-    let help =
-        "Whether the receipts of an exactly-once operation can be relied on; 0 means at-most-once";
+    let help = "Whether a receipt of an exactly-once operation was seen, and the last success had one";
     registry.register("receipts_proven", help, proven(layer));
     if let Some(census) = census {
         let help =

@@ -220,7 +220,7 @@ impl<'a> Asking<'a> {
         let Some(witness) = &self.intent.receipts else {
             return Ok(ByReceipt::Nothing);
         };
-        let place = (self.claim.id, doubt.fence);
+        let place = (self.claim.id, doubt);
         let looking = self.inner().end_by_receipt(witness, place, self.intent);
         if looking.await? {
             return Ok(ByReceipt::AskAgain);
@@ -317,10 +317,7 @@ impl Drop for Probing {
 pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> bool {
     let id = probing.id;
     if let (Some(witness), Some(inner)) = (&intent.receipts, probing.engine.upgrade()) {
-        match inner
-            .end_by_receipt(witness, (id, doubt.fence), &intent)
-            .await
-        {
+        match inner.end_by_receipt(witness, (id, doubt), &intent).await {
             Ok(true) => return true,
             Ok(false) => {}
             Err(error) => {

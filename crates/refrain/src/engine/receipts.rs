@@ -12,7 +12,8 @@ use crate::{
     Guarantee, Result,
     key::RecordId,
     receipts::{Sighting, Standing, Witness},
-    record::{Claim, Doubt, Fence, Settled, Settlement},
+    record::{Claim, Doubt, Fence, Settled, Settlement, State},
+    store::Store,
 };
 
 /// The first pause after receipts that could not be read.
@@ -31,15 +32,10 @@ pub(super) fn in_force(intent: &Intent) -> Guarantee {
 /// The claim that stands in for an attempt without a receipt, where that is safe.
 ///
 /// Whoever writes receipts may run at once: should the old attempt commit late, one of the two collides.
-/// Where none was seen since the start, what runs now may not write one, and the old attempt has to be over.
+/// Where none was ever seen, the old attempt has to be over, and is then released instead.
 /// Where they go missing, a missing one says nothing.
 pub(super) fn stand_in(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option<Claim> {
-    let may = match witness.standing() {
-        Standing::Proven => true,
-        Standing::Unproven => doubt.settle_left.is_zero(),
-        Standing::Missing => false,
-    };
-    may.then(|| Claim {
+    (witness.standing() == Standing::Proven).then(|| Claim {
         overtakes: Some(doubt.fence),
         guarantee: witness.guarantee(),
         ..claim.clone()
@@ -47,31 +43,55 @@ pub(super) fn stand_in(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option
 }
 
 impl Inner {
-    /// Whether a receipt ended the doubt about a record, or somebody else has.
+    /// Whether the receipts ended the doubt about a record, or somebody else has.
     ///
     /// # Errors
     /// When receipts or store do not answer: nothing is decided then.
     pub(super) async fn end_by_receipt(
         &self,
         witness: &Witness,
-        (id, fence): (RecordId, Fence),
+        (id, doubt): (RecordId, Doubt),
         intent: &Intent,
     ) -> Result<bool> {
         self.tally.count(Count::ReceiptsLooked);
-        let Sighting::Found(outcome) = witness.look(id, None).await? else {
-            return Ok(false);
+        let end = match witness.look(id, None).await? {
+            Sighting::Found(outcome) => {
+                self.tally.count(Count::ReceiptsFound);
+                self.save_standing(witness).await;
+                Settlement::Complete {
+                    outcome,
+                    retention: intent.terms.retention,
+                    remember: intent.terms.remember,
+                }
+            }
+            Sighting::Absent | Sighting::Stale => {
+                let is_over = doubt.settle_left.is_zero();
+                let may_release = is_over && witness.standing() == Standing::Unproven;
+                if !may_release || !self.is_receipted(id, doubt.fence).await? {
+                    return Ok(false);
+                }
+                Settlement::NeverHappened
+            }
         };
-        self.tally.count(Count::ReceiptsFound);
-        let end = Settlement::Complete {
-            outcome,
-            retention: intent.terms.retention,
-            remember: intent.terms.remember,
-        };
-        let settling = self.settle_as((id, fence), end, intent.audit.as_ref(), "receipt");
-        if settling.await? == Settled::Applied {
-            self.tally.count(Count::Resolved);
+        let place = (id, doubt.fence);
+        let settling = self.settle_as(place, end, intent.audit.as_ref(), "receipt");
+        match settling.await? {
+            Settled::Applied => self.tally.count(Count::Resolved),
+            Settled::TooEarly { .. } => return Ok(false),
+            Settled::Fenced => {}
         }
         Ok(true)
+    }
+
+    /// Whether a missing receipt says something about this attempt: not if it was sent while receipts went missing.
+    async fn is_receipted(&self, id: RecordId, fence: Fence) -> Result<bool> {
+        let found = self.store.read(id).await?;
+        Ok(found.is_some_and(|reading| match reading.record.state {
+            State::Indeterminate { hold, .. } => {
+                hold.fence == fence && hold.guarantee == Guarantee::ExactlyOnce
+            }
+            _ => false,
+        }))
     }
 }
 
@@ -90,6 +110,7 @@ impl Engine {
         let sighting = witness.look(id, first).await?;
         if let Sighting::Found(_) = sighting {
             self.inner.tally.count(Count::ReceiptsFound);
+            self.inner.save_standing(witness).await;
         }
         Ok(sighting)
     }
@@ -127,6 +148,7 @@ async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
                 pause = PAUSE_FIRST;
                 if let Some(inner) = engine.upgrade() {
                     (0..missing).for_each(|_| inner.tally.count(Count::ReceiptsMissing));
+                    inner.save_standing(&checking.witness).await;
                 }
             }
             Err(error) => {

@@ -28,7 +28,7 @@ use crate::{
     Error, ErrorKind, Guarantee, Intent, Outcome, Verdict,
     engine::{Guard, Running},
     policy::{Ending, Operation, Reply},
-    record::{Reason, Settled},
+    record::{Doubt, Reason, Settled},
 };
 
 /// What came of a run. Boxed, because it is handed from future to future.
@@ -541,8 +541,14 @@ pub(super) fn unknown(reason: Reason) -> Problem {
     Problem::new(Code::OutcomeUnknown, detail).with_status(status)
 }
 
+/// What a duplicate is told of a first request whose outcome is not known.
+pub(super) fn unknown_before(doubt: &Doubt) -> Problem {
+    let reason = words(doubt.reason);
+    Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
+}
+
 /// Why an outcome is not known, in words.
-pub(super) fn words(reason: Reason) -> &'static str {
+fn words(reason: Reason) -> &'static str {
     match reason {
         Reason::Lapsed => "was cut off before its end was stored",
         Reason::Timeout => "did not answer in time",

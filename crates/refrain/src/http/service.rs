@@ -250,10 +250,7 @@ impl Shared {
                 Code::KeyReused,
                 "Method, path, query or body differ from the first request's.",
             ),
-            Verdict::Indeterminate(doubt) => {
-                let reason = run::words(doubt.reason);
-                Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
-            }
+            Verdict::Indeterminate(doubt) => run::unknown_before(doubt),
             Verdict::Expired => Problem::new(
                 Code::KeyExpired,
                 "It was used before, and is not run again.",

@@ -26,12 +26,15 @@ use super::{
     probe::HttpProbe,
     problem::Problem,
     reply::{self, Replay},
+    run,
     service::{Carried, acknowledged, intent, verified},
 };
 use crate::{
     Error, Intent, Key, Verdict,
     engine::{Count, Guard, Turn},
     policy::{Match, Mode},
+    receipts::{Standing, Witness},
+    record::Doubt,
 };
 
 /// How far a request has come.
@@ -151,6 +154,10 @@ impl Coming<'_> {
                 Verdict::Replay(outcome) if outcome.is_body_kept() => {
                     return Stage::Replayed(Replay(outcome));
                 }
+                Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
+                    let problem = run::unknown_before(&doubt).with_advice("wait");
+                    self.shared.refuse(&problem)
+                }
                 other => acknowledged(&self.found.operation, &other)
                     .unwrap_or_else(|| self.shared.other(&other)),
             },
@@ -182,6 +189,13 @@ impl Coming<'_> {
             intent.probe = Some(Arc::new(probe));
         }
         Ok(intent)
+    }
+
+    /// Whether time alone ends the doubt: its receipt turns up, or it is released once it can no longer commit.
+    fn will_be_known(&self, doubt: &Doubt) -> bool {
+        let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
+        let witness = self.shared.witness(&self.found.operation);
+        !doubt.settle_left.is_zero() && witness.is_some_and(is_unproven)
     }
 
     fn refused<B, R>(&self, problem: &Problem) -> Stage<B, R> {

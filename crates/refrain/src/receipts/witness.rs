@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{AnyReceipts, Receipts};
 use crate::{
@@ -21,11 +21,14 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 const UNCHECKED_MAX: usize = 10_000;
 /// How many are checked at once.
 const CHECKED_AT_ONCE: usize = 500;
+/// How old what the store was last asked may get: other processes see receipts, and miss them, too.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// Knows the receipts of one operation, and whether they can be relied on.
 ///
 /// An operation that forgets to write its receipt would run again whenever an answer is lost.
-/// So nothing is run again on the word of a missing receipt until one was seen, and a success without its receipt takes that trust away.
+/// So until one was seen, nothing is run again before the old attempt can no longer commit, and a success without its
+/// receipt takes the trust away. Whether one was seen is remembered in the engine's store, for every process and after a restart.
 #[derive(Debug)]
 pub struct Witness {
     operation: String,
@@ -34,9 +37,21 @@ pub struct Witness {
     outcome_bytes_max: usize,
     /// How long a key is known after its run: a receipt that is older belongs to an earlier life of the key.
     remembered: Duration,
+    /// Changed only while `stored` is locked.
     standing: AtomicU8,
+    stored: Mutex<Stored>,
     missing: AtomicU64,
     unchecked: Mutex<Unchecked>,
+}
+
+/// What the store is known to remember of the standing.
+#[derive(Debug)]
+struct Stored {
+    /// As it was last read or written.
+    standing: Standing,
+    is_read: bool,
+    /// When the store was last asked.
+    asked: Option<Instant>,
 }
 
 /// Successes whose receipts are still to be looked for.
@@ -53,7 +68,7 @@ struct Unchecked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// None was seen since the start: what is dispatched now is under at-most-once.
+    /// None was ever seen: what has none is released once its attempt can no longer commit.
     Unproven = 0,
     /// The last success that was checked had its receipt.
     Proven = 1,
@@ -84,6 +99,11 @@ impl Witness {
             outcome_bytes_max: operation.outcome_bytes_max,
             remembered: remembered.saturating_add(terms.settle_after),
             standing: AtomicU8::new(Standing::Unproven as u8),
+            stored: Mutex::new(Stored {
+                standing: Standing::Unproven,
+                is_read: false,
+                asked: None,
+            }),
             missing: AtomicU64::new(0),
             unchecked: Mutex::default(),
         }
@@ -121,8 +141,8 @@ impl Witness {
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
         match self.standing() {
-            Standing::Proven => Guarantee::ExactlyOnce,
-            Standing::Unproven | Standing::Missing => Guarantee::AtMostOnce,
+            Standing::Proven | Standing::Unproven => Guarantee::ExactlyOnce,
+            Standing::Missing => Guarantee::AtMostOnce,
         }
     }
 
@@ -180,7 +200,52 @@ impl Witness {
     }
 
     fn stand(&self, standing: Standing) -> u8 {
+        let _stored = self.stored();
         self.standing.swap(standing as u8, Ordering::Relaxed)
+    }
+
+    /// Whether the store was never asked what it remembers: nothing may be promised before that.
+    pub(crate) fn is_unread(&self) -> bool {
+        !self.stored().is_read
+    }
+
+    /// Whether the store should be asked again. Only the first who asks this is told so.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let mut stored = self.stored();
+        let is_due = stored.asked.is_none_or(|asked| now - asked >= FRESH);
+        if is_due {
+            stored.asked = Some(now);
+        }
+        is_due
+    }
+
+    /// What was learnt here and is not in the store yet.
+    pub(crate) fn unsaved(&self) -> Option<Standing> {
+        let stored = self.stored();
+        let standing = self.standing();
+        (standing != stored.standing).then_some(standing)
+    }
+
+    /// The store remembers this now, because it was written.
+    pub(crate) fn saved(&self, standing: Standing) {
+        let mut stored = self.stored();
+        stored.standing = standing;
+        stored.is_read = true;
+    }
+
+    /// The store remembers this. What was learnt here meanwhile is newer.
+    pub(crate) fn read(&self, standing: Standing) {
+        let mut stored = self.stored();
+        let is_changed = self.standing() != stored.standing;
+        stored.standing = standing;
+        stored.is_read = true;
+        if !is_changed {
+            self.standing.store(standing as u8, Ordering::Relaxed);
+        }
+    }
+
+    fn stored(&self) -> MutexGuard<'_, Stored> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a success whose receipt is to be looked for; whether nobody is at it yet.

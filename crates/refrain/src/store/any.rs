@@ -13,7 +13,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Census, Embedded, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, Watch, embedded,
+    Census, Embedded, FACT, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, Watch,
+    embedded,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -348,7 +349,11 @@ impl Store for AnyStore {
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        self.metered(Op::List, self.store.list(query)).await
+        let mut page = self.metered(Op::List, self.store.list(query)).await?;
+        // What the engine remembers for itself is nobody's request.
+        page.readings
+            .retain(|reading| reading.record.fingerprint.0 != FACT);
+        Ok(page)
     }
 
     fn erase(&self, id: RecordId) -> impl Future<Output = Result<Erased>> + Send {

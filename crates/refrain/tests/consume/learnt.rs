@@ -100,6 +100,38 @@ async fn a_receipt_tells_what_became_of_a_failed_handler() {
     assert_eq!(calls.load(Ordering::SeqCst), 4);
 }
 
+/// No receipt was ever seen: a failed message waits until its attempt can no longer commit, and is then handled again.
+#[tokio::test(start_paused = true)]
+async fn before_the_first_receipt_a_failed_message_is_handled_again() {
+    let stage = Stage::new();
+    let database = Database::default();
+    let receipts = AnyReceipts::new(database.clone());
+    let witness = Arc::new(Witness::new(&Operation::default(), receipts));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let handler = {
+        let (database, calls) = (database.clone(), calls.clone());
+        move |job: Job| {
+            let is_retry = calls.fetch_add(1, Ordering::SeqCst) > 0;
+            std::future::ready(match is_retry {
+                true => {
+                    database.commit(&job);
+                    Ok(Outcome::new(200, ""))
+                }
+                false => Err(Failure::retry("no answer")),
+            })
+        }
+    };
+    stage.publish_text("m").await;
+    let consumer = stage.consumer_of(Guarantee::ExactlyOnce);
+    let consumer = consumer.with_receipts(witness);
+    let tally = consumer.tally();
+    let shutdown = until(|| stage.backlog() == 0);
+    consumer.run(handler, shutdown).await.unwrap();
+    assert!(stage.letters().await.is_empty());
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    assert_eq!(tally.get(Count::Completed), 1);
+}
+
 /// Says what it was told to say, and counts how often it was asked.
 #[derive(Debug)]
 struct Knowing(Finding, AtomicUsize);

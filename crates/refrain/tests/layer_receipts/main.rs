@@ -1,273 +1,22 @@
 //! Exactly-once behind the layer: an operation commits its effect and its receipt together, and its answer gets lost in every way there is.
 //! What committed is answered from its receipt, what did not is run again, and a forgotten receipt never turns into a second effect.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use axum::{
-    Router,
-    body::{Body, to_bytes},
-    extract::Request,
-    response::{IntoResponse, Response},
-    routing::post,
-};
-use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
 use refrain::{
-    Engine, Error, ErrorKind, Guarantee, Operation, Policy, RecordId, Result,
     engine::Count,
-    http::{Failure, RefrainLayer},
-    policy::Address,
-    receipts::{Receipt, Receipts, Standing},
-    record::Reason,
+    receipts::{Receipt, Standing},
     store::StateName,
 };
-use tokio::{sync::Semaphore, time::sleep};
-use tower_service::Service;
+use tokio::time::sleep;
 
-#[path = "support/scripted.rs"]
+#[path = "../support/scripted.rs"]
 mod scripted;
-use scripted::{Scripted, states, until};
+mod shop;
+mod standing;
 
-const SECOND: Duration = Duration::from_secs(1);
-const ADDRESS: &str = "postgres://shop";
-
-/// The operation's own database: effects and receipts, committed together.
-#[derive(Debug, Clone, Default)]
-struct Database {
-    rows: Arc<Mutex<HashMap<String, Receipt>>>,
-    effects: Arc<Mutex<Vec<String>>>,
-    is_down: Arc<AtomicBool>,
-}
-
-impl Database {
-    /// One transaction: the effect, and its receipt under a unique record.
-    fn commit(&self, key: &str, headers: &HeaderMap) -> Option<Receipt> {
-        let text = |name: &str| headers[name].to_str().unwrap().to_owned();
-        let mut rows = self.rows.lock().unwrap();
-        let (record, fence) = (text("refrain-record"), text("refrain-fence"));
-        if rows.contains_key(&record) {
-            return None;
-        }
-        let receipt = receipt(&fence, &format!("paid {key} under {fence}"));
-        rows.insert(record, receipt.clone());
-        self.effects.lock().unwrap().push(key.into());
-        Some(receipt)
-    }
-
-    fn effects_of(&self, key: &str) -> usize {
-        let effects = self.effects.lock().unwrap();
-        effects.iter().filter(|effect| *effect == key).count()
-    }
-
-    fn check(&self) -> Result<()> {
-        match self.is_down.load(Ordering::SeqCst) {
-            true => Err(Error::new(ErrorKind::Unavailable, "the database is down")),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Receipts for Database {
-    async fn find(&self, record: RecordId) -> Result<Option<Receipt>> {
-        self.check()?;
-        Ok(self.rows.lock().unwrap().get(&record.to_string()).cloned())
-    }
-
-    async fn seen(&self, records: &[RecordId]) -> Result<Vec<bool>> {
-        self.check()?;
-        let rows = self.rows.lock().unwrap();
-        let seen = records.iter().map(|it| rows.contains_key(&it.to_string()));
-        Ok(seen.collect())
-    }
-}
-
-fn receipt(fence: &str, body: &str) -> Receipt {
-    Receipt {
-        fence: fence.into(),
-        status: 201,
-        content_type: Some("text/plain".into()),
-        location: None,
-        body: Bytes::copy_from_slice(body.as_bytes()),
-        age: Duration::ZERO,
-    }
-}
-
-/// What the operation does with a request is in its header `do`.
-#[derive(Clone)]
-struct Shop {
-    store: Scripted,
-    engine: Engine,
-    database: Database,
-    layer: RefrainLayer,
-    app: Router,
-    gate: Arc<Semaphore>,
-    /// The heads that arrived.
-    heads: Arc<Mutex<Vec<HeaderMap>>>,
-}
-
-impl Shop {
-    fn new() -> Self {
-        Self::open(Scripted::on_runtime_clock(), Database::default())
-    }
-
-    /// The same store and database with nothing else left, as after a restart.
-    fn restarted(&self) -> Self {
-        Self::open(self.store.clone(), self.database.clone())
-    }
-
-    fn open(store: Scripted, database: Database) -> Self {
-        let mut operation = Operation::new("POST /pay").unwrap();
-        operation.terms.guarantee = Guarantee::ExactlyOnce;
-        operation.receipts = Some(Address::new(ADDRESS));
-        operation.terms.lease = SECOND * 3;
-        operation.terms.timeout = SECOND * 5;
-        operation.terms.settle_after = SECOND * 8;
-        let policy = Policy::new(vec![operation]).unwrap();
-        let engine = Engine::new(store.clone());
-        let layer = RefrainLayer::new(engine.clone(), policy);
-        let layer = layer.with_receipts(ADDRESS, database.clone());
-        let (gate, heads) = (
-            Arc::new(Semaphore::new(0)),
-            Arc::new(Mutex::new(Vec::new())),
-        );
-        let pay = {
-            let (database, gate, heads) = (database.clone(), gate.clone(), heads.clone());
-            async move |request: Request| {
-                heads.lock().unwrap().push(request.headers().clone());
-                pay(&database, &gate, request.headers()).await
-            }
-        };
-        let app = Router::new()
-            .route("/pay", post(pay.clone()))
-            .route("/other", post(pay))
-            .layer(layer.clone());
-        Self {
-            store,
-            engine,
-            database,
-            layer,
-            app,
-            gate,
-            heads,
-        }
-    }
-
-    async fn proven() -> Self {
-        let shop = Self::new();
-        assert_eq!(shop.pay("first", "commit").await.status, 201);
-        shop.until_standing(Standing::Proven).await;
-        shop
-    }
-
-    async fn until_standing(&self, standing: Standing) {
-        until(|| self.standing() == standing).await;
-    }
-
-    fn standing(&self) -> Standing {
-        self.layer.witnesses().next().unwrap().standing()
-    }
-
-    async fn pay(&self, key: &str, what: &str) -> Seen {
-        self.send("/pay", key, what, &[]).await
-    }
-
-    async fn send(&self, path: &str, key: &str, what: &str, more: &[(&str, &str)]) -> Seen {
-        let mut request = Request::post(path)
-            .header("idempotency-key", key)
-            .header("do", what);
-        for (name, value) in more {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Body::empty()).unwrap();
-        let response = self.app.clone().call(request).await.unwrap();
-        let is_replay = response.headers().contains_key("idempotent-replayed");
-        let status = response.status().as_u16();
-        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        Seen {
-            status,
-            body,
-            is_replay,
-        }
-    }
-
-    fn calls(&self) -> usize {
-        self.heads.lock().unwrap().len()
-    }
-
-    fn attempt(&self) -> String {
-        let heads = self.heads.lock().unwrap();
-        let attempt = &heads.last().unwrap()["refrain-attempt"];
-        attempt.to_str().unwrap().into()
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Seen {
-    status: u16,
-    body: Bytes,
-    is_replay: bool,
-}
-
-impl Seen {
-    fn problem(&self) -> (u16, String, String) {
-        let json: serde_json::Value =
-            serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
-        let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
-        (self.status, text("code"), text("advice"))
-    }
-
-    #[track_caller]
-    fn check_problem(&self, status: u16, code: &str, advice: &str) {
-        assert_eq!(self.problem(), (status, code.into(), advice.into()));
-    }
-}
-
-async fn pay(database: &Database, gate: &Semaphore, headers: &HeaderMap) -> Response {
-    let key = headers["idempotency-key"].to_str().unwrap().to_owned();
-    let what = headers["do"].to_str().unwrap();
-    let lost = |failure| {
-        let mut response = Response::new(Body::empty());
-        response.extensions_mut().insert(failure);
-        response
-    };
-    let (first, then) = what.split_once('-').unwrap_or((what, ""));
-    if first == "wait" {
-        gate.acquire().await.unwrap().forget();
-    }
-    let committed = match first {
-        "commit" | "wait" => database.commit(&key, headers),
-        // Takes effect, and forgets the receipt.
-        "forget" => {
-            database.effects.lock().unwrap().push(key.clone());
-            Some(receipt("", "paid"))
-        }
-        _ => None,
-    };
-    let word = if committed.is_some() { then } else { what };
-    match word {
-        "" => {
-            let committed = committed.unwrap();
-            (StatusCode::CREATED, committed.body).into_response()
-        }
-        "lost" => lost(Failure::Lost(Reason::Reset)),
-        "unsent" => lost(Failure::NotSent),
-        "hang" => std::future::pending().await,
-        // The receipt collides: rolled back.
-        "commit" | "wait" => (StatusCode::INTERNAL_SERVER_ERROR, "collision").into_response(),
-        status => {
-            let status = status.parse().unwrap_or_else(|_| panic!("do {status}"));
-            let status = StatusCode::from_u16(status).unwrap();
-            (status, "refused").into_response()
-        }
-    }
-}
+use scripted::{states, until};
+use shop::{SECOND, Shop, receipt};
 
 #[tokio::test(start_paused = true)]
 async fn the_operation_is_told_record_and_fence_and_nobody_can_make_them_up() {
@@ -405,27 +154,6 @@ async fn of_two_attempts_one_commits() {
     assert_eq!(shop.database.effects_of("k"), 1);
 }
 
-/// Nothing proves yet that receipts are written: a missing one says nothing, now and later.
-#[tokio::test(start_paused = true)]
-async fn before_the_first_receipt_it_is_at_most_once() {
-    let shop = Shop::new();
-    shop.pay("k", "forget-lost")
-        .await
-        .check_problem(502, "outcome-unknown", "ask");
-    shop.pay("k", "commit")
-        .await
-        .check_problem(409, "outcome-unknown", "ask");
-    assert_eq!(shop.pay("broken", "500").await.status, 500);
-    assert!(shop.pay("broken", "commit").await.is_replay);
-    shop.pay("other", "commit").await;
-    shop.until_standing(Standing::Proven).await;
-    sleep(SECOND * 60).await;
-    shop.pay("k", "commit")
-        .await
-        .check_problem(409, "outcome-unknown", "ask");
-    assert_eq!(shop.database.effects_of("k"), 1);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_receipt_is_reported_and_is_never_a_second_effect() {
     let shop = Shop::proven().await;
@@ -455,31 +183,6 @@ async fn a_forgotten_receipt_is_reported_and_is_never_a_second_effect() {
     for key in ["k", "lost", "earlier"] {
         assert_eq!(shop.database.effects_of(key), 1, "{key}");
     }
-}
-
-/// After a restart nothing is proven, but the record says that it was when the attempt was sent:
-/// it runs again once the old attempt is over, whether what runs now writes a receipt or not.
-#[tokio::test(start_paused = true)]
-async fn after_a_restart_the_old_attempt_has_to_be_over() {
-    let shop = Shop::proven().await;
-    shop.pay("k", "lost").await;
-    let shop = shop.restarted();
-    shop.pay("k", "commit")
-        .await
-        .check_problem(409, "outcome-unknown", "ask");
-    sleep(SECOND * 8).await;
-    let retry = shop.pay("k", "commit").await;
-    assert_eq!((retry.status, shop.attempt().as_str()), (201, "2"));
-    // One that committed is found at once, and proves the rest.
-    let shop = shop.restarted();
-    shop.database.is_down.store(true, Ordering::SeqCst);
-    shop.pay("lost", "commit-lost")
-        .await
-        .check_problem(502, "outcome-unknown", "ask");
-    shop.database.is_down.store(false, Ordering::SeqCst);
-    let shop = shop.restarted();
-    assert!(shop.pay("lost", "commit").await.is_replay);
-    assert_eq!(shop.standing(), Standing::Proven);
 }
 
 #[tokio::test(start_paused = true)]
@@ -518,7 +221,7 @@ async fn a_receipt_settles_without_a_retry() {
     sleep(SECOND * 10).await;
     shop.database.is_down.store(false, Ordering::SeqCst);
     sleep(SECOND * 30).await;
-    let mut states = states(&shop.store).await;
+    let mut states = states(shop.engine.store()).await;
     states.sort_by_key(|state| *state as u8);
     let expected = [
         StateName::Completed,
