@@ -289,10 +289,10 @@ impl Postgres {
         };
         match queue.try_send(job) {
             Ok(()) => Ok(answered),
-            Err(TrySendError::Closed(_)) => Err(closed()),
+            Err(TrySendError::Closed(_)) => Err(closed().unapplied()),
             Err(TrySendError::Full(_)) => {
                 let message = "too much waits for the PostgreSQL store; try again";
-                Err(Error::new(ErrorKind::Unavailable, message))
+                Err(Error::new(ErrorKind::Unavailable, message).unapplied())
             }
         }
     }

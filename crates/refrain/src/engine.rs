@@ -54,6 +54,7 @@ use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
 use keeper::Post;
 pub use live::Live;
+use lost::LostClaims;
 pub use operator::{Deed, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
@@ -69,6 +70,8 @@ struct Inner {
     store: AnyStore,
     /// What this engine runs now: who waits for one of these is woken, not left to poll.
     flights: Flights,
+    /// Claims that may stand in the store although nothing was dispatched for them.
+    lost: LostClaims,
     /// What happened so far.
     tally: Tally,
     /// Where dropped guards are settled and leases renewed.
@@ -137,6 +140,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 store: AnyStore::new(store),
                 flights: Flights::new(),
+                lost: LostClaims::new(),
                 tally: Tally::default(),
                 post: Post::default(),
                 probes: Arc::new(Semaphore::new(care::ASKED_AT_ONCE)),

@@ -13,6 +13,7 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    is_unapplied: bool,
 }
 
 /// What kind of trouble an [`Error`] is.
@@ -44,6 +45,7 @@ impl Error {
             kind,
             message: message.into(),
             source: None,
+            is_unapplied: false,
         }
     }
 
@@ -52,6 +54,28 @@ impl Error {
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// States that the call changed nothing: it never left this process, or the server refused it.
+    #[must_use]
+    pub fn unapplied(mut self) -> Self {
+        self.is_unapplied = true;
+        self
+    }
+
+    /// Whether the call certainly changed nothing. Otherwise an unavailable store may have applied it and lost the answer.
+    #[must_use]
+    pub fn is_unapplied(&self) -> bool {
+        self.is_unapplied || self.kind != ErrorKind::Unavailable
+    }
+
+    /// The same error for another caller, without its source.
+    #[must_use]
+    pub fn repeated(&self) -> Self {
+        Self {
+            is_unapplied: self.is_unapplied,
+            ..Self::new(self.kind, self.to_string())
+        }
     }
 
     /// What kind of trouble this is.

@@ -288,6 +288,66 @@ async fn a_claim_that_stands_unknown_to_its_caller_is_released() {
     drop(granted(&engine, &intent()).await);
 }
 
+/// However long the store stays away.
+#[tokio::test(start_paused = true)]
+async fn lost_claim_is_released_after_hours_without_a_store() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
+    store.set(Op::Read, usize::MAX, Fault::Fails(ErrorKind::Unavailable));
+    engine.claim(&intent()).await.unwrap_err();
+    tokio::time::sleep(Duration::from_hours(6)).await;
+    store.mend(Op::Read);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(state(&store).await, None);
+}
+
+/// A retry that comes before the background has looked is not told that somebody holds the key.
+#[tokio::test(start_paused = true)]
+async fn retry_after_a_lost_claim_runs_at_once() {
+    for lapses in [false, true] {
+        let store = Scripted::on_runtime_clock();
+        let engine = Engine::new(store.clone());
+        store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
+        store.set(Op::Read, usize::MAX, Fault::Fails(ErrorKind::Unavailable));
+        engine.claim(&intent()).await.unwrap_err();
+        if lapses {
+            tokio::time::sleep(Duration::from_hours(1)).await;
+        }
+        store.mend(Op::Read);
+        let guard = granted(&engine, &intent()).await;
+        assert_eq!(guard.attempt(), 1, "lapsed: {lapses}");
+    }
+}
+
+/// Whether the record belongs to a lost claim cannot be learnt now: that is no reason to call it somebody else's.
+#[tokio::test(start_paused = true)]
+async fn retry_is_not_refused_as_a_duplicate_while_the_lost_claim_cannot_be_read() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
+    store.set(Op::Read, usize::MAX, Fault::Fails(ErrorKind::Unavailable));
+    engine.claim(&intent()).await.unwrap_err();
+    let error = engine.claim(&intent()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// The claim was held up on its way, and arrives when the store has already said that there is none.
+#[tokio::test(start_paused = true)]
+async fn claim_that_arrives_late_is_released() {
+    for late in [Duration::from_secs(1), Duration::from_mins(10)] {
+        let store = Scripted::on_runtime_clock();
+        let engine = Engine::new(store.clone());
+        store.set(Op::Claim, 2, Fault::ArrivesLate(late));
+        engine.claim(&intent()).await.unwrap_err();
+        tokio::time::sleep(late + Duration::from_millis(1)).await;
+        assert_eq!(state(&store).await.unwrap().0, StateName::InFlight);
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(state(&store).await, None, "after {late:?}");
+        drop(granted(&engine, &intent()).await);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn looking_for_lost_claims_ends_and_touches_nobody_elses() {
     let store = Scripted::on_runtime_clock();
@@ -295,12 +355,54 @@ async fn looking_for_lost_claims_ends_and_touches_nobody_elses() {
     let _theirs = granted(&other, &intent()).await.start();
     store.set(Op::Claim, 2, Fault::Fails(ErrorKind::Unavailable));
     engine.claim(&intent()).await.unwrap_err();
-    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(engine.tally().lost_now(), 1);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(engine.tally().lost_now(), 0, "the store has answered");
+    tokio::time::sleep(Duration::from_mins(30)).await;
     assert_eq!(state(&store).await.unwrap().0, StateName::InFlight);
-    assert!((1..=16).contains(&store.calls(Op::Read)));
     let looked = store.calls(Op::Read);
-    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!((1..300).contains(&looked), "{looked}");
+    tokio::time::sleep(Duration::from_mins(30)).await;
     assert_eq!(store.calls(Op::Read), looked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_was_refused_before_it_was_sent_is_not_looked_for() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 2, Fault::Refuses);
+    engine.claim(&intent()).await.unwrap_err();
+    assert_eq!(engine.tally().lost_now(), 0);
+    // One of the two may have arrived.
+    store.set(Op::Claim, 1, Fault::Fails(ErrorKind::Unavailable));
+    drop(granted(&engine, &intent()).await);
+    assert_eq!(engine.tally().lost_now(), 0, "granted, so not lost");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(store.calls(Op::Read), 0);
+}
+
+/// None of the lost ones is forgotten, so there is a limit to how many there may be.
+#[tokio::test(start_paused = true)]
+async fn nothing_more_is_sent_while_too_many_claims_are_lost() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 20_000, Fault::LosesAnswer(Duration::ZERO));
+    store.set(Op::Read, usize::MAX, Fault::Fails(ErrorKind::Unavailable));
+    let named = |number: u32| Intent {
+        key: Key::new(format!("k-{number}")).unwrap(),
+        ..intent()
+    };
+    for number in 0..10_000 {
+        engine.claim(&named(number)).await.unwrap_err();
+    }
+    let sent = store.calls(Op::Claim);
+    let error = engine.claim(&named(10_000)).await.unwrap_err();
+    assert!(error.is_retryable() && error.is_unapplied(), "{error}");
+    assert_eq!((store.calls(Op::Claim), sent), (20_000, 20_000));
+    store.mend(Op::Read);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(store.records.census().await.unwrap().in_flight, 0);
+    drop(granted(&engine, &named(10_000)).await);
 }
 
 #[tokio::test]

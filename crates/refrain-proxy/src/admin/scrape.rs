@@ -161,6 +161,11 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             "Bytes of request bodies and captured answers that are held in memory now",
             layer.buffered_bytes(),
         ),
+        (
+            "lost_claims",
+            "Claims whose answers were lost, and of which the store has not said yet what became of them",
+            tally.lost_now(),
+        ),
     ];
     let log = engine.audit();
     let is_shut = log.is_some_and(|log| log.trouble().is_some());
@@ -172,7 +177,8 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }
-    let help = "Whether a receipt of an exactly-once operation was seen, and the last success had one";
+    let help =
+        "Whether a receipt of an exactly-once operation was seen, and the last success had one";
     registry.register("receipts_proven", help, proven(layer));
     if let Some(census) = census {
         let help =

@@ -85,13 +85,22 @@ impl Job {
     }
 
     pub(super) fn refuse(self, why: &str) {
-        self.answer(Err(Error::new(ErrorKind::Unavailable, why)));
+        let error = Error::new(ErrorKind::Unavailable, why);
+        self.fail(&error);
+    }
+
+    /// Answers that it was not done now. If it was not asked before, over a connection that broke, it was not done at all.
+    fn fail(self, error: &Error) {
+        let error = error.repeated();
+        let error = match self.is_repeated {
+            true => error,
+            false => error.unapplied(),
+        };
+        self.answer(Err(error));
     }
 }
 
-/// Tells the same trouble to everybody.
+/// Tells the same trouble to everybody. None of them was done now.
 pub(super) fn refuse_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
-    for job in jobs {
-        job.answer(Err(Error::new(error.kind(), error.to_string())));
-    }
+    jobs.into_iter().for_each(|job| job.fail(error));
 }

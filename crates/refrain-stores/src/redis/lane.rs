@@ -146,7 +146,7 @@ impl<L: Load> Lane<L> {
         let (answer, answered) = oneshot::channel();
         let ended = || Trouble::Told(trouble::ended(self.line.shown()));
         let sent = self.jobs.send(Job { load, answer }).await;
-        sent.map_err(|_| ended())?;
+        sent.map_err(|_| Trouble::Told(trouble::ended(self.line.shown()).unapplied()))?;
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -214,9 +214,10 @@ impl Carrier {
                 let is_silence = trouble.is_silence();
                 let refused = Err(trouble);
                 tell_all(jobs, &refused);
-                // Those who wait while a server is silent have waited as long as they should.
+                // Those who wait while a server is silent have waited as long as they should. They were not sent.
                 if is_silence {
-                    tell_all(intake.all(), &refused);
+                    let silent = trouble::silent(self.line.shown());
+                    tell_all(intake.all(), &Err(Trouble::Told(silent.unapplied())));
                 }
             }
         }

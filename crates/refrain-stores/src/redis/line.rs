@@ -76,7 +76,7 @@ struct Refusal(ErrorKind, String);
 
 impl Refusal {
     fn error(&self) -> Error {
-        Error::new(self.0, self.1.clone())
+        Error::new(self.0, self.1.clone()).unapplied()
     }
 }
 
@@ -112,7 +112,7 @@ impl Trouble {
     pub(super) fn again(&self) -> Self {
         match self {
             Self::Redis(error) => Self::Redis(error.clone()),
-            Self::Told(error) => Self::Told(Error::new(error.kind(), error.to_string())),
+            Self::Told(error) => Self::Told(error.repeated()),
         }
     }
 
@@ -243,7 +243,7 @@ impl Line {
                 return dialed.clone().map_err(|refusal| refusal.error());
             }
             if dialed.changed().await.is_err() {
-                return Err(trouble::ended(&self.shared.shown));
+                return Err(trouble::ended(&self.shared.shown).unapplied());
             }
         }
     }

@@ -45,7 +45,21 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
         ),
         _ => (ErrorKind::Unavailable, "did not do what was asked"),
     };
-    Error::new(kind, format!("the Redis server at {shown} {what}")).with_source(error)
+    let told = Error::new(kind, format!("the Redis server at {shown} {what}"));
+    match was_refused(&error) {
+        true => told.unapplied().with_source(error),
+        false => told.with_source(error),
+    }
+}
+
+/// Whether the server turned the command away without running any of it.
+fn was_refused(error: &RedisError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, NoPerm, ReadOnly};
+    matches!(
+        error.kind(),
+        Kind::AuthenticationFailed
+            | Kind::Server(BusyLoading | ClusterDown | MasterDown | NoPerm | ReadOnly)
+    )
 }
 
 /// A reply that no script of ours gives.
@@ -84,6 +98,14 @@ pub(super) fn ended(shown: &str) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
+/// A server that says nothing.
+pub(super) fn silent(shown: &str) -> Error {
+    let message = format!(
+        "the Redis server at {shown} did not answer in time; check address, TLS (redis:// or rediss://) and what stands between"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
 /// A server that has lost what it had acknowledged.
 pub(super) fn lost(shown: &str) -> Error {
     Error::new(
@@ -94,6 +116,7 @@ pub(super) fn lost(shown: &str) -> Error {
              with ?accept_lost_records=true in the address"
         ),
     )
+    .unapplied()
 }
 
 /// A server without a mark on which there was a store before.

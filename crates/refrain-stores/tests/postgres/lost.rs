@@ -15,14 +15,20 @@ use crate::{
     support::{Schema, claim, id, url, with_query},
 };
 
-async fn through_relay(schema: &Schema) -> (Relay, Postgres) {
+/// A relay to the server, and the address of the schema behind it.
+pub(crate) async fn relayed(schema: &Schema) -> (Relay, String) {
     let url = url();
     let (front, rest) = url.split_once('@').unwrap();
     let (server, tail) = rest.split_once('/').unwrap();
     let relay = Relay::start(server.to_owned()).await;
     let address = format!("{front}@127.0.0.1:{}/{tail}", relay.port);
     let query = format!("schema={}&sslmode=disable&connect_timeout=2", schema.name);
-    let store = Postgres::open(&with_query(&address, &query)).await.unwrap();
+    (relay, with_query(&address, &query))
+}
+
+pub(crate) async fn through_relay(schema: &Schema) -> (Relay, Postgres) {
+    let (relay, address) = relayed(schema).await;
+    let store = Postgres::open(&address).await.unwrap();
     // All connections stand before anything is cut, so that the cut meets what it is meant for.
     let grant = granted(&store, 1_000).await;
     let grant_too = granted(&store, 1_001).await;

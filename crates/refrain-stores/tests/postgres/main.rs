@@ -8,8 +8,10 @@ mod crash;
 mod damage;
 mod inbox;
 mod lost;
+mod lost_claims;
 mod outbox;
 mod pooler;
+#[path = "../support/relay.rs"]
 mod relay;
 mod rows;
 mod server;

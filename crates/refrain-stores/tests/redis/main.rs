@@ -10,7 +10,10 @@ mod crash;
 mod damage;
 mod ends;
 mod lost;
+mod lost_claims;
 mod refused;
+#[path = "../support/relay.rs"]
+mod relay;
 mod sentinel;
 mod sharing;
 mod steps;

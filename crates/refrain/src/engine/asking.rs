@@ -7,13 +7,9 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{
-    Count, Ended, Engine, Finding, Inner, Intent, News, Turn,
-    lost::{Asked, Lost},
-    receipts,
-};
+use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Asked, receipts};
 use crate::{
-    Result,
+    ErrorKind, Result,
     key::RecordId,
     record::{Claim, Claimant, Doubt, Settled, Settlement, Verdict},
     store::{Store, Watch},
@@ -102,7 +98,17 @@ impl<'a> Asking<'a> {
         };
         loop {
             let asked = tokio::time::Instant::now();
-            match self.ask_store().await? {
+            let verdict = self.ask_store().await?;
+            // Held for nobody: the answer to a claim of this engine was lost.
+            if matches!(
+                verdict,
+                Verdict::InFlight { .. } | Verdict::Indeterminate(_)
+            ) && self.inner().has_lost(self.claim.id)
+                && Box::pin(self.inner().release_lost(self.claim.id)).await?
+            {
+                continue;
+            }
+            match verdict {
                 Verdict::InFlight { lease_left } => {
                     match Box::pin(self.wait(&mut polling, lease_left)).await {
                         Waited::Turn(turn) => return Ok(turn),
@@ -165,17 +171,18 @@ impl<'a> Asking<'a> {
         if let Some(answered) = self.inner().store.claim_now(&self.claim) {
             return answered;
         }
+        self.inner().check_lost()?;
         let asked = || Asked::new(self.inner(), &self.claim, self.intent);
-        match asked().await {
-            Err(error) if super::lost::may_be_applied(&error) => {}
+        let first = match asked().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => error,
             answered => return answered,
-        }
+        };
         let answered = asked().await;
         if let Err(error) = &answered
-            && super::lost::may_be_applied(error)
+            && !(first.is_unapplied() && error.is_unapplied())
         {
             self.inner()
-                .look_for_lost(&self.claim, &Lost::of(self.intent));
+                .lose(self.claim.clone(), self.intent.audit.clone());
         }
         answered
     }

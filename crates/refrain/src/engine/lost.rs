@@ -1,7 +1,11 @@
-//! Claims whose answer reached nobody: the caller has gone, or the store's answer got lost on its way.
+//! Claims whose answer was lost: the caller has gone, or the connection broke after the store was asked.
 //!
-//! Such a claim may stand all the same. Left alone it would block its key for a whole lease and then count as
-//! indeterminate, although nothing ever ran. So it is looked after here until it is known to be released.
+//! Such a claim may stand in the store although nothing was ever dispatched for it. Left alone it would block its key
+//! for a whole lease and then count as an unknown outcome. So each of them is kept here until the store has said what
+//! became of it, however long the store stays away, and is released by its claimant.
+//!
+//! A claim may also arrive at the store after the question about it: it waited in a buffer on the way. So the store is
+//! asked again for as long as that can happen, and before a retry in this process is told that somebody else holds the key.
 
 use std::{
     pin::Pin,
@@ -10,40 +14,72 @@ use std::{
     time::Duration,
 };
 
-use super::{Inner, Intent};
+use tokio::time::{Instant, sleep};
+
+use super::{Inner, Intent, tally::Gauge};
 use crate::{
-    Error, ErrorKind, Result,
-    policy::Terms,
-    record::{Claim, Grant, Reason, Record, State, Verdict},
-    store::{Soon, Store},
+    Error, ErrorKind, Guarantee, Result,
+    audit::Entry,
+    key::RecordId,
+    record::{Claim, Grant, Reason, Record, Settled, Settlement, State, Verdict},
+    store::{Soon, Store, Table},
 };
 
-const LOOK_FIRST: Duration = Duration::from_millis(50);
-const LOOK_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How often the store is asked about a lost claim, and how often it must have answered "no such claim" to be believed:
-/// a claim may arrive at the store behind the question for it.
-const LOOKS_MAX: u32 = 16;
-const DENIALS_ENOUGH: u32 = 5;
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// The longest pause while the store does not answer: a key is free again soon after the store is back.
+const PAUSE_AWAY_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How many answers of the store settle the matter for a claim that travelled no slower than the question about it.
+const ANSWERS_ENOUGH: u32 = 5;
+/// How long after it was sent a claim may still arrive: TCP repeats what was not acknowledged for about 15 minutes.
+const ARRIVES_WITHIN: Duration = Duration::from_mins(20);
 
-/// What is known of a claim that got lost.
+/// The claims of this engine whose answer was lost, by record.
+#[derive(Debug)]
+pub(super) struct LostClaims {
+    table: Table<Vec<LostClaim>>,
+}
+
+/// A claim that may stand although nothing was dispatched for it.
 #[derive(Debug, Clone)]
-pub(super) struct Lost {
-    terms: Terms,
+struct LostClaim {
+    claim: Claim,
+    /// What the audit log calls it, where it is audited.
     audit: Option<Arc<str>>,
 }
 
-impl Lost {
-    pub(super) fn of(intent: &Intent) -> Self {
+/// What became of a lost claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It stood, and its key is free now.
+    Released,
+    /// It does not stand, or does not stand in anybody's way.
+    Absent,
+}
+
+impl LostClaims {
+    pub(super) fn new() -> Self {
         Self {
-            terms: intent.terms,
-            audit: intent.audit.clone(),
+            table: Table::small(),
         }
     }
 
-    /// Takes it up and drops it at once, which releases it.
-    fn release(&self, inner: &Arc<Inner>, claim: &Claim, grant: Grant) {
-        let now = tokio::time::Instant::now();
-        drop(inner.grant(claim, grant, &self.terms, self.audit.as_ref(), now));
+    fn add(&self, lost: &LostClaim) {
+        self.table.with(lost.claim.id, |entry| {
+            let mut claims = entry.take().unwrap_or_default();
+            claims.push(lost.clone());
+            entry.put(claims);
+        });
+    }
+
+    fn remove(&self, lost: &LostClaim) {
+        self.table.with(lost.claim.id, |entry| {
+            let mut claims = entry.take().unwrap_or_default();
+            claims.retain(|other| other.claim.claimant != lost.claim.claimant);
+            if !claims.is_empty() {
+                entry.put(claims);
+            }
+        });
     }
 }
 
@@ -89,12 +125,15 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if let Some(answering) = self.answering.take() {
             let (inner, claim) = (self.inner.clone(), self.claim.clone());
-            let lost = Lost::of(self.intent);
+            let (terms, audit) = (self.intent.terms, self.intent.audit.clone());
             self.inner.spawn(async move {
                 match answering.await {
-                    // Dropped at once, which releases it.
-                    Ok(Verdict::Granted(grant)) => lost.release(&inner, &claim, grant),
-                    Err(error) if may_be_applied(&error) => inner.look_for_lost(&claim, &lost),
+                    Ok(Verdict::Granted(grant)) => {
+                        let now = tokio::time::Instant::now();
+                        // Dropped at once, which releases it.
+                        drop(inner.grant(&claim, grant, &terms, audit.as_ref(), now));
+                    }
+                    Err(error) if !error.is_unapplied() => inner.lose(claim, audit),
                     Ok(_) | Err(_) => {}
                 }
             });
@@ -102,49 +141,154 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Whether a claim may stand although this came back.
-pub(super) fn may_be_applied(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable
-}
-
 impl Inner {
-    /// Looks in the background whether a claim stands whose answer got lost, and releases it if so.
-    pub(super) fn look_for_lost(self: &Arc<Self>, claim: &Claim, lost: &Lost) {
-        let Some(place) = self.tally.lose_claim() else {
-            tracing::warn!(record = %claim.id, "too many claims got lost: if this one stands, it lapses");
-            return;
+    /// Whether another claim may be sent: each of them may get lost, and none of the lost ones is forgotten.
+    pub(super) fn check_lost(&self) -> Result<()> {
+        if self.tally.has_room_for_lost() {
+            return Ok(());
+        }
+        let message = "the store has not said yet what became of too many claims whose answers were lost; \
+                       no more are sent before it answers again";
+        Err(Error::new(ErrorKind::Unavailable, message).unapplied())
+    }
+
+    /// Keeps a claim whose answer was lost until it is known not to stand, in the background.
+    pub(super) fn lose(self: &Arc<Self>, claim: Claim, audit: Option<Arc<str>>) {
+        let lost = LostClaim { claim, audit };
+        let kept = Kept {
+            _place: self.tally.lose_claim(),
+            engine: Arc::downgrade(self),
+            lost,
         };
-        let (engine, claim, lost) = (Arc::downgrade(self), claim.clone(), lost.clone());
-        self.spawn(async move {
-            let _place = place;
-            look(engine, claim, lost).await;
-        });
+        self.lost.add(&kept.lost);
+        self.spawn(kept.run());
+    }
+
+    /// Whether claims of this engine on that record were lost.
+    pub(super) fn has_lost(&self, id: RecordId) -> bool {
+        self.lost.table.with(id, |entry| entry.get().is_some())
+    }
+
+    /// Releases the record if a lost claim of this engine holds it; whether one did.
+    ///
+    /// # Errors
+    /// When the store does not say: then nobody may be told that the record belongs to somebody else.
+    pub(super) async fn release_lost(&self, id: RecordId) -> Result<bool> {
+        for lost in self.lost.table.get(id).unwrap_or_default() {
+            if self.fate_of(&lost).await? == Fate::Released {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks what became of a lost claim, and releases it if it stands.
+    async fn fate_of(&self, lost: &LostClaim) -> Result<Fate> {
+        let id = lost.claim.id;
+        let found = self.store.read(id).await?;
+        let grant = found.and_then(|reading| granted(&reading.record, &lost.claim));
+        let Some(grant) = grant else {
+            return Ok(Fate::Absent);
+        };
+        let is_takeover = lost.claim.guarantee == Guarantee::AtLeastOnce && grant.attempt > 1;
+        let end = match is_takeover {
+            // The attempts before it may have taken effect: free, the key would run again as if it were the first time.
+            true => Settlement::Doubt {
+                reason: Reason::Dropped,
+            },
+            false => Settlement::Release,
+        };
+        let entry = Entry::ending(&end).of(id, Some(grant.fence));
+        if self.store.settle(id, grant.fence, end).await? != Settled::Applied {
+            return Ok(Fate::Absent);
+        }
+        if let Some(operation) = &lost.audit {
+            let operation = Some(operation.clone());
+            self.audit_note(Entry { operation, ..entry });
+        }
+        Ok(match is_takeover {
+            true => Fate::Absent,
+            false => Fate::Released,
+        })
     }
 }
 
-/// Ends when the claim is released, denied often enough, or the engine has gone.
-async fn look(engine: Weak<Inner>, claim: Claim, lost: Lost) {
-    let mut pause = LOOK_FIRST;
-    let mut denials = 0;
-    for _ in 0..LOOKS_MAX {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOK_PAUSE_MAX);
-        let Some(inner) = engine.upgrade() else {
-            return;
-        };
-        match inner.store.read(claim.id).await {
-            Ok(Some(reading)) if let Some(grant) = granted(&reading.record, &claim) => {
-                return lost.release(&inner, &claim, grant);
-            }
-            Ok(_) => denials += 1,
-            Err(error) if error.is_retryable() => {}
-            Err(_) => return,
-        }
-        if denials == DENIALS_ENOUGH {
-            return;
+/// A lost claim that is kept.
+struct Kept {
+    /// Weak, because a lost claim must not keep an engine alive.
+    engine: Weak<Inner>,
+    lost: LostClaim,
+    _place: Gauge,
+}
+
+impl Kept {
+    /// Ends when the claim can no longer stand, or with the engine.
+    async fn run(mut self) {
+        let arrives_until = tokio::time::Instant::now() + ARRIVES_WITHIN;
+        if self.learn().await {
+            self.watch(arrives_until).await;
         }
     }
-    tracing::warn!(record = %claim.id, "whether a lost claim stands could not be learnt: if so, it lapses");
+
+    /// Asks until the store has answered often enough; whether the claim may still arrive.
+    async fn learn(&self) -> bool {
+        let (mut pause, mut answers) = (PAUSE_FIRST, 0);
+        while answers < ANSWERS_ENOUGH {
+            sleep(pause).await;
+            match self.look().await {
+                Look::Over => return false,
+                Look::Unanswered => pause = (pause * 2).min(PAUSE_AWAY_MAX),
+                Look::Answered => {
+                    // What was held up with it arrives soon after the store is back.
+                    pause = PAUSE_FIRST * 2_u32.pow(answers);
+                    answers += 1;
+                }
+            }
+        }
+        true
+    }
+
+    /// Goes on asking, at leisure, as long as the claim may arrive. It gives its place up: it stands in nobody's way now.
+    async fn watch(&mut self, until: Instant) {
+        let Some(place) = self.engine.upgrade().and_then(|it| it.tally.watch_claim()) else {
+            return;
+        };
+        self._place = place;
+        while tokio::time::Instant::now() < until {
+            sleep(PAUSE_MAX).await;
+            if let Look::Over = self.look().await {
+                return;
+            }
+        }
+    }
+
+    async fn look(&self) -> Look {
+        let Some(inner) = self.engine.upgrade() else {
+            return Look::Over;
+        };
+        match inner.fate_of(&self.lost).await {
+            Ok(_) => Look::Answered,
+            Err(error) if error.is_retryable() => Look::Unanswered,
+            // The record cannot be read, and asking again will not change that.
+            Err(_) => Look::Over,
+        }
+    }
+}
+
+/// What a look at the store came to.
+enum Look {
+    Answered,
+    Unanswered,
+    /// Nobody asks any more.
+    Over,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(inner) = self.engine.upgrade() {
+            inner.lost.remove(&self.lost);
+        }
+    }
 }
 
 /// What this claim was granted, if the record stands under it.

@@ -10,8 +10,10 @@ use crate::record::Verdict;
 
 /// How many ends may wait for a store that does not answer.
 const HELD_MAX: usize = 1_024;
-/// How many lost claims are looked for at once.
-const LOST_MAX: usize = 1_024;
+/// How many claims may be lost of which the store has not said yet what became of them; then no more are sent.
+const LOST_MAX: usize = 10_000;
+/// How many lost claims that do not stand are watched in case that they arrive late.
+const WATCHED_MAX: usize = 1_024;
 /// For how many indeterminate records the probe is asked in the background.
 const CARED_MAX: usize = 10_000;
 
@@ -78,6 +80,7 @@ pub struct Tally {
     waiting: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
+    watched: Arc<AtomicUsize>,
     cared: Arc<AtomicUsize>,
 }
 
@@ -98,6 +101,12 @@ impl Tally {
     #[must_use]
     pub fn held_now(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// How many claims were lost of which the store has not said yet what became of them.
+    #[must_use]
+    pub fn lost_now(&self) -> usize {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// For how many indeterminate records the probe is asked in the background now.
@@ -140,9 +149,19 @@ impl Tally {
         Gauge::up_to(&self.held, HELD_MAX)
     }
 
-    /// Counts one claim whose answer got lost; `None` when there are too many.
-    pub(super) fn lose_claim(&self) -> Option<Gauge> {
-        Gauge::up_to(&self.lost, LOST_MAX)
+    /// Whether another claim may get lost.
+    pub(super) fn has_room_for_lost(&self) -> bool {
+        self.lost_now() < LOST_MAX
+    }
+
+    /// Counts one claim whose answer got lost.
+    pub(super) fn lose_claim(&self) -> Gauge {
+        Gauge::up(&self.lost)
+    }
+
+    /// Counts one lost claim that does not stand, and may still arrive; `None` when there are too many.
+    pub(super) fn watch_claim(&self) -> Option<Gauge> {
+        Gauge::up_to(&self.watched, WATCHED_MAX)
     }
 
     /// Counts one record whose probe is asked in the background; `None` when there are too many.

@@ -35,6 +35,10 @@ pub(crate) enum Op {
 pub(crate) enum Fault {
     /// An error, and nothing was done.
     Fails(ErrorKind),
+    /// An error that says that nothing was done.
+    Refuses,
+    /// An error at once, and done that much later: it was held up on its way.
+    ArrivesLate(Duration),
     /// Done, but what comes back, that much later, is an error.
     LosesAnswer(Duration),
     /// Done at once, answered late.
@@ -121,6 +125,18 @@ impl Scripted {
         match self.next(op) {
             None => work.await,
             Some(Fault::Fails(kind)) => Err(Error::new(kind, "scripted: nothing was done")),
+            Some(Fault::Refuses) => {
+                let error = Error::new(ErrorKind::Unavailable, "scripted: refused");
+                Err(error.unapplied())
+            }
+            Some(Fault::ArrivesLate(late)) => {
+                tokio::spawn(async move {
+                    sleep(late).await;
+                    work.await
+                });
+                let message = "scripted: the connection broke";
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
             Some(Fault::LosesAnswer(late)) => {
                 let _ = work.await;
                 sleep(late).await;

@@ -1,5 +1,10 @@
 //! A way to the server that loses things: a relay of bytes that can be cut at the worst moment.
 
+#![allow(
+    dead_code,
+    reason = "each test binary that takes this in uses a part of it"
+)]
+
 use std::sync::{
     Arc,
     atomic::{AtomicU8, AtomicUsize, Ordering},
@@ -26,6 +31,8 @@ pub(crate) enum Mood {
     Gone = 4,
     /// Passes the next commit on and cuts the connection when its answer comes.
     LosesAnswerToCommit = 5,
+    /// Passes the next request on, cuts the connection when its answer comes, and is gone from then on.
+    LosesNextAnswerAndGoes = 6,
 }
 
 /// The relay. Clones are the same one.
@@ -68,7 +75,10 @@ impl Relay {
     }
 
     fn mood(&self) -> Mood {
-        use Mood::{Faithful, Gone, LosesAnswerToCommit, LosesNextAnswer, LosesNextRequest, Stuck};
+        use Mood::{
+            Faithful, Gone, LosesAnswerToCommit, LosesNextAnswer, LosesNextAnswerAndGoes,
+            LosesNextRequest, Stuck,
+        };
         let moods = [
             Faithful,
             LosesNextAnswer,
@@ -76,14 +86,17 @@ impl Relay {
             Stuck,
             Gone,
             LosesAnswerToCommit,
+            LosesNextAnswerAndGoes,
         ];
         moods[usize::from(self.mood.load(Ordering::SeqCst))]
     }
 
     fn cut(&self) {
         self.cuts.fetch_add(1, Ordering::SeqCst);
-        if self.mood() != Mood::Gone {
-            self.set(Mood::Faithful);
+        match self.mood() {
+            Mood::Gone => {}
+            Mood::LosesNextAnswerAndGoes => self.set(Mood::Gone),
+            _ => self.set(Mood::Faithful),
         }
     }
 
@@ -109,7 +122,9 @@ impl Relay {
                     let Ok(len @ 1..) = read else { return };
                     match self.mood() {
                         Mood::Stuck => std::future::pending().await,
-                        Mood::LosesNextAnswer | Mood::Gone => return self.cut(),
+                        Mood::LosesNextAnswer | Mood::LosesNextAnswerAndGoes | Mood::Gone => {
+                            return self.cut();
+                        }
                         _ => {}
                     }
                     if to_client.write_all(&answered[..len]).await.is_err() { return }
