@@ -151,7 +151,8 @@ impl Said {
                 self.keeps_alive |= has_token(value, b"keep-alive");
             }
             header::CONTENT_LENGTH => {
-                if self.length.replace(length(value)?).is_some() {
+                let before = self.length.replace(length(value)?);
+                if before.is_some() {
                     return Err(Broken("Content-Length stands twice; send it once."));
                 }
             }
