@@ -91,6 +91,8 @@ pub struct Intent {
     pub key: Key,
     /// What tells a retry from another request.
     pub fingerprint: Fingerprint,
+    /// The same request's fingerprint as earlier versions made it: a record that has this one is a record of this request.
+    pub earlier_fingerprint: Option<Fingerprint>,
     /// Who may see the outcome; `None` where the scope alone decides.
     pub credential: Option<Credential>,
     /// Guarantee, lease, retention and the rest.
@@ -111,6 +113,7 @@ impl Intent {
             scope,
             key,
             fingerprint: Fingerprint::default(),
+            earlier_fingerprint: None,
             credential: None,
             terms: Terms::default(),
             probe: None,

@@ -1,6 +1,6 @@
 //! Digest of the request, to tell a retry from another request under the same key.
 //!
-//! It is made of the [`Part`]s that the policy names: method, path, query and body by default.
+//! It is made of the [`Part`]s that the policy names: method, path, query, body and host by default.
 //! A JSON body counts in its canonical form, so that member order and white space do not matter; any other body counts byte for byte.
 //! It is not a key: two requests with the same fingerprint under different keys are two requests.
 //!
@@ -13,6 +13,7 @@
 //!         method: "POST",
 //!         path: "/pay",
 //!         query: None,
+//!         host: Some("shop.example"),
 //!         headers: &[("x-version", &b"1"[..])],
 //!         content: &content,
 //!     };
@@ -28,6 +29,9 @@ use crate::key::{Digest, Secret, hex_format};
 
 mod content;
 pub use content::{Content, is_json};
+
+mod host;
+pub use host::{Fingerprints, normal_host};
 
 pub(crate) mod json;
 pub use json::{JSON_DEPTH_MAX, Json, NotJson};
@@ -70,6 +74,8 @@ pub struct RequestView<'a> {
     pub path: &'a str,
     /// As sent, without its `?`; `None` where there is none.
     pub query: Option<&'a str>,
+    /// The authority that the request is addressed to, as [`normal_host`] writes it; `None` where there is none.
+    pub host: Option<&'a str>,
     /// Where headers are looked up.
     pub headers: &'a dyn Fields,
     /// The body.
@@ -100,11 +106,17 @@ impl<const N: usize> Fields for [(&str, &[u8]); N] {
 impl Fingerprint {
     /// The fingerprint of a request.
     ///
-    /// The parts count in the order of the list. What is missing differs from what is empty.
+    /// The parts count in the order of the list, but for the host, whose place makes no difference.
+    /// What is missing differs from what is empty.
     /// Canonical JSON never equals other bytes: the same text sent as JSON and as plain text is two requests.
     /// Where a member is named and the body has no canonical form, all of the body counts instead, so that nothing is taken for equal unseen.
     #[must_use]
     pub fn of(secret: &Secret, parts: &[Part], request: &RequestView<'_>) -> Self {
+        Fingerprints::of(secret, parts, request).whole
+    }
+
+    /// The fingerprint without the host, whether the parts name it or not.
+    fn without_host(secret: &Secret, parts: &[Part], request: &RequestView<'_>) -> Self {
         let mut digest = secret.start_digest("fingerprint");
         digest.tag(VERSION);
         for part in parts {
@@ -143,6 +155,8 @@ fn add_part(digest: &mut Digest, part: &Part, request: &RequestView<'_>) {
             request.headers.each(name, &mut show);
             digest.tag(tag::NONE);
         }
+        // Stands beside the others: see `Fingerprints`.
+        Part::Host => {}
     }
 }
 

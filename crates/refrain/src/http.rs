@@ -48,12 +48,16 @@ mod log_rate;
 
 mod observe;
 
+mod original;
+
 mod probe;
 
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};
 
 mod receipted;
+
+mod refusal;
 
 mod reply;
 pub use reply::{IDEMPOTENT_REPLAYED, Replay};

@@ -39,7 +39,7 @@ pub use file::{
 mod matcher;
 
 mod operation;
-pub use operation::{Duplicates, Mode, OnStoreFailure, Operation, ReplayTo, Reply};
+pub use operation::{Duplicates, Mode, OnStoreFailure, Operation, Paths, ReplayTo, Reply};
 
 mod outside;
 
@@ -127,11 +127,12 @@ impl Policy {
         match clashes.first() {
             None => Ok(policy),
             Some(&(first, second)) => {
-                let name = |at: usize| &policy.0.operations[at].name;
+                let (first, second) = (&policy.0.operations[first], &policy.0.operations[second]);
                 Err(invalid(format!(
-                    "operations `{}` and `{}` match the same requests; remove one of them",
-                    name(first),
-                    name(second)
+                    "operations `{}` and `{}` match the same requests; {}",
+                    first.name,
+                    second.name,
+                    clash_help(first, second)
                 )))
             }
         }
@@ -142,9 +143,13 @@ impl Policy {
     /// # Errors
     /// As for [`Policy::new`].
     pub fn with(self, operation: Operation) -> Result<Self> {
+        let covers = |other: &Operation| {
+            let (pattern, paths) = (&operation.pattern, operation.paths);
+            paths == other.paths && pattern.covers(&other.pattern, paths)
+        };
         let mut operations: Vec<_> = self
             .operations()
-            .filter(|other| !operation.pattern.covers(&other.pattern))
+            .filter(|other| !covers(other))
             .cloned()
             .collect();
         operations.push(operation);
@@ -155,19 +160,21 @@ impl Policy {
     ///
     /// The most specific pattern wins, segment by segment from the left: literal, then `{name}`, then the rest, then `*` alone.
     /// Of two with the same path, one that names the method goes before one for any method.
-    /// A query behind the path is not looked at.
+    /// A query behind the path is not looked at, and neither is case, but where an operation says [so](Paths).
     ///
     /// Servers disagree about `//`, `.` and `..`, encoded slashes and `;parameters`.
     /// A path that has any of these is read in every way a server might, and the strictest operation found counts:
-    /// no spelling leads around a guard.
+    /// no spelling leads around a guard. The same goes for a path whose case differs from the pattern's.
     #[must_use]
     pub fn find(&self, method: &str, path: &str) -> Option<Match> {
         if self.0.tree.is_pathless() {
-            return self.find_reading(method, &Vec::new());
+            let found = self.search(method, &Vec::new(), Paths::CaseInsensitive)?;
+            return self.matched(found, &Vec::new());
         }
         matcher::readings(path)
             .iter()
-            .filter_map(|reading| self.find_reading(method, reading))
+            .flat_map(|reading| self.find_reading(method, reading))
+            .flatten()
             .max_by_key(|found| found.operation.strictness())
     }
 
@@ -218,15 +225,39 @@ impl Policy {
         self.operations().flat_map(warning::warnings)
     }
 
-    fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> Option<Match> {
-        let operations = &self.0.operations;
-        let pick = |slot: &[usize]| {
-            let named = |&&at: &&usize| operations[at].pattern.names_method(method);
-            let any = |&&at: &&usize| operations[at].pattern.is_any_method();
-            let found = slot.iter().find(named).or_else(|| slot.iter().find(any));
-            found.copied()
+    /// What counts for the path as it is spelled, where that is something else; and what counts if case is ignored.
+    fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> [Option<Match>; 2] {
+        let Some(found) = self.search(method, reading, Paths::CaseInsensitive) else {
+            return [None, None];
         };
-        let operation = operations[self.0.tree.find(reading, &pick)?].clone();
+        let is_spelled = self.0.operations[found].pattern.is_written_as(reading);
+        let spelled = match is_spelled {
+            true => None,
+            false => self.search(method, reading, Paths::CaseSensitive),
+        };
+        let spelled = spelled.and_then(|found| self.matched(found, reading));
+        [spelled, self.matched(found, reading)]
+    }
+
+    /// The most specific operation; with `CaseSensitive` every pattern is, whatever its operation says.
+    fn search(&self, method: &str, reading: &matcher::Reading<'_>, paths: Paths) -> Option<usize> {
+        let is_sensitive = |at: usize| self.0.operations[at].paths == Paths::CaseSensitive;
+        let pick = |slot: &[usize]| {
+            let fits = |at: &usize| {
+                let pattern = &self.0.operations[*at].pattern;
+                let is_strict = paths == Paths::CaseSensitive || is_sensitive(*at);
+                (pattern.names_method(method) || pattern.is_any_method())
+                    && (!is_strict || pattern.is_written_as(reading))
+            };
+            let names = |at: usize| self.0.operations[at].pattern.names_method(method);
+            let fitting = slot.iter().copied().filter(fits);
+            fitting.max_by_key(|&at| (is_sensitive(at), names(at)))
+        };
+        self.0.tree.find(reading, &pick)
+    }
+
+    fn matched(&self, at: usize, reading: &matcher::Reading<'_>) -> Option<Match> {
+        let operation = self.0.operations[at].clone();
         if !operation.guarded {
             return None;
         }
@@ -240,8 +271,12 @@ impl Policy {
         let mut clashes = Vec::new();
         for (at, operation) in operations.iter().enumerate() {
             let slot = tree.slot(&operation.pattern);
-            let is_same =
-                |&&other: &&usize| operations[other].pattern.shares_method(&operation.pattern);
+            let is_same = |&&other: &&usize| {
+                let (other, paths) = (&operations[other], operation.paths);
+                other.paths == paths
+                    && other.pattern.shares_method(&operation.pattern)
+                    && other.pattern.shares_path(&operation.pattern, paths)
+            };
             clashes.extend(slot.iter().find(is_same).map(|&first| (first, at)));
             slot.push(at);
         }
@@ -266,6 +301,19 @@ fn default_operations(base: &Operation, others: &[Operation]) -> Vec<Operation> 
         .filter(|method| !others.iter().any(|other| speaks(other, method)))
         .map(|method| base.clone().at(Pattern::every_path(method)))
         .collect()
+}
+
+/// What to do about two operations that match the same requests.
+fn clash_help(first: &Operation, second: &Operation) -> &'static str {
+    let differs_in_case = !first
+        .pattern
+        .shares_path(&second.pattern, Paths::CaseSensitive);
+    match differs_in_case {
+        true => {
+            "remove one of the two, or write paths = \"case-sensitive\" if the service tells their paths apart"
+        }
+        false => "remove one of the two operations",
+    }
 }
 
 fn invalid(message: impl Into<String>) -> Error {

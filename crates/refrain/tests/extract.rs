@@ -386,14 +386,14 @@ proptest! {
         }
         let secret = Secret::from([7; 32]);
         let none = |_: &str| None;
-        prop_assert!(extract::scope(&[ScopePart::Credential], &secret, &headers, "pay", none).is_ok());
+        prop_assert!(extract::scope(&[ScopePart::Credential], &secret, &headers, None, "pay", none).is_ok());
         let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers);
         let mut head = head("POST", "/", &[]);
         head.headers = headers;
         let body = Bytes::from(body);
         let content = extract::content(&head, &body);
         for source in ["header:idempotency-key", "body:/a", "natural:{/a}-{/b}", "derive"] {
-            let _ = extract::find_key(&parsed(&[source]), Syntax::Both, &head, &content);
+            let _ = extract::find_key(&parsed(&[source]), Syntax::Both, &head, &head.uri, &content);
         }
     }
 }
@@ -401,7 +401,8 @@ proptest! {
 fn find(sources: &[&str], head: &Parts, body: &str) -> refrain::Result<Option<Key>> {
     let body = Bytes::copy_from_slice(body.as_bytes());
     let content = extract::content(head, &body);
-    extract::find_key(&parsed::<Source>(sources), Syntax::Both, head, &content)
+    let sources = parsed::<Source>(sources);
+    extract::find_key(&sources, Syntax::Both, head, &head.uri, &content)
 }
 
 fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
@@ -416,6 +417,7 @@ fn try_scope(parts: &[&str], headers: Headers<'_>) -> refrain::Result<RecordId> 
         &parsed::<ScopePart>(parts),
         &secret,
         &header_map(headers),
+        None,
         "pay",
         value,
     )?;

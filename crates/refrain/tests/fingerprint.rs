@@ -4,7 +4,7 @@
 
 use refrain::{
     Fingerprint, Secret,
-    fingerprint::{Content, Part, RequestView, is_json},
+    fingerprint::{Content, Fingerprints, Part, RequestView, is_json},
 };
 
 const JSON: Option<&[u8]> = Some(b"application/json");
@@ -39,6 +39,7 @@ struct Request {
     method: &'static str,
     path: &'static str,
     query: Option<&'static str>,
+    host: Option<&'static str>,
     header: Option<&'static str>,
     content_type: Option<&'static [u8]>,
     body: &'static str,
@@ -48,6 +49,7 @@ const PAY: Request = Request {
     method: "POST",
     path: "/pay",
     query: Some("a=1"),
+    host: Some("shop.example"),
     header: Some("1"),
     content_type: JSON,
     body: r#"{"amount":5,"to":"bo"}"#,
@@ -273,6 +275,36 @@ fn parts_cannot_pass_for_each_other() {
     assert_ne!(of_with(&secret, &["method"], &PAY), of(&["method"], &PAY));
 }
 
+/// Stores hold fingerprints that were made before the host was a part: a retry of such a request must be known.
+#[test]
+fn the_host_is_added_to_the_fingerprint_of_all_other_parts() {
+    let secret = Secret::from([7; 32]);
+    let both = |parts: &[&str], request: &Request| {
+        let parts: Vec<Part> = parts.iter().map(|part| part.parse().unwrap()).collect();
+        with_view(request, |view| Fingerprints::of(&secret, &parts, view))
+    };
+    let others = ["method", "path", "query", "body"];
+    let whole = ["method", "path", "query", "body", "host"];
+    let elsewhere = Request {
+        host: Some("other.example"),
+        ..PAY
+    };
+    let nowhere = Request { host: None, ..PAY };
+    let prints = [&PAY, &elsewhere, &nowhere].map(|request| both(&whole, request));
+    for (nth, print) in prints.iter().enumerate() {
+        assert_eq!(print.hostless, Some(of(&others, &PAY)));
+        assert_eq!(both(&others, &elsewhere).whole, of(&others, &PAY));
+        assert_ne!(print.whole, of(&others, &PAY));
+        assert!(prints[..nth].iter().all(|other| other.whole != print.whole));
+    }
+    assert_eq!(both(&others, &PAY).hostless, None);
+    let moved = ["host", "method", "path", "query", "body"];
+    assert_eq!(of(&moved, &PAY), of(&whole, &PAY));
+    // Fingerprints of one version have to be those of the next.
+    let stored = "a37bd8f1aa5c0a31b495167d2ff60932";
+    assert_eq!(of(&others, &PAY).to_string(), stored);
+}
+
 #[test]
 fn headers_count_value_by_value() {
     let print = |headers: [(&str, &[u8]); 2]| {
@@ -281,6 +313,7 @@ fn headers_count_value_by_value() {
             method: "POST",
             path: "/",
             query: None,
+            host: None,
             headers: &headers,
             content: &content,
         };
@@ -311,6 +344,7 @@ fn parts_read_back_as_they_are_written() {
         "query",
         "body",
         "body:/a/0",
+        "host",
         "header:x-version",
     ] {
         assert_eq!(text.parse::<Part>().unwrap().to_string(), text);
@@ -335,6 +369,10 @@ fn of_with(secret: &Secret, parts: &[&str], request: &Request) -> Fingerprint {
         .iter()
         .map(|part| part.parse().expect("a part"))
         .collect();
+    with_view(request, |view| Fingerprint::of(secret, &parts, view))
+}
+
+fn with_view<T>(request: &Request, take: impl FnOnce(&RequestView<'_>) -> T) -> T {
     let content = Content::new(request.content_type, request.body.as_bytes());
     let name = if request.header.is_some() {
         "x-version"
@@ -345,8 +383,9 @@ fn of_with(secret: &Secret, parts: &[&str], request: &Request) -> Fingerprint {
         method: request.method,
         path: request.path,
         query: request.query,
+        host: request.host,
         headers: &[(name, request.header.unwrap_or_default().as_bytes())],
         content: &content,
     };
-    Fingerprint::of(secret, &parts, &view)
+    take(&view)
 }

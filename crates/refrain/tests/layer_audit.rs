@@ -1,10 +1,14 @@
 //! What of HTTP requests goes into the audit log, and what happens to them when that cannot be written.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use refrain::{
-    AuditLog, Engine, ErrorKind, Policy,
-    policy::{Mode, OnStoreFailure},
+    AuditLog, Engine, ErrorKind, Operation, Policy,
+    http::RefrainLayer,
+    policy::{Class, Mode, OnStoreFailure},
     store::Memory,
 };
 use refrain_testkit::disk::{Fault as DiskFault, Operation as Disk, Rule};
@@ -91,4 +95,117 @@ async fn what_passes_without_a_claim_is_written_down_first() {
     assert_eq!(shop.post("/pay", &[KEY], "x").await.status, 201);
     assert_eq!(events(folder.path()), ["began", "unguarded"]);
     assert!(entries(folder.path())[1].operation.is_some());
+}
+
+fn monetary(change: impl FnOnce(&mut Operation)) -> Policy {
+    let payments = Operation::new("POST /pay").unwrap();
+    let mut payments = payments.with_class(Class::Monetary);
+    change(&mut payments);
+    Policy::default().with(payments).unwrap()
+}
+
+fn required() -> Policy {
+    monetary(|it| it.audit_required = true)
+}
+
+/// Warnings that reach a subscriber while `work` runs.
+fn warnings(work: impl FnOnce()) -> Vec<String> {
+    let heard = Warnings::default();
+    tracing::subscriber::with_default(heard.clone(), work);
+    let heard = heard.0.lock().unwrap();
+    heard.clone()
+}
+
+#[test]
+fn a_layer_without_an_audit_log_says_once_which_operations_run_unaudited() {
+    let said = warnings(|| drop(shop_on(monetary(|_| {}), Engine::new(Memory::new()))));
+    // The shop has six routes, and the layer stands around each.
+    let unaudited: Vec<_> = said.iter().filter(|it| it.contains("audit log")).collect();
+    assert_eq!(unaudited.len(), 1, "{said:?}");
+    for word in ["`POST /pay`", "Engine::with_audit"] {
+        assert!(unaudited[0].contains(word), "{said:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(folder.path()).unwrap();
+    let audited = Engine::new(Memory::new()).with_audit(log);
+    let said = warnings(|| drop(shop_on(monetary(|_| {}), audited.clone())));
+    assert_eq!(said, [""; 0]);
+    let off = monetary(|it| it.audit = false);
+    let said = warnings(|| drop(shop_on(off, audited)));
+    assert!(said[0].contains("audit = true"), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_required_audit_log_is_required() {
+    let engine = Engine::new(Memory::new());
+    let layer = RefrainLayer::new(engine.clone(), required());
+    let refused = layer.check().unwrap_err().to_string();
+    for word in ["POST /pay", "required", "Engine::with_audit"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+    // Whoever does not check has nothing run all the same.
+    let shop = shop_on(required(), engine.clone());
+    let answer = shop.post("/pay", &[KEY], "x").await;
+    answer.check_problem(503, "store-unavailable");
+    assert!(String::from_utf8_lossy(&answer.body).contains("audit log"));
+    assert_eq!(shop.effects(), 0);
+    assert_eq!(
+        shop.post("/fence", &[KEY], "x").await.status,
+        200,
+        "others run"
+    );
+    assert!(
+        RefrainLayer::new(engine.clone(), monetary(|_| {}))
+            .check()
+            .is_ok()
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine.with_audit(AuditLog::open(folder.path()).unwrap());
+    assert!(
+        RefrainLayer::new(engine.clone(), required())
+            .check()
+            .is_ok()
+    );
+    let shop = shop_on(required(), engine);
+    assert_eq!(
+        shop.post("/pay", &[("idempotency-key", "k-2")], "x")
+            .await
+            .status,
+        201
+    );
+    assert_eq!(events(folder.path()), ["began", "granted", "completed"]);
+}
+
+/// Keeps the messages of warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 = format!("{}{value:?}", self.0);
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().unwrap().push(message.0);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }

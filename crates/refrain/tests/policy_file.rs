@@ -218,6 +218,10 @@ fn the_schema_takes_the_sample_and_refuses_what_the_parser_refuses() {
         "[[operation]]\nmatch = \"POST /a\"\nsignature = \"stripe\"",
         "[[operation]]\nmatch = \"POST /a\"\nwebhook = \"stripe\"\nsignature = { secret = \"hush\" }",
         "[policy]\nwebhook = \"stripe\"",
+        "[policy]\nfingerprint = { hosts = false }",
+        "[policy]\nfingerprint.host = \"no\"",
+        "[policy]\naudit = \"always\"",
+        "[policy]\npaths = \"lower\"",
     ];
     for text in bad {
         let file: toml::Table = text.parse().unwrap();
@@ -231,6 +235,71 @@ fn the_schema_takes_the_sample_and_refuses_what_the_parser_refuses() {
             "the parser takes {text}"
         );
     }
+}
+
+#[test]
+fn the_schema_takes_every_form_that_the_parser_takes() {
+    let schema = File::schema();
+    for text in [
+        "[policy]\nfingerprint = \"body\"",
+        "[policy]\nfingerprint = [\"path\", \"host\"]",
+        "[policy]\nfingerprint.host = false",
+        "[policy]\nfingerprint = { parts = [\"body\"], host = true }",
+        "[policy]\naudit = true",
+        "[policy]\naudit = \"required\"",
+        "[policy]\npaths = \"case-sensitive\"",
+    ] {
+        let file: toml::Table = text.parse().unwrap();
+        let file = serde_json::to_value(&file).unwrap();
+        assert_eq!(fault(&schema, &schema, &file), None, "{text}");
+        assert!(File::parse(text, "refrain.toml").is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn the_host_is_part_of_a_fingerprint_unless_it_is_left_out() {
+    let parts = |text: &str| {
+        let settings = File::parse(text, "refrain.toml").unwrap();
+        let operation = settings.policy.find("POST", "/a").unwrap().operation;
+        let parts = operation.fingerprint.iter();
+        parts.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    let operation = "[[operation]]\nmatch = \"POST /a\"\n";
+    let hostless = "[policy]\nfingerprint.host = false\n";
+    for (text, expected) in [
+        ("", "method path query body host"),
+        (hostless, "method path query body"),
+        (&format!("{operation}fingerprint = \"body\""), "body host"),
+        (
+            &format!("{hostless}{operation}fingerprint = \"body\""),
+            "body",
+        ),
+        (
+            &format!("{hostless}{operation}fingerprint = [\"body\", \"host\"]"),
+            "body host",
+        ),
+        (
+            &format!("{operation}webhook = \"github\"\nfingerprint.host = false"),
+            "method path query body",
+        ),
+    ] {
+        assert_eq!(parts(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_required_audit_holds_for_every_operation() {
+    let policy = |text: &str| File::parse(text, "refrain.toml").unwrap().policy;
+    let money = "[[operation]]\nmatch = \"POST /a\"\nclass = \"monetary\"\n";
+    let all = policy(&format!("[policy]\naudit = \"required\"\n{money}"));
+    assert!(all.operations().all(|it| it.audit && it.audit_required));
+    let one = policy(&format!("{money}audit = \"required\""));
+    let required = one.operations().filter(|it| it.audit_required);
+    assert_eq!(required.count(), 1);
+    let unaudited = policy(&format!("{money}audit = false"));
+    let warned: Vec<_> = unaudited.warnings().map(|it| it.name).collect();
+    assert_eq!(warned, ["POST /a"]);
+    assert_eq!(policy(money).warnings().count(), 0);
 }
 
 #[test]

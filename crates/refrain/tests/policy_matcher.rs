@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use refrain::policy::{Class, Mode, Operation, Policy};
+use refrain::policy::{Class, Mode, Operation, Paths, Policy};
 
 fn operation(pattern: &str) -> Operation {
     Operation::new(pattern).unwrap()
@@ -94,7 +94,8 @@ fn spelling_does_not_matter() {
             ("POST /v1/pay%20ments/gr%c3%b6%c3%9fe/", found),
             ("POST /%76%31/pay%20ments/größe?q=/other", found),
             ("POST /v1/pay%2520ments/größe", None),
-            ("POST /V1/pay%20ments/größe", None),
+            ("POST /V1/pay%20ments/GR%C3%96SSE", found),
+            ("POST /v1/payments/größe", None),
         ],
     );
 }
@@ -125,6 +126,112 @@ fn no_spelling_leads_around_a_guard() {
             ("POST /v1/payments/7/..", None),
         ],
     );
+}
+
+/// `POST /V1/pay` went around the key that `POST /v1/pay` requires, to a service that ignores case.
+#[test]
+fn case_leads_around_no_guard() {
+    check(
+        &["POST /v1/pay/{id}", "POST /V2/Pay", "POST /v1/*"],
+        &[
+            ("POST /V1/PAY/Ab", Some("POST /v1/pay/{id}")),
+            ("POST /v1/%50ay/7", Some("POST /v1/pay/{id}")),
+            ("POST //V1/x/../Pay;a=b/7", Some("POST /v1/pay/{id}")),
+            ("POST /v2/pay", Some("POST /V2/Pay")),
+            ("POST /V1/other", Some("POST /v1/*")),
+            ("POST /v3", None),
+        ],
+    );
+    let policy = Policy::new(vec![operation("POST /v1/pay/{id}")]).unwrap();
+    let found = policy.find("POST", "/V1/Pay/Ab").unwrap();
+    assert_eq!(found.value("id"), Some(&b"Ab"[..]), "values stay as sent");
+}
+
+/// Ignoring case guards more, never less: a rule that guards less counts for its own spelling alone.
+#[test]
+fn a_laxer_rule_counts_for_its_own_spelling() {
+    let mut observed = operation("POST /v1/Watch");
+    observed.mode = Mode::Observe;
+    let policy = Policy::default()
+        .with(operation("POST /v1/Search").with_class(Class::Read))
+        .and_then(|policy| policy.with(observed))
+        .unwrap();
+    for (path, expected) in [
+        ("/v1/Search", None),
+        ("/v1/search", Some("POST *")),
+        ("/V1/Search", Some("POST *")),
+        ("/v1/Watch", Some("POST /v1/Watch")),
+        ("/v1/watch", Some("POST *")),
+    ] {
+        let found = policy.find("POST", path);
+        let name = found.map(|found| found.operation.name.clone());
+        assert_eq!(name.as_deref(), expected, "{path}");
+    }
+}
+
+#[test]
+fn case_counts_where_an_operation_says_so() {
+    let sensitive = |pattern: &str| {
+        let mut operation = operation(pattern);
+        operation.paths = Paths::CaseSensitive;
+        operation
+    };
+    let operations = vec![
+        sensitive("POST /v1/pay"),
+        sensitive("POST /v1/Pay"),
+        operation("POST /v1/order"),
+        sensitive("POST /v1/Order"),
+    ];
+    let policy = Policy::new(operations).unwrap();
+    for (path, expected) in [
+        ("/v1/pay", Some("POST /v1/pay")),
+        ("/v1/Pay", Some("POST /v1/Pay")),
+        ("/v1/PAY", None),
+        ("/V1/pay", None),
+        ("/v1/order", Some("POST /v1/order")),
+        ("/V1/ORDER", Some("POST /v1/order")),
+        ("/v1/Order", Some("POST /v1/Order")),
+    ] {
+        let found = policy.find("POST", path);
+        let name = found.map(|found| found.operation.name.clone());
+        assert_eq!(name.as_deref(), expected, "{path}");
+    }
+    let clash = Policy::new(vec![operation("POST /v1/pay"), operation("POST /V1/Pay")]);
+    let clash = clash.unwrap_err().to_string();
+    assert!(clash.contains("paths = \"case-sensitive\""), "{clash}");
+    let replaced = Policy::default()
+        .with(operation("POST /v1/pay"))
+        .and_then(|policy| policy.with(operation("POST /V1/Pay")));
+    assert_eq!(replaced.unwrap().operations().count(), 3);
+}
+
+/// A service that takes `/v1/pay.json` for `/v1/pay` has two paths, and a slash at the end makes none.
+#[test]
+fn a_suffix_is_another_path_and_a_slash_at_the_end_is_not() {
+    let mut pay = operation("POST /v1/pay");
+    pay.required = true;
+    let plain = Policy::default().with(pay.clone()).unwrap();
+    let name =
+        |policy: &Policy, path: &str| policy.find("POST", path).unwrap().operation.name.clone();
+    assert_eq!(name(&plain, "/v1/pay/"), "POST /v1/pay");
+    for suffixed in [
+        "/v1/pay.json",
+        "/v1/pay.json/",
+        "/v1/pay.",
+        "/v1/pay%2Ejson",
+    ] {
+        assert_eq!(name(&plain, suffixed), "POST *");
+    }
+    let mut json = operation("POST /v1/pay.json");
+    json.required = true;
+    let both = plain.with(json).unwrap();
+    for suffixed in ["/v1/pay.json", "/v1/PAY.JSON/", "/v1/pay%2Ejson"] {
+        assert_eq!(name(&both, suffixed), "POST /v1/pay.json");
+    }
+    let mut all = operation("POST /v1/{pay}");
+    all.required = true;
+    let all = Policy::default().with(all).unwrap();
+    assert_eq!(name(&all, "/v1/pay.xml"), "POST /v1/{pay}");
 }
 
 #[test]

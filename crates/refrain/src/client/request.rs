@@ -80,6 +80,9 @@ pub(super) fn without(
     (kept, left_out)
 }
 
+/// What tells requests apart. Journals hold fingerprints of exactly these parts, so they stay as they are.
+const PARTS: [Part; 4] = [Part::Method, Part::Path, Part::Query, Part::Body];
+
 /// What tells this request from another one under the same key: method, whole address and body.
 pub(super) fn fingerprint(secret: &Secret, request: &Request<Bytes>) -> Fingerprint {
     let uri = request.uri();
@@ -92,8 +95,9 @@ pub(super) fn fingerprint(secret: &Secret, request: &Request<Bytes>) -> Fingerpr
         // The same path of another server is another request.
         path: &format!("{scheme}://{authority}{}", uri.path()),
         query: uri.query(),
+        host: None,
         headers: &[],
         content: &content,
     };
-    Fingerprint::of(secret, &Part::DEFAULT, &view)
+    Fingerprint::of(secret, &PARTS, &view)
 }

@@ -160,6 +160,7 @@ impl Attended {
             method: "",
             path: &self.message.subject,
             query: None,
+            host: None,
             headers: &*self.message,
             content: &content,
         };

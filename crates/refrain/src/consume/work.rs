@@ -62,6 +62,7 @@ impl Task {
             scope: redriven(&self.scope, redrive),
             key: self.key.clone(),
             fingerprint: self.fingerprint,
+            earlier_fingerprint: None,
             credential: None,
             terms: self.terms,
             probe: self.probe.clone(),

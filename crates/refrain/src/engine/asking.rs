@@ -130,9 +130,27 @@ impl<'a> Asking<'a> {
                         return Ok(turn);
                     }
                 }
-                verdict => return Ok(self.turn(verdict, asked)),
+                verdict => {
+                    let is_other = matches!(verdict, Verdict::Mismatch);
+                    return match self.as_earlier().filter(|_| is_other) {
+                        Some(earlier) => Box::pin(earlier.ask()).await,
+                        None => Ok(self.turn(verdict, asked)),
+                    };
+                }
             }
         }
+    }
+
+    /// The same claim with the fingerprint of earlier versions, which the record may have.
+    ///
+    /// Should the record have gone meanwhile, the new one has that fingerprint, as if it were from then.
+    fn as_earlier(&self) -> Option<Self> {
+        let fingerprint = self.intent.earlier_fingerprint?;
+        (self.claim.fingerprint != fingerprint).then(|| {
+            let mut claim = self.claim.clone();
+            claim.fingerprint = fingerprint;
+            Self { claim, ..*self }
+        })
     }
 
     /// The turn that is had without waiting, on a store that answers at once; `None` where it takes [`ask`](Self::ask).
@@ -143,7 +161,13 @@ impl<'a> Asking<'a> {
         };
         match verdict {
             Verdict::InFlight { .. } | Verdict::Indeterminate(_) => None,
-            verdict => Some(Ok(self.turn(verdict, self.since))),
+            verdict => {
+                let is_other = matches!(verdict, Verdict::Mismatch);
+                match self.as_earlier().filter(|_| is_other) {
+                    Some(earlier) => earlier.ask_now(),
+                    None => Some(Ok(self.turn(verdict, self.since))),
+                }
+            }
         }
     }
 

@@ -19,11 +19,19 @@ pub enum Part {
     Member(Pointer),
     /// `header:NAME`, in lower case.
     Header(String),
+    /// `host`: the authority that the request is addressed to, in its normal form.
+    Host,
 }
 
 impl Part {
     /// What a fingerprint is made of unless the policy says otherwise.
-    pub const DEFAULT: [Self; 4] = [Self::Method, Self::Path, Self::Query, Self::Body];
+    pub const DEFAULT: [Self; 5] = [
+        Self::Method,
+        Self::Path,
+        Self::Query,
+        Self::Body,
+        Self::Host,
+    ];
 }
 
 impl FromStr for Part {
@@ -35,12 +43,13 @@ impl FromStr for Part {
             None if text == "path" => Ok(Self::Path),
             None if text == "query" => Ok(Self::Query),
             None if text == "body" => Ok(Self::Body),
+            None if text == "host" => Ok(Self::Host),
             Some(("body", pointer)) => pointer.parse().map(Self::Member),
             Some(("header", name)) => header(name),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{text}` is no part of a fingerprint; write method, path, query, body, body:/pointer or header:NAME"
+                    "`{text}` is no part of a fingerprint; write method, path, query, body, host, body:/pointer or header:NAME"
                 ),
             )),
         }
@@ -70,6 +79,7 @@ impl fmt::Display for Part {
             Self::Body => f.write_str("body"),
             Self::Member(pointer) => write!(f, "body:{pointer}"),
             Self::Header(name) => write!(f, "header:{name}"),
+            Self::Host => f.write_str("host"),
         }
     }
 }

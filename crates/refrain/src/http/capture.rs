@@ -165,19 +165,24 @@ pub(super) fn sealed<B>(
     operation: &Operation,
     response: &Response<Body<B>>,
     record: RecordId,
+    is_to_head: bool,
 ) -> Outcome {
     let (body, trailers) = response.body().whole().unzip();
     let trailers = trailers.flatten();
-    let replayed = |name: &HeaderName| operation.replays_header(name.as_str());
+    let replayed = |name: &HeaderName| {
+        operation.replays_header(name.as_str()) || is_to_head && *name == header::CONTENT_LENGTH
+    };
     let packer = Head::of(response).pack(body, replayed);
     packer.finish_for(Some(record), fields(trailers))
 }
 
 /// The answer that those get who waited for one that was refused: all but what belongs to one connection or caller.
 /// `None` where it was not read to its end.
-pub(super) fn answer<B>(response: &Response<Body<B>>) -> Option<Outcome> {
+pub(super) fn answer<B>(response: &Response<Body<B>>, is_to_head: bool) -> Option<Outcome> {
     let (body, trailers) = response.body().whole()?;
-    let packer = Head::of(response).pack(Some(body), |name| !is_own(name));
+    let is_shown =
+        |name: &HeaderName| !is_own(name) || is_to_head && *name == header::CONTENT_LENGTH;
+    let packer = Head::of(response).pack(Some(body), is_shown);
     Some(packer.finish(fields(trailers)))
 }
 

@@ -2,12 +2,14 @@
 //!
 //! Nothing here decides whether a request is guarded, and nothing here proves who calls.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::CONTENT_TYPE, request::Parts};
 
 use crate::{
     Error, ErrorKind, Key, Result,
-    fingerprint::{Content, Fields, Json, NotJson, RequestView},
+    fingerprint::{Content, Fields, Json, NotJson, RequestView, normal_host},
     key::{KEY_HEADER, Pointer, Source, Syntax},
 };
 
@@ -45,6 +47,7 @@ pub fn head_key(sources: &[Source], syntax: Syntax, headers: &HeaderMap) -> Resu
 }
 
 /// The key of a request: the first of the sources that is present decides, and the others are not looked at.
+/// `uri` is what the client asked for; a router may have left less of it in `head`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] where that source is present and what it holds is no key.
@@ -52,13 +55,14 @@ pub fn find_key(
     sources: &[Source],
     syntax: Syntax,
     head: &Parts,
+    uri: &Uri,
     content: &Content<'_>,
 ) -> Result<Option<Key>> {
     for source in sources {
         let key = match source {
             Source::Header(name) => header_key(name, syntax, &head.headers)?,
             Source::Body(pointer) => body_key(pointer, content)?,
-            Source::Derive => Some(Key::derive_from_request(&view(head, content))),
+            Source::Derive => Some(Key::derive_from_request(&view(head, uri, None, content))),
             Source::Natural(template) => match readable(content)? {
                 Some(json) => template.render(json)?,
                 None => None,
@@ -78,16 +82,36 @@ pub fn content<'a>(head: &Parts, body: &'a Bytes) -> Content<'a> {
     Content::new(content_type.map(|value| value.as_bytes()), body)
 }
 
-/// What the fingerprint is taken of.
+/// What the fingerprint is taken of: the head and the body, with the `uri` that the client asked for and its [`host`].
 #[must_use]
-pub fn view<'a>(head: &'a Parts, content: &'a Content<'a>) -> RequestView<'a> {
+pub fn view<'a>(
+    head: &'a Parts,
+    uri: &'a Uri,
+    host: Option<&'a str>,
+    content: &'a Content<'a>,
+) -> RequestView<'a> {
     RequestView {
         method: head.method.as_str(),
-        path: head.uri.path(),
-        query: head.uri.query(),
+        path: uri.path(),
+        query: uri.query(),
+        host,
         headers: &head.headers,
         content,
     }
+}
+
+/// The authority that a request is addressed to, in its [normal form](normal_host):
+/// that of its target, such as `:authority`, else the header `Host`.
+#[must_use]
+pub fn host<'a>(head: &'a Parts, uri: &'a Uri) -> Option<Cow<'a, str>> {
+    if let Some(authority) = uri.authority().or(head.uri.authority()) {
+        return Some(normal_host(authority.as_str()));
+    }
+    let written = values(&head.headers, "host").map(|value| match value.to_str() {
+        Ok(host) => normal_host(host),
+        Err(_) => value.as_bytes().escape_ascii().to_string().into(),
+    });
+    written.reduce(|all, next| format!("{all},{next}").into())
 }
 
 impl Fields for HeaderMap {

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use http::request::Parts;
@@ -13,12 +16,13 @@ use super::{
     Observer, RefrainService,
     budget::Budget,
     log_rate::LogRate,
+    original::{Prefix, UriOf},
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
     service::{Carried, Guarded},
 };
 use crate::{
-    Engine, Operation, Policy, Scope,
+    Engine, Error, ErrorKind, Operation, Policy, Result, Scope,
     receipts::{AnyReceipts, Receipts, Witness},
 };
 
@@ -37,6 +41,10 @@ pub(super) struct Shared {
     pub(super) policy: Policy,
     /// Where the pages behind a problem's `type` are.
     pub(super) problems: String,
+    /// Says what the client asked for, where the head does not.
+    pub(super) original: Option<UriOf>,
+    /// The prefix below which the layer stands.
+    pub(super) prefix: Option<Prefix>,
     /// Says what the scope is, in place of the policy.
     pub(super) scope: Option<ScopeOf>,
     /// Who is asked what became of an indeterminate operation.
@@ -53,6 +61,18 @@ pub(super) struct Shared {
     pub(super) budget: Arc<Budget>,
     /// Whether a granted request holds its fence and its record among its extensions.
     pub(super) extends: bool,
+    /// Whether what is probably not meant was reported.
+    reported: Reported,
+}
+
+/// Whether something was reported; not yet, for a clone, which may be changed before it is used.
+#[derive(Default)]
+struct Reported(AtomicBool);
+
+impl Clone for Reported {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
@@ -66,6 +86,8 @@ impl RefrainLayer {
                 engine,
                 policy,
                 problems: PROBLEMS_PATH.into(),
+                original: None,
+                prefix: None,
                 scope: None,
                 probes: None,
                 witnesses: HashMap::new(),
@@ -74,6 +96,7 @@ impl RefrainLayer {
                 failed_claims: Arc::default(),
                 budget: Arc::default(),
                 extends: true,
+                reported: Reported::default(),
             }),
         }
     }
@@ -88,6 +111,28 @@ impl RefrainLayer {
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.shared.policy
+    }
+
+    /// Whether store and engine are good enough for what the policy promises: call it where the service starts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] as [`Policy::check_store`] says; and where an operation has `audit = "required"`
+    /// and the engine has no [audit log](Engine::with_audit). Without this check such an operation answers 503.
+    pub fn check(&self) -> Result<()> {
+        let Shared { engine, policy, .. } = &*self.shared;
+        policy.check_store(engine.store())?;
+        let is_refused = |it: &&Operation| it.audit_required && it.is_audited();
+        match policy.operations().find(is_refused) {
+            Some(operation) if engine.audit().is_none() => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "operation `{}` has audit = \"required\", and the engine has no audit log; \
+                     give it one with `Engine::with_audit`",
+                    operation.name
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the scope from the request's head in a way of your own, such as a tenant that an earlier layer has verified.
@@ -196,29 +241,85 @@ impl Shared {
     }
 }
 
-impl<S> Layer<S> for RefrainLayer {
-    type Service = RefrainService<S>;
-
-    fn layer(&self, inner: S) -> RefrainService<S> {
+impl RefrainLayer {
+    /// Reports what is allowed and probably not meant.
+    fn report(&self) {
+        let Shared { engine, policy, .. } = &*self.shared;
         let has_probe = |operation: &Operation| operation.probe.is_some();
-        if self.shared.probes.is_none() && self.shared.policy.operations().any(has_probe) {
+        if self.shared.probes.is_none() && policy.operations().any(has_probe) {
             tracing::warn!(
                 "the policy has a `probe`, and nobody to ask: name the service with `RefrainLayer::with_probes`"
             );
         }
         let is_blind =
             |it: &&Operation| it.is_receipted() && !self.shared.witnesses.contains_key(&it.name);
-        for operation in self.shared.policy.operations().filter(is_blind) {
+        for operation in policy.operations().filter(is_blind) {
             tracing::warn!(
                 operation = %operation.name,
                 "nobody reads its receipts, so it is at-most-once: name them with `RefrainLayer::with_receipts`"
             );
         }
-        let is_audited = |it: &Operation| it.audit && it.guarded;
-        if self.shared.engine.audit().is_none() && self.shared.policy.operations().any(is_audited) {
-            tracing::warn!(
-                "the policy has `audit`, and nothing is written: give the engine a log with `Engine::with_audit`"
-            );
+        let lacks_log = engine.audit().is_none();
+        let runs = |it: &&Operation| match it.is_audited() {
+            true => lacks_log && !it.audit_required,
+            false => it.is_unaudited_money(),
+        };
+        let unaudited: Vec<_> = policy.operations().filter(runs).collect();
+        if !unaudited.is_empty() {
+            let help = match lacks_log {
+                true => "give the engine an audit log with `Engine::with_audit`",
+                false => "write audit = true",
+            };
+            report_loudly(&format!(
+                "these operations run without an audit log: {}; {help}",
+                names(&unaudited)
+            ));
+        }
+        let required = policy
+            .operations()
+            .filter(|it| it.audit_required && it.is_audited());
+        let required: Vec<_> = required.filter(|_| lacks_log).collect();
+        if !required.is_empty() {
+            report_loudly(&format!(
+                "these operations have audit = \"required\" and are refused, because there is no audit log: {}; \
+                 give the engine one with `Engine::with_audit`",
+                names(&required)
+            ));
+        }
+        let unreached: Vec<_> = self.out_of_reach().collect();
+        if !unreached.is_empty() {
+            report_loudly(&format!(
+                "no request reaches these operations below the layer's prefix: {}; \
+                 write their whole paths, or remove them from this layer's policy",
+                names(&unreached)
+            ));
+        }
+    }
+}
+
+fn names(operations: &[&Operation]) -> String {
+    let names: Vec<_> = operations
+        .iter()
+        .map(|it| format!("`{}`", it.name))
+        .collect();
+    names.join(", ")
+}
+
+/// Warns; on standard error where nobody collects warnings.
+fn report_loudly(message: &str) {
+    match tracing::enabled!(tracing::Level::WARN) {
+        true => tracing::warn!("{message}"),
+        false => eprintln!("refrain: warning: {message}"),
+    }
+}
+
+impl<S> Layer<S> for RefrainLayer {
+    type Service = RefrainService<S>;
+
+    fn layer(&self, inner: S) -> RefrainService<S> {
+        // A router applies a layer to each of its routes.
+        if !self.shared.reported.0.swap(true, Ordering::Relaxed) {
+            self.report();
         }
         RefrainService {
             inner,

@@ -21,7 +21,8 @@ impl RefrainLayer {
     /// # Errors
     /// [`ErrorKind::Invalid`] where the policy guards no such operation, there is no key, or what there is cannot be used.
     pub fn locate(&self, head: &Parts, body: &Bytes, key: Option<Key>) -> Result<Located> {
-        let (method, path) = (head.method.as_str(), head.uri.path());
+        let uri = self.shared.uri(head);
+        let (method, path) = (head.method.as_str(), uri.path());
         let policy = &self.shared.policy;
         let found = policy.find(method, path).ok_or_else(|| {
             invalid(format!(
@@ -30,7 +31,7 @@ impl RefrainLayer {
         })?;
         let operation = &found.operation;
         let content = extract::content(head, body);
-        let sent = || extract::find_key(&operation.key, operation.syntax, head, &content);
+        let sent = || extract::find_key(&operation.key, operation.syntax, head, &uri, &content);
         let key = match key {
             Some(key) => Some(key),
             None => sent()?,

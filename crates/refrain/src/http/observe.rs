@@ -119,7 +119,8 @@ impl Sight {
             return Ok(None);
         }
         let content = extract::content(&self.head, body);
-        let key = extract::find_key(&operation.key, operation.syntax, &self.head, &content)?;
+        let (head, uri) = (&self.head, self.shared.uri(&self.head));
+        let key = extract::find_key(&operation.key, operation.syntax, head, &uri, &content)?;
         let Some(key) = key else { return Ok(None) };
         let mut intent = intent(&self.shared, &self.found, key, &self.head, body)?;
         intent.scope = scope(intent.scope);

@@ -74,7 +74,8 @@ impl Run {
     /// It committed, whatever became of the answer: the receipt is the outcome, and the reply.
     pub(super) async fn found<R, E>(self, running: Running, outcome: Outcome) -> Ran<R, E> {
         let outcome = outcome.sealed(running.id());
-        let fresh = Ran::Answered(Box::new(reply::answer(&outcome)));
+        let answer = reply::answer(&outcome, self.is_to_head);
+        let fresh = Ran::Answered(Box::new(answer));
         match self.keep(running, outcome).await {
             Ok(()) => ran_as(Decision::FreshKept, fresh),
             Err(instead) => instead,

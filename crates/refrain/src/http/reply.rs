@@ -17,21 +17,34 @@ const MARKS: [(HeaderName, HeaderValue); 2] = [
 
 /// A stored outcome that answers a duplicate, for a server that writes it out by itself: all of it is in its fields and its body.
 #[derive(Debug)]
-pub struct Replay(pub(super) Outcome);
+pub struct Replay {
+    outcome: Outcome,
+    is_to_head: bool,
+}
 
 impl Replay {
+    /// The outcome as the answer to a request, which may be `HEAD`.
+    pub(super) fn new(outcome: Outcome, is_to_head: bool) -> Self {
+        Self {
+            outcome,
+            is_to_head,
+        }
+    }
+
     /// The status it ended with.
     #[must_use]
     pub fn status(&self) -> StatusCode {
-        status(&self.0)
+        status(&self.outcome)
     }
 
-    /// The fields of its head, with names in lower case; how long the body is need not be among them.
+    /// The fields of its head, with names in lower case.
+    /// How long the body is is among them for `HEAD` alone, whose answer has none.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         static MARKS: [(HeaderName, HeaderValue); 2] = self::MARKS;
         let is_marked = |name: &str| MARKS.iter().any(|(mark, _)| mark == name);
-        let stored = self.0.header_fields();
-        let stored = stored.filter(move |(name, _)| !is_marked(name));
+        let is_shown = move |name: &str| is_shown(name, self.is_to_head) && !is_marked(name);
+        let stored = self.outcome.header_fields();
+        let stored = stored.filter(move |(name, _)| is_shown(name));
         let marks = MARKS.iter();
         stored.chain(marks.map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
@@ -39,13 +52,13 @@ impl Replay {
     /// Its body.
     #[must_use]
     pub fn body(&self) -> Bytes {
-        self.0.body()
+        self.outcome.body()
     }
 
     /// The bytes of its body, for who copies them.
     #[must_use]
     pub fn content(&self) -> &[u8] {
-        self.0.content()
+        self.outcome.content()
     }
 
     /// Whether its fields and its body are all of it, and can be written as they are.
@@ -59,13 +72,13 @@ impl Replay {
         let is_field = |(name, value): (&str, &[u8])| {
             !name.is_empty() && name.bytes().all(is_name) && value.iter().all(is_value)
         };
-        !self.0.has_trailers() && self.0.header_fields().all(is_field)
+        !self.outcome.has_trailers() && self.outcome.header_fields().all(is_field)
     }
 
     /// All of it as a response.
     #[must_use]
     pub fn into_response<R>(self) -> Response<Body<R>> {
-        let mut response = answer(&self.0);
+        let mut response = answer(&self.outcome, self.is_to_head);
         mark(response.headers_mut());
         marked(Decision::Replayed, response)
     }
@@ -104,11 +117,17 @@ fn mark(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a stored field is shown: a length without a body is the answer to `HEAD`, and to nothing else.
+fn is_shown(name: &str, is_to_head: bool) -> bool {
+    is_to_head || name != header::CONTENT_LENGTH.as_str()
+}
+
 /// An outcome as an answer, as it is.
-pub(super) fn answer<R>(outcome: &Outcome) -> Response<Body<R>> {
+pub(super) fn answer<R>(outcome: &Outcome, is_to_head: bool) -> Response<Body<R>> {
     let trailers = fields(outcome.trailers());
     let trailers = Some(trailers).filter(|trailers| !trailers.is_empty());
-    let mut headers = fields(outcome.headers());
+    let shown = outcome.headers();
+    let mut headers = fields(shown.filter(|(name, _)| is_shown(name, is_to_head)));
     // Servers send only those trailers that were announced.
     for name in trailers.iter().flat_map(HeaderMap::keys) {
         headers.append(header::TRAILER, name.clone().into());
@@ -143,7 +162,7 @@ mod tests {
 
     fn is_plain(name: &str, value: &[u8]) -> bool {
         let packer = Packer::new(200, [("content-type", &b"text/plain"[..]), (name, value)]);
-        Replay(packer.finish([])).is_plain()
+        Replay::new(packer.finish([]), false).is_plain()
     }
 
     #[test]
@@ -161,7 +180,7 @@ mod tests {
     #[test]
     fn a_replay_says_of_itself_what_it_is_whatever_was_stored() {
         let stored = [("cache-control", &b"public"[..]), ("x-part", b"one")];
-        let replay = Replay(Packer::new(200, stored).finish([]));
+        let replay = Replay::new(Packer::new(200, stored).finish([]), false);
         let fields: Vec<_> = replay.fields().collect();
         let marks = [
             ("idempotent-replayed", &b"true"[..]),
@@ -173,7 +192,7 @@ mod tests {
     #[test]
     fn trailers_need_a_response() {
         let packer = Packer::new(200, []);
-        let replay = Replay(packer.finish([("x-sum", &b"7"[..])]));
+        let replay = Replay::new(packer.finish([("x-sum", &b"7"[..])]), false);
         assert!(!replay.is_plain());
         assert_eq!(replay.into_response::<()>().headers()["trailer"], "x-sum");
     }

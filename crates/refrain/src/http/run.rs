@@ -22,10 +22,11 @@ use super::{
     layer::Shared,
     problem::Problem,
     receipted,
+    refusal::{self, Refusal},
     service::{Carried, Guarded},
 };
 use crate::{
-    Error, ErrorKind, Guarantee, Intent, Outcome, Verdict,
+    Error, ErrorKind, Guarantee, Intent, Outcome, RecordId, Verdict,
     engine::{Guard, Running},
     policy::{Ending, Operation, Reply},
     record::{Doubt, Reason, Settled},
@@ -48,6 +49,8 @@ pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) operation: Arc<Operation>,
     pub(super) intent: Box<Intent>,
+    /// Whether the request is `HEAD`, whose answer says the length of a body that it lacks.
+    pub(super) is_to_head: bool,
 }
 
 /// An operation with everything that settles it.
@@ -252,15 +255,20 @@ impl Run {
         mut response: Box<Response<Body<R>>>,
     ) -> Plan<R, E> {
         if ending == Ending::Release {
-            let answer = capture::answer(&response);
+            let answer = capture::answer(&response, self.is_to_head);
             return Plan::Release(answer, Ran::Answered(response));
         }
-        let outcome = capture::sealed(&self.operation, &response, running.id());
+        let outcome = self.outcome(&response, running.id());
         // The reply is made of the bytes that are stored.
         if outcome.is_body_kept() {
             response.body_mut().refill(outcome.body());
         }
         Plan::Keep(outcome, Ran::Answered(response))
+    }
+
+    /// The outcome of a response that was read, sealed for its record.
+    fn outcome<R>(&self, response: &Response<Body<R>>, record: RecordId) -> Outcome {
+        capture::sealed(&self.operation, response, record, self.is_to_head)
     }
 
     /// Stores the outcome; if that cannot be, answers what leaves instead of it.
@@ -358,7 +366,7 @@ impl Run {
             return;
         }
         let id = running.id();
-        let outcome = capture::sealed(&self.operation, &response, id);
+        let outcome = self.outcome(&response, id);
         match (running.complete(outcome).await, witness) {
             (Ok(Settled::Applied), Some(witness)) => self.shared.engine.check_receipt(witness, id),
             (Ok(_), _) => {}
@@ -397,29 +405,46 @@ pub(super) enum Called<R, E> {
 }
 
 impl<R, E> Called<R, E> {
-    fn read(head: response::Parts, read: Result<Read<R>, BodyError>, ending: Ending) -> Self {
-        match read {
-            Ok(read) => match read.into_body() {
-                Some(body) => Self::Response(ending, Box::new(Response::from_parts(head, body))),
-                // Answers are never over the budget.
-                None => Self::Failure(Failure::Lost(Reason::Truncated)),
-            },
-            Err(_) => Self::Failure(Failure::Lost(Reason::Truncated)),
+    fn read(
+        head: response::Parts,
+        read: Result<Read<R>, BodyError>,
+        (ending, may_be_ours): (Ending, bool),
+    ) -> Self {
+        let Ok(read) = read else {
+            return Self::Failure(Failure::Lost(Reason::Truncated));
+        };
+        let refusal = match &read {
+            Read::Whole(body, ..) if may_be_ours => refusal::read(&head, body),
+            _ => None,
+        };
+        let ending = match refusal {
+            Some(Refusal::Unknown(reason)) => return Self::Failure(Failure::Lost(reason)),
+            Some(Refusal::Later) => Ending::Release,
+            None => ending,
+        };
+        match read.into_body() {
+            Some(body) => Self::Response(ending, Box::new(Response::from_parts(head, body))),
+            // Answers are never over the budget.
+            None => Self::Failure(Failure::Lost(Reason::Truncated)),
         }
     }
 }
 
-/// An answer that is kept, of which the head has come.
+/// An answer of which the head has come.
 pub(super) struct Begun<R> {
     pub(super) head: response::Parts,
     pub(super) body: R,
+    /// What becomes of the key.
+    ending: Ending,
+    /// Whether the body may say something else about that.
+    may_be_ours: bool,
 }
 
 impl<R: Carried> Begun<R> {
-    /// The same answer as if it were not passed on as it comes.
+    /// The answer with its body, as far as the cap allows.
     async fn read<E>(self, operation: &Operation, share: Share) -> Called<R, E> {
         let read = Reading::new(self.body, operation.outcome_bytes_max, share).await;
-        Called::read(self.head, read, Ending::Keep)
+        Called::read(self.head, read, (self.ending, self.may_be_ours))
     }
 }
 
@@ -442,32 +467,38 @@ where
         let Some(calling) = calling else {
             return panicked();
         };
-        let (ending, Begun { head, body }) = match begun(calling.await, &operation) {
-            Ok(begun) => begun,
-            Err(called) => return called,
-        };
-        let read = Reading::new(body, operation.outcome_bytes_max, share).await;
-        Called::read(head, read, ending)
+        match begun(calling.await, &operation) {
+            Ok(begun) => begun.read(&operation, share).await,
+            Err(called) => called,
+        }
     }
 }
 
-/// The answer whose body is to be read, and what becomes of the key; or what it is without that.
+/// The answer whose body is to be read; or what it is without that.
 fn begun<R: Carried, E>(
     called: Result<Response<R>, E>,
     operation: &Operation,
-) -> Result<(Ending, Begun<R>), Called<R, E>> {
+) -> Result<Begun<R>, Called<R, E>> {
     let mut response = called.map_err(Called::Error)?;
     if let Some(failure) = response.extensions().get::<Failure>() {
         return Err(Called::Failure(*failure));
     }
-    let ending = ending(operation, response.status(), response.headers_mut());
-    let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep;
+    let status = response.status();
+    let said = said(operation, response.headers_mut());
+    let may_be_ours = said.is_none() && refusal::may_be_ours(status, response.headers());
+    let ending = said.unwrap_or_else(|| by_head(operation, status, response.headers()));
+    let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep && !may_be_ours;
     let (head, body) = response.into_parts();
-    let begun = Begun { head, body };
+    let begun = Begun {
+        head,
+        body,
+        ending,
+        may_be_ours,
+    };
     // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
     match is_streamed && !begun.body.is_end_stream() {
         true => Err(Called::Begun(Box::new(begun))),
-        false => Ok((ending, begun)),
+        false => Ok(begun),
     }
 }
 
@@ -507,22 +538,35 @@ fn not_stored(error: &Error) -> Problem {
     Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// What becomes of the key: as the operation's answer says itself, or as the policy says.
+/// What becomes of the key, as far as the head of an answer tells.
 pub(super) fn ending(operation: &Operation, status: StatusCode, headers: &mut HeaderMap) -> Ending {
+    let said = said(operation, headers);
+    said.unwrap_or_else(|| by_head(operation, status, headers))
+}
+
+/// What becomes of the key, where the operation's answer does not say it itself.
+fn by_head(operation: &Operation, status: StatusCode, headers: &HeaderMap) -> Ending {
+    match refusal::is_later(status, headers) {
+        true => Ending::Release,
+        false => operation.keeps(status.as_u16()),
+    }
+}
+
+/// What the operation's answer says itself of what becomes of the key; taken off it.
+fn said(operation: &Operation, headers: &mut HeaderMap) -> Option<Ending> {
     static OUTCOME: HeaderName = REFRAIN_OUTCOME;
     // To look at each name is quicker than to look for one, and hardly anybody says it.
     let said = match headers.keys().any(|name| *name == OUTCOME) {
         true => headers.remove(REFRAIN_OUTCOME),
         false => None,
     };
-    match said.as_ref().map(|value| value.as_bytes()) {
-        Some(b"keep") => Ending::Keep,
-        Some(b"release") => Ending::Release,
-        Some(_) => {
+    match said?.as_bytes() {
+        b"keep" => Some(Ending::Keep),
+        b"release" => Some(Ending::Release),
+        _ => {
             tracing::warn!(operation = %operation.name, "Refrain-Outcome is neither keep nor release: ignored");
-            operation.keeps(status.as_u16())
+            None
         }
-        None => operation.keeps(status.as_u16()),
     }
 }
 

@@ -29,9 +29,10 @@ use super::{
     streamed::Streamed,
 };
 use crate::{
-    Error, ErrorKind, Fingerprint, Intent, Key, Operation, Verdict,
+    Error, ErrorKind, Intent, Key, Operation, Verdict,
     clock::{Clock as _, SystemClock},
     engine::{Count, Guard, Live},
+    fingerprint::Fingerprints,
     policy::{Duplicates, Match, OnStoreFailure, ReplayTo, Unverified},
 };
 
@@ -206,16 +207,18 @@ impl<S> RefrainService<S> {
 
 impl Shared {
     fn find(&self, head: &Parts) -> Option<Match> {
-        self.policy.find(head.method.as_str(), head.uri.path())
+        self.policy
+            .find(head.method.as_str(), self.uri(head).path())
     }
 
     /// The page behind a problem's `type`.
     fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
-        let name = head.uri.path().strip_prefix(self.problems.as_str())?;
-        let code = Code::ALL.into_iter().find(|code| code.code() == name)?;
         if head.method != Method::GET || !self.problems.starts_with('/') {
             return None;
         }
+        let uri = self.uri(head);
+        let name = uri.path().strip_prefix(self.problems.as_str())?;
+        let code = Code::ALL.into_iter().find(|code| code.code() == name)?;
         let mut response = Response::new(Body::full(Bytes::from_static(code.page().as_bytes())));
         let markdown = HeaderValue::from_static("text/markdown; charset=utf-8");
         response
@@ -230,7 +233,7 @@ impl Shared {
     pub(super) fn other<G, R>(&self, verdict: &Verdict<G>) -> Response<Body<R>> {
         let problem = match verdict {
             Verdict::Replay(outcome) if outcome.is_body_kept() => {
-                return Replay(outcome.clone()).into_response();
+                return Replay::new(outcome.clone(), false).into_response();
             }
             Verdict::Replay(outcome) => {
                 let status = outcome.status();
@@ -248,7 +251,7 @@ impl Shared {
             ),
             Verdict::Mismatch => Problem::new(
                 Code::KeyReused,
-                "Method, path, query or body differ from the first request's.",
+                "Method, path, query, body or host differ from the first request's.",
             ),
             Verdict::Indeterminate(doubt) => run::unknown_before(doubt),
             Verdict::Expired => Problem::new(
@@ -335,19 +338,25 @@ pub(super) fn intent(
     body: &Bytes,
 ) -> Result<Intent, Error> {
     let (operation, secret) = (&found.operation, shared.engine.secret());
+    let uri = shared.uri(head);
+    let host = extract::host(head, &uri);
+    let host = host.as_deref();
     let scope = match &shared.scope {
         Some(scope) => scope(head),
         None => {
             let (parts, name) = (&operation.scope, &operation.name);
-            extract::scope(parts, secret, &head.headers, name, |it| found.value(it))?
+            let value = |it: &str| found.value(it);
+            extract::scope(parts, secret, &head.headers, host, name, value)?
         }
     };
     let content = extract::content(head, body);
-    let view = extract::view(head, &content);
+    let view = extract::view(head, &uri, host, &content);
+    let fingerprints = Fingerprints::of(secret, &operation.fingerprint, &view);
     Ok(Intent {
         scope,
         key,
-        fingerprint: Fingerprint::of(secret, &operation.fingerprint, &view),
+        fingerprint: fingerprints.whole,
+        earlier_fingerprint: fingerprints.hostless,
         credential: (operation.replay_to == ReplayTo::SameCredential)
             .then(|| extract::credential(&operation.credential, secret, &head.headers)),
         terms: operation.terms,
@@ -421,6 +430,7 @@ impl<S> Guarding<S> {
             shared: self.shared,
             operation: self.found.operation,
             intent,
+            is_to_head: *request.method() == Method::HEAD,
         };
         run.ready(self.inner, request, guard)
     }
@@ -448,7 +458,7 @@ impl<S> Guarding<S> {
             tracing::error!(operation = %name, %error, suppressed, "a claim failed: the store did, or the receipts");
         }
         if operation.on_store_failure == OnStoreFailure::Pass {
-            if operation.audit && self.shared.engine.audit_unguarded(name).await.is_err() {
+            if operation.is_audited() && self.shared.engine.audit_unguarded(name).await.is_err() {
                 return Ok(self.shared.refuse(&unaudited()));
             }
             self.shared.engine.tally().count(Count::Unguarded);
@@ -478,6 +488,11 @@ impl<S> Guarding<S> {
 
 fn unavailable(detail: &str) -> Problem {
     Problem::new(Code::StoreUnavailable, detail).with_retry_after(Duration::from_secs(1))
+}
+
+/// What must be audited is not run without an audit log.
+pub(super) fn logless() -> Problem {
+    unavailable("Nothing was run: the operation must be audited, and there is no audit log.")
 }
 
 fn unaudited() -> Problem {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, request::Parts};
+use http::{HeaderMap, Method, Response, request::Parts};
 use tokio::time::Instant;
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
     problem::Problem,
     reply::{self, Replay},
     run,
-    service::{Carried, acknowledged, intent, verified},
+    service::{Carried, acknowledged, intent, logless, verified},
 };
 use crate::{
     Error, Intent, Key, Verdict,
@@ -84,6 +84,9 @@ impl Coming<'_> {
         let operation = &*self.found.operation;
         if operation.mode == Mode::Observe {
             return Stage::Observed(body);
+        }
+        if operation.audit_required && self.shared.engine.audit().is_none() {
+            return self.refused(&logless());
         }
         let headers = &self.head.headers;
         let in_head = match extract::head_key(&operation.key, operation.syntax, headers) {
@@ -152,7 +155,7 @@ impl Coming<'_> {
             Ok(Turn::Verdict(verdict)) => match verdict {
                 Verdict::Granted(guard) => return Stage::Granted(intent(), body, guard),
                 Verdict::Replay(outcome) if outcome.is_body_kept() => {
-                    return Stage::Replayed(Replay(outcome));
+                    return Stage::Replayed(Replay::new(outcome, self.is_to_head()));
                 }
                 Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
                     let problem = run::unknown_before(&doubt).with_advice("wait");
@@ -161,10 +164,17 @@ impl Coming<'_> {
                 other => acknowledged(&self.found.operation, &other)
                     .unwrap_or_else(|| self.shared.other(&other)),
             },
-            Ok(Turn::Refused(answer)) => marked(Decision::Refused, reply::answer(&answer)),
+            Ok(Turn::Refused(answer)) => {
+                let answer = reply::answer(&answer, self.is_to_head());
+                marked(Decision::Refused, answer)
+            }
             Ok(Turn::Live(live)) => self.shared.follow(&live),
             Err(error) => return Stage::Failed(error, body),
         })
+    }
+
+    fn is_to_head(&self) -> bool {
+        self.head.method == Method::HEAD
     }
 
     fn key(&self, in_head: Option<Key>, body: &Bytes) -> Result<Option<Key>, Error> {
@@ -173,7 +183,8 @@ impl Coming<'_> {
             Some(key) => Ok(Some(key)),
             None => {
                 let content = extract::content(self.head, body);
-                extract::find_key(&operation.key, operation.syntax, self.head, &content)
+                let (head, uri) = (self.head, self.shared.uri(self.head));
+                extract::find_key(&operation.key, operation.syntax, head, &uri, &content)
             }
         }
     }
@@ -181,7 +192,7 @@ impl Coming<'_> {
     fn intent(&self, key: Key, body: &Bytes) -> Result<Intent, Error> {
         let operation = &self.found.operation;
         let mut intent = intent(self.shared, self.found, key, self.head, body)?;
-        if operation.audit {
+        if operation.is_audited() {
             intent.audit = Some(operation.name.as_str().into());
         }
         if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {

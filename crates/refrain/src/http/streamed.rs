@@ -66,7 +66,7 @@ impl Streamed {
 impl Run {
     /// Passes the answer on as it comes, and has it recorded beside.
     pub(super) fn stream<R: Carried, E>(self, running: Running, begun: Begun<R>) -> Ran<R, E> {
-        let Begun { head, body } = begun;
+        let Begun { head, body, .. } = begun;
         let bytes_max = self.operation.outcome_bytes_max;
         let share = Share::counted(&self.shared.budget);
         let (live, first) = LiveBody::begin(body.size_hint(), bytes_max, share);

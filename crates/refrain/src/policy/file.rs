@@ -9,13 +9,15 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::{Address, Mode, Operation, Policy, Warning, warning};
+use super::{Address, Operation, Policy, Warning, warning};
 use crate::store::embedded::Durability;
 
 mod authorization;
 pub use authorization::{Authorization, AuthorizationScheme};
 
 mod draft;
+
+mod forms;
 
 mod given;
 
@@ -160,8 +162,7 @@ impl Settings {
 
     /// The operations whose attempts are audited.
     pub fn audited(&self) -> impl Iterator<Item = &Operation> {
-        let is_audited = |it: &&Operation| it.audit && it.guarded && it.mode == Mode::Enforce;
-        self.policy.operations().filter(is_audited)
+        self.policy.operations().filter(|it| it.is_audited())
     }
 
     /// What is allowed and probably not meant, in operations and workers.

@@ -2,6 +2,7 @@
 //!
 //! Patterns stand in a tree, segment by segment. A search goes down to literal, named and rest in this order and comes back up where that leads nowhere.
 //! Every node is reached on one way only, so a request costs no more than the length of its path plus the size of the tree, whatever it asks for.
+//! The tree does not look at case: patterns that do are told apart by whoever picks from those with one path.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -20,6 +21,7 @@ pub(super) struct Tree {
 
 #[derive(Debug, Default)]
 struct Node {
+    /// By their folded text.
     literal: HashMap<Vec<u8>, Node>,
     named: Option<Box<Node>>,
     /// Patterns that end here.
@@ -43,7 +45,9 @@ impl Tree {
         let mut node = &mut self.root;
         for segment in &pattern.segments {
             node = match segment {
-                Segment::Literal(bytes) => node.literal.entry(bytes.clone()).or_default(),
+                Segment::Literal(bytes) => {
+                    node.literal.entry(fold(bytes).into_owned()).or_default()
+                }
                 Segment::Named(_) => node.named.get_or_insert_default(),
             };
         }
@@ -54,7 +58,7 @@ impl Tree {
         }
     }
 
-    /// The most specific operation for this path; `pick` chooses by method from those with one pattern.
+    /// The most specific operation for this path; `pick` chooses by method and case from those with one pattern.
     pub(super) fn find(
         &self,
         reading: &Reading<'_>,
@@ -74,7 +78,10 @@ impl Node {
         let Some((first, behind)) = segments.split_first() else {
             return pick(&self.end).or_else(|| pick(&self.rest));
         };
-        let literal = self.literal.get(first.as_ref());
+        let literal = match self.literal.is_empty() {
+            true => None,
+            false => self.literal.get(fold(first).as_ref()),
+        };
         let literal = literal.and_then(|node| node.find(behind, pick));
         literal
             .or_else(|| self.named.as_ref().and_then(|node| node.find(behind, pick)))
@@ -166,6 +173,21 @@ pub(super) fn is_dots(segment: &[u8]) -> bool {
 fn is_odd(segment: &[u8]) -> bool {
     let is_special = |byte: &u8| matches!(byte, b'/' | b'\\' | b';');
     segment.is_empty() || is_dots(segment) || segment.iter().any(is_special)
+}
+
+/// The same text for all spellings that a server may take for one when it ignores case.
+pub(super) fn fold(segment: &[u8]) -> Cow<'_, [u8]> {
+    if segment
+        .iter()
+        .all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
+    {
+        return Cow::Borrowed(segment);
+    }
+    Cow::Owned(match std::str::from_utf8(segment) {
+        // By way of upper case, as some compare: `\u{17f}` counts as `s`.
+        Ok(text) if !text.is_ascii() => text.to_uppercase().to_lowercase().into_bytes(),
+        _ => segment.to_ascii_lowercase(),
+    })
 }
 
 /// Percent-decodes; a `%` without two hexadecimal digits stays as it is.

@@ -4,7 +4,9 @@ use std::fmt::Display;
 
 use serde::{Serialize, Serializer};
 
-use super::{Address, Class, Ending, Pattern, Probe, Signature, Statuses, Terms, status, webhook};
+use super::{
+    Address, Class, Ending, Pattern, Probe, Signature, Statuses, Terms, matcher, status, webhook,
+};
 use crate::{
     Guarantee, Result, fingerprint,
     key::{CredentialPart, ScopePart, Sender, Source, Syntax},
@@ -32,6 +34,8 @@ pub struct Operation {
     /// What it matches.
     #[serde(rename = "match", serialize_with = "as_text")]
     pub pattern: Pattern,
+    /// Whether the case of the path counts.
+    pub paths: Paths,
     /// What kind of operation it is.
     pub class: Option<Class>,
     /// Whose webhooks it takes in.
@@ -88,8 +92,36 @@ pub struct Operation {
     pub probe: Option<Probe>,
     /// Where the receipts are that an exactly-once operation commits together with its effect.
     pub receipts: Option<Address>,
-    /// Whether every ending is written to the audit log.
+    /// Whether every attempt and its end is written to the audit log.
     pub audit: bool,
+    /// Whether it is refused where there is no audit log: the proxy does not start, the layer answers 503.
+    pub audit_required: bool,
+}
+
+/// Whether the case of a path counts when it is matched.
+///
+/// A service that ignores case must not be reached around its guard, so by default every spelling is guarded.
+/// Rules that guard less than others count for the spelling that they have, in either case.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Paths {
+    /// `/V1/Pay` is matched by `/v1/pay`.
+    #[default]
+    CaseInsensitive,
+    /// `/V1/Pay` and `/v1/pay` are two paths.
+    CaseSensitive,
+}
+
+impl Paths {
+    /// Whether two segments are one.
+    pub(super) fn is_same(self, left: &[u8], right: &[u8]) -> bool {
+        match self {
+            Self::CaseInsensitive => matcher::fold(left) == matcher::fold(right),
+            Self::CaseSensitive => left == right,
+        }
+    }
 }
 
 /// Who may see a replay.
@@ -222,6 +254,12 @@ impl Operation {
         REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
     }
 
+    /// Whether a path below this prefix can match.
+    #[cfg(feature = "http")]
+    pub(crate) fn reaches_below(&self, prefix: &Pattern) -> bool {
+        self.pattern.reaches_below(prefix, self.paths)
+    }
+
     /// Whether a claim that got lost would break its promise.
     #[must_use]
     pub fn needs_every_claim(&self) -> bool {
@@ -229,6 +267,18 @@ impl Operation {
             && self.mode == Mode::Enforce
             && self.terms.guarantee == Guarantee::AtMostOnce
             && !self.accept_lossy_claims
+    }
+
+    /// Whether its attempts go into the audit log.
+    #[must_use]
+    pub fn is_audited(&self) -> bool {
+        self.guarded && self.mode == Mode::Enforce && (self.audit || self.audit_required)
+    }
+
+    /// Whether it moves money and its attempts go into no audit log.
+    #[must_use]
+    pub fn is_unaudited_money(&self) -> bool {
+        self.class == Some(Class::Monetary) && self.mode == Mode::Enforce && !self.is_audited()
     }
 
     /// Whether its receipts tell what became of it.
@@ -258,12 +308,12 @@ impl Operation {
 impl Default for Operation {
     /// `POST *` with default settings.
     fn default() -> Self {
-        use fingerprint::Part;
         let pattern = Pattern::every_path("POST");
         let header = |name: &str| CredentialPart::Header(name.into());
         Self {
             name: pattern.to_string(),
             pattern,
+            paths: Paths::default(),
             class: None,
             webhook: None,
             signature: None,
@@ -278,7 +328,7 @@ impl Default for Operation {
                 header("cookie"),
             ],
             replay_to: ReplayTo::default(),
-            fingerprint: vec![Part::Method, Part::Path, Part::Query, Part::Body],
+            fingerprint: fingerprint::Part::DEFAULT.to_vec(),
             terms: Terms::default(),
             keep: Vec::new(),
             release: Vec::new(),
@@ -293,6 +343,7 @@ impl Default for Operation {
             probe: None,
             receipts: None,
             audit: false,
+            audit_required: false,
         }
     }
 }

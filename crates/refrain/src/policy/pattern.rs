@@ -1,8 +1,8 @@
 //! What an operation matches: `POST /v1/payments/{id}/capture`, `POST|PUT /hooks/*`, `* /v1/*`.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
-use super::{invalid, matcher, suggest};
+use super::{Paths, invalid, matcher, suggest};
 use crate::{Error, Result};
 
 /// The longest pattern, in bytes.
@@ -87,20 +87,49 @@ impl Pattern {
         }
     }
 
-    /// Whether this pattern matches all that `other` matches, equally specifically.
-    pub(super) fn covers(&self, other: &Self) -> bool {
+    /// Whether both have the same path, names aside.
+    pub(super) fn shares_path(&self, other: &Self, paths: Paths) -> bool {
         let is_same = |(left, right): (&Segment, &Segment)| match (left, right) {
             (Segment::Named(_), Segment::Named(_)) => true,
-            (left, right) => left == right,
+            (Segment::Literal(left), Segment::Literal(right)) => paths.is_same(left, right),
+            _ => false,
         };
-        let same_path = self.tail == other.tail
+        self.tail == other.tail
             && self.segments.len() == other.segments.len()
-            && self.segments.iter().zip(&other.segments).all(is_same);
+            && self.segments.iter().zip(&other.segments).all(is_same)
+    }
+
+    /// Whether the literal segments are written in `reading` as they are here, case included.
+    pub(super) fn is_written_as(&self, reading: &matcher::Reading<'_>) -> bool {
+        let is_same = |(segment, sent): (&Segment, &Cow<'_, [u8]>)| match segment {
+            Segment::Literal(bytes) => bytes.as_slice() == sent.as_ref(),
+            Segment::Named(_) => true,
+        };
+        self.segments.iter().zip(reading).all(is_same)
+    }
+
+    /// Whether a path below `prefix` can match.
+    #[cfg(feature = "http")]
+    pub(super) fn reaches_below(&self, prefix: &Self, paths: Paths) -> bool {
+        let fits = |(own, above): (&Segment, &Segment)| match (own, above) {
+            (Segment::Literal(own), Segment::Literal(above)) => paths.is_same(own, above),
+            _ => true,
+        };
+        let is_long_enough = match self.tail {
+            Tail::EveryPath => return true,
+            Tail::Rest => true,
+            Tail::End => self.segments.len() >= prefix.segments.len(),
+        };
+        is_long_enough && self.segments.iter().zip(&prefix.segments).all(fits)
+    }
+
+    /// Whether this pattern matches all that `other` matches, equally specifically.
+    pub(super) fn covers(&self, other: &Self, paths: Paths) -> bool {
         let same_methods = match other.is_any_method() {
             true => self.is_any_method(),
             false => other.methods.iter().all(|name| self.names_method(name)),
         };
-        same_path && same_methods
+        same_methods && self.shares_path(other, paths)
     }
 
     pub(super) fn is_every_path_of(&self, method: &str) -> bool {

@@ -7,7 +7,10 @@ use super::{
     units::{Size, Span, days},
     webhook,
 };
-use crate::key::{ScopePart, Source};
+use crate::{
+    fingerprint::Part,
+    key::{ScopePart, Source},
+};
 
 /// What an operation breaks.
 #[derive(Debug)]
@@ -178,7 +181,12 @@ fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
         ),
         (
             &["fingerprint"],
-            operation.fingerprint.len(),
+            // The host alone does not tell requests apart.
+            operation
+                .fingerprint
+                .iter()
+                .filter(|it| **it != Part::Host)
+                .count(),
             "name what makes a request this request, such as \"body\"",
         ),
         (&["keep"], operation.keep.len(), ""),

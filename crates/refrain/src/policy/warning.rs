@@ -58,7 +58,10 @@ pub(super) fn warnings(operation: &Operation) -> Vec<Warning> {
         return Vec::new();
     }
     let late = redelivery(operation).and_then(|it| it.check(&operation.name, &operation.terms));
-    late.into_iter().chain(unsigned(operation)).collect()
+    late.into_iter()
+        .chain(unsigned(operation))
+        .chain(unaudited(operation))
+        .collect()
 }
 
 /// Who sends the deliveries, by name or by the header that only this sender has.
@@ -101,6 +104,14 @@ pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
         ));
     }
     warnings
+}
+
+fn unaudited(operation: &Operation) -> Option<Warning> {
+    operation.is_unaudited_money().then(|| Warning {
+        name: operation.name.clone(),
+        message: "it moves money, and its attempts are not audited".into(),
+        help: "remove audit = false, or write audit = true".into(),
+    })
 }
 
 fn unsigned(operation: &Operation) -> Option<Warning> {

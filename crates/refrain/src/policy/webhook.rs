@@ -55,6 +55,7 @@ fn fingerprint(sender: Sender) -> Vec<Part> {
             Part::Query,
             member("type"),
             member("created"),
+            Part::Host,
         ],
         _ => Part::DEFAULT.to_vec(),
     }

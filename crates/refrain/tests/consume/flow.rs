@@ -183,6 +183,7 @@ fn intent(stage: &Stage, guarantee: Guarantee) -> Intent {
         method: "",
         path: "",
         query: None,
+        host: None,
         headers: &[("", &b""[..]); 0],
         content: &content,
     };

@@ -8,7 +8,7 @@ use base64::{
 };
 use http::{
     HeaderMap,
-    header::{AUTHORIZATION, COOKIE},
+    header::{AUTHORIZATION, COOKIE, HOST},
 };
 
 use super::values;
@@ -22,6 +22,7 @@ use crate::{
 ///
 /// `operation` is the name of the matched operation, `path_value` gives the named segments of its path.
 /// A header that is missing differs from an empty one.
+/// `header:host` is the request's [`host`](super::host), whichever version of HTTP carries it.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, since a claim that nobody verified must not pass for a verified one;
@@ -30,6 +31,7 @@ pub fn scope<'v>(
     parts: &[ScopePart],
     secret: &Secret,
     headers: &HeaderMap,
+    host: Option<&str>,
     operation: &str,
     path_value: impl Fn(&str) -> Option<&'v [u8]>,
 ) -> Result<Scope> {
@@ -37,7 +39,14 @@ pub fn scope<'v>(
     for part in parts {
         scope = match part {
             ScopePart::Credential => with_credential(scope, secret, headers),
-            ScopePart::Header(name) => with_header(scope, name, headers),
+            ScopePart::Header(name) if name == HOST.as_str() => {
+                let host = host.map(str::as_bytes);
+                with_values(scope, name, host.into_iter())
+            }
+            ScopePart::Header(name) => {
+                let values = values(headers, name);
+                with_values(scope, name, values.map(|value| value.as_bytes()))
+            }
             ScopePart::Path(name) => scope.with(
                 &part.to_string(),
                 path_value(name).ok_or_else(|| no_value(name))?,
@@ -89,8 +98,8 @@ fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'
     })
 }
 
-fn with_header(scope: Scope, name: &str, headers: &HeaderMap) -> Scope {
-    let mut values = values(headers, name).peekable();
+fn with_values<'v>(scope: Scope, name: &str, values: impl Iterator<Item = &'v [u8]>) -> Scope {
+    let mut values = values.peekable();
     // Names of header fields hold no colon, so that no header is called like this.
     if values.peek().is_none() {
         return scope.with(&format!("header:{name}:absent"), "");

@@ -5,13 +5,14 @@ use std::{fmt::Display, ops::Range, str::FromStr, time::Duration};
 use serde::de::DeserializeOwned;
 
 use super::{
+    forms::{Audit, Fingerprint},
     given::{self, Given},
     problem::Report,
     table::{self, Part, Places},
     typed::{Head, List, Scalar, Section},
 };
 use crate::{
-    Error, Result,
+    Error, Result, fingerprint,
     key::Sender,
     policy::{
         Address, Class, Operation,
@@ -26,6 +27,8 @@ pub(super) struct Draft {
     pub(super) operation: Operation,
     /// Where nobody says it, it follows from other settings once they are known.
     settle_after: Option<Duration>,
+    /// Whether the host is part of the fingerprint, where that is said: a list of other parts does not change it.
+    host: Option<bool>,
 }
 
 impl Draft {
@@ -82,6 +85,7 @@ impl Draft {
         let Self {
             operation,
             settle_after,
+            host,
         } = self;
         let terms = &mut operation.terms;
         let values = &part.values;
@@ -97,6 +101,7 @@ impl Draft {
             &mut operation.key,
         );
         apply.choice("syntax", &values.syntax, &mut operation.syntax);
+        apply.choice("paths", &values.paths, &mut operation.paths);
         apply.list(
             "scope",
             &values.scope,
@@ -110,12 +115,7 @@ impl Draft {
             &mut operation.credential,
         );
         apply.choice("replay_to", &values.replay_to, &mut operation.replay_to);
-        apply.list(
-            "fingerprint",
-            &values.fingerprint,
-            &["method", "path", "query", "body", "header"],
-            &mut operation.fingerprint,
-        );
+        apply.fingerprint(&values.fingerprint, &mut operation.fingerprint, host);
         apply.choice("guarantee", &values.guarantee, &mut terms.guarantee);
         let receipts = Given {
             name: "receipts",
@@ -192,7 +192,11 @@ impl Draft {
         operation.accept_lossy_claims = values
             .accept_lossy_claims
             .unwrap_or(operation.accept_lossy_claims);
-        operation.audit = values.audit.unwrap_or(operation.audit);
+        if let Some(audit) = apply.audit(&values.audit) {
+            apply.refuse_unaudited(audit, operation.audit_required);
+            operation.audit = audit.is_on();
+            operation.audit_required |= audit == Audited::Required;
+        }
     }
 
     /// Works out what follows from the rest, and checks the whole against the rules.
@@ -203,8 +207,14 @@ impl Draft {
         otherwise: Range<usize>,
         report: &mut Report<'_>,
     ) {
-        let terms = &mut self.operation.terms;
+        let Operation {
+            terms, fingerprint, ..
+        } = &mut self.operation;
         terms.settle_after = self.settle_after.unwrap_or(terms.timeout + terms.lease);
+        fingerprint.retain(|part| *part != fingerprint::Part::Host);
+        if self.host.unwrap_or(true) {
+            fingerprint.push(fingerprint::Part::Host);
+        }
         let blame = |fault: &Fault| {
             let place = |places: &&Places| {
                 let mut settings = fault.settings.iter();
@@ -221,6 +231,20 @@ impl Draft {
         for (place, fault) in faults {
             report.push(place, fault.message, fault.help);
         }
+    }
+}
+
+/// Whether something is audited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Audited {
+    Off,
+    On,
+    Required,
+}
+
+impl Audited {
+    pub(super) fn is_on(self) -> bool {
+        self != Self::Off
     }
 }
 
@@ -285,6 +309,54 @@ impl Apply<'_, '_, '_> {
                 Ok(value) => field.push(value),
                 Err(error) => self.refuse(text, words, place, &error),
             }
+        }
+    }
+
+    fn fingerprint(
+        &mut self,
+        written: &Option<Fingerprint>,
+        field: &mut Vec<fingerprint::Part>,
+        host: &mut Option<bool>,
+    ) {
+        let Some(Fingerprint {
+            parts,
+            host: is_part,
+        }) = written
+        else {
+            return;
+        };
+        let words = ["method", "path", "query", "body", "host", "header"];
+        self.list("fingerprint", parts, &words, field);
+        let is_named = parts.is_some() && field.contains(&fingerprint::Part::Host);
+        if is_named && *is_part == Some(false) {
+            let message = "`host` is among the parts, and host = false leaves it out";
+            let place = self.place("fingerprint");
+            self.report.push(place, message, "remove one of the two");
+        }
+        *host = is_part.or(is_named.then_some(true)).or(*host);
+    }
+
+    /// What `audit` says, where it says anything.
+    pub(super) fn audit(&mut self, written: &Option<Audit>) -> Option<Audited> {
+        match written.as_ref()? {
+            Audit::Is(true) => Some(Audited::On),
+            Audit::Is(false) => Some(Audited::Off),
+            Audit::Word(word) if word == "required" => Some(Audited::Required),
+            Audit::Word(word) => {
+                let message = format!("`{word}` is no `audit`");
+                let help = "write true, false or \"required\"";
+                self.report.push(self.place("audit"), message, help);
+                None
+            }
+        }
+    }
+
+    /// What all operations are required to be, none can turn off.
+    fn refuse_unaudited(&mut self, audit: Audited, is_required: bool) {
+        if is_required && audit == Audited::Off {
+            let message = "[policy] has audit = \"required\", and this operation turns it off";
+            let help = "remove this line, or write audit = true in [policy]";
+            self.report.push(self.place("audit"), message, help);
         }
     }
 

@@ -18,7 +18,9 @@ use super::{
     typed::{Head, Proxy, Relay, Section, Server, Worker},
     worker::{self, WORKERS_MAX},
 };
-use crate::policy::{OPERATIONS_MAX, Operation, Pattern, Policy, default_operations, units};
+use crate::policy::{
+    OPERATIONS_MAX, Operation, Pattern, Policy, clash_help, default_operations, units,
+};
 
 /// Resolves a whole file. Answers `None`, or what must not be used, where the report is not empty.
 pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> {
@@ -170,7 +172,7 @@ fn tell_clash(
             "`{}` matches the same requests as `{}` on line {line}",
             second.name, first.name
         );
-        let help = "remove one of the two operations";
+        let help = clash_help(first, second);
         report.push(second_at.clone(), message, help);
     }
 }

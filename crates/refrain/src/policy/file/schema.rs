@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::Value;
 
+use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
 use super::server::store_pattern;
 use super::typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, Worker};
@@ -134,7 +135,7 @@ text! {
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
     CredentialText: r"^(header|cookie):[^\s:]+$";
-    FingerprintText: r"^(method|path|query|body|body:/.*|header:[^\s:]+)$";
+    FingerprintText: r"^(method|path|query|body|host|body:/.*|header:[^\s:]+)$";
     Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
     HeaderName: r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
     PatternText: r"^(\*|[A-Z_-]+(\|[A-Z_-]+)*)\s+(\*|/\S*)$";
@@ -151,6 +152,9 @@ pub(super) struct StatusText;
 
 /// A number from 1 to 1000.
 pub(super) struct Attempts;
+
+/// Whether something is audited, or `required`.
+pub(super) struct AuditForm;
 
 macro_rules! fixed {
     ($($name:ident: $schema:tt;)*) => {$(
@@ -180,6 +184,26 @@ fixed! {
         { "type": "integer", "minimum": 200, "maximum": 599 }
     ] };
     Attempts: { "type": "integer", "minimum": 1, "maximum": 1000 };
+    AuditForm: { "anyOf": [{ "type": "boolean" }, { "type": "string", "const": "required" }] };
+}
+
+/// Parts of a fingerprint, or a table with them.
+pub(super) struct FingerprintForm;
+
+impl JsonSchema for FingerprintForm {
+    fn schema_name() -> Cow<'static, str> {
+        "FingerprintForm".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let parts = OneOrMore::<FingerprintText>::json_schema(generator);
+        let table = FingerprintTable::json_schema(generator);
+        json_schema!({ "anyOf": [parts, table] })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
 }
 
 /// One `T`, or a list of them.

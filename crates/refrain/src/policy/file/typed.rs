@@ -9,12 +9,18 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::{Durability, authorization::AuthorizationScheme, proxy::HostHeader, schema};
+use super::{
+    Durability,
+    authorization::AuthorizationScheme,
+    forms::{Audit, Fingerprint},
+    proxy::HostHeader,
+    schema,
+};
 use crate::{
     Guarantee,
     consume::{Gap, OnRefusal},
     key::{Sender, Syntax},
-    policy::{Class, Duplicates, Mode, OnStoreFailure, ReplayTo, Reply},
+    policy::{Class, Duplicates, Mode, OnStoreFailure, Paths, ReplayTo, Reply},
 };
 
 /// The settings of the process, at the top of the file.
@@ -112,6 +118,9 @@ pub(super) struct Section {
     pub(super) syntax: Option<String>,
     /// Whether a request without a key is refused; otherwise it is let through unguarded. Default: false.
     pub(super) required: Option<bool>,
+    /// Whether the case of a path counts when it is matched. Default: case-insensitive.
+    #[schemars(with = "Option<Paths>")]
+    pub(super) paths: Option<String>,
     /// The namespace in which keys are unique. Default: credential.
     #[schemars(with = "Option<schema::OneOrMore<schema::ScopeText>>")]
     pub(super) scope: Option<List>,
@@ -121,9 +130,10 @@ pub(super) struct Section {
     /// Who may see a replay. Default: same-credential.
     #[schemars(with = "Option<ReplayTo>")]
     pub(super) replay_to: Option<String>,
-    /// What tells a retry from another request under the same key. Default: method, path, query and body.
-    #[schemars(with = "Option<schema::OneOrMore<schema::FingerprintText>>")]
-    pub(super) fingerprint: Option<List>,
+    /// What tells a retry from another request under the same key: the host, unless `fingerprint.host = false`, and these parts.
+    /// Default: method, path, query and body.
+    #[schemars(with = "Option<schema::FingerprintForm>")]
+    pub(super) fingerprint: Option<Fingerprint>,
     /// What is promised about how often the operation takes effect. Default: at-most-once.
     #[schemars(with = "Option<Guarantee>")]
     pub(super) guarantee: Option<String>,
@@ -186,8 +196,10 @@ pub(super) struct Section {
     pub(super) on_store_failure: Option<String>,
     /// Whether at-most-once claims may lie in a store that may lose what it acknowledged. Default: false.
     pub(super) accept_lossy_claims: Option<bool>,
-    /// Whether every attempt and its end is written into the audit log; without it nothing runs. Default: false.
-    pub(super) audit: Option<bool>,
+    /// Whether every attempt and its end is written into the audit log; while that cannot be written nothing runs.
+    /// With `required` nothing starts without a log, and no operation can turn it off. Default: false.
+    #[schemars(with = "Option<schema::AuditForm>")]
+    pub(super) audit: Option<Audit>,
 }
 
 /// What an `[[operation]]` has besides.
@@ -317,7 +329,8 @@ pub(super) struct Worker {
     /// Whether another payload under the same key is told apart, and goes to the dead letters. Default: true.
     pub(super) compare: Option<bool>,
     /// Whether every attempt and its end is written into the audit log; without it nothing is delivered. Default: false.
-    pub(super) audit: Option<bool>,
+    #[schemars(with = "Option<schema::AuditForm>")]
+    pub(super) audit: Option<Audit>,
     /// Whether at-most-once claims may be kept in a store that may lose acknowledged writes. Default: false.
     pub(super) accept_lossy_claims: Option<bool>,
     /// What is promised about how often a message takes effect. Default: at-least-once.
@@ -395,6 +408,18 @@ impl<'de> Deserialize<'de> for List {
     }
 }
 
+impl List {
+    /// The members of a list, with their places.
+    pub(super) fn of<'de, A: SeqAccess<'de>>(mut members: A) -> Result<Self, A::Error> {
+        let mut list = Vec::new();
+        while let Some(member) = members.next_element::<Spanned<Scalar>>()? {
+            let place = member.span();
+            list.push((member.into_inner().0, Some(place)));
+        }
+        Ok(Self(list))
+    }
+}
+
 struct ScalarVisitor;
 
 impl Visitor<'_> for ScalarVisitor {
@@ -430,12 +455,7 @@ impl<'de> Visitor<'de> for ListVisitor {
         self.visit_str(&number.to_string())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<List, A::Error> {
-        let mut list = Vec::new();
-        while let Some(member) = members.next_element::<Spanned<Scalar>>()? {
-            let place = member.span();
-            list.push((member.into_inner().0, Some(place)));
-        }
-        Ok(List(list))
+    fn visit_seq<A: SeqAccess<'de>>(self, members: A) -> Result<List, A::Error> {
+        List::of(members)
     }
 }

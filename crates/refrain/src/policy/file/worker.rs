@@ -156,7 +156,7 @@ pub(super) fn resolve(
         authorization,
         key: KeySource::DEFAULT.to_vec(),
         compare: values.compare.unwrap_or(true),
-        audit: values.audit.unwrap_or(false),
+        audit: false,
         accept_lossy_claims: values.accept_lossy_claims.unwrap_or(false),
         attempts: 10,
         dead_letter: values.dead_letter.clone(),
@@ -204,6 +204,9 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         file: &values.receipts_file,
     };
     apply.receipts(&receipts, &mut it.receipts);
+    it.audit = apply
+        .audit(&values.audit)
+        .is_some_and(|audit| audit.is_on());
     let within = |first, last| move |text: &str| count(text, first, last);
     apply.scalar(
         "concurrency",

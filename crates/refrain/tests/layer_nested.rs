@@ -1,0 +1,290 @@
+//! axum's `Router::nest` takes the prefix off the path before the layer sees it.
+//! One layer inside of two nests answered `POST /us/pay` with what was stored for `POST /eu/pay`, which then never ran,
+//! and a rule for `/named/pay` inside of `nest("/named")` was silently off.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{OriginalUri, Request},
+    routing::post,
+};
+use http::{Response, Uri, request::Parts};
+use refrain::{
+    Engine, Key, Operation, Policy,
+    http::{Code, RefrainLayer},
+    store::Memory,
+};
+use tower_layer::Layer as _;
+use tower_service::Service as _;
+
+fn layer(policy: Policy) -> RefrainLayer {
+    RefrainLayer::new(Engine::new(Memory::new()), policy)
+}
+
+/// Answers which request it is, and what its handler sees of the path.
+fn pay(effects: &Arc<AtomicUsize>) -> axum::routing::MethodRouter {
+    let effects = effects.clone();
+    post(async move |OriginalUri(whole): OriginalUri, uri: Uri| {
+        let number = effects.fetch_add(1, Ordering::SeqCst) + 1;
+        format!("{number} {whole} {uri}")
+    })
+}
+
+fn request(path: &str, key: Option<&str>) -> Request {
+    let mut request = Request::builder().method("POST").uri(path);
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    request.body(Body::from("5")).unwrap()
+}
+
+async fn send(app: &Router, request: Request) -> (u16, bool, String) {
+    let response: Response<Body> = app.clone().call(request).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    let is_replay = head.headers.contains_key("idempotent-replayed");
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    (head.status.as_u16(), is_replay, body)
+}
+
+async fn post_to(app: &Router, path: &str, key: &str) -> (u16, bool, String) {
+    send(app, request(path, Some(key))).await
+}
+
+/// The policy that requires a key for `/named/pay`, and for nothing else.
+fn named() -> Policy {
+    let mut named = Operation::new("POST /named/pay").unwrap();
+    named.required = true;
+    Policy::default().with(named).unwrap()
+}
+
+/// Every way in which axum puts a layer around a route below a prefix.
+fn placed(layer: &RefrainLayer, effects: &Arc<AtomicUsize>) -> Vec<(&'static str, Router)> {
+    let routes = || Router::new().route("/pay", pay(effects));
+    let guarded = || routes().layer(layer.clone());
+    let fallback = Router::new()
+        .fallback_service(pay(effects))
+        .layer(layer.clone());
+    let deep = Router::new().nest("/b", Router::new().nest("/c", guarded()));
+    vec![
+        ("nest", Router::new().nest("/named", guarded())),
+        (
+            "nest_service",
+            Router::new().nest_service("/named", guarded()),
+        ),
+        ("fallback", Router::new().nest("/named", fallback)),
+        (
+            "route_layer",
+            Router::new().nest("/named", routes().route_layer(layer.clone())),
+        ),
+        (
+            "merge",
+            Router::new()
+                .route("/elsewhere", post(async || ""))
+                .merge(Router::new().nest("/named", guarded())),
+        ),
+        (
+            "around the nest",
+            Router::new().nest("/named", routes()).layer(layer.clone()),
+        ),
+        ("deep", Router::new().nest("/a", deep)),
+    ]
+}
+
+#[tokio::test]
+async fn two_nests_with_one_layer_share_no_answers() {
+    let effects = Arc::new(AtomicUsize::new(0));
+    let layer = layer(Policy::default());
+    let region = || {
+        Router::new()
+            .route("/pay", pay(&effects))
+            .layer(layer.clone())
+    };
+    let app = Router::new().nest("/eu", region()).nest("/us", region());
+    let (status, _, body) = post_to(&app, "/eu/pay", "k").await;
+    assert_eq!((status, &body[..]), (200, "1 /eu/pay /pay"));
+    // The same key for another path is another request: refused, and never answered with the other's.
+    let (status, is_replay, body) = post_to(&app, "/us/pay", "k").await;
+    assert_eq!((status, is_replay), (422, false), "{body}");
+    let (status, _, body) = post_to(&app, "/us/pay", "k-2").await;
+    assert_eq!((status, &body[..]), (200, "2 /us/pay /pay"));
+    let (_, is_replay, body) = post_to(&app, "/eu/pay", "k").await;
+    assert_eq!((is_replay, &body[..]), (true, "1 /eu/pay /pay"));
+}
+
+#[tokio::test]
+async fn a_rule_for_the_whole_path_is_in_force_wherever_axum_puts_the_layer() {
+    for at in 0..7 {
+        let effects = Arc::new(AtomicUsize::new(0));
+        let policy = match at {
+            6 => {
+                let mut deep = Operation::new("POST /a/b/c/pay").unwrap();
+                deep.required = true;
+                Policy::default().with(deep).unwrap()
+            }
+            _ => named(),
+        };
+        let layer = layer(policy);
+        let (name, app) = placed(&layer, &effects).swap_remove(at);
+        let path = if name == "deep" {
+            "/a/b/c/pay"
+        } else {
+            "/named/pay"
+        };
+        let (status, _, body) = send(&app, request(path, None)).await;
+        assert_eq!(status, 400, "{name}: {body}");
+        assert!(body.contains("key-missing"), "{name}: {body}");
+        assert_eq!(effects.load(Ordering::SeqCst), 0, "{name}");
+        let (status, is_replay, first) = post_to(&app, path, "k").await;
+        assert_eq!((status, is_replay), (200, false), "{name}: {first}");
+        let (_, is_replay, again) = post_to(&app, path, "k").await;
+        assert_eq!((is_replay, again), (true, first), "{name}");
+        assert_eq!(effects.load(Ordering::SeqCst), 1, "{name}");
+    }
+}
+
+/// A tenant is a segment of the prefix: the scope has to find it there.
+#[tokio::test]
+async fn scopes_and_derived_keys_go_by_the_whole_path() {
+    for (key, keyed) in [("header:idempotency-key", true), ("derive", false)] {
+        let effects = Arc::new(AtomicUsize::new(0));
+        let mut tenants = Operation::new("POST /{tenant}/pay").unwrap();
+        tenants.key = vec![key.parse().unwrap()];
+        tenants.scope = vec!["path:tenant".parse().unwrap()];
+        tenants.fingerprint = vec!["body".parse().unwrap()];
+        let layer = layer(Policy::new(vec![tenants]).unwrap());
+        let routes = Router::new().route("/pay", pay(&effects)).layer(layer);
+        let app = Router::new().nest("/{tenant}", routes);
+        let key = keyed.then_some("k");
+        for (tenant, number) in [("acme", 1), ("emca", 2), ("acme", 1)] {
+            let path = format!("/{tenant}/pay");
+            let (status, _, body) = send(&app, request(&path, key)).await;
+            let expected = format!("{number} {path} /pay");
+            assert_eq!((status, body), (200, expected));
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_a_nested_request_is_located_by_its_whole_path() {
+    let effects = Arc::new(AtomicUsize::new(0));
+    let layer = layer(named());
+    let head = |path: &str| -> Parts { request(path, Some("k")).into_parts().0 };
+    let mut nested = head("/pay");
+    nested
+        .extensions
+        .insert(OriginalUri("/named/pay".parse().unwrap()));
+    let body = "5".into();
+    let located = layer.locate(&nested, &body, None).unwrap();
+    assert_eq!(located.operation, "POST /named/pay");
+    assert_eq!(
+        located,
+        layer.locate(&head("/named/pay"), &body, None).unwrap()
+    );
+    let app = Router::new().nest(
+        "/named",
+        Router::new()
+            .route("/pay", pay(&effects))
+            .layer(layer.clone()),
+    );
+    post_to(&app, "/named/pay", "k").await;
+    let key = Some(Key::new("k").unwrap());
+    let located = layer.locate(&nested, &body, key).unwrap();
+    let reading = refrain::Store::read(layer.engine().store(), located.record).await;
+    assert!(reading.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn pages_of_problems_are_served_at_the_address_that_problems_name() {
+    let base = "/named/problems/";
+    let layer = layer(named()).with_problems(base);
+    let routes = Router::new()
+        .route("/pay", post(async || ""))
+        .fallback(async || "none")
+        .layer(layer);
+    let app = Router::new().nest("/named", routes);
+    let (_, _, problem) = send(&app, request("/named/pay", None)).await;
+    assert!(
+        problem.contains(&format!("\"{base}key-missing\"")),
+        "{problem}"
+    );
+    let page = Request::get(format!("{base}key-missing")).body(Body::empty());
+    let (status, _, body) = send(&app, page.unwrap()).await;
+    assert_eq!((status, &body[..]), (200, Code::KeyMissing.page()));
+}
+
+/// A router that takes the prefix off and says nothing of it; the layer is told what stood there.
+#[tokio::test]
+async fn other_routers_are_served_by_a_hook_or_a_prefix() {
+    #[derive(Clone)]
+    struct Whole(Uri);
+    let hook = |head: &Parts| Some(head.extensions.get::<Whole>()?.0.clone());
+    let hooked = layer(named()).with_original_uri(hook);
+    let prefixed = layer(named()).under("/named/").unwrap();
+    for (name, layer) in [("hook", hooked), ("prefix", prefixed)] {
+        let effects = Arc::new(AtomicUsize::new(0));
+        // Without a router nobody notes the original URI.
+        let mut service = layer.layer(pay(&effects));
+        let mut seen = Vec::new();
+        for key in [None, Some("k"), Some("k")] {
+            let mut stripped = request("/pay?a=1", key);
+            stripped
+                .extensions_mut()
+                .insert(Whole("/named/pay?a=1".parse().unwrap()));
+            let response = service.call(stripped).await.unwrap();
+            seen.push((
+                response.status().as_u16(),
+                response.headers().contains_key("idempotent-replayed"),
+            ));
+        }
+        assert_eq!(seen, [(400, false), (200, false), (200, true)], "{name}");
+        assert_eq!(effects.load(Ordering::SeqCst), 1, "{name}");
+    }
+}
+
+#[test]
+fn rules_that_nothing_below_the_prefix_reaches_are_known() {
+    let patterns = [
+        "POST /named/pay",
+        "POST /NAMED/{id}",
+        "POST /{any}/pay",
+        "POST /named/*",
+        "POST /named",
+        "POST /*",
+        "* *",
+        "POST /other/pay",
+        "POST /pay",
+        "POST /other/*",
+        "PUT /",
+    ];
+    let operations = patterns.map(|pattern| Operation::new(pattern).unwrap());
+    let policy = Policy::new(operations.into()).unwrap();
+    let unreached = |prefix: &str| {
+        let layer = layer(policy.clone()).under(prefix).unwrap();
+        let names = layer.out_of_reach().map(|it| it.name.clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(unreached("/named"), patterns[7..]);
+    assert_eq!(unreached("/{tenant}"), ["PUT /"]);
+    assert!(unreached("/").is_empty());
+    let deep = [
+        "POST /named",
+        "POST /other/pay",
+        "POST /pay",
+        "POST /other/*",
+        "PUT /",
+    ];
+    assert_eq!(unreached("/named/pay"), deep);
+    assert!(layer(policy.clone()).under("named").is_err());
+    assert!(layer(policy.clone()).under("/named/*").is_err());
+    assert_eq!(
+        layer(policy).out_of_reach().count(),
+        0,
+        "nothing is known without a prefix"
+    );
+}
