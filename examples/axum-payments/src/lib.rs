@@ -10,7 +10,7 @@ use axum::{
     routing::get,
 };
 use refrain::{
-    Engine, Fence, Operation, Policy,
+    AuditLog, Engine, Fence, Operation, Policy,
     http::RefrainLayer,
     key::{KEY_HEADER, ScopePart, Syntax},
     policy::Class,
@@ -21,7 +21,7 @@ use serde::Deserialize;
 mod book;
 pub use book::{Book, Paid, Payment};
 
-/// The guarded service, with its records and its book of payments in `folder`.
+/// The guarded service, with its records, its audit log and its book of payments in `folder`.
 ///
 /// # Errors
 /// When the folder cannot be used, for instance because another process holds it.
@@ -32,7 +32,9 @@ pub async fn app(folder: &Path) -> anyhow::Result<Router> {
         .route("/v1/payments", get(look_up).post(pay))
         .with_state(book);
     // Whether an indeterminate payment happened is asked of the service without its guard.
-    let layer = RefrainLayer::new(Engine::new(store), policy()?).with_probes(payments.clone());
+    let engine = Engine::new(store).with_audit(AuditLog::open(folder.join("audit"))?);
+    let layer = RefrainLayer::new(engine, policy()?).with_probes(payments.clone());
+    layer.check()?;
     Ok(payments.layer(layer))
 }
 

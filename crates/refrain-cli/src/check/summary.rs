@@ -2,8 +2,9 @@
 
 use refrain::{
     Guarantee,
+    fingerprint::Part,
     policy::{
-        Address, Mode, OnStoreFailure, Operation, RelaySettings, ReplayTo, Reply, Settings,
+        Address, Mode, OnStoreFailure, Operation, Paths, RelaySettings, ReplayTo, Reply, Settings,
         Signature, Warning, units::Span,
     },
 };
@@ -204,7 +205,13 @@ fn notes(operation: &Operation) -> String {
         (operation.probe.is_some(), "probe"),
         (operation.is_receipted(), "receipts"),
         (operation.accept_lossy_claims, "accepts lossy claims"),
-        (operation.audit, "audit"),
+        (operation.audit && !operation.audit_required, "audit"),
+        (operation.audit_required, "audit required"),
+        (
+            operation.paths == Paths::CaseSensitive,
+            "case-sensitive paths",
+        ),
+        (!operation.fingerprint.contains(&Part::Host), "any host"),
     ];
     let said = notes
         .iter()

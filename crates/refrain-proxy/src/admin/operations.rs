@@ -19,7 +19,8 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
             described(operation, admin.layer.witnesses().find(named))
         })
         .collect();
-    Json(json!({ "operations": operations }))
+    let warnings: Vec<_> = admin.layer.policy().warnings().collect();
+    Json(json!({ "operations": operations, "warnings": warnings }))
 }
 
 fn described(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
@@ -35,6 +36,7 @@ fn described(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
         "name": operation.name,
         "guarantee": promised,
         "in_force": in_force,
+        "audited": operation.is_audited(),
     });
     if operation.mode == Mode::Observe {
         shown["mode"] = json!(operation.mode);

@@ -124,10 +124,14 @@ fn takes(setting: &Value) -> String {
         kinds.dedup();
         return kinds.join(" or ");
     }
+    if let Some(word) = setting["const"].as_str() {
+        return format!("`\"{word}\"`");
+    }
     match setting["type"].as_str().unwrap() {
         "array" => "a list of these".into(),
         "boolean" => "`true` or `false`".into(),
         "integer" => "a number".into(),
+        "object" => "a table".into(),
         _ => match setting["pattern"].as_str() {
             Some(pattern) if pattern.contains("[0-9]+ms") => "a duration".into(),
             Some(pattern) if pattern.contains("KiB") => "a size".into(),

@@ -130,8 +130,7 @@ pub(super) struct Section {
     /// Who may see a replay. Default: same-credential.
     #[schemars(with = "Option<ReplayTo>")]
     pub(super) replay_to: Option<String>,
-    /// What tells a retry from another request under the same key: the host, unless `fingerprint.host = false`, and these parts.
-    /// Default: method, path, query and body.
+    /// What tells a retry from another request under the same key: these parts and, unless `fingerprint.host = false`, the host. Default: method, path, query and body.
     #[schemars(with = "Option<schema::FingerprintForm>")]
     pub(super) fingerprint: Option<Fingerprint>,
     /// What is promised about how often the operation takes effect. Default: at-most-once.
@@ -196,8 +195,7 @@ pub(super) struct Section {
     pub(super) on_store_failure: Option<String>,
     /// Whether at-most-once claims may lie in a store that may lose what it acknowledged. Default: false.
     pub(super) accept_lossy_claims: Option<bool>,
-    /// Whether every attempt and its end is written into the audit log; while that cannot be written nothing runs.
-    /// With `required` nothing starts without a log, and no operation can turn it off. Default: false.
+    /// Whether every attempt and its end is written into the audit log; while that cannot be written nothing runs. With `required` nothing starts without a log, and no operation can turn it off. Default: false.
     #[schemars(with = "Option<schema::AuditForm>")]
     pub(super) audit: Option<Audit>,
 }
