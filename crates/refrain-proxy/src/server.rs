@@ -164,6 +164,7 @@ impl Proxy {
     /// # Errors
     /// When the system gives no threads.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<usize> {
+        self.layer.report();
         let (drain, draining) = watch::channel(false);
         let open = Arc::new(AtomicUsize::new(0));
         let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));

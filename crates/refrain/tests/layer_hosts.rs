@@ -8,7 +8,7 @@ use refrain::{
     fingerprint::{Content, Part, RequestView},
     http::extract,
     policy::File,
-    store::Memory,
+    store::AnyStore,
 };
 
 #[path = "support/shop.rs"]
@@ -120,6 +120,14 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
     intent
 }
 
+/// Records that outlive a process, and so may be those of a version before.
+async fn kept() -> (tempfile::TempDir, Engine) {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("file:{}", folder.path().join("records").display());
+    let store = AnyStore::open(&address).await.unwrap();
+    (folder, Engine::new(store))
+}
+
 /// An upgrade must not refuse the retries of what ran before it.
 #[tokio::test]
 async fn records_of_earlier_versions_answer_their_retries() {
@@ -127,7 +135,7 @@ async fn records_of_earlier_versions_answer_their_retries() {
         "",
         "[policy]\nfingerprint = [\"method\", \"path\", \"query\", \"body\"]",
     ] {
-        let engine = Engine::new(Memory::new());
+        let (_folder, engine) = kept().await;
         let shop = shop_on(policy(parts), engine.clone());
         let retry = || request("POST", "/pay", &[KEY, ("host", "eu.example")], "x");
         let intent = earlier_intent(&engine, &retry(), "x");
@@ -151,7 +159,7 @@ async fn records_of_earlier_versions_answer_their_retries() {
 /// What is in flight is waited for, whichever version claimed it.
 #[tokio::test]
 async fn a_run_of_an_earlier_version_is_waited_for() {
-    let engine = Engine::new(Memory::new());
+    let (_folder, engine) = kept().await;
     let shop = shop_on(
         operation(|it| it.terms.wait = std::time::Duration::ZERO),
         engine.clone(),

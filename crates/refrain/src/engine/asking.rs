@@ -146,7 +146,9 @@ impl<'a> Asking<'a> {
     /// Should the record have gone meanwhile, the new one has that fingerprint, as if it were from then.
     fn as_earlier(&self) -> Option<Self> {
         let fingerprint = self.intent.earlier_fingerprint?;
-        (self.claim.fingerprint != fingerprint).then(|| {
+        // What does not outlive the process is of this version.
+        let is_kept = self.inner().store.guarantees().survives_process;
+        (is_kept && self.claim.fingerprint != fingerprint).then(|| {
             let mut claim = self.claim.clone();
             claim.fingerprint = fingerprint;
             Self { claim, ..*self }

@@ -242,8 +242,15 @@ impl Shared {
 }
 
 impl RefrainLayer {
-    /// Reports what is allowed and probably not meant.
-    fn report(&self) {
+    /// Reports what is allowed and probably not meant, such as operations that run without an audit log:
+    /// as warnings, or on standard error where nobody collects them.
+    ///
+    /// A layer that is put around a service does so by itself, once: routers apply it to each of their routes.
+    pub fn report(&self) {
+        let reported = &self.shared.reported.0;
+        if reported.load(Ordering::Relaxed) || reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let Shared { engine, policy, .. } = &*self.shared;
         let has_probe = |operation: &Operation| operation.probe.is_some();
         if self.shared.probes.is_none() && policy.operations().any(has_probe) {
@@ -317,10 +324,7 @@ impl<S> Layer<S> for RefrainLayer {
     type Service = RefrainService<S>;
 
     fn layer(&self, inner: S) -> RefrainService<S> {
-        // A router applies a layer to each of its routes.
-        if !self.shared.reported.0.swap(true, Ordering::Relaxed) {
-            self.report();
-        }
+        self.report();
         RefrainService {
             inner,
             shared: self.shared.clone(),
