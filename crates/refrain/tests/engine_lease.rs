@@ -54,9 +54,9 @@ async fn a_run_of_three_leases_never_lapses() {
     let store = Memory::new();
     let (holder, other) = (Engine::new(store.clone()), Engine::new(store.clone()));
     let mut brief = once();
-    brief.terms.lease = Duration::from_secs(1);
+    brief.terms.lease = Duration::from_secs(2);
     let running = run(&holder, &brief).await;
-    for _ in 0..30 {
+    for _ in 0..60 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         check_in_flight(&other, &brief).await;
     }
@@ -156,7 +156,7 @@ async fn many_short_flights_hide_no_long_one() {
     let mut long = Vec::new();
     for number in 0..50 {
         let mut intent = intent(&format!("long-{number}"), Guarantee::AtMostOnce);
-        intent.terms.lease = Duration::from_secs(1);
+        intent.terms.lease = Duration::from_secs(3);
         long.push(run(&engine, &intent).await);
     }
     let mut churn = Vec::new();
@@ -171,7 +171,7 @@ async fn many_short_flights_hide_no_long_one() {
             }
         }));
     }
-    for _ in 0..30 {
+    for _ in 0..60 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let query = Query {
             state: Some(StateName::Indeterminate),

@@ -389,7 +389,7 @@ async fn claims_cancelled_on_the_embedded_store_leave_nothing_in_flight() {
         tokio::time::sleep(Duration::from_micros(number % 40 * 5)).await;
         asker.abort();
     }
-    for _ in 0..1_000 {
+    for _ in 0..12_000 {
         if states(engine.store()).await.is_empty() {
             return;
         }

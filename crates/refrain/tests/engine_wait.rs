@@ -58,7 +58,7 @@ fn body(turn: Turn) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_duplicates_are_one_effect_and_are_answered_at_once() {
+async fn a_thousand_duplicates_are_one_effect_and_are_answered_without_asking_again() {
     let store = Scripted::new();
     let engine = Engine::new(store.clone());
     let effects = Arc::new(AtomicUsize::new(0));
@@ -81,14 +81,10 @@ async fn a_thousand_duplicates_are_one_effect_and_are_answered_at_once() {
     }
     until(|| engine.tally().waiting_now() == 999).await;
     let asked = store.calls(Op::Claim);
-    let start = tokio::time::Instant::now();
     gate.add_permits(1);
     for task in tasks {
         task.await.unwrap();
     }
-    let took = start.elapsed();
-    // 50 ms is the aim, measured in release builds; debug builds on busy machines are slower.
-    assert!(took < Duration::from_millis(500), "took {took:?}");
     assert_eq!(effects.load(Ordering::SeqCst), 1);
     assert_eq!(store.calls(Op::Claim), asked, "woken with the outcome");
 }
@@ -148,9 +144,9 @@ async fn a_store_that_tells_of_settlements_wakes_who_waits_in_another_process() 
     assert_eq!(store.calls(Op::Claim), asked + 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_does_not_wait_is_told_at_once_and_touches_nothing() {
-    let store = Scripted::new();
+    let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
     let running = run(&engine, &intent()).await;
     for wait in [Duration::ZERO, Duration::from_millis(20)] {
@@ -159,7 +155,7 @@ async fn who_does_not_wait_is_told_at_once_and_touches_nothing() {
         let start = tokio::time::Instant::now();
         let verdict = engine.claim(&hasty).await.unwrap();
         assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
-        assert!(start.elapsed() >= wait && start.elapsed() < Duration::from_secs(5));
+        assert!((wait..=wait + Duration::from_millis(5)).contains(&start.elapsed()));
     }
     // One more who gives up by going away.
     let gone = tokio::time::timeout(Duration::from_millis(20), engine.attend(&intent())).await;
@@ -248,7 +244,7 @@ async fn doubt_wakes_who_waits() {
 
 /// The store says "in flight"; by the time its answer arrives the key was freed and claimed for another request,
 /// or by another caller. That one's end is not for this asker.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_is_given_the_end_of_another_request() {
     type Change = fn(&mut Intent);
     let others: [(Change, Change); 2] = [
@@ -262,7 +258,7 @@ async fn nobody_is_given_the_end_of_another_request() {
         ),
     ];
     for (theirs, ours) in others {
-        let store = Scripted::new();
+        let store = Scripted::on_runtime_clock();
         let engine = Engine::new(store.clone());
         let (mut own, mut other) = (intent(), intent());
         theirs(&mut other);

@@ -285,13 +285,11 @@ async fn a_front_that_is_down_or_hangs_costs_little_and_changes_nothing() {
         complete(&stage.store, 1, "done").await;
         let _ = replayed(&stage.store, 1).await;
         stage.shelf.fail(Some(fault));
-        let began = tokio::time::Instant::now();
         let finds = stage.shelf.finds();
         for _ in 0..20 {
             assert_eq!(replayed(&stage.store, 1).await, "done");
         }
         complete(&stage.store, 2, "done").await;
-        assert!(began.elapsed() < Duration::from_secs(2), "{fault:?}");
         assert_eq!(
             stage.shelf.finds() - finds,
             1,

@@ -8,7 +8,10 @@ use refrain::{
     record::Reason,
     store::{Query, embedded::Embedded},
 };
-use refrain_testkit::disk::{End, Fault, FaultDisk, Operation, Rule};
+use refrain_testkit::{
+    disk::{End, Fault, FaultDisk, Operation, Rule},
+    wait,
+};
 
 use crate::common::{
     HOUR, Site, ask, body_of, claim, complete, completion, frames, grant, id, observe, read,
@@ -17,11 +20,12 @@ use crate::common::{
 
 /// Tries until it works, for as long as a person would wait.
 fn soon<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
-    let tries = (0..100).find_map(|_| {
-        sleep(Duration::from_millis(100));
-        attempt()
+    let mut worked = None;
+    wait::until_blocking("it works again", || {
+        worked = attempt();
+        worked.is_some()
     });
-    tries.expect("works again within ten seconds")
+    worked.unwrap()
 }
 
 /// Claims until there is no room; answers what was granted.
@@ -245,11 +249,17 @@ fn a_torn_write_that_cannot_be_removed_keeps_the_store_shut() {
 
 /// Until the segment ahead is made and nobody changes anything.
 fn wait_until_quiet(disk: &FaultDisk) {
-    let mut changes = 0;
-    while changes != disk.changes() {
+    let (mut changes, mut quiet) = (0, 0);
+    wait::until_blocking("nobody changes anything", || {
+        quiet = if changes == disk.changes() {
+            quiet + 1
+        } else {
+            0
+        };
         changes = disk.changes();
         sleep(Duration::from_millis(60));
-    }
+        quiet > 4
+    });
 }
 
 fn check_shut(store: &Embedded, fence: Fence) {

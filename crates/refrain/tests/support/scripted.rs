@@ -246,7 +246,7 @@ impl Clock for RuntimeClock {
 pub(crate) fn until(is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();
     async move {
-        for _ in 0..5_000 {
+        for _ in 0..30_000 {
             if is_so() {
                 return;
             }
