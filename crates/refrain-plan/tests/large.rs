@@ -10,8 +10,8 @@ use std::{
 use refrain_openapi::Document;
 use refrain_plan::{Options, plan, render};
 
-/// What is allowed in a release build; a debug build takes about ten times as long.
-const ALLOWED: Duration = Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 2 });
+/// What is allowed in a release build; a debug build takes about ten times as long, and longer on a busy machine.
+const ALLOWED: Duration = Duration::from_secs(if cfg!(debug_assertions) { 120 } else { 2 });
 
 #[test]
 fn five_megabytes_with_fifteen_hundred_operations_are_planned_in_two_seconds() {

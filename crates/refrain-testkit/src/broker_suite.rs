@@ -58,7 +58,7 @@ pub trait Fixture: Sync {
 
     /// How much later than it should something may come: timers of servers are coarse.
     fn patience(&self) -> Duration {
-        Duration::from_secs(10)
+        Duration::from_secs(30)
     }
 
     /// Whether each consumer's name gets every message of a queue.

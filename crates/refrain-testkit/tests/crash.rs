@@ -134,7 +134,7 @@ async fn marks_beside_the_effect_are_found_wanting() {
     let crashes = ["client-hangs-up", "process-dies", "handler-panics"];
     for (flaw, said) in [
         (Flaw::EffectThenMark, "it took effect 2 times"),
-        (Flaw::MarkThenEffect, "in flight after 10s still"),
+        (Flaw::MarkThenEffect, "in flight after 30s still"),
     ] {
         let report = check_service(Guarantee::AtMostOnce, marked(flaw), request).await;
         assert_eq!(report.failed(), crashes, "{flaw:?}: {report}");

@@ -16,7 +16,7 @@ use std::{
 use refrain_verify::chaos::{Chaos, Event};
 use tokio::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const BODY: &[u8] = b"{\"paid\":20}";
 
 /// Counts requests, keeps their bodies, answers each with [`BODY`].

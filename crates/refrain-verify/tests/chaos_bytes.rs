@@ -19,7 +19,7 @@ use std::{
 use refrain_verify::chaos::Chaos;
 use tokio::sync::oneshot;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// More than sockets hold.
 const LARGE: usize = 12 << 20;
 

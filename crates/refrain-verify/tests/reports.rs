@@ -230,7 +230,7 @@ async fn a_seed_that_was_used_before_and_a_count_that_does_not_count_are_told() 
     run(&plan(&sample.url, 7), |_, _| {}).await.unwrap();
     let used = plan(&sample.url, 7);
     let again = run(&used, |_, _| {});
-    let again = tokio::time::timeout(Duration::from_secs(20), again)
+    let again = tokio::time::timeout(Duration::from_secs(60), again)
         .await
         .unwrap();
     assert!(

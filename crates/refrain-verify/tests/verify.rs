@@ -19,7 +19,7 @@ fn plan(url: &str, is_counted: bool) -> Plan {
         let url = format!("{url}/count");
         plan.counting = Counting::Url { url, pointer: None };
     }
-    plan.patience = Duration::from_millis(500);
+    plan.patience = Duration::from_secs(3);
     plan.late = Duration::from_millis(600);
     plan.settle = Duration::from_millis(30);
     let mut operation = Operation::new("POST /payments?currency=1").unwrap();
@@ -45,9 +45,13 @@ fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
 /// Runs all cases: `failed` fail, `warned` warn, and nothing else does either.
 async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -> Option<String> {
     let sample = Sample::start(hole).await;
-    let report = run(&plan(&sample.url, is_counted), |_, _| {})
-        .await
-        .unwrap();
+    let mut plan = plan(&sample.url, is_counted);
+    if hole == Hole::ShortMemory {
+        // Longer than its memory lasts.
+        plan.late = Duration::from_secs(2);
+        plan.operations[0].retention = Some(Duration::from_millis(2_500));
+    }
+    let report = run(&plan, |_, _| {}).await.unwrap();
     let told: Vec<_> = report.operations[0]
         .cases
         .iter()

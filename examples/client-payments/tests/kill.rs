@@ -17,7 +17,7 @@ use refrain::{
     http::RefrainLayer,
     store::Memory,
 };
-use refrain_testkit::Ledger;
+use refrain_testkit::{Ledger, wait};
 use tokio::{net::TcpListener, time::sleep};
 
 const ORDERS: usize = 400;
@@ -63,9 +63,15 @@ async fn every_order_is_paid_once_however_often_the_client_is_killed() {
     let address = service(ledger.clone()).await;
     let folder = tempfile::tempdir().unwrap();
     let mut in_the_middle = 0;
-    for _ in 0..KILLS {
+    for kill in 0..KILLS {
+        let before = ledger.all().unwrap().len();
         let mut child = start(address, folder.path());
-        sleep(Duration::from_millis(rand::random_range(20..180))).await;
+        // Every other one is hit at work, be the machine as slow as it may; the others at any moment.
+        if kill % 2 == 1 {
+            let gets_on = || ledger.all().unwrap().len() > before || before >= ORDERS;
+            wait::until_true("the client gets on", gets_on).await;
+        }
+        sleep(Duration::from_millis(rand::random_range(0..160))).await;
         child.kill().unwrap();
         child.wait().unwrap();
         in_the_middle += u32::from((1..ORDERS).contains(&ledger.all().unwrap().len()));

@@ -25,7 +25,7 @@ async fn run(server: &PrivateNats, folder: &Path, messages: &[&str]) -> u64 {
         let message = Message::new((*message).to_owned());
         nats.publish("orders", &message).await.unwrap();
     }
-    let done = tokio::time::sleep(Duration::from_secs(2));
+    let done = tokio::time::sleep(Duration::from_secs(6));
     let tally = ship(&server.url(), "orders", folder, done).await.unwrap();
     tally.get(Count::Duplicate)
 }

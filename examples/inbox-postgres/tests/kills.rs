@@ -8,6 +8,7 @@ use std::{
 
 use refrain::consume::{Message, Publisher as _};
 use refrain_brokers::postgres::PostgresPublisher;
+use refrain_testkit::wait;
 use tokio_postgres::{Client, NoTls};
 
 const ORDERS: usize = 400;
@@ -77,17 +78,15 @@ async fn every_order_is_paid_once_whoever_is_killed() {
     stage.publish(&publisher).await;
     let mut kills = 0;
     let mut consumer = stage.consumer();
-    let (mut paid, mut in_the_middle) = (0, 0);
-    for _ in 0..60 {
-        tokio::time::sleep(Duration::from_millis(rand::random_range(150..500))).await;
-        if kills == KILLS {
-            paid = stage.paid().await;
-            if paid == ORDERS as i64 && stage.count("SELECT count(*) FROM refrain_queue").await == 0
-            {
-                break;
-            }
-            continue;
+    let mut in_the_middle = 0;
+    while kills < KILLS {
+        // Every other one is hit at work, be the machine as slow as it may; the others at any moment.
+        if kills % 2 == 1 {
+            let before = stage.paid().await;
+            let gets_on = async || stage.paid().await > before || before == ORDERS as i64;
+            wait::until("the consumer gets on", gets_on).await;
         }
+        tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
         consumer.kill().unwrap();
         consumer.wait().unwrap();
         kills += 1;
@@ -98,12 +97,13 @@ async fn every_order_is_paid_once_whoever_is_killed() {
         }
         consumer = stage.consumer();
     }
+    wait::until("every order is paid and no message is left", async || {
+        stage.paid().await == ORDERS as i64
+            && stage.count("SELECT count(*) FROM refrain_queue").await == 0
+    })
+    .await;
     consumer.kill().unwrap();
     consumer.wait().unwrap();
-    assert_eq!(
-        paid, ORDERS as i64,
-        "every order is paid, after {kills} kills"
-    );
     assert_eq!(
         stage.count("SELECT count(*) FROM payments").await,
         ORDERS as i64,

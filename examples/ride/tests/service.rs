@@ -24,7 +24,7 @@ async fn order(app: &Router, key: &str, fare: u64) -> (u16, String, bool) {
 
 /// As often as a patient client tries.
 async fn order_until(app: &Router, key: &str, wanted: u16) -> String {
-    for _ in 0..100 {
+    for _ in 0..600 {
         let (status, body, _) = order(app, key, 20).await;
         if status == wanted {
             return body;
@@ -81,7 +81,7 @@ async fn a_retry_goes_on_behind_what_is_done_also_after_a_restart() {
 
 /// What the first one still had in hand lets go of the folder a moment later.
 async fn reopened(folder: &tempfile::TempDir, town: &Town) -> Router {
-    for _ in 0..100 {
+    for _ in 0..3_000 {
         match app(folder.path(), town.clone()).await {
             Ok(app) => return app,
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,

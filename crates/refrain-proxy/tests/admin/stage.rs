@@ -190,7 +190,7 @@ impl Stage {
     /// Ends the listener, which has a few seconds for it.
     pub(crate) async fn close(mut self) -> std::io::Result<()> {
         drop(self.stop.take());
-        let ended = tokio::time::timeout(Duration::from_secs(3), self.serving).await;
+        let ended = tokio::time::timeout(Duration::from_secs(60), self.serving).await;
         ended.expect("the listener ends").unwrap()
     }
 }

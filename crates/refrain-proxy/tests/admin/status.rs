@@ -188,12 +188,8 @@ async fn what_waits_is_counted_while_it_waits() {
         let intent = refrain::Intent::new(refrain::Scope::none(), key);
         engine.claim(&intent).await
     });
-    for _ in 0..1_000 {
-        if stage.engine.tally().waiting_now() == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let is_waiting = || stage.engine.tally().waiting_now() == 1;
+    refrain_testkit::wait::until_true("one waits", is_waiting).await;
     let text = stage.get("/metrics").await.text;
     assert!(text.contains("refrain_waiting_duplicates 1\n"), "{text}");
     assert!(

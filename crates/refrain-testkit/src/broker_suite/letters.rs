@@ -70,7 +70,7 @@ pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fix
     letter.ticket.nack(Duration::ZERO).await?;
 
     is_cured.store(true, Ordering::SeqCst);
-    let idle = away + stage.fixture.patience() / 2;
+    let idle = away + stage.fixture.patience() / 6;
     let redrive = Redrive::new(undertaker.clone(), broker.clone(), stage.engine.clone())
         .with_at_most(1)
         .with_idle(idle);

@@ -144,8 +144,8 @@ pub(super) async fn a_message_that_is_held_longer_does_not_come_again<F: Fixture
         .await?;
     let delivery = stage.next(&*broker, SOON).await?;
     let holding = async {
-        for _ in 0..9 {
-            sleep(ack_wait / 3).await;
+        for _ in 0..18 {
+            sleep(ack_wait / 6).await;
             delivery.ticket.extend().await?;
         }
         Ok::<_, Broken>(())

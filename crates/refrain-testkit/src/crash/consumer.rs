@@ -33,7 +33,7 @@ const OTHER: &str = "another-under-test";
 const LOOKING: &str = "harness";
 const ACK_WAIT: Duration = Duration::from_millis(200);
 /// How long a message may take to be done with.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long an effect may come later than the acknowledgement, and has to stay away after it.
 const QUIET: Duration = Duration::from_millis(150);
 const LOOK_EVERY: Duration = Duration::from_millis(5);

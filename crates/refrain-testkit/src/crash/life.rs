@@ -21,7 +21,7 @@ pub(super) enum Death {
 }
 
 /// How long a life may take.
-const LIFE_MAX: Duration = Duration::from_secs(10);
+const LIFE_MAX: Duration = Duration::from_secs(30);
 
 /// What the work came to; nothing if it died before, which it does after [`LIFE_MAX`] at the latest.
 ///

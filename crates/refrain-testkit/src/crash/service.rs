@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How long a retry may be told to come back, and an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 const HANGS_UP: Case = Case {

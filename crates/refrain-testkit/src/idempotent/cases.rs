@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long an answer may take, and a key may stay in flight when nobody works on it any more.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A service, its ledger and a request with a fresh key.

@@ -23,9 +23,9 @@ use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 /// How long a run takes.
 const RUN: Duration = Duration::from_millis(20);
 /// Between reading and claiming, where that is not one step.
-const GAP: Duration = Duration::from_millis(6);
+const GAP: Duration = Duration::from_millis(30);
 /// How long a short memory lasts.
-const SHORT: Duration = Duration::from_millis(400);
+const SHORT: Duration = Duration::from_millis(1_500);
 
 type Answer = Response<axum::body::Body>;
 
@@ -497,7 +497,7 @@ impl Api {
         if self.hole == Later {
             let shared = self.shared.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(GAP * 20).await;
+                tokio::time::sleep(Duration::from_millis(120)).await;
                 shared.effects.fetch_add(1, SeqCst);
             });
         } else {
