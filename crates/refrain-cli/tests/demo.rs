@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
+use refrain_testkit::wait;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Longer than anything takes here: better a failure than to hang.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The demo with a temporary folder of its own, to see what it leaves there.
 fn demo(temporary: &Path, args: &[&str]) -> Command {
@@ -190,9 +191,10 @@ fn what_it_offers_to_try_by_hand_is_true() {
     let lost = demo.pay("lose-1", 20);
     assert!(lost.starts_with("HTTP/1.1 502"), "{lost}");
     assert!(lost.contains("outcome-unknown"), "{lost}");
-    std::thread::sleep(Duration::from_secs(2));
-    let truth = demo.pay("lose-1", 20);
-    assert!(truth.contains("idempotent-replayed: true"), "{truth}");
+    wait::until_blocking("the truth is learnt", || {
+        let truth = demo.pay("lose-1", 20);
+        truth.contains("idempotent-replayed: true")
+    });
     assert_eq!(demo.charges("lose-1"), 1);
 
     for _ in 0..2 {
@@ -229,9 +231,5 @@ fn the_proxy_does_not_outlive_a_demo_that_was_killed() {
     assert!(has_process(demo.temporary.path()));
     demo.send(Signal::KILL);
     demo.child.wait().unwrap();
-    let is_gone = (0..500).any(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        !has_process(demo.temporary.path())
-    });
-    assert!(is_gone, "the proxy is still there");
+    wait::until_blocking("the proxy is gone", || !has_process(demo.temporary.path()));
 }

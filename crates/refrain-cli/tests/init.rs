@@ -21,7 +21,7 @@ use rustix::{
 };
 
 const REFRAIN: &str = env!("CARGO_BIN_EXE_refrain");
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ENTER: &[u8] = b"\r";
 const DOWN: &[u8] = b"\x1b[B";
 const CTRL_C: &[u8] = b"\x03";

@@ -31,7 +31,7 @@ use server::{Kind, Server};
 use upstream::{Act, Arrived, Upstream, echo};
 use wire::{Message, Wire, ask, post};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 60 * 60;
 
 /// Two nodes, their store and the service behind them.
@@ -97,8 +97,11 @@ async fn answer_of(asked: JoinHandle<Option<(Message, Instant)>>) -> (Message, I
     asked.await.unwrap().expect("an answer")
 }
 
-/// Who takes its time over a key that says so: `slow-700-1` takes 700 ms.
+/// Who takes its time over a key that says so: `slow-700-1` takes 700 ms, at the first attempt.
 fn slow(arrived: &Arrived) -> Vec<Act> {
+    if arrived.request.header("refrain-attempt") != Some("1") {
+        return echo(arrived);
+    }
     let takes = arrived.request.key().split('-').nth(1);
     let takes = Duration::from_millis(takes.unwrap().parse().unwrap());
     [vec![Act::Sleep(takes)], echo(arrived)].concat()
@@ -106,16 +109,33 @@ fn slow(arrived: &Arrived) -> Vec<Act> {
 
 /// A duplicate waits on the other node while the first one runs, for longer than it takes to fall back to polling.
 async fn check_woken(kind: Kind) {
-    const SOON: Duration = Duration::from_millis(150);
     let upstream = Upstream::start(slow).await;
     let stage = Stage::new(kind, upstream, "", 0);
-    // Listening begins behind the opening.
-    sleep(Duration::from_millis(300)).await;
+    // Listening begins behind the opening, and a machine may be busy with something else for a while.
+    let mut tries = 0..20;
+    let mut told: Vec<Vec<Duration>> = Vec::new();
+    while !told.iter().any(|took| is_woken(took)) {
+        let try_number = tries.next();
+        let try_number = try_number.unwrap_or_else(|| panic!("nobody is woken: {told:?}"));
+        told.push(times_to_be_told(&stage, try_number).await);
+    }
+    assert_eq!(stage.upstream.count(), told.iter().flatten().count());
+}
+
+/// Polling looks once a second, so it is in time with one out of seven.
+fn is_woken(took: &[Duration]) -> bool {
+    const SOON: Duration = Duration::from_millis(150);
+    took.iter().filter(|took| **took < SOON).count() >= 5
+}
+
+/// How long behind the first one's answer the other node's duplicates were told.
+async fn times_to_be_told(stage: &Stage, try_number: u32) -> Vec<Duration> {
     let mut took = Vec::new();
     for millis in [350, 420, 490, 560, 630, 700, 770] {
-        let key = format!("slow-{millis}");
+        let key = format!("slow-{millis}-{try_number}");
+        let before = stage.upstream.count();
         let first = stage.start_asking(0, &key);
-        sleep(Duration::from_millis(100)).await;
+        stage.upstream.reached(before + 1).await;
         let duplicate = stage.start_asking(1, &key);
         let ((first, answered), (duplicate, told)) =
             (answer_of(first).await, answer_of(duplicate).await);
@@ -124,10 +144,7 @@ async fn check_woken(kind: Kind) {
         assert_eq!(first.body, duplicate.body);
         took.push(told.saturating_duration_since(answered));
     }
-    assert_eq!(stage.upstream.count(), took.len());
-    // Polling looks once a second, so it is in time with one out of seven; a machine may be busy with something else now and then.
-    let in_time = took.iter().filter(|took| **took < SOON).count();
-    assert!(in_time >= 5, "{took:?}");
+    took
 }
 
 /// Nothing is claimed while the store is away, and what ended meanwhile is stored when it is back.
@@ -173,12 +190,13 @@ async fn check_outage(kind: Kind) {
 /// An hour ahead or behind: a lease lapses for nobody too early or too late, and an outcome is kept as long as was said.
 async fn check_clocks(kind: Kind, off: i64) {
     let upstream = Upstream::start(slow).await;
-    let policy = "[policy]\nguarantee = \"at-least-once\"\nlease = \"1s\"\nretention = \"30m\"\nremember = \"1m\"\n";
+    let policy = "[policy]\nguarantee = \"at-least-once\"\nlease = \"3s\"\nwait = \"30s\"\nretention = \"30m\"\nremember = \"1m\"\n";
     let mut stage = Stage::new(kind, upstream, policy, off);
     for (node, other) in [(0, 1), (1, 0)] {
-        let key = format!("slow-1500-{node}");
+        let key = format!("slow-4000-{node}");
+        let before = stage.upstream.count();
         let first = stage.start_asking(node, &key);
-        sleep(Duration::from_millis(200)).await;
+        stage.upstream.reached(before + 1).await;
         let duplicate = stage.ask(other, &key).await;
         let (first, _) = answer_of(first).await;
         assert!(duplicate.is_replay() && !first.is_replay());
@@ -199,7 +217,7 @@ async fn check_clocks(kind: Kind, off: i64) {
 
 /// A node dies with a claim: another one takes over behind its lease, neither sooner nor an hour later.
 async fn check_lapse(stage: &mut Stage, node: usize, other: usize) {
-    let key = format!("slow-400-{node}-dies");
+    let key = format!("slow-4000-{node}-dies");
     let before = stage.upstream.count();
     let since = tokio::time::Instant::now();
     let lost = stage.start_asking(node, &key);
@@ -210,8 +228,8 @@ async fn check_lapse(stage: &mut Stage, node: usize, other: usize) {
     let told = stage.ask_until_told(other, &key).await;
     assert!(!told.is_replay(), "it ran to its end before the node died");
     let took = since.elapsed();
-    assert!(took > Duration::from_secs(1), "too early: {took:?}");
-    assert!(took < Duration::from_secs(6), "too late: {took:?}");
+    assert!(took > Duration::from_secs(3), "too early: {took:?}");
+    assert!(took < PATIENCE, "too late: {took:?}");
     let arrived = stage.upstream.arrived();
     let attempts: Vec<_> = arrived[before..]
         .iter()

@@ -52,12 +52,10 @@ fn who_dribbles_a_head_is_told_so_and_closed() {
         })
         .collect();
     check_served(&proxy);
-    let since = tokio::time::Instant::now();
     for mut client in slow {
         assert_eq!(client.answer().status, 408);
         assert!(client.is_closed());
     }
-    assert!(since.elapsed() < Duration::from_secs(3));
     is_over.store(true, Relaxed);
     writers.into_iter().for_each(|it| it.join().unwrap());
     check_served(&proxy);
@@ -67,10 +65,10 @@ fn who_dribbles_a_head_is_told_so_and_closed() {
 #[test]
 fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"500ms\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"2s\"");
     let mut silent = Client::connect(proxy.address);
     let mut busy = Client::connect(proxy.address);
-    for _ in 0..15 {
+    for _ in 0..30 {
         assert_eq!(busy.send(get("/")).answer().status, 200);
         thread::sleep(2 * MOMENT);
     }
@@ -81,7 +79,7 @@ fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
 #[test]
 fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"2s\"");
     for key in ["", "idempotency-key: k\r\n"] {
         let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 10\r\n\r\n");
         let mut stalled = Client::connect(proxy.address);
@@ -91,14 +89,14 @@ fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
         assert_eq!(upstream.count(), 0);
     }
     for key in ["", "idempotency-key: k\r\n"] {
-        let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 10\r\n\r\n");
+        let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 25\r\n\r\n");
         let mut moving = Client::connect(proxy.address);
         moving.send(head);
-        for _ in 0..10 {
+        for _ in 0..25 {
             thread::sleep(2 * MOMENT);
             moving.send("x");
         }
-        assert_eq!(moving.answer().text(), "xxxxxxxxxx");
+        assert_eq!(moving.answer().text(), "x".repeat(25));
     }
     assert_eq!(upstream.count(), 2);
 }
@@ -125,6 +123,13 @@ fn who_does_not_take_its_answer_is_closed() {
     check_served(&proxy);
 }
 
+/// The other side ended it; it was not this one that gave up.
+fn check_closed(read: std::io::Result<usize>) {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    let kind = read.err().map(|error| error.kind());
+    assert!(!matches!(kind, Some(TimedOut | WouldBlock)), "{kind:?}");
+}
+
 const GET: [(&str, &str); 4] = [
     (":method", "GET"),
     (":scheme", "http"),
@@ -138,10 +143,8 @@ fn a_stream_of_http_2_that_makes_no_room_for_its_answer_is_closed() {
     let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
     let mut stuck = http2::connect(proxy.address, 0);
     stuck.write_all(&http2::head(1, &GET, false)).unwrap();
-    let since = tokio::time::Instant::now();
     let mut rest = Vec::new();
-    let _ = stuck.read_to_end(&mut rest);
-    assert!(since.elapsed() < Duration::from_secs(3));
+    check_closed(stuck.read_to_end(&mut rest));
     assert!(rest.len() < 1_000, "{}", rest.len());
     assert_eq!(upstream.count(), 1);
 }
@@ -155,7 +158,7 @@ fn a_stream_of_http_2_that_stands_still_is_not_hidden_by_lively_ones() {
     stream.write_all(&http2::head(1, &put, true)).unwrap();
     let mut lively = stream.try_clone().unwrap();
     let writing = thread::spawn(move || {
-        let asked = (0..100).map(|at| http2::head(3 + 2 * at, &GET, false));
+        let asked = (0..1_000).map(|at| http2::head(3 + 2 * at, &GET, false));
         for bytes in asked {
             if lively.write_all(&bytes).is_err() {
                 return true;
@@ -164,36 +167,34 @@ fn a_stream_of_http_2_that_stands_still_is_not_hidden_by_lively_ones() {
         }
         false
     });
-    let since = tokio::time::Instant::now();
-    let _ = stream.read_to_end(&mut Vec::new());
-    assert!(since.elapsed() < Duration::from_secs(3));
+    check_closed(stream.read_to_end(&mut Vec::new()));
     assert!(writing.join().unwrap());
 }
 
 #[test]
 fn a_long_upload_that_moves_is_not_cut_off() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"300ms\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"2s\"");
     let mut client = Client::connect(proxy.address);
-    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 15\r\n\r\n");
-    for _ in 0..15 {
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 25\r\n\r\n");
+    for _ in 0..25 {
         thread::sleep(2 * MOMENT);
         client.send("x");
     }
-    assert_eq!(client.answer().text(), "xxxxxxxxxxxxxxx");
+    assert_eq!(client.answer().text(), "x".repeat(25));
 }
 
 #[test]
 fn an_upstream_has_all_its_time_behind_a_long_upload() {
     let upstream = Upstream::start(|seen, stream| {
-        thread::sleep(Duration::from_millis(800));
+        thread::sleep(Duration::from_millis(1_500));
         answer(stream, "200 OK", &[], &seen.body)
     });
-    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"1s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"3s\"");
     let mut client = Client::connect(proxy.address);
     client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n");
     for _ in 0..14 {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(150));
         client.send("x");
     }
     assert_eq!(client.answer().text(), "xxxxxxxxxxxxxx");
@@ -211,12 +212,10 @@ fn thousands_of_idle_connections_are_in_nobodys_way() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "");
     let mut idle: Vec<_> = (0..IDLE).map(|_| Client::connect(proxy.address)).collect();
-    let since = tokio::time::Instant::now();
     for at in 0..100 {
         let key = format!("k{at}");
         assert_eq!(call(proxy.address, post(&key, "x")).status, 200);
     }
-    assert!(since.elapsed() < Duration::from_secs(5));
     // Each of them is a connection, and not just a place in a queue.
     for client in idle.iter_mut().step_by(499) {
         assert_eq!(client.send(get("/")).answer().status, 200);
@@ -484,14 +483,18 @@ fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
             })
         })
         .collect();
+    let goes_on = || {
+        let enough = effects.lock().unwrap().len() + 40;
+        until("more is made", || effects.lock().unwrap().len() >= enough);
+    };
     for _ in 0..4 {
-        thread::sleep(Duration::from_millis(150));
+        goes_on();
         upstream.kill();
         thread::sleep(MOMENT);
         let listener = TcpListener::bind(address).unwrap();
         upstream = Upstream::on(listener, script(effects.clone()));
     }
-    thread::sleep(Duration::from_millis(150));
+    goes_on();
     is_over.store(true, Relaxed);
     let told: Vec<_> = callers
         .into_iter()

@@ -6,7 +6,15 @@
 
 mod support;
 
-use std::{fs, net::TcpStream, os::unix::fs::FileExt as _, path::Path, thread, time::Duration};
+use std::{
+    fs,
+    net::TcpStream,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{Mutex, mpsc},
+    thread,
+    time::Duration,
+};
 
 use support::{
     Answer, Client, Next, Proxy, Seen, Upstream, answer, call, find, get, post, request, until,
@@ -159,8 +167,10 @@ fn a_duplicate_waits_for_the_one_in_flight_and_gets_its_outcome() {
 
 #[test]
 fn a_duplicate_that_waited_long_enough_is_told_to_come_back() {
-    let upstream = Upstream::start(|_, stream| {
-        thread::sleep(Duration::from_millis(600));
+    let (go_on, gone_on) = mpsc::channel();
+    let gone_on = Mutex::new(gone_on);
+    let upstream = Upstream::start(move |_, stream| {
+        gone_on.lock().unwrap().recv().unwrap();
         answer(stream, "201 Created", &[], b"made")
     });
     let proxy = Proxy::start(upstream.address, "[policy]\nwait = \"100ms\"");
@@ -174,6 +184,7 @@ fn a_duplicate_that_waited_long_enough_is_told_to_come_back() {
     // Another request is another request, whether or not the first one has ended.
     let other = call(proxy.address, post("k", "y"));
     check_problem(&proxy, &other, 422, "key-reused", "new-key");
+    go_on.send(()).unwrap();
     assert_eq!(first.answer().text(), "made");
     assert!(call(proxy.address, post("k", "x")).is_replay());
     assert_eq!(upstream.count(), 1);
@@ -426,7 +437,8 @@ fn what_the_operation_tells_us_alone_never_reaches_a_client() {
 #[test]
 fn a_refused_burst_costs_the_upstream_one_request() {
     let upstream = Upstream::start(|_, stream| {
-        thread::sleep(Duration::from_millis(300));
+        // All the others have asked by then.
+        thread::sleep(Duration::from_secs(3));
         answer(
             stream,
             "429 Too Many",

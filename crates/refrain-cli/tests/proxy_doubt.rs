@@ -149,13 +149,16 @@ fn an_answer_that_is_none_is_doubt() {
 
 #[test]
 fn the_truth_that_comes_after_a_504_is_replayed() {
-    let upstream = Upstream::start(|_, stream| {
-        thread::sleep(Duration::from_millis(700));
+    let (go_on, gone_on) = mpsc::channel();
+    let gone_on = Mutex::new(gone_on);
+    let upstream = Upstream::start(move |_, stream| {
+        gone_on.lock().unwrap().recv().unwrap();
         answer(stream, "201 Created", &[("location", "/orders/1")], b"made")
     });
     let proxy = Proxy::start(upstream.address, "[policy]\ntimeout = \"200ms\"");
     check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
     check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
+    go_on.send(()).unwrap();
     until("the truth is known", || {
         call(proxy.address, post("k", "x")).status == 201
     });

@@ -190,6 +190,9 @@ fn a_store_that_cannot_be_had_is_named() {
     }
 }
 
+/// Whoever waits for all of it does not end while a test waits.
+const LONG_DRAIN: &str = "[proxy]\ndrain = \"10m\"";
+
 /// An upstream that takes its time.
 fn slow(millis: u64) -> Upstream {
     Upstream::start(move |seen, stream| {
@@ -201,7 +204,7 @@ fn slow(millis: u64) -> Upstream {
 #[test]
 fn what_was_begun_is_answered_and_nothing_new_is_taken() {
     let upstream = slow(600);
-    let proxy = Proxy::durable(upstream.address, "");
+    let proxy = Proxy::durable(upstream.address, LONG_DRAIN);
     let address = proxy.address;
     let mut idle = Client::connect(address);
     let mut fresh = Client::connect(address);
@@ -227,13 +230,7 @@ fn what_was_begun_is_answered_and_nothing_new_is_taken() {
         assert_eq!(client.answer().status, 200);
         assert!(client.is_closed());
     }
-    let since = tokio::time::Instant::now();
     assert_eq!(proxy.ended().code(), Some(0));
-    assert!(
-        since.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        since.elapsed()
-    );
     assert_eq!(upstream.count(), 3);
 }
 
@@ -264,7 +261,7 @@ fn a_stop_under_load_drops_nothing() {
             })
         })
         .collect();
-    thread::sleep(Duration::from_millis(400));
+    until("many are answered", || upstream.count() > 80);
     proxy.terminate();
     assert_eq!(proxy.ended().code(), Some(0));
     let answered: usize = callers.into_iter().map(|it| it.join().unwrap()).sum();
@@ -294,14 +291,8 @@ fn check_doubt(settings: &str, stop: impl Fn(&Proxy)) {
     let mut client = Client::connect(proxy.address);
     client.send(post("k", "x"));
     upstream.wait_for(1);
-    let since = tokio::time::Instant::now();
     stop(&proxy);
     assert_eq!(proxy.ended().code(), Some(0));
-    assert!(
-        since.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        since.elapsed()
-    );
     let proxy = on(records.path(), &upstream, &settings);
     until("it is in doubt", || {
         let answer = call(proxy.address, post("k", "x"));
@@ -318,9 +309,12 @@ fn what_does_not_end_in_time_is_left_in_doubt() {
 
 #[test]
 fn a_second_signal_does_not_wait() {
-    check_doubt("", |proxy| {
+    check_doubt(LONG_DRAIN, |proxy| {
         proxy.terminate();
-        thread::sleep(Duration::from_millis(300));
+        // Two signals that come before the first is seen are one.
+        until("the first is seen", || {
+            std::net::TcpStream::connect(proxy.address).is_err()
+        });
         proxy.terminate();
     });
 }
@@ -340,15 +334,13 @@ fn a_tunnel_does_not_hold_up_the_end() {
             Next::Close
         }
     });
-    let proxy = Proxy::start(upstream.address, "");
+    let proxy = Proxy::start(upstream.address, LONG_DRAIN);
     let mut client = Client::connect(proxy.address);
     let upgrade = [("connection", "upgrade"), ("upgrade", "x")];
     client.send(support::request("GET /", &upgrade, b""));
     assert_eq!(client.answer().status, 101);
     proxy.terminate();
-    let since = tokio::time::Instant::now();
     assert_eq!(proxy.ended().code(), Some(0));
-    assert!(since.elapsed() < Duration::from_secs(3));
     assert!(client.is_closed());
 }
 

@@ -35,7 +35,8 @@ async fn after_a_crash_the_next_answer_comes_at_once_and_is_not_in_flight() {
         let asked = tokio::time::Instant::now();
         let answer = stand.post("crash", "{}").await;
         assert_eq!(answer.verdict(), verdict, "{guarantee}");
-        assert!(asked.elapsed() < Duration::from_secs(5), "{guarantee}");
+        // Sooner than who waits for the one in flight.
+        assert!(asked.elapsed() < Duration::from_secs(20), "{guarantee}");
         assert_eq!(answer.header("retry-after"), None, "{guarantee}");
         assert_eq!(stand.upstream.count(), count, "{guarantee}");
     }
@@ -150,7 +151,7 @@ async fn an_upstream_that_breaks_off_leaves_doubt_at_once_and_no_claim() {
         let asked = tokio::time::Instant::now();
         let second = stand.post(&key, "{}").await;
         assert_eq!(second.verdict(), "409 outcome-unknown", "{said}");
-        assert!(asked.elapsed() < Duration::from_secs(5), "{said}");
+        assert!(asked.elapsed() < Duration::from_secs(20), "{said}");
         assert_eq!(stand.upstream.count(), at + 1, "{said}");
     }
 }

@@ -1,9 +1,10 @@
 //! Several requests with one key, at about the same time.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use refrain_testkit::wait;
 use rustix::process::{Signal, kill_process};
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{sync::Notify, task::JoinSet, time::sleep};
 
 use crate::{
     Stand, slow_echo,
@@ -60,21 +61,22 @@ async fn a_duplicate_that_comes_as_the_first_one_finishes_does_not_run() {
 #[tokio::test]
 async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
     let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"300ms\"\nlease = \"1s\"\n\
-                    wait = \"5s\"\nsettle_after = \"20s\"\n";
-    let stand = Stand::new(settings, |arrived| match arrived.number {
-        1 => slow_echo(arrived, 2_500),
+                    wait = \"30s\"\nsettle_after = \"2m\"\n";
+    let go_on = Arc::new(Notify::new());
+    let waiting = go_on.clone();
+    let stand = Stand::new(settings, move |arrived| match arrived.number {
+        1 => [vec![Act::Wait(waiting.clone())], echo(arrived)].concat(),
         _ => echo(arrived),
     })
     .await;
-    let started = tokio::time::Instant::now();
     assert_eq!(
         stand.post("late", "{}").await.verdict(),
         "504 outcome-unknown"
     );
     let second = stand.post("late", "{}").await;
     assert_eq!(second.text(), "/orders by request 2");
-    assert!(started.elapsed() < Duration::from_millis(2_300));
-    sleep(Duration::from_millis(3_000).saturating_sub(started.elapsed())).await;
+    go_on.notify_one();
+    sleep(Duration::from_millis(500)).await;
     let replay = stand.post("late", "{}").await;
     assert!(replay.is_replay());
     assert_eq!(replay.body, second.body);
@@ -88,8 +90,13 @@ async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
 /// The same hole from the other side: where nobody took over, the late answer is the truth and is welcome.
 #[tokio::test]
 async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_then_on() {
-    let settings = "[policy]\ntimeout = \"300ms\"\nsettle_after = \"20s\"\n";
-    let stand = Stand::new(settings, |arrived| slow_echo(arrived, 1_000)).await;
+    let settings = "[policy]\ntimeout = \"300ms\"\nsettle_after = \"2m\"\n";
+    let go_on = Arc::new(Notify::new());
+    let waiting = go_on.clone();
+    let stand = Stand::new(settings, move |arrived| {
+        [vec![Act::Wait(waiting.clone())], echo(arrived)].concat()
+    })
+    .await;
     assert_eq!(
         stand.post("late", "{}").await.verdict(),
         "504 outcome-unknown"
@@ -98,7 +105,11 @@ async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_t
         stand.post("late", "{}").await.verdict(),
         "409 outcome-unknown"
     );
-    sleep(Duration::from_millis(1_200)).await;
+    go_on.notify_one();
+    wait::until("the late answer counts", async || {
+        stand.post("late", "{}").await.status() == 201
+    })
+    .await;
     let replay = stand.post("late", "{}").await;
     assert!(replay.is_replay());
     assert_eq!(replay.text(), "/orders by request 1");
@@ -108,8 +119,10 @@ async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_t
 /// The hole: a waiter that gives up deletes the claim of the one that runs.
 #[tokio::test]
 async fn waiters_that_give_up_leave_the_claim_alone() {
-    let stand = Stand::new("[policy]\nwait = \"100ms\"\n", |arrived| {
-        slow_echo(arrived, 1_500)
+    let go_on = Arc::new(Notify::new());
+    let waiting = go_on.clone();
+    let stand = Stand::new("[policy]\nwait = \"100ms\"\n", move |arrived| {
+        [vec![Act::Wait(waiting.clone())], echo(arrived)].concat()
     })
     .await;
     let address = stand.proxy.address;
@@ -125,6 +138,7 @@ async fn waiters_that_give_up_leave_the_claim_alone() {
         sleep(Duration::from_millis(30)).await;
         gone.reset();
     }
+    go_on.notify_one();
     let first = first.await.unwrap();
     assert_eq!(first.text(), "/orders by request 1");
     let replay = stand.post("w", "{}").await;

@@ -15,16 +15,9 @@ pub(crate) use proxy::{Proxy, Starting};
 pub(crate) use upstream::{Next, Parked, Seen, Upstream, answer, respond};
 
 /// How long anything may take before a test has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = refrain_testkit::wait::PATIENCE;
 
-/// Waits until something is so.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
-    let since = tokio::time::Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "never so: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+pub(crate) use refrain_testkit::wait::until_blocking as until;
 
 /// A command that becomes another one with the rights of nobody in particular; empty where these tests have no others.
 pub(crate) fn unprivileged() -> &'static [&'static str] {

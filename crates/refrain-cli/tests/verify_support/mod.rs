@@ -5,7 +5,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::Path,
     process::{Command, Output, Stdio},
     sync::{
@@ -127,8 +126,7 @@ pub(crate) fn json(output: &Output) -> Value {
 }
 
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    refrain_testkit::servers::free_port().unwrap()
 }
 
 /// The command that starts a proxy in front of the app, on this port; `store` is as in refrain.toml.
