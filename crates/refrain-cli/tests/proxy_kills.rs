@@ -2,14 +2,17 @@
 //!
 //! The service behind it takes effect first and has its troubles afterwards: it loses answers, cuts them short, is slow or busy.
 //! Clients send each key until they are told how it ended. Nothing is told to the ledger but by the service itself.
-//! `REFRAIN_KILLS` says how often the proxy is killed; the seed is printed.
+//! `REFRAIN_KILLS` says how many kills there are, among proxies side by side; the seed is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{env, sync::Arc, time::Duration};
 
 use refrain_testkit::disk::Dice;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::sleep,
+};
 
 #[path = "kills_support/load.rs"]
 mod load;
@@ -24,9 +27,13 @@ mod world;
 
 use load::{SLOWEST, ask_everybody_again, start_clients, start_service};
 use proxy::{Proxy, Setup, lasting_port};
-use world::{World, check_at_the_end, check_so_far};
+use world::{Ends, World, check_at_the_end, check_so_far};
 
-const KILLS: u64 = 60;
+/// In all.
+const KILLS: u64 = 320;
+/// So many are killed at the same time, each with a store, a service and clients of its own:
+/// most of the time of a kill is waiting, for the moment and for the start.
+const PROXIES: u64 = 4;
 
 async fn start(setup: &Arc<Setup>) -> Proxy {
     let setup = setup.clone();
@@ -56,11 +63,8 @@ async fn kill_and_start(
     start(setup).await
 }
 
-#[tokio::test]
-async fn a_proxy_that_is_killed_again_and_again_runs_nothing_twice_and_swallows_nothing() {
-    let kills = env::var("REFRAIN_KILLS").map_or(KILLS, |text| text.parse().unwrap());
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
+/// One proxy with its service and clients, killed so often; how it all ended.
+async fn campaign(seed: u64, kills: u64) -> Ends {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = format!("127.0.0.1:{}", lasting_port(seed));
     let setup = Arc::new(Setup::on(
@@ -80,9 +84,6 @@ async fn a_proxy_that_is_killed_again_and_again_runs_nothing_twice_and_swallows_
     clients.join_all().await;
     sleep(SLOWEST).await;
     let ends = check_at_the_end(&world, &upstream);
-    println!("{ends}");
-    let is_enough = ends.succeeded > 100 && ends.in_doubt > 10 && ends.replays > 10;
-    assert!(is_enough, "too little: {ends}");
     proxy.kill();
     let count = upstream.count();
     // One that knows only what is on disk.
@@ -90,4 +91,28 @@ async fn a_proxy_that_is_killed_again_and_again_runs_nothing_twice_and_swallows_
     ask_everybody_again(&world, proxy.address).await;
     assert_eq!(upstream.count(), count, "something ran again at the end");
     assert!(!setup.log().contains("panicked"), "{}", setup.log());
+    ends
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_killed_again_and_again_runs_nothing_twice_and_swallows_nothing() {
+    let kills: u64 = env::var("REFRAIN_KILLS").map_or(KILLS, |text| text.parse().unwrap());
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let since = tokio::time::Instant::now();
+    let mut campaigns = JoinSet::new();
+    for number in 0..PROXIES {
+        // Far enough from each other that none takes another's port while that one is dead.
+        let seed = seed + number * 2_503;
+        campaigns.spawn(campaign(seed, kills.div_ceil(PROXIES)));
+    }
+    let mut all = Ends::default();
+    for ends in campaigns.join_all().await {
+        all += &ends;
+    }
+    let took = since.elapsed();
+    println!("{kills} kills of {PROXIES} proxies side by side in {took:.0?}: {all}");
+    assert_eq!(all.duplicates, 0, "{all}");
+    let is_enough = all.succeeded > 400 && all.in_doubt > 40 && all.replays > 40;
+    assert!(is_enough, "too little: {all}");
 }

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     fs::File,
+    ops::AddAssign,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -274,7 +275,7 @@ pub(crate) fn check_so_far(world: &World) {
 }
 
 /// How it all ended, in numbers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) keys: usize,
     pub(crate) succeeded: usize,
@@ -292,6 +293,22 @@ pub(crate) struct Ends {
     pub(crate) replays: u64,
     pub(crate) in_flight: u64,
     pub(crate) lost: u32,
+}
+
+impl AddAssign<&Self> for Ends {
+    fn add_assign(&mut self, other: &Self) {
+        self.keys += other.keys;
+        self.succeeded += other.succeeded;
+        self.in_doubt += other.in_doubt;
+        self.late += other.late;
+        self.never_sent += other.never_sent;
+        self.effects += other.effects;
+        self.duplicates += other.duplicates;
+        self.takeovers += other.takeovers;
+        self.replays += other.replays;
+        self.in_flight += other.in_flight;
+        self.lost += other.lost;
+    }
 }
 
 impl fmt::Display for Ends {
