@@ -4,7 +4,12 @@
 #![cfg(feature = "kafka")]
 
 use std::{
-    sync::{Arc, mpsc},
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -14,9 +19,16 @@ use refrain::{
     consume::{Broker, Delivery, Message, Publisher as _, Source},
 };
 use refrain_brokers::kafka::{Kafka, KafkaPublisher};
-use refrain_testkit::broker_suite::{self, Fixture};
-
-use tokio::time::Instant;
+use refrain_testkit::{
+    broker_suite::{self, Fixture},
+    wait,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::AbortHandle,
+    time::Instant,
+};
 
 mod support;
 use support::{full, nothing, text};
@@ -35,7 +47,7 @@ mod unreadable;
 /// A member that is gone is missed after that: the least that a cluster takes.
 const SETTINGS: &str = "session.timeout.ms=6000&heartbeat.interval.ms=500";
 /// Until a group has agreed on who reads what.
-const JOINING: Duration = Duration::from_secs(30);
+const JOINING: Duration = Duration::from_secs(90);
 
 /// A cluster in this process that speaks Kafka on real sockets. It lives on a thread of its own, which it cannot leave.
 struct Cluster {
@@ -104,6 +116,127 @@ async fn pull(broker: &Kafka, count: usize) -> Vec<Delivery> {
         pulled.extend(more.unwrap_or_default());
     }
     pulled
+}
+
+/// A way to a cluster of one broker that can be cut while both ends live on.
+///
+/// A broker tells its clients where it is, and they go there: what it says of itself is changed on the way.
+struct Way {
+    servers: String,
+    cuts: Arc<Mutex<Vec<AbortHandle>>>,
+}
+
+impl Way {
+    async fn to(cluster: &Cluster) -> Self {
+        let (_, server) = cluster.servers.rsplit_once(':').unwrap();
+        let server: u16 = server.parse().unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let cuts = Arc::<Mutex<Vec<AbortHandle>>>::default();
+        let handles = cuts.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let passing = tokio::spawn(pass(client, server, own));
+                handles.lock().unwrap().push(passing.abort_handle());
+            }
+        });
+        let servers = format!("127.0.0.1:{own}");
+        Self { servers, cuts }
+    }
+
+    /// Cuts every connection, and tells how many there were; the next ones pass.
+    fn cut(&self) -> usize {
+        let open = std::mem::take(&mut *self.cuts.lock().unwrap());
+        let open = open.iter().filter(|passing| !passing.is_finished());
+        open.map(AbortHandle::abort).count()
+    }
+}
+
+async fn pass(client: TcpStream, server: u16, own: u16) -> std::io::Result<()> {
+    let server_side = TcpStream::connect(("127.0.0.1", server)).await?;
+    let (mut from_server, mut to_server) = server_side.into_split();
+    let (mut from_client, mut to_client) = client.into_split();
+    let answers = async {
+        loop {
+            // Each message has its length before it.
+            let len = from_server.read_u32().await?;
+            let mut message = vec![0; len as usize];
+            from_server.read_exact(&mut message).await?;
+            replace(&mut message, &place(server), &place(own));
+            to_client.write_u32(len).await?;
+            to_client.write_all(&message).await?;
+        }
+    };
+    let asked = tokio::io::copy(&mut from_client, &mut to_server);
+    tokio::select! {
+        done = answers => done,
+        done = asked => done.map(drop),
+    }
+}
+
+/// How a broker says where it is.
+fn place(port: u16) -> Vec<u8> {
+    [b"127.0.0.1", &u32::from(port).to_be_bytes()[..]].concat()
+}
+
+fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    for at in 0..bytes.len().saturating_sub(from.len() - 1) {
+        if bytes[at..].starts_with(from) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+    }
+}
+
+/// Connections are cut again and again while messages are published and handled: each is handled,
+/// and those that are acknowledged at last do not come again.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_cut_in_mid_load_lose_nothing() {
+    const MESSAGES: usize = 400;
+    const CUTS: usize = 8;
+    let cluster = Cluster::start();
+    cluster.make("orders", 2);
+    let way = Way::to(&cluster).await;
+    let url = format!("kafka://{}?{SETTINGS}", way.servers);
+    let source = Source::new(url.as_str(), "orders", "c");
+    let broker = Kafka::connect(&source).await.unwrap();
+    let publisher = KafkaPublisher::connect(&url).await.unwrap();
+    let published = Arc::new(AtomicUsize::new(0));
+    let publishing = tokio::spawn({
+        let published = published.clone();
+        async move {
+            for number in 0..MESSAGES {
+                let message = Message::new(number.to_string()).with_id(number.to_string());
+                while publisher.publish("orders", &message).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                published.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    let cutting = tokio::spawn(async move {
+        let mut cut = 0;
+        for number in 1..=CUTS {
+            let enough = number * MESSAGES / (CUTS + 1);
+            let is_enough = || published.load(Ordering::Relaxed) >= enough;
+            wait::until_true("more is published", is_enough).await;
+            cut += way.cut();
+        }
+        (way, cut)
+    });
+    let mut handled = BTreeSet::new();
+    let until = Instant::now() + JOINING;
+    while handled.len() < MESSAGES {
+        assert!(Instant::now() < until, "{} handled", handled.len());
+        let pulled = broker.pull(16, Duration::from_secs(1)).await;
+        for delivery in pulled.unwrap_or_default() {
+            handled.insert(text(&delivery));
+            // What cannot be told comes again.
+            let _ = delivery.ticket.ack().await;
+        }
+    }
+    publishing.await.unwrap();
+    let (_way, cut) = cutting.await.unwrap();
+    assert!(cut >= CUTS, "{cut} connections were cut");
 }
 
 struct Suite(Cluster);

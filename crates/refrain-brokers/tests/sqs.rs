@@ -22,7 +22,7 @@ use refrain_testkit::{
 use tokio::time::Instant;
 
 mod support;
-use support::{full, nothing, one, text};
+use support::{full, nothing, one, relay::Relay, text};
 
 #[path = "sqs/credentials.rs"]
 mod credentials;
@@ -60,9 +60,7 @@ impl Server {
     }
 
     async fn open(&self, queue: &str, ack_wait: Duration) -> Result<Sqs> {
-        let mut source = Source::new(self.0.url(), queue, "c");
-        source.ack_wait = ack_wait;
-        Sqs::connect(&source).await
+        open_at(self.0.url(), queue, ack_wait).await
     }
 
     /// A queue that is there.
@@ -72,21 +70,44 @@ impl Server {
     }
 }
 
+async fn open_at(url: String, queue: &str, ack_wait: Duration) -> Result<Sqs> {
+    let mut source = Source::new(url, queue, "c");
+    source.ack_wait = ack_wait;
+    Sqs::connect(&source).await
+}
+
 /// A name is the same in both kinds of queue but for its end.
 struct Suite {
     server: Server,
+    /// The way of all brokers to the server, which can be cut.
+    relay: Relay,
     end: &'static str,
+}
+
+impl Suite {
+    async fn start(end: &'static str) -> Self {
+        let server = Server::start();
+        let port = server.0.endpoint().rsplit(':').next().unwrap().parse();
+        let relay = Relay::to(port.unwrap()).await;
+        Self { server, relay, end }
+    }
 }
 
 impl Fixture for Suite {
     async fn connect(&self, queue: &str, _: &str, ack_wait: Duration) -> Result<Arc<dyn Broker>> {
         let queue = format!("{queue}{}", self.end);
         self.server.make(&queue).await;
-        let inner = self.server.open(&queue, ack_wait).await?;
+        let url = self.relay.url(&self.server.0.url());
+        let inner = open_at(url, &queue, ack_wait).await?;
         Ok(Arc::new(Named {
             inner,
             end: self.end,
         }))
+    }
+
+    async fn disconnect(&self) -> Result<bool> {
+        self.relay.cut();
+        Ok(true)
     }
 }
 
@@ -123,18 +144,12 @@ impl Broker for Named {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn standard_queues_pass_the_suite() {
-    let server = Server::start();
-    broker_suite::run(Suite { server, end: "" }).await;
+    broker_suite::run(Suite::start("").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifo_queues_pass_the_suite() {
-    let server = Server::start();
-    broker_suite::run(Suite {
-        server,
-        end: ".fifo",
-    })
-    .await;
+    broker_suite::run(Suite::start(".fifo").await).await;
 }
 
 #[tokio::test]

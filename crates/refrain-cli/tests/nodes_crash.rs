@@ -214,3 +214,13 @@ async fn nodes_on_redis_that_may_run_twice_say_so_and_end_everything() {
 async fn a_redis_that_is_killed_in_mid_load_loses_nothing_that_was_told() {
     check_at_most_once(&check(Kind::Redis, Guarantee::AtMostOnce, &ALL_FAIL).await);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_with_a_redis_in_front_that_die_and_stand_still_run_nothing_twice() {
+    check_at_most_once(&check(Kind::Tiered, Guarantee::AtMostOnce, &NODES_FAIL).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_killed_together_with_the_redis_in_front_loses_nothing_that_was_told() {
+    check_at_most_once(&check(Kind::Tiered, Guarantee::AtMostOnce, &ALL_FAIL).await);
+}

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Read as _,
+    io::{BufRead as _, BufReader, Read as _},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -19,6 +19,10 @@ use refrain::{
     store,
 };
 use refrain_stores::postgres::{Outbox, PostgresOutbox, outbox};
+use refrain_testkit::{
+    servers::{PrivateNats, PrivateRedis},
+    wait,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Client, NoTls};
 
@@ -272,15 +276,36 @@ type Ledger = Arc<Mutex<Vec<String>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
+    let stage = Stage::open().await;
+    let broker = stage.url.clone();
+    check_killed(stage, &broker, 16).await;
+}
+
+/// A broker that hands out the messages of a group at once: one that takes one message at a time sees their order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_to_nats_that_is_killed_between_publish_and_mark_does_no_harm() {
+    let nats = PrivateNats::start().unwrap();
+    check_killed(Stage::open().await, &nats.url(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_to_redis_that_is_killed_between_publish_and_mark_does_no_harm() {
+    let redis = PrivateRedis::start().unwrap();
+    check_killed(Stage::open().await, &redis.url(), 1).await;
+}
+
+/// Kills relays to this broker; a consumer that handles so many messages at once sees each once, and each group in order.
+async fn check_killed(mut stage: Stage, broker: &str, in_flight_max: usize) {
     const GROUPS: usize = 8;
     const EACH: usize = 60;
     const KILLS: usize = 12;
-    let mut stage = Stage::open().await;
+    stage.write(broker);
     let ledger = Ledger::default();
-    let mut source = Source::new(stage.url.as_str(), "orders", "billing");
+    let mut source = Source::new(broker, "orders", "billing");
     source.ack_wait = Duration::from_secs(5);
     let queue = refrain_brokers::open(&source).await.unwrap();
-    let consumer = Consumer::new(queue, Engine::new(store::Memory::new()), "billing");
+    let consumer = Consumer::new(queue, Engine::new(store::Memory::new()), "billing")
+        .with_in_flight_max(in_flight_max);
     let (written, tally) = (ledger.clone(), consumer.tally());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let consuming = tokio::spawn(consumer.run(
@@ -308,20 +333,20 @@ async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
         // Until the new one is at work.
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    for _ in 0..400 {
-        if ledger.lock().unwrap().len() >= GROUPS * EACH && stage.backlog().await.waiting == 0 {
-            break;
+    wait::until("all took effect and none is left", async || {
+        ledger.lock().unwrap().len() >= GROUPS * EACH && stage.backlog().await.waiting == 0
+    })
+    .await;
+    for mut relay in relays {
+        let (mut output, mut told) = (BufReader::new(relay.stdout.take().unwrap()), String::new());
+        // One that is not at work yet takes no signal.
+        while !told.contains("relay shop:") {
+            assert_ne!(output.read_line(&mut told).unwrap(), 0, "{told}");
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    for relay in relays {
         tell(&relay, Signal::TERM);
-        let (code, told, said) = ended(relay);
-        assert_eq!(code, 0, "{said}");
-        assert!(
-            told.contains("relay shop:") && told.contains("stopping"),
-            "{told}"
-        );
+        output.read_to_string(&mut told).unwrap();
+        assert_eq!(relay.wait().unwrap().code(), Some(0), "{told}");
+        assert!(told.contains("stopping"), "{told}");
     }
     drop(stop);
     consuming.await.unwrap().unwrap();

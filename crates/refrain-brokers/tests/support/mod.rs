@@ -7,14 +7,31 @@ pub(crate) mod relay;
 use std::time::Duration;
 
 use refrain::consume::{Broker, Delivery, Message};
+use refrain_testkit::wait;
 
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) const NOW: Duration = Duration::from_millis(1);
 
 /// One delivery, which must come.
 pub(crate) async fn one(broker: &dyn Broker) -> Delivery {
-    let mut pulled = broker.pull(1, SOON).await.unwrap();
-    assert_eq!(pulled.len(), 1, "nothing came");
+    let mut pulled = Vec::new();
+    wait::until("a message comes", async || {
+        pulled = broker.pull(1, SOON).await.unwrap();
+        !pulled.is_empty()
+    })
+    .await;
+    assert_eq!(pulled.len(), 1, "one was asked for");
+    pulled.remove(0)
+}
+
+/// As [`one`], from a server that is not back yet.
+pub(crate) async fn eventually(broker: &dyn Broker) -> Delivery {
+    let mut pulled = Vec::new();
+    wait::until("a message comes", async || {
+        pulled = broker.pull(1, SOON).await.unwrap_or_default();
+        !pulled.is_empty()
+    })
+    .await;
     pulled.remove(0)
 }
 

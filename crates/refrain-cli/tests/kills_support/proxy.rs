@@ -58,9 +58,13 @@ impl Setup {
         upstream: SocketAddr,
         rest: &str,
     ) -> Self {
+        let store = match store.starts_with('[') {
+            true => store.to_owned(),
+            false => format!("\"{store}\""),
+        };
         let text = format!(
             "listen = \"{listen}\"\nadmin = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
-             store = \"{store}\"\n{rest}"
+             store = {store}\n{rest}"
         );
         fs::write(folder.path().join("refrain.toml"), text).unwrap();
         let environment = Vec::new();
@@ -190,9 +194,10 @@ fn append_to(path: &Path) -> File {
     options.append(true).create(true).open(path).unwrap()
 }
 
-/// A port that stays free while nobody listens on it: the system hands out others to those who connect.
+/// A port that stays free while nobody listens on it: the system hands out others to those who connect,
+/// and servers that tests start take lower ones.
 pub(crate) fn lasting_port(seed: u64) -> u16 {
-    let ports = (0..1_000).map(|at| 20_000 + ((seed + at * 7) % 10_000) as u16);
+    let ports = (0..1_000).map(|at| 22_000 + ((seed + at * 7) % 10_000) as u16);
     let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
     free.next().unwrap()
 }

@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Postgres,
     /// That syncs every write before it answers.
     Redis,
+    /// PostgreSQL, with a Redis in front that may forget everything.
+    Tiered,
 }
 
 /// A running server.
@@ -20,6 +22,7 @@ pub(crate) enum Kind {
 pub(crate) enum Server {
     Postgres(PrivatePostgres),
     Redis(PrivateRedis),
+    Tiered(PrivateRedis, PrivatePostgres),
 }
 
 impl Server {
@@ -27,14 +30,20 @@ impl Server {
         match kind {
             Kind::Postgres => Self::Postgres(PrivatePostgres::start().unwrap()),
             Kind::Redis => Self::Redis(PrivateRedis::start().unwrap()),
+            Kind::Tiered => {
+                let cache = [("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")];
+                let front = PrivateRedis::start_with(&cache).unwrap();
+                Self::Tiered(front, PrivatePostgres::start().unwrap())
+            }
         }
     }
 
-    /// As it stands in refrain.toml.
+    /// As it stands in refrain.toml: an address, or a list of them.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Postgres(server) => server.url(),
             Self::Redis(server) => server.url(),
+            Self::Tiered(front, store) => format!("[\"{}\", \"{}\"]", front.url(), store.url()),
         }
     }
 
@@ -43,6 +52,7 @@ impl Server {
         match self {
             Self::Postgres(server) => server.kill().unwrap(),
             Self::Redis(server) => server.kill().unwrap(),
+            Self::Tiered(front, store) => front.kill().and_then(|()| store.kill()).unwrap(),
         }
     }
 
@@ -51,6 +61,7 @@ impl Server {
         match self {
             Self::Postgres(server) => server.restart().unwrap(),
             Self::Redis(server) => server.restart().unwrap(),
+            Self::Tiered(front, store) => front.restart().and_then(|()| store.restart()).unwrap(),
         }
     }
 }
