@@ -26,7 +26,7 @@ const QUICK: [&str; 8] = [
     "--settle",
     "60ms",
     "--patience",
-    "1500ms",
+    "3s",
     "--late",
     "1500ms",
     "--concurrent",

@@ -53,7 +53,6 @@ const PAST_LEASE: Duration = Duration::from_millis(1_300);
 /// What everybody in the test shares.
 #[derive(Default)]
 struct World {
-    seed: u64,
     keys: AtomicU64,
     is_over: AtomicBool,
     /// What each key's clients were told: the answer's body.
@@ -204,10 +203,7 @@ async fn nodes_with_receipts_that_die_and_stand_still_pay_every_key_once() {
     );
     let mut fleet = block_in_place(|| Fleet::start(NODES, &server, upstream.address, &policy));
     let mut dice = Dice::new(seed);
-    let world = Arc::new(World {
-        seed,
-        ..World::default()
-    });
+    let world = Arc::<World>::default();
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(client(world.clone(), fleet.addresses(), dice.throw()));
@@ -247,11 +243,12 @@ async fn check(world: &World, url: &str, fleet: &mut Fleet, dice: &mut Dice) {
         .map(|row| (row.get(0), row.get(1)))
         .collect();
     println!(
-        "seed {}: {} keys paid, {} replays, {} left in doubt",
-        world.seed,
+        "{} keys: {} paid, {} told, {} left in doubt; {} replays",
+        world.keys.load(Relaxed),
         paid.len(),
+        told.len(),
+        in_doubt.len(),
         world.replays.load(Relaxed),
-        in_doubt.len()
     );
     let more_than_once: Vec<_> = paid.iter().filter(|(_, times)| **times != 1).collect();
     assert_eq!(more_than_once, [], "paid more than once");

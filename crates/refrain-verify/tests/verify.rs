@@ -19,7 +19,7 @@ fn plan(url: &str, is_counted: bool) -> Plan {
         let url = format!("{url}/count");
         plan.counting = Counting::Url { url, pointer: None };
     }
-    plan.patience = Duration::from_secs(3);
+    plan.patience = Duration::from_millis(1_500);
     plan.late = Duration::from_millis(600);
     plan.settle = Duration::from_millis(30);
     let mut operation = Operation::new("POST /payments?currency=1").unwrap();

@@ -380,10 +380,8 @@ async fn while_the_broker_is_down_messages_wait_and_then_go_in_order() {
         "nobody refused anything"
     );
     let running = Running::start(relay);
-    until("it has failed", async || {
-        running.relay.counters().read().failed > 0
-    })
-    .await;
+    let has_failed = async || running.relay.counters().read().failed > 0;
+    until("it has failed", has_failed).await;
     sleep(Duration::from_millis(500)).await;
     book.set_down(false);
     until("all are published", async || {
