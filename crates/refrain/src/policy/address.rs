@@ -52,7 +52,7 @@ const SHOWN: [&str; 32] = [
     "sasl.username",
     "schema",
     "security.protocol",
-    "sentinel",
+    "sentinel_login",
     "ssl.ca.location",
     "sslcert",
     "sslmode",
