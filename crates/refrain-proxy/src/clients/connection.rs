@@ -98,7 +98,8 @@ async fn others_first() {
 /// How far an answer that is there comes at once.
 enum Sent {
     All(After),
-    Leaving(Leaving),
+    /// Boxed, because most leave as a whole.
+    Leaving(Box<Leaving>),
 }
 
 /// What becomes of a connection behind an answer.
@@ -234,7 +235,7 @@ impl Connection {
                     let sent = poll_fn(|context| Poll::Ready(self.replay(&replay, asked, context)));
                     match sent.await? {
                         Sent::All(after) => return Ok(after),
-                        Sent::Leaving(leaving) => leaving,
+                        Sent::Leaving(leaving) => *leaving,
                     }
                 }
                 Fronted::Making(mut fronting) => {
@@ -366,12 +367,12 @@ impl Connection {
             _ => replay.body(),
         };
         let answer = Answer::of(body, Active::start(&self.client));
-        Ok(Sent::Leaving(Leaving {
+        Ok(Sent::Leaving(Box::new(Leaving {
             sending: Sending::new(out, length, answer),
             switches: false,
             keeps_alive,
             opened: None,
-        }))
+        })))
     }
 
     /// Whether another request may follow the one that is answered, as far as can be told.
