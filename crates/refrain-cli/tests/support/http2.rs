@@ -173,7 +173,7 @@ pub(crate) fn upload(
         let frame = next(&mut stream).ok_or("the connection ended")?;
         match frame.kind {
             HEADERS if frame.flags & END_HEADERS != 0 => {
-                told = told.or(Some(status(&frame.payload)))
+                told = told.or(Some(status(&frame.payload)));
             }
             RST_STREAM => return Err(format!("reset with {left} bytes left: {:?}", frame.payload)),
             SETTINGS if frame.flags & ACK == 0 => {
