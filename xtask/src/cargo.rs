@@ -6,11 +6,17 @@ use std::{
     process::{Command, ExitCode, ExitStatus},
 };
 
+use crate::services::tools;
+
 /// A cargo command, to be run at the root of the workspace with the same cargo that runs us.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
+    // The broker for Kafka brings OpenSSL as source; a machine that has it need not compile it.
+    if tools::works("pkg-config", &["--exists", "openssl"]) {
+        command.env("OPENSSL_NO_VENDOR", "1");
+    }
     command
 }
 

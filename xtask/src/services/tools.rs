@@ -8,10 +8,16 @@ use super::package;
 /// A tool, how it shows that it is there, and Debian's packages of it.
 type Tool = (&'static str, &'static [&'static str], &'static str);
 
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 7] = [
     ("curl", &["--version"], "curl"),
     ("make", &["--version"], "make"),
     ("c++", &["--version"], "g++"),
+    // Without it OpenSSL is compiled, which takes minutes.
+    (
+        "pkg-config",
+        &["--exists", "openssl"],
+        "libssl-dev pkg-config",
+    ),
     (
         "python3",
         &["-c", "import venv, ensurepip"],
@@ -38,7 +44,7 @@ pub(crate) fn find_or_install() -> Result<(), String> {
     })
 }
 
-fn works(tool: &str, shows: &[&str]) -> bool {
+pub(crate) fn works(tool: &str, shows: &[&str]) -> bool {
     let mut command = Command::new(tool);
     let shown = command
         .args(shows)

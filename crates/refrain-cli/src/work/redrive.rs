@@ -109,5 +109,6 @@ fn unread(worker: &WorkerSettings, dead_letter: &str, error: refrain::Error) -> 
             Failure::Configuration(format!("refrain: {what}: {why}"))
         }
         Failure::Unavailable(why) => Failure::Unavailable(format!("{what}: {why}")),
+        file @ Failure::File(_) => file,
     }
 }

@@ -131,10 +131,11 @@ impl Started {
     fn of(starting: &Starting) -> Self {
         let errors = starting.folder.path().join("stderr");
         let mut log = fs::File::create(&errors).unwrap();
+        let is_outliving = starting.wrapper.iter().any(|it| it.contains("XFSZ"));
         let mut child = starting
             .command()
             .stdout(Stdio::piped())
-            .stderr(match starting.is_outliving {
+            .stderr(match is_outliving {
                 // What it says must get through when its own files cannot grow any more.
                 true => Stdio::piped(),
                 false => log.try_clone().unwrap().into(),

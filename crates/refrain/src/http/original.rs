@@ -77,11 +77,10 @@ impl RefrainLayer {
     /// The operations of its policy that match nothing below the prefix that [`under`](Self::under) says.
     pub fn out_of_reach(&self) -> impl Iterator<Item = &Operation> {
         let prefix = self.shared.prefix.as_ref();
-        let below = prefix.into_iter().flat_map(|prefix| {
+        prefix.into_iter().flat_map(|prefix| {
             let operations = self.shared.policy.operations();
             operations.filter(|it| !it.reaches_below(&prefix.pattern))
-        });
-        below
+        })
     }
 }
 
