@@ -71,6 +71,8 @@ mod stage;
 
 mod streamed;
 
+mod unknown;
+
 mod watch;
 
 use http::HeaderName;

@@ -39,10 +39,9 @@ fn names(page: &str, name: &str) -> bool {
 
 fn text_of(paths: &[&str]) -> String {
     let pages = pages::all();
-    let meant = pages.iter().filter(|page| {
-        let is_meant = |path: &&str| page.path.ends_with(*path);
-        paths.iter().any(|path| is_meant(&path))
-    });
+    let meant = pages
+        .iter()
+        .filter(|page| paths.iter().any(|path| page.path.ends_with(path)));
     meant.map(|page| page.text.as_str()).collect()
 }
 

@@ -51,7 +51,7 @@ pub(super) fn print(
     if let Some(said) = said {
         let _ = writeln!(text, "\nthe same as a refrain.toml:");
         for said in said.lines() {
-            let _ = writeln!(text, "  {}", said);
+            let _ = writeln!(text, "  {said}");
         }
     }
     let mut stdout = std::io::stdout();

@@ -24,12 +24,13 @@ use super::{
     receipted,
     refusal::{self, Refusal},
     service::{Carried, Guarded},
+    unknown::unknown,
 };
 use crate::{
     Error, ErrorKind, Guarantee, Intent, Outcome, RecordId, Verdict,
     engine::{Guard, Running},
     policy::{Ending, Operation, Reply},
-    record::{Doubt, Reason, Settled},
+    record::{Reason, Settled},
 };
 
 /// What came of a run. Boxed, because it is handed from future to future.
@@ -573,33 +574,5 @@ fn said(operation: &Operation, headers: &mut HeaderMap) -> Option<Ending> {
 pub(super) async fn doubt(running: &mut Running, reason: Reason) {
     if let Err(error) = running.doubt(reason).await {
         tracing::error!(record = %running.id(), %error, "a doubt could not be stored; the lease lapses instead");
-    }
-}
-
-pub(super) fn unknown(reason: Reason) -> Problem {
-    let status = match reason {
-        Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
-        _ => StatusCode::BAD_GATEWAY,
-    };
-    let detail = format!("The operation {}.", words(reason));
-    Problem::new(Code::OutcomeUnknown, detail).with_status(status)
-}
-
-/// What a duplicate is told of a first request whose outcome is not known.
-pub(super) fn unknown_before(doubt: &Doubt) -> Problem {
-    let reason = words(doubt.reason);
-    Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
-}
-
-/// Why an outcome is not known, in words.
-fn words(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Lapsed => "was cut off before its end was stored",
-        Reason::Timeout => "did not answer in time",
-        Reason::Reset => "broke off before it answered",
-        Reason::Truncated => "broke off in the middle of its answer",
-        Reason::Panicked => "failed in the middle",
-        Reason::Dropped => "was stopped in the middle",
-        Reason::Failed => "failed without an answer",
     }
 }

@@ -24,9 +24,10 @@ use super::{
     layer::Shared,
     problem::Problem,
     reply::{self, Replay},
-    run::{self, Run, Task},
+    run::{Run, Task},
     stage::{Coming, Received, Stage},
     streamed::Streamed,
+    unknown::unknown_before,
 };
 use crate::{
     Error, ErrorKind, Intent, Key, Operation, Verdict,
@@ -253,7 +254,7 @@ impl Shared {
                 Code::KeyReused,
                 "Method, path, query, body or host differ from the first request's.",
             ),
-            Verdict::Indeterminate(doubt) => run::unknown_before(doubt),
+            Verdict::Indeterminate(doubt) => unknown_before(doubt),
             Verdict::Expired => Problem::new(
                 Code::KeyExpired,
                 "It was used before, and is not run again.",

@@ -26,8 +26,8 @@ use super::{
     probe::HttpProbe,
     problem::Problem,
     reply::{self, Replay},
-    run,
     service::{Carried, acknowledged, intent, logless, verified},
+    unknown,
 };
 use crate::{
     Error, Intent, Key, Verdict,
@@ -158,7 +158,7 @@ impl Coming<'_> {
                     return Stage::Replayed(Replay::new(outcome, self.is_to_head()));
                 }
                 Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
-                    let problem = run::unknown_before(&doubt).with_advice("wait");
+                    let problem = unknown::unknown_before(&doubt).with_advice("wait");
                     self.shared.refuse(&problem)
                 }
                 other => acknowledged(&self.found.operation, &other)
