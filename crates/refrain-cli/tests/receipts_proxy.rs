@@ -81,6 +81,7 @@ fn a_success_without_its_receipt_is_told_everywhere() {
     let operations: serde_json::Value = serde_json::from_slice(&operations.body).unwrap();
     let expected = serde_json::json!({
         "name": "POST /pay", "guarantee": "exactly-once", "in_force": "at-most-once",
+        "audited": false,
         "receipts": { "standing": "missing", "missing": 1 },
     });
     assert_eq!(operations["operations"][0], expected);

@@ -202,7 +202,7 @@ async fn what_cannot_be_relayed_is_explained() {
         (
             &["relay", "--outbox", "postgres://app:hunter2@db/app"],
             64,
-            "--to nats://",
+            "--to redis://",
         ),
         (
             &[

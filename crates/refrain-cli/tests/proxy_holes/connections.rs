@@ -205,8 +205,8 @@ async fn a_request_on_a_connection_that_then_closes_goes_out_once() {
     };
     let cases = [
         ("guarded", "502 outcome-unknown"),
-        ("unkeyed", "502"),
-        ("unguarded", "502"),
+        ("unkeyed", "502 upstream-failed"),
+        ("unguarded", "502 upstream-failed"),
     ];
     let mut count = 0;
     for (what, verdict) in cases {
