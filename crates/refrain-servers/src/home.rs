@@ -4,22 +4,30 @@ use std::{
     env, fs,
     hash::{BuildHasher, RandomState},
     io,
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 /// Below the ports that the kernel gives to clients: one of those may be taken while a server restarts,
 /// even by the connection of a client to itself. So that ten thousand more is no such port, either: Redis Cluster takes that.
 const PORTS: std::ops::Range<u16> = 10_240..22_000;
 const PORT_TRIES_MAX: u64 = 1_000;
+/// How many ports a process keeps reserved; the oldest have been taken by their servers long since.
+const RESERVED_MAX: usize = 256;
 const FOLDER_TRIES_MAX: u32 = 1_000;
 /// Others may walk through.
 const TRAVERSABLE: u32 = 0o001;
 
 /// A port on the loopback address that nobody listens on, and that no client is given.
+///
+/// It stays reserved while this process lives: no other caller of this function, here or in another process, gets the same one.
+/// A server may take seconds to listen on it.
 ///
 /// # Errors
 /// When no port is free.
@@ -28,13 +36,27 @@ pub fn free_port() -> io::Result<u16> {
     let width = u64::from(PORTS.end - PORTS.start);
     for try_number in 0..PORT_TRIES_MAX {
         let port = PORTS.start + (random.hash_one(try_number) % width) as u16;
-        if is_free(port) {
+        if reserve(port) && is_free(port) {
             return Ok(port);
         }
     }
     Err(io::Error::other(format!(
         "no port of {PORTS:?} is free on 127.0.0.1"
     )))
+}
+
+/// Reserves the port among those who look for one: the UDP port of the same number, which no server here uses, is the sign.
+fn reserve(port: u16) -> bool {
+    static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    let Ok(sign) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) else {
+        return false;
+    };
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    if reserved.len() >= RESERVED_MAX {
+        reserved.remove(0);
+    }
+    reserved.push(sign);
+    true
 }
 
 /// Whether the port can be listened on, and nobody does afterwards.
@@ -139,5 +161,15 @@ mod tests {
             over.store(true, Ordering::Relaxed);
             assert_eq!(found, None);
         });
+    }
+
+    #[test]
+    fn no_port_is_given_to_two_servers() {
+        let mut ports: Vec<_> = (0..RESERVED_MAX).map(|_| free_port().unwrap()).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), RESERVED_MAX);
+        let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, ports[0]));
+        assert!(other.is_err(), "another process would get it as well");
     }
 }

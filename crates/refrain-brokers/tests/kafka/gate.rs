@@ -19,6 +19,10 @@ pub(crate) const USER: &str = "worker";
 pub(crate) const PASSWORD: &str = "pass/word";
 /// How the question begins which versions there are.
 const VERSIONS: [u8; 2] = [0, 18];
+/// How the question begins whether a mechanism of SASL is there.
+const HANDSHAKE: [u8; 2] = [0, 17];
+/// From this version on, the list of versions has lengths and entries of another form.
+const FLEXIBLE: [u8; 2] = [0, 3];
 const ROUNDS: u32 = 4_096;
 const SALT: &[u8] = b"salt of the test";
 
@@ -79,9 +83,11 @@ async fn pass(
         while asked.starts_with(&VERSIONS) {
             send(&mut server, &asked).await?;
             let versions = frame(&mut server).await?;
-            send(&mut client, &versions).await?;
+            let version = asked.get(2..4)?;
+            send(&mut client, &with_handshake(versions, version)?).await?;
             asked = frame(&mut client).await?;
         }
+        let asked = shaken(&mut client, &asked, login).await?;
         match login {
             Login::Plain => plain(&mut client, &asked).await?,
             Login::Scram256 => {
@@ -136,6 +142,47 @@ async fn send(line: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<()> 
     line.write_i32(size).await.ok()?;
     line.write_all(bytes).await.ok()?;
     line.flush().await.ok()
+}
+
+/// The list of versions with the handshake in it, in its first version: the cluster behind knows no logins.
+fn with_handshake(mut versions: Vec<u8>, version: &[u8]) -> Option<Vec<u8>> {
+    // After the number of the question comes the error, and then the list.
+    if versions.get(4..6)? != [0, 0] {
+        return Some(versions);
+    }
+    let mut entry = [HANDSHAKE, [0, 0], [0, 0]].concat();
+    let at = match version < &FLEXIBLE[..] {
+        true => {
+            let count = u32::from_be_bytes(versions.get(6..10)?.try_into().ok()?) + 1;
+            versions[6..10].copy_from_slice(&count.to_be_bytes());
+            10
+        }
+        false => {
+            versions[6] += 1;
+            entry.push(0);
+            7
+        }
+    };
+    versions.splice(at..at, entry);
+    Some(versions)
+}
+
+/// Answers the handshake, which names a mechanism, and returns the first message of the login after it.
+async fn shaken(client: &mut Box<dyn Line>, asked: &[u8], login: Login) -> Option<Vec<u8>> {
+    let mechanism = match login {
+        Login::Plain => "PLAIN",
+        Login::Scram256 => "SCRAM-SHA-256",
+        _ => "SCRAM-SHA-512",
+    };
+    if !asked.starts_with(&HANDSHAKE) || !asked.ends_with(mechanism.as_bytes()) {
+        return None;
+    }
+    let mut answer = asked.get(4..8)?.to_vec();
+    answer.extend([0, 0, 0, 0, 0, 1]);
+    answer.extend(u16::try_from(mechanism.len()).ok()?.to_be_bytes());
+    answer.extend(mechanism.as_bytes());
+    send(client, &answer).await?;
+    frame(client).await
 }
 
 async fn plain(client: &mut Box<dyn Line>, said: &[u8]) -> Option<()> {
