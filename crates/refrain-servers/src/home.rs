@@ -1,6 +1,7 @@
 //! Where a private server lives: a folder and a port of its own.
 
 use std::{
+    collections::VecDeque,
     env, fs,
     hash::{BuildHasher, RandomState},
     io,
@@ -32,31 +33,46 @@ const TRAVERSABLE: u32 = 0o001;
 /// # Errors
 /// When no port is free.
 pub fn free_port() -> io::Result<u16> {
-    let random = RandomState::new();
-    let width = u64::from(PORTS.end - PORTS.start);
-    for try_number in 0..PORT_TRIES_MAX {
-        let port = PORTS.start + (random.hash_one(try_number) % width) as u16;
-        if reserve(port) && is_free(port) {
-            return Ok(port);
-        }
-    }
-    Err(io::Error::other(format!(
-        "no port of {PORTS:?} is free on 127.0.0.1"
-    )))
+    static PORTS_OF_THIS_PROCESS: Reserved = Reserved::new();
+    PORTS_OF_THIS_PROCESS.port()
 }
 
-/// Reserves the port among those who look for one: the UDP port of the same number, which no server here uses, is the sign.
-fn reserve(port: u16) -> bool {
-    static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
-    let Ok(sign) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) else {
-        return false;
-    };
-    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    if reserved.len() >= RESERVED_MAX {
-        reserved.remove(0);
+/// Ports that nobody else is given: the UDP port of the same number, which no server here uses, is the sign.
+struct Reserved {
+    signs: Mutex<VecDeque<UdpSocket>>,
+}
+
+impl Reserved {
+    const fn new() -> Self {
+        let signs = Mutex::new(VecDeque::new());
+        Self { signs }
     }
-    reserved.push(sign);
-    true
+
+    fn port(&self) -> io::Result<u16> {
+        let random = RandomState::new();
+        let width = u64::from(PORTS.end - PORTS.start);
+        for try_number in 0..PORT_TRIES_MAX {
+            let port = PORTS.start + (random.hash_one(try_number) % width) as u16;
+            let Ok(sign) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) else {
+                continue;
+            };
+            if is_free(port) {
+                self.keep(sign);
+                return Ok(port);
+            }
+        }
+        Err(io::Error::other(format!(
+            "no port of {PORTS:?} is free on 127.0.0.1"
+        )))
+    }
+
+    fn keep(&self, sign: UdpSocket) {
+        let mut signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
+        if signs.len() >= RESERVED_MAX {
+            signs.pop_front();
+        }
+        signs.push_back(sign);
+    }
 }
 
 /// Whether the port can be listened on, and nobody does afterwards.
@@ -156,7 +172,8 @@ mod tests {
                 });
             }
             let is_open = |port: &u16| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
-            let mut ports = (0..2_000).map(|_| free_port().unwrap());
+            let reserved = Reserved::new();
+            let mut ports = (0..2_000).map(|_| reserved.port().unwrap());
             let found = ports.find(is_open);
             over.store(true, Ordering::Relaxed);
             assert_eq!(found, None);
@@ -165,7 +182,10 @@ mod tests {
 
     #[test]
     fn no_port_is_given_to_two_servers() {
-        let mut ports: Vec<_> = (0..RESERVED_MAX).map(|_| free_port().unwrap()).collect();
+        let reserved = Reserved::new();
+        let mut ports: Vec<_> = (0..RESERVED_MAX)
+            .map(|_| reserved.port().unwrap())
+            .collect();
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), RESERVED_MAX);
