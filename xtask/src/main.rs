@@ -53,7 +53,9 @@ fn main() -> ExitCode {
     match command {
         "test" => test::run(rest),
         // How `test` lets cargo start test binaries; nobody types it.
-        "lane" => test::lane::run(rest).unwrap_or_else(|| usage("lane takes a lane and a binary")),
+        "share" => {
+            test::share::run(rest).unwrap_or_else(|| usage("share takes a folder and a binary"))
+        }
         "bench" => bench::run(rest),
         "lint-corpus" => lint_corpus::run(rest),
         "services" if rest.is_empty() => services::run(),

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    io::{self, BufReader, Read},
+    io::{self, BufReader, Write},
     os::unix::process::CommandExt,
     process::{Command, ExitCode, ExitStatus},
     thread,
@@ -17,19 +17,21 @@ use crate::{
 };
 
 mod busy;
-pub(crate) mod lane;
 mod options;
 mod runs;
 mod scratch;
+pub(crate) mod share;
 mod tally;
 
 use busy::BusyCores;
-use lane::Lane;
 use options::Options;
 use runs::Runs;
 use scratch::Scratch;
+use share::{Suites, Taken};
 use tally::{Tally, follow};
 
+/// How many runs of cargo share the tests.
+const SHARING: usize = 3;
 /// Ends a whole process group: cargo and the tests that it runs.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
@@ -52,7 +54,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         Ok(services) => services,
         Err(code) => return code,
     };
-    match Scratch::new().and_then(|scratch| Tests { services, scratch }.run(&options)) {
+    match Scratch::new("tests").and_then(|scratch| Tests { services, scratch }.run(&options)) {
         Ok(code) => code,
         Err(error) => cargo::not_run(&error),
     }
@@ -75,28 +77,38 @@ impl Tests {
         let mut runs = Runs::new(options);
         while runs.has_more() {
             let since = now();
-            let (status, tally) = self.run_once(&options.cargo)?;
+            let (status, tally) = self.run_once(runs.number(), &options.cargo)?;
             runs.add(status, tally, since.elapsed());
         }
         Ok(runs.verdict())
     }
 
-    /// All tests run in two lanes; those that were asked for, one behind the other.
-    fn run_once(&self, arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
+    /// Several runs of cargo share all tests; those that were asked for run one behind the other.
+    fn run_once(&self, number: usize, arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
         if !arguments.is_empty() {
-            return follow_here(self.cargo(&[], arguments));
+            return follow_cargo(self.cargo(&[], arguments), print_now);
         }
-        let waiting = self.cargo(&["--tests", "--config", &Lane::Waiting.config()?], &[]);
-        let working = self.cargo(&["--config", &Lane::Working.config()?], &[]);
+        let taken = Taken::new(self.scratch.folder().join(format!("taken-{number}")))?;
+        let config = taken.config()?;
         thread::scope(|scope| {
-            let waiting = scope.spawn(move || follow_apart(waiting));
-            let (mut status, mut tally) = follow_here(working)?;
-            let (waited, printed) = waiting.join().map_err(|_| io::Error::other("panicked"))??;
-            tally += follow(printed.as_slice(), io::stdout())?;
-            if status.success() {
-                status = waited;
+            let sharing: Vec<_> = (0..SHARING)
+                .map(|number| {
+                    // Documentation tests are no binaries that could be shared.
+                    let kinds: &[&str] = if number == 0 { &[] } else { &["--tests"] };
+                    let cargo = self.cargo(&[kinds, &["--config", &config]].concat(), &[]);
+                    scope.spawn(|| follow_shared(cargo))
+                })
+                .collect();
+            let mut all: Option<(ExitStatus, Tally)> = None;
+            for run in sharing {
+                let (status, tally) = run.join().map_err(|_| io::Error::other("panicked"))??;
+                all = Some(match all {
+                    None => (status, tally),
+                    Some((before, sum)) if before.success() => (status, sum + tally),
+                    Some((before, sum)) => (before, sum + tally),
+                });
             }
-            Ok((status, tally))
+            all.ok_or_else(|| io::Error::other("nothing ran"))
         })
     }
 
@@ -111,22 +123,28 @@ impl Tests {
     }
 }
 
-/// Runs cargo and passes on what it prints while it comes, both streams as one: cargo names the suite on the other.
-fn follow_here(mut command: Command) -> io::Result<(ExitStatus, Tally)> {
-    let (printed, writer) = io::pipe()?;
-    command.stdout(writer.try_clone()?).stderr(writer);
-    guarded(command, || follow(BufReader::new(printed), io::stdout()))
+/// One of several runs of cargo: each suite is printed when it has ended.
+fn follow_shared(command: Command) -> io::Result<(ExitStatus, Tally)> {
+    let mut suites = Suites::default();
+    let followed = follow_cargo(command, |line| suites.print(line, &mut io::stdout().lock()));
+    suites.end(&mut io::stdout().lock())?;
+    followed
 }
 
-/// Runs cargo and keeps what it prints: two runs that print at once cannot be read.
-fn follow_apart(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>)> {
-    let (mut reader, writer) = io::pipe()?;
+fn print_now(line: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line)?;
+    stdout.flush()
+}
+
+/// Runs cargo and follows what it prints, both streams as one: cargo names the suite on the other.
+fn follow_cargo(
+    mut command: Command,
+    print: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<(ExitStatus, Tally)> {
+    let (printed, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
-    guarded(command, || {
-        let mut printed = Vec::new();
-        reader.read_to_end(&mut printed)?;
-        Ok(printed)
-    })
+    guarded(command, || follow(BufReader::new(printed), print))
 }
 
 /// Runs cargo in a group of its own that ends with us: tests that go on would find their servers gone.

@@ -35,6 +35,11 @@ impl Runs {
         self.done.len() < self.wanted
     }
 
+    /// The number of the run that is next, from 1.
+    pub(super) fn number(&self) -> usize {
+        self.done.len() + 1
+    }
+
     /// Notes a run and prints its line; a failed one does not keep the others from running.
     pub(super) fn add(&mut self, status: ExitStatus, tally: Tally, took: Duration) {
         println!("xtask test: {tally}");
@@ -152,7 +157,7 @@ mod tests {
         let mut runs = Runs::new(&options);
         for (status, printed) in each {
             assert!(runs.has_more());
-            let tally = follow(printed.as_bytes(), std::io::sink()).unwrap();
+            let tally = follow(printed.as_bytes(), |_| Ok(())).unwrap();
             runs.add(
                 ExitStatus::from_raw(*status),
                 tally,

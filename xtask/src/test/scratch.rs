@@ -25,8 +25,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new() -> io::Result<Self> {
-        let folder = env::temp_dir().join(format!("refrain-tests-{}", process::id()));
+    pub(super) fn new(name: &str) -> io::Result<Self> {
+        let folder = env::temp_dir().join(format!("refrain-{name}-{}", process::id()));
         fs::create_dir(&folder)?;
         let guard = Guard::new(REMOVE, &[OsStr::new(&folder)])?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(MODE))?;
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn what_was_left_in_it_goes_with_it() {
-        let scratch = Scratch::new().unwrap();
+        let scratch = Scratch::new("left").unwrap();
         let left = scratch.folder().join("store");
         fs::create_dir(&left).unwrap();
         fs::write(left.join("manifest.new"), "half").unwrap();

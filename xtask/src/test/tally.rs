@@ -2,18 +2,20 @@
 
 use std::{
     fmt,
-    io::{self, BufRead, Write},
-    ops::AddAssign,
+    io::{self, BufRead},
+    ops::Add,
 };
 
 /// Passes everything on as it comes, and counts.
-pub(super) fn follow(mut from: impl BufRead, mut to: impl Write) -> io::Result<Tally> {
+pub(super) fn follow(
+    mut from: impl BufRead,
+    mut print: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<Tally> {
     let mut tally = Tally::default();
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
-        to.write_all(&line)?;
-        to.flush()?;
-        tally.add(&String::from_utf8_lossy(&line));
+        print(&line)?;
+        tally.read(&String::from_utf8_lossy(&line));
         line.clear();
     }
     Ok(tally)
@@ -33,7 +35,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, line: &str) {
+    fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(suite) = suite(line) {
             self.suite = suite.to_owned();
@@ -64,7 +66,7 @@ impl Tally {
 }
 
 /// The suite that cargo says it runs: `Running tests/keys.rs (target/debug/deps/keys-0a1b)`, `Doc-tests refrain`.
-fn suite(line: &str) -> Option<&str> {
+pub(super) fn suite(line: &str) -> Option<&str> {
     let line = line.trim_start();
     if let Some(of) = line.strip_prefix("Doc-tests ") {
         return Some(of);
@@ -95,13 +97,16 @@ impl fmt::Display for Tally {
     }
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
+impl Add for Tally {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
         self.suites += other.suites;
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.names.extend(other.names);
+        self
     }
 }
 
@@ -113,7 +118,11 @@ mod tests {
 
     fn check(printed: &str, expected: &str) -> Tally {
         let mut passed_on = Vec::new();
-        let tally = follow(printed.as_bytes(), &mut passed_on).unwrap();
+        let print = |line: &[u8]| {
+            passed_on.extend_from_slice(line);
+            Ok(())
+        };
+        let tally = follow(printed.as_bytes(), print).unwrap();
         assert_eq!(tally.to_string(), expected);
         assert_eq!(passed_on, printed.as_bytes(), "everything is passed on");
         tally

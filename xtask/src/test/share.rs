@@ -1,0 +1,166 @@
+//! Several runs of cargo share the test binaries.
+//!
+//! `cargo test` runs one test binary behind the other, and many of them mostly wait: for a lease to end, for a broker to
+//! deliver again. Hence several runs of cargo over the same build. Cargo starts each test binary through this command,
+//! which runs it in the run that comes to it first.
+
+use std::{
+    env,
+    fs::{self, OpenOptions},
+    io::{self, ErrorKind, Write},
+    mem,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use super::tally::suite;
+
+/// Where cargo puts test binaries; those of documentation tests are elsewhere, and one run alone has them.
+const TEST_BINARIES: &str = "deps";
+
+/// A folder with an empty file for each test binary that a run has taken.
+pub(super) struct Taken(PathBuf);
+
+impl Taken {
+    /// Nothing is taken yet; `folder` must not be there.
+    pub(super) fn new(folder: PathBuf) -> io::Result<Self> {
+        fs::create_dir(&folder)?;
+        Ok(Self(folder))
+    }
+
+    /// What makes cargo start test binaries through [`run`].
+    pub(super) fn config(&self) -> io::Result<String> {
+        let xtask = env::current_exe()?;
+        // TOML strings without escapes: no path of a build holds an apostrophe.
+        Ok(format!(
+            "target.'cfg(all())'.runner=['{}', 'share', '{}']",
+            xtask.display(),
+            self.0.display()
+        ))
+    }
+}
+
+/// Whether this is the first to take the binary.
+fn take(folder: &Path, binary: &Path) -> io::Result<bool> {
+    let is_test = binary
+        .parent()
+        .is_some_and(|folder| folder.ends_with(TEST_BINARIES));
+    let Some(name) = binary.file_name().filter(|_| is_test) else {
+        return Ok(true);
+    };
+    let mark = folder.join(name);
+    match OpenOptions::new().write(true).create_new(true).open(mark) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `xtask share FOLDER BINARY…`: becomes the test binary unless another run has taken it, else ends at once.
+///
+/// `None` when the command line was not understood.
+pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
+    let [folder, binary, rest @ ..] = arguments else {
+        return None;
+    };
+    let error = match take(Path::new(folder), Path::new(binary)) {
+        Ok(false) => return Some(ExitCode::SUCCESS),
+        Ok(true) => Command::new(binary).args(rest).exec(),
+        Err(error) => error,
+    };
+    eprintln!("xtask: {binary} could not be started: {error}");
+    Some(ExitCode::FAILURE)
+}
+
+/// Passes on what a run prints, a suite at a time: lines of two runs among each other cannot be read.
+#[derive(Default)]
+pub(super) struct Suites {
+    held: Vec<u8>,
+    /// Whether nothing but the name of a suite is held.
+    is_name: bool,
+}
+
+impl Suites {
+    /// Holds the line until its suite has ended; a suite that another run has taken leaves nothing.
+    pub(super) fn print(&mut self, line: &[u8], to: &mut impl Write) -> io::Result<()> {
+        let text = String::from_utf8_lossy(line);
+        if suite(text.trim_end()).is_some() {
+            if self.is_name {
+                self.held.clear();
+            }
+            self.is_name = true;
+        } else if !text.trim().is_empty() {
+            self.is_name = false;
+        }
+        self.held.extend_from_slice(line);
+        if text.starts_with("test result: ") {
+            self.end(to)?;
+        }
+        Ok(())
+    }
+
+    /// Passes on what is still held.
+    pub(super) fn end(&mut self, to: &mut impl Write) -> io::Result<()> {
+        if mem::take(&mut self.is_name) {
+            self.held.clear();
+        }
+        to.write_all(&mem::take(&mut self.held))?;
+        to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A test binary that no run takes is a test that silently never runs; one that two take is run twice.
+
+    use super::*;
+    use crate::test::Scratch;
+
+    #[test]
+    fn every_test_binary_is_taken_by_one_run() {
+        let scratch = Scratch::new("share").unwrap();
+        let folder = scratch.folder();
+        let keys = Path::new("/project/target/debug/deps/keys-1f");
+        let others = Path::new("/project/target/debug/deps/keys-20");
+        assert!(take(folder, keys).unwrap());
+        assert!(!take(folder, keys).unwrap());
+        assert!(take(folder, others).unwrap());
+        let gone = folder.join("gone");
+        assert!(take(&gone, keys).is_err(), "it is not run, and not fine");
+    }
+
+    #[test]
+    fn documentation_tests_run_wherever_they_are_asked_for() {
+        let scratch = Scratch::new("share-doc").unwrap();
+        let binary = Path::new("/tmp/rustdoctest/rust_out");
+        for _ in 0..2 {
+            assert!(take(scratch.folder(), binary).unwrap());
+        }
+    }
+
+    #[test]
+    fn suites_are_printed_whole_and_those_of_other_runs_not_at_all() {
+        let (mut suites, mut printed) = (Suites::default(), Vec::new());
+        let mut print = |lines: &[&str]| {
+            for line in lines {
+                suites.print(format!("{line}\n").as_bytes(), &mut printed)?;
+            }
+            io::Result::Ok(String::from_utf8(mem::take(&mut printed)).unwrap())
+        };
+        let named =
+            |name: &str| format!("     Running tests/{name}.rs (target/debug/deps/{name}-1f)");
+        let lines = [&named("taken"), &named("keys"), "", "test a ... FAILED"];
+        assert_eq!(print(&lines).unwrap(), "");
+        let whole = print(&["test result: FAILED. 0 passed", &named("other")]).unwrap();
+        let expected = format!(
+            "{}\n\ntest a ... FAILED\ntest result: FAILED. 0 passed\n",
+            named("keys")
+        );
+        assert_eq!(whole, expected);
+        print(&["error: 1 target failed:"]).unwrap();
+        suites.end(&mut printed).unwrap();
+        let rest = String::from_utf8(printed).unwrap();
+        assert!(rest.ends_with("error: 1 target failed:\n"), "{rest}");
+    }
+}
