@@ -150,28 +150,6 @@ fn a_stream_of_http_2_that_makes_no_room_for_its_answer_is_closed() {
 }
 
 #[test]
-fn a_stream_of_http_2_that_stands_still_is_not_hidden_by_lively_ones() {
-    let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
-    let mut stream = http2::connect(proxy.address, 65_535);
-    let put = GET.map(|(name, value)| (name, if value == "GET" { "PUT" } else { value }));
-    stream.write_all(&http2::head(1, &put, true)).unwrap();
-    let mut lively = stream.try_clone().unwrap();
-    let writing = thread::spawn(move || {
-        let asked = (0..1_000).map(|at| http2::head(3 + 2 * at, &GET, false));
-        for bytes in asked {
-            if lively.write_all(&bytes).is_err() {
-                return true;
-            }
-            thread::sleep(MOMENT);
-        }
-        false
-    });
-    check_closed(stream.read_to_end(&mut Vec::new()));
-    assert!(writing.join().unwrap());
-}
-
-#[test]
 fn a_long_upload_that_moves_is_not_cut_off() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"2s\"");

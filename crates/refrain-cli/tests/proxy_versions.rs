@@ -5,27 +5,54 @@
 mod support;
 
 use std::{
+    convert::Infallible,
     fs,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    task::{Context, Poll},
     thread,
     time::Duration,
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, Response, client::conn::http2};
+use http_body_util::{BodyExt as _, Either, Full};
+use hyper::{
+    Request, Response,
+    body::{Body, Frame},
+    client::conn::http2,
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{Proxy, Starting, Upstream, answer, call, find, get, http2 as frames, post, request};
 use tokio_rustls::rustls::{
     ServerConfig, ServerConnection, StreamOwned, crypto::ring, pki_types::PrivateKeyDer,
 };
 
-type Sender = http2::SendRequest<Full<Bytes>>;
+type Sender = http2::SendRequest<Sent>;
+type Sent = Either<Full<Bytes>, Stalled>;
+
+/// A body of which nothing comes.
+struct Stalled;
+
+impl Body for Stalled {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+fn whole(body: impl Into<Full<Bytes>>) -> Sent {
+    Either::Left(body.into())
+}
 
 /// Speaks HTTP/2 from the first byte.
 async fn connect(address: SocketAddr) -> Sender {
@@ -36,17 +63,17 @@ async fn connect(address: SocketAddr) -> Sender {
     sender
 }
 
-async fn send(sender: &Sender, request: Request<Full<Bytes>>) -> (Response<()>, Bytes) {
+async fn send(sender: &Sender, request: Request<Sent>) -> (Response<()>, Bytes) {
     let response = sender.clone().send_request(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     (Response::from_parts(head, ()), body)
 }
 
-fn order(key: &str, body: &'static str) -> Request<Full<Bytes>> {
+fn order(key: &str, body: &'static str) -> Request<Sent> {
     Request::post("http://shop.test/orders")
         .header("idempotency-key", key)
-        .body(Full::from(body))
+        .body(whole(body))
         .unwrap()
 }
 
@@ -73,7 +100,7 @@ async fn http_2_and_1_share_their_keys() {
     let crumbs = Request::get("http://shop.test/a?b")
         .header("cookie", "a=1")
         .header("cookie", "b=2")
-        .body(Full::default())
+        .body(whole(""))
         .unwrap();
     send(&sender, crumbs).await;
     let seen = upstream.seen();
@@ -109,7 +136,7 @@ async fn many_streams_of_one_connection_run_beside_each_other() {
                     0 => request.header("idempotency-key", format!("k{at}")),
                     _ => request,
                 };
-                let request = request.body(Full::from(body)).unwrap();
+                let request = request.body(whole(body)).unwrap();
                 send(&sender, request).await
             })
         })
@@ -121,6 +148,44 @@ async fn many_streams_of_one_connection_run_beside_each_other() {
     let most = most.load(Relaxed);
     assert!(most > 4, "at most {most} beside each other");
     assert_eq!(upstream.count(), 40);
+}
+
+#[tokio::test]
+async fn a_stream_whose_body_stands_still_is_told_so_and_lively_ones_go_on() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    let sender = connect(proxy.address).await;
+    let stalled = |key: Option<&str>| {
+        let mut request = Request::post("http://shop.test/orders");
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        request.body(Either::Right(Stalled)).unwrap()
+    };
+    for (key, advice) in [(Some("k"), "reuse-key"), (None, "ask")] {
+        let told = send(&sender, stalled(key));
+        let mut told = std::pin::pin!(told);
+        let mut lively = 0;
+        let (head, body) = loop {
+            tokio::select! {
+                told = &mut told => break told,
+                (head, _) = send(&sender, Request::get("http://shop.test/").body(whole("")).unwrap()) => {
+                    assert_eq!(head.status(), 200);
+                    lively += 1;
+                }
+            }
+        };
+        assert_eq!(head.status(), 408, "{key:?}");
+        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem["code"], "request-timeout", "{key:?}");
+        assert_eq!(problem["advice"], advice, "{key:?}");
+        assert!(lively > 0, "{key:?}");
+    }
+    // The key is as good as before, on the same connection.
+    let (head, _) = send(&sender, order("k", "x")).await;
+    assert_eq!(head.status(), 200);
+    let orders = upstream.seen().into_iter();
+    assert_eq!(orders.filter(|it| it.start() == "POST /orders").count(), 1);
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(crate) struct Clients {
     watch: Arc<Watch>,
     bell: Arc<Bell>,
     limits: Limits,
-    http2: Arc<http2::Builder>,
+    http2: Arc<http2::Http2>,
 }
 
 impl Clients {
@@ -64,7 +64,7 @@ impl Clients {
                 bytes_max: settings.head_bytes_max.max(HEAD_BYTES_MIN),
                 fields_max: settings.headers_max,
             },
-            http2: Arc::new(http2::builder(settings)),
+            http2: Arc::new(http2::Http2::new(settings)),
         }
     }
 

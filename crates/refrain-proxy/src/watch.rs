@@ -47,7 +47,7 @@ pub(crate) struct Client {
     idle_since: AtomicU64,
     /// When the first byte of the next head came.
     head_since: AtomicU64,
-    /// Since when its next piece of a body is waited for.
+    /// Since when its next piece of a body of HTTP/1 is waited for.
     body_since: AtomicU64,
     /// Since when it does not take what is sent to it.
     send_since: AtomicU64,
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     draining_since: AtomicU64,
     /// Whether it speaks HTTP/2, of which bytes between requests are no part of a head.
     is_http2: AtomicBool,
-    /// Since when each body of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
+    /// Since when each answer of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
     flows: Mutex<Vec<Weak<AtomicU64>>>,
     /// What the connection is told, as an [`Order`].
     order: AtomicU8,
@@ -167,7 +167,7 @@ impl Client {
             .any(|flow| flow.upgrade().is_some_and(|since| is_over(&since)))
     }
 
-    /// The time of one more body, where it needs one of its own.
+    /// The time of one more answer, where it needs one of its own.
     pub(crate) fn flow(&self) -> Option<Arc<AtomicU64>> {
         self.is_http2.load(Relaxed).then(|| {
             let since = Arc::<AtomicU64>::default();
@@ -198,9 +198,9 @@ impl Client {
         }
     }
 
-    /// Whether the next piece of a body is waited for; `since` where the connection's own time does not do.
-    pub(crate) fn note_body(&self, since: Option<&AtomicU64>, is_waited_for: bool) {
-        let since = since.unwrap_or(&self.body_since);
+    /// Whether the next piece of a body of HTTP/1 is waited for.
+    pub(crate) fn note_body(&self, is_waited_for: bool) {
+        let since = &self.body_since;
         match is_waited_for {
             false => since.store(0, Relaxed),
             true if since.load(Relaxed) == 0 => since.store(self.watch.now(), Relaxed),

@@ -2,10 +2,14 @@
 
 use std::{path::Path, time::Duration};
 
+use async_nats::jetstream::{
+    self,
+    consumer::{Consumer, pull},
+};
 use consumer_nats::ship;
 use refrain::consume::{Broker as _, Count, Message, Publisher as _, Source};
 use refrain_brokers::nats::Nats;
-use refrain_testkit::servers::PrivateNats;
+use refrain_testkit::{servers::PrivateNats, wait};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -14,6 +18,23 @@ fn shipped(folder: &Path) -> Vec<String> {
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
     lines.sort();
     lines
+}
+
+/// Waits until every message of the stream was delivered to the consumer, and acknowledged by it.
+async fn all_acknowledged(url: String) {
+    let client = async_nats::connect(url).await.unwrap();
+    let jetstream = jetstream::new(client);
+    wait::until("every order is acknowledged", async || {
+        // The consumer makes itself when it starts.
+        let found = jetstream.get_consumer_from_stream("shipping", "orders");
+        let Ok(mut consumer) = found.await else {
+            return false;
+        };
+        let consumer: &mut Consumer<pull::Config> = &mut consumer;
+        let info = consumer.info().await.unwrap();
+        info.num_pending == 0 && info.num_ack_pending == 0
+    })
+    .await;
 }
 
 /// Runs the consumer until the stream is empty for it.
@@ -25,7 +46,7 @@ async fn run(server: &PrivateNats, folder: &Path, messages: &[&str]) -> u64 {
         let message = Message::new((*message).to_owned());
         nats.publish("orders", &message).await.unwrap();
     }
-    let done = tokio::time::sleep(Duration::from_secs(6));
+    let done = all_acknowledged(server.url());
     let tally = ship(&server.url(), "orders", folder, done).await.unwrap();
     tally.get(Count::Duplicate)
 }

@@ -3,15 +3,19 @@
 use std::{
     io,
     pin::Pin,
-    sync::{Arc, atomic::AtomicU64},
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use refrain::http::BodyError;
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    time::{Sleep, sleep},
+};
 
 use super::{inlet::Inlet, linger::linger};
 use crate::{http1::Step, watch::Client};
@@ -25,27 +29,41 @@ enum Kind {
     /// Of HTTP/1.
     Inlet(Held, Watched),
     /// Of HTTP/2.
-    Stream(Streamed, Watched),
+    Stream(Streamed),
 }
 
 /// A body of HTTP/2. What is left of it when it is dropped is read to its end, or its stream would be reset.
-struct Streamed(Option<Incoming>);
+struct Streamed {
+    body: Option<Incoming>,
+    /// How long its next piece may take.
+    timeout: Duration,
+    /// Runs while the next piece is waited for.
+    late: Option<Pin<Box<Sleep>>>,
+}
 
 impl Streamed {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut self.0 {
-            Some(body) => Pin::new(body).poll_frame(context),
-            None => Poll::Ready(None),
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            self.late = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
+        let timeout = self.timeout;
+        let late = self.late.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(late.as_mut().poll(context));
+        self.late = None;
+        Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
     }
 }
 
 impl Drop for Streamed {
     fn drop(&mut self) {
-        let left = self.0.take().filter(|body| !body.is_end_stream());
+        let left = self.body.take().filter(|body| !body.is_end_stream());
         if let (Some(mut body), Ok(runtime)) = (left, Handle::try_current()) {
             runtime.spawn(linger(move |context| {
                 let polled = Pin::new(&mut body).poll_frame(context);
@@ -67,23 +85,12 @@ impl Drop for Held {
     }
 }
 
-/// Tells that a body is waited for.
-struct Watched {
-    /// `None` where the connection's own time does.
-    since: Option<Arc<AtomicU64>>,
-    client: Arc<Client>,
-}
-
-impl Watched {
-    fn note(&self, is_waited_for: bool) {
-        let since = self.since.as_deref();
-        self.client.note_body(since, is_waited_for);
-    }
-}
+/// Tells that a body of HTTP/1 is waited for.
+struct Watched(Arc<Client>);
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.note(false);
+        self.0.note_body(false);
     }
 }
 
@@ -93,19 +100,16 @@ impl ClientBody {
     }
 
     pub(super) fn inlet(body: Inlet, client: &Arc<Client>) -> Self {
-        let watched = Watched {
-            since: None,
-            client: client.clone(),
-        };
-        Self(Kind::Inlet(Held(body), watched))
+        Self(Kind::Inlet(Held(body), Watched(client.clone())))
     }
 
-    pub(super) fn stream(body: Incoming, client: &Arc<Client>) -> Self {
-        let watched = Watched {
-            since: client.flow(),
-            client: client.clone(),
-        };
-        Self(Kind::Stream(Streamed(Some(body)), watched))
+    /// `timeout` is how long the next piece of it may take.
+    pub(super) fn stream(body: Incoming, timeout: Duration) -> Self {
+        Self(Kind::Stream(Streamed {
+            body: Some(body),
+            timeout,
+            late: None,
+        }))
     }
 
     /// What comes next of a body of HTTP/1.
@@ -138,18 +142,14 @@ impl Body for ClientBody {
             Kind::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Inlet(held, watched) => {
                 let polled = held.0.poll_step(context);
-                watched.note(polled.is_pending());
-                if polled.is_pending() && watched.client.has_timed_out() {
+                watched.0.note_body(polled.is_pending());
+                if polled.is_pending() && watched.0.has_timed_out() {
                     held.0.give_up();
                     return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
                 }
                 polled.map(|step| self.frame(step))
             }
-            Kind::Stream(body, watched) => {
-                let polled = body.poll_frame(context);
-                watched.note(polled.is_pending());
-                polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
-            }
+            Kind::Stream(streamed) => streamed.poll_frame(context),
         }
     }
 
@@ -157,7 +157,9 @@ impl Body for ClientBody {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
             Kind::Inlet(..) => false,
-            Kind::Stream(body, _) => body.0.as_ref().is_none_or(Incoming::is_end_stream),
+            Kind::Stream(Streamed { body, .. }) => {
+                body.as_ref().is_none_or(Incoming::is_end_stream)
+            }
         }
     }
 
@@ -165,8 +167,7 @@ impl Body for ClientBody {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Kind::Inlet(held, _) => held.0.lock().size_hint(),
-            Kind::Stream(body, _) => body
-                .0
+            Kind::Stream(Streamed { body, .. }) => body
                 .as_ref()
                 .map_or_else(SizeHint::default, Incoming::size_hint),
         }

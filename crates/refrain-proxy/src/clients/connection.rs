@@ -433,9 +433,9 @@ impl Connection {
             let before = drained;
             let polled = self.inlet.lock().poll_drain(&mut drained, context);
             if drained > before {
-                self.client.note_body(None, false);
+                self.client.note_body(false);
             }
-            self.client.note_body(None, polled.is_pending());
+            self.client.note_body(polled.is_pending());
             polled
         })
         .await

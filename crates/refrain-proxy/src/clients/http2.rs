@@ -5,6 +5,7 @@ use std::{
     io,
     pin::{Pin, pin},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Buf as _, BytesMut};
@@ -27,20 +28,29 @@ use crate::watch::WatchedStream;
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const STREAMS_MAX: u32 = 256;
 
-pub(super) type Builder = http2::Builder<TokioExecutor>;
+/// How this proxy speaks HTTP/2.
+pub(super) struct Http2 {
+    builder: http2::Builder<TokioExecutor>,
+    client_timeout: Duration,
+}
 
-pub(super) fn builder(settings: &ProxySettings) -> Builder {
-    let mut builder = Builder::new(TokioExecutor::new());
-    let head_bytes_max = u32::try_from(settings.head_bytes_max).unwrap_or(u32::MAX);
-    builder
-        .max_header_list_size(head_bytes_max)
-        .max_concurrent_streams(STREAMS_MAX);
-    builder
+impl Http2 {
+    pub(super) fn new(settings: &ProxySettings) -> Self {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let head_bytes_max = u32::try_from(settings.head_bytes_max).unwrap_or(u32::MAX);
+        builder
+            .max_header_list_size(head_bytes_max)
+            .max_concurrent_streams(STREAMS_MAX);
+        Self {
+            builder,
+            client_timeout: settings.client_timeout,
+        }
+    }
 }
 
 /// Serves a connection of which `read` was read, until it ends or all are told to stop.
 pub(super) async fn serve(
-    builder: &Builder,
+    http2: &Http2,
     stream: TcpStream,
     read: BytesMut,
     front: Front,
@@ -51,7 +61,11 @@ pub(super) async fn serve(
         stream: Begun { read, stream },
         client: client.clone(),
     };
-    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), front));
+    let front = Http2Front {
+        front,
+        client_timeout: http2.client_timeout,
+    };
+    let mut serving = pin!(http2.builder.serve_connection(TokioIo::new(stream), front));
     let mut is_told = false;
     poll_fn(|context| {
         if client.is_draining() && !std::mem::replace(&mut is_told, true) {
@@ -62,15 +76,21 @@ pub(super) async fn serve(
     .await
 }
 
-impl Service<Request<Incoming>> for Front {
+/// Answers the requests of one connection.
+struct Http2Front {
+    front: Front,
+    client_timeout: Duration,
+}
+
+impl Service<Request<Incoming>> for Http2Front {
     type Response = Response<Answer>;
     type Error = std::convert::Infallible;
     type Future = Fronting;
 
     fn call(&self, request: Request<Incoming>) -> Fronting {
         let (head, body) = request.into_parts();
-        let body = ClientBody::stream(body, &self.client);
-        Front::call(&mut self.clone(), Box::new(head), body)
+        let body = ClientBody::stream(body, self.client_timeout);
+        self.front.clone().call(Box::new(head), body)
     }
 }
 
