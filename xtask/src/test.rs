@@ -31,7 +31,7 @@ use share::{Suites, Taken};
 use tally::{Tally, follow};
 
 /// How many runs of cargo share the tests.
-const SHARING: usize = 3;
+const SHARING: usize = 4;
 /// Ends a whole process group: cargo and the tests that it runs.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
