@@ -30,7 +30,7 @@ pub(crate) fn root(asked: Option<&Path>) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// `target/bench`, seen from `target/release/refrain-bench`.
+/// `target/bench`, seen from `target/dist/refrain-bench`.
 fn beside_build() -> Result<PathBuf> {
     let binary = std::env::current_exe()?;
     let target = binary
