@@ -12,9 +12,16 @@ pub(crate) fn run(names: &[String]) -> ExitCode {
         Ok(status) => return cargo::exit_code(status),
         Err(error) => return cargo::not_run(&error),
     }
-    let status = cargo::command(&["run", "--profile", "dist", "--package", "refrain-bench", "--"])
-        .args(names)
-        .status();
+    let status = cargo::command(&[
+        "run",
+        "--profile",
+        "dist",
+        "--package",
+        "refrain-bench",
+        "--",
+    ])
+    .args(names)
+    .status();
     match status {
         Ok(status) => cargo::exit_code(status),
         Err(error) => cargo::not_run(&error),

@@ -36,7 +36,7 @@ use aws_sdk_sqs::{
 };
 use aws_smithy_http_client::tls;
 use refrain::{
-    Error, ErrorKind, Result,
+    Backoff, Error, ErrorKind, Result,
     consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
 };
 use tokio::time::{Instant, sleep};
@@ -59,8 +59,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest that a message can be hidden.
 const HIDDEN_MAX: Duration = Duration::from_secs(12 * 3_600);
 /// Pauses between two tries while SQS is away.
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// How many queues' addresses are remembered.
 const QUEUES_MAX: usize = 1_000;
 
@@ -264,7 +263,7 @@ async fn fetch(
     let deadline = Instant::now() + wait;
     let doublings = empty.load(Ordering::Relaxed).min(5);
     let poll = Duration::from_secs(whole(wait)) * 2_u32.pow(doublings);
-    let mut pause = PAUSE_FIRST;
+    let mut delays = BACKOFF.delays();
     loop {
         match seat.receive(at_most, poll).await {
             Ok(found) => {
@@ -274,11 +273,10 @@ async fn fetch(
                 };
                 return Ok(found);
             }
-            Err(error) if Instant::now() + pause >= deadline => return Err(error),
+            Err(error) if Instant::now() + delays.peek() >= deadline => return Err(error),
             Err(error) => {
                 tracing::debug!(%error, queue = seat.queue, "nothing can be fetched; it is tried again");
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(delays.after_failure()).await;
             }
         }
     }

@@ -15,8 +15,7 @@ mod attempts;
 pub(crate) use attempts::brief;
 mod attend;
 
-mod backoff;
-pub use backoff::Backoff;
+pub use crate::backoff::Backoff;
 
 mod cloudevents;
 

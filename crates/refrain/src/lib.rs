@@ -9,6 +9,9 @@ pub use error::{Error, ErrorKind, Result};
 
 pub mod clock;
 
+mod backoff;
+pub use backoff::{Backoff, Delays};
+
 pub mod key;
 pub use key::{Credential, Key, RecordId, Scope, Secret};
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_nats::{Client, ConnectOptions, Event};
-use refrain::{Error, ErrorKind, Result};
+use refrain::{Backoff, Error, ErrorKind, Result};
 use tokio::sync::watch;
 
 use super::{
@@ -16,8 +16,7 @@ use crate::tls;
 const CONNECT: Duration = Duration::from_secs(5);
 /// A server that stands still is noticed after two of these.
 const PING: Duration = Duration::from_secs(10);
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
 
 /// Whether the connection stands, and with whom.
 #[derive(Debug)]
@@ -83,7 +82,7 @@ async fn options(address: &Address) -> Result<ConnectOptions> {
         .ping_interval(PING)
         .require_tls(address.is_tls)
         .tls_client_config(tls)
-        .reconnect_delay_callback(pause);
+        .reconnect_delay_callback(reconnect_delay);
     let options = match &address.user {
         Some(User::Password(name, password)) => {
             options.user_and_password(name.clone(), password.clone())
@@ -103,8 +102,6 @@ async fn options(address: &Address) -> Result<ConnectOptions> {
     }
 }
 
-/// Soon at first, and then ever less often.
-fn pause(attempt: usize) -> Duration {
-    let doublings = attempt.saturating_sub(1).min(16) as u32;
-    (PAUSE_FIRST * 2_u32.pow(doublings)).min(PAUSE_MAX)
+fn reconnect_delay(attempt: usize) -> Duration {
+    BACKOFF.delay(u32::try_from(attempt).unwrap_or(u32::MAX))
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use refrain::{Error, ErrorKind, Result, consume::Delivery};
+use refrain::{Backoff, Error, ErrorKind, Result, consume::Delivery};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -15,8 +15,7 @@ use super::{
 const LOOK_EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_millis(250);
 /// Pauses between two tries while the server is away.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// Behind a group's name it makes the least name that is greater.
 const NEXT: char = '\u{1}';
 
@@ -131,21 +130,20 @@ pub(super) async fn fetch(
     let deadline = Instant::now() + wait;
     let every = (desk.ack_wait / 8).clamp(*LOOK_EVERY.start(), *LOOK_EVERY.end());
     let mut reader = desk.reader.lock().await;
-    let mut pause = PAUSE_FIRST;
+    let mut delays = BACKOFF.delays();
     loop {
         match reader.take(&desk, at_most.max(1)).await {
             Ok(taken) if !taken.is_empty() || Instant::now() >= deadline => return Ok(taken),
             Ok(_) => {
-                pause = PAUSE_FIRST;
+                delays.reset();
                 let until = (Instant::now() + every).min(deadline);
                 let rung = desk.pool.bell.notified();
                 let _ = timeout(until - Instant::now(), rung).await;
             }
-            Err(error) if Instant::now() + pause >= deadline => return Err(error),
+            Err(error) if Instant::now() + delays.peek() >= deadline => return Err(error),
             Err(error) => {
                 tracing::debug!(%error, queue = desk.queue, "nothing can be fetched; it is tried again");
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(delays.after_failure()).await;
             }
         }
     }

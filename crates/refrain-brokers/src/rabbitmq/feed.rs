@@ -13,7 +13,7 @@ use lapin::{
     options::{BasicConsumeOptions, BasicQosOptions},
     types::{FieldTable, ShortString},
 };
-use refrain::{Error, ErrorKind, Result, consume::Delivery};
+use refrain::{Backoff, Error, ErrorKind, Result, consume::Delivery};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -24,8 +24,7 @@ use super::{
 
 /// How many may be held at once; the server takes it as a 16-bit number.
 const PREFETCH_MAX: usize = 10_000;
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// What comes in on one connection.
 ///
@@ -46,19 +45,18 @@ pub(super) async fn pull(rabbit: &Rabbit, at_most: usize, wait: Duration) -> Res
     let Ok(mut feed) = timeout_at(deadline, rabbit.feed.lock()).await else {
         return Ok(Vec::new());
     };
-    let mut pause = PAUSE_FIRST;
+    let mut delays = BACKOFF.delays();
     loop {
         let trouble = match next(rabbit, &mut feed, at_most, deadline).await {
             Err(error) if error.is_retryable() => error,
             done => return done,
         };
         *feed = None;
-        if Instant::now() + pause >= deadline {
+        if Instant::now() + delays.peek() >= deadline {
             return Err(trouble);
         }
         tracing::warn!(server = rabbit.desk.server(), "{trouble}");
-        sleep(pause).await;
-        pause = min(pause * 2, PAUSE_MAX);
+        sleep(delays.after_failure()).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use ::redis::{RedisError, RedisResult, Script, aio::MultiplexedConnection, cmd};
-use refrain::{Result, consume::Delivery};
+use refrain::{Backoff, Result, consume::Delivery};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -20,8 +20,7 @@ const LOOK_EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_millis(250);
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 /// Pauses between two tries while the server is away.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// What a walk through the list of what is handed out begins and ends with.
 const BEGINNING: &str = "0-0";
 
@@ -64,12 +63,12 @@ pub(super) async fn fetch(
 ) -> Result<Vec<Delivery>> {
     let deadline = Instant::now() + wait;
     let mut reader = seat.reader.lock().await;
-    let mut pause = PAUSE_FIRST;
+    let mut delays = BACKOFF.delays();
     loop {
         let error = match reader.fetch_once(&seat, at_most, deadline).await {
             Ok(found) if !found.is_empty() || Instant::now() >= deadline => return Ok(found),
             Ok(_) => {
-                pause = PAUSE_FIRST;
+                delays.reset();
                 continue;
             }
             Err(error) => error,
@@ -82,12 +81,11 @@ pub(super) async fn fetch(
             false => Some(seat.line.told(error)),
         };
         let Some(error) = trouble else { continue };
-        if Instant::now() + pause >= deadline {
+        if Instant::now() + delays.peek() >= deadline {
             return Err(error);
         }
         tracing::debug!(%error, stream = seat.stream, "nothing can be fetched; it is tried again");
-        sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        sleep(delays.after_failure()).await;
     }
 }
 

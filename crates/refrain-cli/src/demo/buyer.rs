@@ -12,6 +12,7 @@ use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use refrain::Backoff;
 use serde::Deserialize;
 use tokio::{
     net::TcpStream,
@@ -23,8 +24,7 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long a buyer goes on trying: far longer than needed, so that a busy machine makes the demo slow and not wrong.
 const GIVE_UP: Duration = Duration::from_secs(30);
-const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
-const BACK_OFF_MAX: Duration = Duration::from_millis(400);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(400));
 
 /// What all buyers together have seen so far.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(super) async fn buy(key: &str, address: SocketAddr, seen: &Seen) -> bool {
 }
 
 async fn persist(key: &str, address: SocketAddr, seen: &Seen) -> bool {
-    let mut pause = BACK_OFF_FIRST;
+    let mut delays = BACKOFF.delays();
     loop {
         seen.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match timeout(PATIENCE, ask(key, address)).await {
@@ -55,9 +55,8 @@ async fn persist(key: &str, address: SocketAddr, seen: &Seen) -> bool {
         match answer {
             Answer::Paid => return true,
             Answer::Refused => return false,
-            Answer::Again(at_least) => sleep(pause.max(at_least)).await,
+            Answer::Again(at_least) => sleep(delays.after_failure().max(at_least)).await,
         }
-        pause = (pause * 2).min(BACK_OFF_MAX);
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use refrain::{Error, ErrorKind, Result};
+use refrain::{Backoff, Delays, Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{AsyncMessage, Client};
 
@@ -25,8 +25,7 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long a row may be held by somebody else's transaction.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pauses between two tries to connect; in between everybody is told at once that there is no server.
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 const REPLAN_EVERY: Duration = Duration::from_secs(5);
 
 /// What all connections of a store have in common.
@@ -182,7 +181,7 @@ pub(super) struct Link<P> {
     session: Option<Arc<Session<P>>>,
     /// Until when nobody tries to connect, and why not.
     resting: Option<(Instant, String)>,
-    pause: Duration,
+    delays: Delays,
 }
 
 impl<P: Prepared> Link<P> {
@@ -191,7 +190,7 @@ impl<P: Prepared> Link<P> {
             place,
             session: None,
             resting: None,
-            pause: PAUSE_FIRST,
+            delays: BACKOFF.delays(),
         }
     }
 
@@ -214,13 +213,13 @@ impl<P: Prepared> Link<P> {
         }
         match self.connect().await {
             Ok(session) => {
-                (self.resting, self.pause) = (None, PAUSE_FIRST);
+                self.resting = None;
+                self.delays.reset();
                 Ok(self.session.insert(Arc::new(session)).clone())
             }
             Err(error) => {
-                let until = tokio::time::Instant::now() + self.pause;
+                let until = tokio::time::Instant::now() + self.delays.after_failure();
                 self.resting = Some((until, error.to_string()));
-                self.pause = (self.pause * 2).min(PAUSE_MAX);
                 // While it runs it is the store that cannot be had, whatever the reason.
                 Err(Error::new(ErrorKind::Unavailable, error.to_string()))
             }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use refrain::{Result, store::Watches};
+use refrain::{Backoff, Result, store::Watches};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -15,8 +15,7 @@ use super::{
     trouble,
 };
 
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How often the connection is looked at while nothing is heard.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -25,11 +24,11 @@ pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) 
     let over = over.notified();
     tokio::pin!(over);
     let listening = async {
-        let mut pause = PAUSE_FIRST;
+        let mut delays = BACKOFF.delays();
         loop {
             match listen(&place, watches.clone()).await {
                 Ok(wire) => {
-                    pause = PAUSE_FIRST;
+                    delays.reset();
                     // Whatever happened since the last connection.
                     watches.all_settled();
                     while !wire.client.is_closed() {
@@ -38,8 +37,7 @@ pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) 
                 }
                 Err(error) => {
                     tracing::warn!(%error, "settlements by other processes are not heard; they are polled for");
-                    sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    sleep(delays.after_failure()).await;
                 }
             }
         }

@@ -19,7 +19,7 @@
 
 use std::{fmt, time::Duration};
 
-use refrain::{Error, ErrorKind, Result};
+use refrain::{Backoff, Error, ErrorKind, Result};
 use tokio_postgres::{GenericClient, Row, types::ToSql};
 
 use super::{
@@ -27,9 +27,8 @@ use super::{
     trouble::Trouble,
 };
 
-/// The pause behind a try that somebody was faster than; it doubles from try to try.
-const PAUSE_FIRST: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Between attempts to write a row that another client changed first.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
 
 /// A table whose rows count how often they were changed.
 #[derive(Debug, Clone)]
@@ -110,8 +109,7 @@ impl Versioned {
             "SELECT {}::int8, * FROM {} WHERE {} = $1",
             self.version, self.table, self.key
         );
-        let mut pause = PAUSE_FIRST;
-        for _ in 0..self.tries_max {
+        for attempt in 1..=self.tries_max {
             let row = client.query_opt(&read, &[key]).await.map_err(failed)?;
             let row = row.ok_or_else(|| self.missing())?;
             let Some(changes) = change(&row) else {
@@ -129,8 +127,7 @@ impl Versioned {
             if let Some(row) = written.map_err(failed)? {
                 return Ok(row);
             }
-            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(BACKOFF.pause(attempt)).await;
         }
         let message = format!(
             "a row of {} was changed by others {} times in a row; try again, or raise the limit of tries",

@@ -10,7 +10,7 @@ use std::{collections::HashSet, time::Duration};
 use ::redis::{RedisResult, aio::PubSub, cmd};
 use futures_util::StreamExt as _;
 use refrain::{
-    RecordId,
+    Backoff, RecordId,
     store::{Watch, Watches},
 };
 use tokio::{
@@ -27,8 +27,7 @@ const NEW_MAX: usize = 4_096;
 const TIDY: Duration = Duration::from_secs(5);
 /// How long the server may take for anything that is asked of it here.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// Who waits in this process, and the task that listens for them.
 #[derive(Debug)]
@@ -79,18 +78,17 @@ enum Over {
 
 impl Listener {
     async fn run(mut self) {
-        let mut pause = PAUSE_FIRST;
+        let mut delays = BACKOFF.delays();
         loop {
             match self.connect().await {
                 Ok(connection) => {
-                    pause = PAUSE_FIRST;
+                    delays.reset();
                     if let Over::Store = self.listen(connection).await {
                         return;
                     }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "settlements elsewhere cannot be heard of; who waits looks again now and then");
-                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
             // What was said meanwhile is lost: everybody looks for themselves.
@@ -98,7 +96,7 @@ impl Listener {
             if self.new.is_closed() {
                 return;
             }
-            sleep(pause).await;
+            sleep(delays.after_failure()).await;
             self.look().await;
         }
     }

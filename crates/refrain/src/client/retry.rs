@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::consume::Backoff;
+use crate::Backoff;
 
 /// How often and how fast a call is tried again.
 #[derive(Debug, Clone, Copy)]

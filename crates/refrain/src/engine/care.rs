@@ -18,15 +18,14 @@ use super::{
     tally::Gauge,
 };
 use crate::{
-    Guarantee,
+    Backoff, Guarantee,
     key::RecordId,
     record::{Doubt, Fence, Hold, State},
     store::Store,
 };
 
-/// The first pause after a probe that learnt nothing.
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_mins(5);
+/// Between probes that learnt nothing.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
 /// How long a probe is asked again and again, where retention is not shorter.
 const CARE_MAX: Duration = Duration::from_hours(1);
 /// Nothing is cared for longer than this, whatever the terms say: clocks cannot count for ever.
@@ -80,15 +79,14 @@ impl Care {
     /// Ends when the record is settled by anybody, when the time for it is over, or with the engine.
     async fn run(self) {
         let ends = self.ends();
-        let mut pause = PAUSE_FIRST;
+        let mut probes = 0;
         loop {
             let nap = match self.look().await {
                 Look::Over => return,
-                Look::Later(left) => left + jittered(PAUSE_FIRST) / 2,
+                Look::Later(left) => left + BACKOFF.pause(1) / 2,
                 Look::Unknown => {
-                    let nap = jittered(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                    nap
+                    probes += 1;
+                    BACKOFF.pause(probes)
                 }
             };
             if tokio::time::Instant::now() + nap >= ends {
@@ -162,9 +160,4 @@ impl Care {
 /// Whether a lapse leaves doubt; if not, the next retry takes over.
 fn doubts(hold: &Hold) -> bool {
     hold.guarantee != Guarantee::AtLeastOnce || hold.attempts >= hold.attempts_max
-}
-
-/// Between a half and the whole of it, so that what failed together is not asked about together.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::random_range(0.5..1.0))
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Ended, Flight, Inner, Intent, Live, audit};
 use crate::{
-    Guarantee, Outcome, Result,
+    Backoff, Guarantee, Outcome, Result,
     audit::{Entry, Event},
     engine::tally::Count,
     key::RecordId,
@@ -19,9 +19,8 @@ use crate::{
     store::Store,
 };
 
-/// The first pause before an end that could not be stored is tried again.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Between attempts to store an end.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// A granted claim whose operation has not started.
 #[derive(Debug)]
@@ -476,10 +475,9 @@ impl Hold {
 
     /// Tries until the end is stored or never will be.
     async fn retry(&self, end: Settlement, ended: Ended) {
-        let mut pause = RETRY_FIRST;
+        let mut delays = BACKOFF.delays();
         loop {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            tokio::time::sleep(delays.after_failure()).await;
             match self.settle(end.clone()).await {
                 Ok(Settled::Applied) => return self.land(ended),
                 Ok(_) => return,

@@ -18,16 +18,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{Inner, Intent, tally::Gauge};
 use crate::{
-    Error, ErrorKind, Guarantee, Result,
+    Backoff, Error, ErrorKind, Guarantee, Result,
     audit::Entry,
     key::RecordId,
     record::{Claim, Grant, Reason, Record, Settled, Settlement, State, Verdict},
     store::{Soon, Store, Table},
 };
 
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-/// The longest pause while the store does not answer: a key is free again soon after the store is back.
-const PAUSE_AWAY_MAX: Duration = Duration::from_secs(1);
+/// While the store does not answer: a key is free again soon after the store is back.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How many answers of the store settle the matter for a claim that travelled no slower than the question about it.
 const ANSWERS_ENOUGH: u32 = 5;
@@ -232,15 +231,17 @@ impl Kept {
 
     /// Asks until the store has answered often enough; whether the claim may still arrive.
     async fn learn(&self) -> bool {
-        let (mut pause, mut answers) = (PAUSE_FIRST, 0);
+        let (mut delays, mut answers) = (BACKOFF.delays(), 0);
+        let mut pause = BACKOFF.first;
         while answers < ANSWERS_ENOUGH {
             sleep(pause).await;
             match self.look().await {
                 Look::Over => return false,
-                Look::Unanswered => pause = (pause * 2).min(PAUSE_AWAY_MAX),
+                Look::Unanswered => pause = delays.after_failure(),
                 Look::Answered => {
                     // What was held up with it arrives soon after the store is back.
-                    pause = PAUSE_FIRST * 2_u32.pow(answers);
+                    delays.reset();
+                    pause = BACKOFF.first * 2_u32.pow(answers);
                     answers += 1;
                 }
             }

@@ -9,16 +9,15 @@ use tokio::time::sleep;
 
 use super::{Count, Engine, Inner, Intent};
 use crate::{
-    Guarantee, Result,
+    Backoff, Guarantee, Result,
     key::RecordId,
     receipts::{Sighting, Standing, Witness},
     record::{Claim, Doubt, Fence, Settled, Settlement, State},
     store::Store,
 };
 
-/// The first pause after receipts that could not be read.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Between attempts to read receipts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// What is promised for a claim that is asked for now: exactly-once takes receipts that can be relied on.
 pub(super) fn in_force(intent: &Intent) -> Guarantee {
@@ -131,7 +130,7 @@ impl Engine {
 
 /// Ends when all that was noted is checked, or with the engine.
 async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
-    let mut pause = PAUSE_FIRST;
+    let mut delays = BACKOFF.delays();
     // Should its runtime end in the middle, the next success starts anew.
     let mut checking = Checking {
         witness,
@@ -145,7 +144,7 @@ async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
                 return;
             }
             Ok(Some(missing)) => {
-                pause = PAUSE_FIRST;
+                delays.reset();
                 if let Some(inner) = engine.upgrade() {
                     (0..missing).for_each(|_| inner.tally.count(Count::ReceiptsMissing));
                     inner.save_standing(&checking.witness).await;
@@ -154,8 +153,7 @@ async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
             Err(error) => {
                 let operation = checking.witness.operation();
                 tracing::warn!(operation, %error, "whether successes left receipts cannot be learnt now");
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(delays.after_failure()).await;
             }
         }
     }

@@ -4,32 +4,42 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::{Backoff, Delays};
+
 /// Until somebody else's hands are off what both wanted.
 pub(super) const A_MOMENT: Duration = Duration::from_millis(5);
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// Also how late a relay may notice that the broker is back.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How long one message rests at the longest between two attempts.
-const REST_MAX: Duration = Duration::from_secs(60);
+/// The longest delay is also how late a relay may notice that the broker is back.
+const SERVER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+/// Between two attempts of one message.
+const MESSAGE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
 
 /// How long a message rests that was tried so many times.
 pub(super) fn after(attempts: u32) -> Duration {
-    let doubled = PAUSE_FIRST.saturating_mul(1 << attempts.saturating_sub(1).min(16));
-    doubled.min(REST_MAX)
+    MESSAGE.delay(attempts)
 }
 
 /// Pauses that grow until something gets through.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pause {
-    length: Option<Duration>,
+    delays: Delays,
     until: Option<Instant>,
     last_success: Option<Instant>,
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self {
+            delays: SERVER.delays(),
+            until: None,
+            last_success: None,
+        }
+    }
 }
 
 impl Pause {
     /// Something got through.
     pub(super) fn end(&mut self) {
-        self.length = None;
+        self.delays.reset();
         self.until = None;
         self.last_success = Some(Instant::now());
     }
@@ -40,11 +50,7 @@ impl Pause {
         if let Some(until) = self.until.filter(|until| now < *until) {
             return until;
         }
-        let length = self
-            .length
-            .map_or(PAUSE_FIRST, |length| (length * 2).min(PAUSE_MAX));
-        self.length = Some(length);
-        *self.until.insert(now + length)
+        *self.until.insert(now + self.delays.after_failure())
     }
 
     /// Whether something got through since then.
