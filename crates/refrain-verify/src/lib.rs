@@ -6,5 +6,6 @@
 #![warn(rustdoc::broken_intra_doc_links)]
 
 pub mod chaos;
+mod mix;
 mod place;
 pub mod verify;

@@ -1,18 +1,12 @@
-//! Dice that fall the same way on every run.
+//! Random faults that a seed decides.
+
+use crate::mix::mixed;
 
 /// Whether the `n`-th request that a rule matches is hit, of which `share` in a million are.
 pub(super) fn hits(seed: u64, rule: u64, n: u64, share: u32) -> bool {
     // Each place of the three has a mixing of its own, so that neighbours have nothing in common.
     let thrown = mixed(mixed(mixed(seed) ^ rule) ^ n);
     thrown % 1_000_000 < u64::from(share)
-}
-
-/// A bijection that spreads every bit (the finaliser of SplitMix64).
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

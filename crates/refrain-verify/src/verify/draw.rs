@@ -1,5 +1,7 @@
 //! Keys and unique words that a seed decides.
 
+use crate::mix::mixed;
+
 /// Draws the `n`-th number of a case of a seed.
 fn number(seed: u64, case: &str, n: u64) -> u64 {
     let start = mixed(seed);
@@ -26,14 +28,6 @@ pub(super) fn key(seed: u64, case: &str, n: u64) -> String {
 /// A word for `{{unique}}`.
 pub(super) fn unique(seed: u64, case: &str, n: u64) -> String {
     format!("rv{:016x}", number(!seed, case, n))
-}
-
-/// A bijection that spreads every bit (the finaliser of SplitMix64).
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -21,36 +21,10 @@ pub(super) fn nearest<'a>(
 
 /// How many letters were added, left out, changed or swapped with their neighbour.
 fn slips(left: &str, right: &str) -> usize {
-    let (left, right): (Vec<char>, Vec<char>) = (fold(left), fold(right));
-    let mut table = vec![vec![0; right.len() + 1]; left.len() + 1];
-    for i in 0..=left.len() {
-        for j in 0..=right.len() {
-            table[i][j] = match (i, j) {
-                (0, n) | (n, 0) => n,
-                _ => {
-                    let changed = table[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);
-                    changed.min(table[i - 1][j] + 1).min(table[i][j - 1] + 1)
-                }
-            };
-            let swapped =
-                i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1];
-            if swapped {
-                table[i][j] = table[i][j].min(table[i - 2][j - 2] + 1);
-            }
-        }
-    }
-    table[left.len()][right.len()]
+    strsim::osa_distance(&fold(left), &fold(right))
 }
 
 /// Case, and the choice between `-` and `_`, are no slips worth counting.
-fn fold(text: &str) -> Vec<char> {
-    text.chars()
-        .map(|c| {
-            if c == '-' {
-                '_'
-            } else {
-                c.to_ascii_lowercase()
-            }
-        })
-        .collect()
+fn fold(text: &str) -> String {
+    text.to_ascii_lowercase().replace('-', "_")
 }
