@@ -2,7 +2,18 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+    routing::get,
+};
+use prometheus_client::{
+    encoding::text,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
 use refrain::{
     AuditLog, RecordId,
     consume::Count,
@@ -83,25 +94,24 @@ impl Told {
     }
 }
 
-/// In the text format of Prometheus. Names of workers need no escaping: letters, digits, `-` and `_`.
-async fn metrics(State(told): State<Told>) -> String {
-    let mut text = String::from(
-        "# HELP refrain_messages_total What became of the deliveries.\n# TYPE refrain_messages_total counter\n",
-    );
+async fn metrics(State(told): State<Told>) -> Result<impl IntoResponse, StatusCode> {
+    let mut registry = Registry::with_prefix("refrain");
+    let messages = Family::<[(&str, String); 2], Counter>::default();
     for (name, tally) in &told.tallies {
         for count in Count::ALL {
-            let (outcome, number) = (count.name(), tally.get(count));
-            text += &format!(
-                "refrain_messages_total{{consumer=\"{name}\",outcome=\"{outcome}\"}} {number}\n"
-            );
+            let labels = [("consumer", name.clone()), ("outcome", count.name().into())];
+            messages.get_or_create(&labels).inc_by(tally.get(count));
         }
     }
+    registry.register("messages", "Deliveries by outcome", messages);
     if let Some(log) = &told.audit {
-        let is_shut = u8::from(log.trouble().is_some());
-        text += &format!(
-            "# HELP refrain_audit_log_shut Whether the audit log cannot be written any more.\n\
-             # TYPE refrain_audit_log_shut gauge\nrefrain_audit_log_shut {is_shut}\n"
-        );
+        let is_shut = Gauge::<i64>::default();
+        is_shut.set(log.trouble().is_some().into());
+        let help = "1 if the audit log cannot be written";
+        registry.register("audit_log_shut", help, is_shut);
     }
-    text
+    let mut text = String::new();
+    text::encode(&mut text, &registry).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(CONTENT_TYPE, kind)], text))
 }

@@ -24,93 +24,6 @@ use super::{Admin, refusal::Refusal};
 /// Without the store's numbers the others still count.
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
-/// What the engine counts, under which name.
-const COUNTS: [(Count, &str, &str); 19] = [
-    (Count::Granted, "claims_granted", "Claims that were granted"),
-    (
-        Count::PossibleDuplicate,
-        "possible_duplicates",
-        "Takeovers of lapsed claims: these may have taken effect before",
-    ),
-    (Count::Replayed, "replays", "Outcomes that were replayed"),
-    (
-        Count::Refused,
-        "shared_refusals",
-        "Duplicates that got the answer of the refused one that they waited for",
-    ),
-    (
-        Count::Released,
-        "releases",
-        "Operations that ended without effect",
-    ),
-    (
-        Count::Doubted,
-        "doubts",
-        "Operations whose outcome could not be learnt",
-    ),
-    (
-        Count::Resolved,
-        "resolutions",
-        "Indeterminate records that a probe, a receipt or a person settled",
-    ),
-    (
-        Count::ReceiptsLooked,
-        "receipts_looked_for",
-        "Receipts looked for because an outcome was not learnt",
-    ),
-    (
-        Count::ReceiptsFound,
-        "receipts_found",
-        "Among the receipts looked for, those that were there",
-    ),
-    (
-        Count::ReceiptsMissing,
-        "receipts_missing",
-        "Successes of exactly-once operations without their receipt",
-    ),
-    (Count::Erased, "erasures", "Records that a person took away"),
-    (
-        Count::Overtaken,
-        "overtaken",
-        "Operations whose outcome came after a takeover",
-    ),
-    (
-        Count::LeaseLost,
-        "leases_lost",
-        "Leases that were lost while the operation ran",
-    ),
-    (
-        Count::Unguarded,
-        "unguarded",
-        "Requests that ran without a claim because the store failed",
-    ),
-    (
-        Count::Unverified,
-        "unverified",
-        "Requests that were not signed as their operation wants it",
-    ),
-    (
-        Count::Unaudited,
-        "audit_refusals",
-        "Requests that were refused since the audit log is shut",
-    ),
-    (
-        Count::OverBudget,
-        "over_budget",
-        "Requests that were refused because the bodies held in memory take up `buffered_bytes_max`",
-    ),
-    (
-        Count::Mismatch,
-        "mismatches",
-        "Keys that were used for another request",
-    ),
-    (
-        Count::OtherCredential,
-        "other_credentials",
-        "Keys that were used by another credential",
-    ),
-];
-
 pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let engine = admin.layer.engine();
     let census = match timeout(CENSUS_MAX, engine.store().census()).await {
@@ -226,7 +139,8 @@ struct Counted(Engine);
 
 impl Collector for Counted {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for (count, name, help) in COUNTS {
+        for count in Count::ALL {
+            let (name, help) = count.metric();
             let counter = ConstCounter::new(self.0.tally().get(count));
             let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
             counter.encode(metric)?;

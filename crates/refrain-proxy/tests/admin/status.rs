@@ -174,6 +174,10 @@ async fn what_happened_is_counted_by_operation_and_outcome() {
         let is_there = answer.text.lines().any(|it| it == line);
         assert!(is_there, "no {line} in\n{}", answer.text);
     }
+    for count in refrain::engine::Count::ALL {
+        let name = format!("\nrefrain_{}_total ", count.metric().0);
+        assert!(answer.text.contains(&name), "{name:?} is not exported");
+    }
     assert!(answer.text.ends_with("# EOF\n"));
     let mut words = answer.text.split(|it: char| !it.is_alphanumeric());
     assert!(words.all(|word| word != "ann"), "no caller is shown");

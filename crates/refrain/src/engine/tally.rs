@@ -71,12 +71,123 @@ pub enum Count {
     OverBudget,
 }
 
-const COUNTS: usize = Count::OverBudget as usize + 1;
+impl Count {
+    /// All of them.
+    pub const ALL: [Self; 24] = [
+        Self::Granted,
+        Self::PossibleDuplicate,
+        Self::Replayed,
+        Self::InFlight,
+        Self::Mismatch,
+        Self::OtherCredential,
+        Self::Indeterminate,
+        Self::Expired,
+        Self::Refused,
+        Self::Released,
+        Self::Doubted,
+        Self::Followed,
+        Self::Probed,
+        Self::Resolved,
+        Self::ReceiptsLooked,
+        Self::ReceiptsFound,
+        Self::ReceiptsMissing,
+        Self::Erased,
+        Self::Overtaken,
+        Self::LeaseLost,
+        Self::Unguarded,
+        Self::Unverified,
+        Self::Unaudited,
+        Self::OverBudget,
+    ];
+
+    /// The name of its metric, without prefix and suffix, and the help of it.
+    #[must_use]
+    pub fn metric(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Granted => ("claims_granted", "Claims granted"),
+            Self::PossibleDuplicate => (
+                "possible_duplicates",
+                "Takeovers of lapsed claims under at-least-once; the earlier attempt may have executed",
+            ),
+            Self::Replayed => ("replays", "Stored outcomes replayed"),
+            Self::InFlight => (
+                "in_flight_duplicates",
+                "Duplicates rejected because the first request was in flight",
+            ),
+            Self::Mismatch => ("mismatches", "Keys reused with another request"),
+            Self::OtherCredential => ("other_credentials", "Keys reused with another credential"),
+            Self::Indeterminate => (
+                "unknown_outcomes",
+                "Duplicates rejected because the outcome is unknown",
+            ),
+            Self::Expired => (
+                "expired_keys",
+                "Requests rejected because their key is past its retention",
+            ),
+            Self::Refused => (
+                "shared_refusals",
+                "Waiting duplicates answered with the refusal of the request that they waited for",
+            ),
+            Self::Released => (
+                "releases",
+                "Operations that ended without effect; their keys are free again",
+            ),
+            Self::Doubted => ("doubts", "Operations that ended with an unknown outcome"),
+            Self::Followed => (
+                "followed",
+                "Duplicates that received a streamed response while it was produced",
+            ),
+            Self::Probed => ("probes", "Probes sent to learn an unknown outcome"),
+            Self::Resolved => (
+                "resolutions",
+                "Unknown outcomes resolved by a probe, a receipt or an operator",
+            ),
+            Self::ReceiptsLooked => (
+                "receipts_looked_for",
+                "Receipts looked up because an outcome was unknown",
+            ),
+            Self::ReceiptsFound => ("receipts_found", "Receipts found among those looked up"),
+            Self::ReceiptsMissing => (
+                "receipts_missing",
+                "Successful exactly-once operations without a receipt",
+            ),
+            Self::Erased => ("erasures", "Records deleted by an operator"),
+            Self::Overtaken => (
+                "overtaken",
+                "Operations that ended after another attempt had taken over",
+            ),
+            Self::LeaseLost => ("leases_lost", "Leases lost while the operation ran"),
+            Self::Unguarded => (
+                "unguarded",
+                "Requests executed without a claim because the store failed",
+            ),
+            Self::Unverified => ("unverified", "Requests without a valid signature"),
+            Self::Unaudited => (
+                "audit_refusals",
+                "Requests rejected because the audit log cannot be written",
+            ),
+            Self::OverBudget => (
+                "over_budget",
+                "Requests rejected because buffered bodies reached `buffered_bytes_max`",
+            ),
+        }
+    }
+}
+
+// Each is its own place in the list.
+const _: () = {
+    let mut at = 0;
+    while at < Count::ALL.len() {
+        assert!(Count::ALL[at] as usize == at);
+        at += 1;
+    }
+    assert!(Count::ALL.len() == Count::OverBudget as usize + 1);
+};
 
 /// What happened so far, in numbers.
 #[derive(Debug, Default)]
 pub struct Tally {
-    counts: [AtomicU64; COUNTS],
+    counts: [AtomicU64; Count::ALL.len()],
     waiting: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,

@@ -48,7 +48,7 @@ async fn metrics() {
         let end = if kind == "counter" { "_total" } else { "" };
         page += &format!("| `{name}{end}` | {kind} | {labels} | {} |\n", cell(help));
     }
-    page += "| `refrain_messages_total` | counter | `consumer`, `outcome` | What became of the deliveries, of workers |\n";
+    page += "| `refrain_messages_total` | counter | `consumer`, `outcome` | Deliveries by outcome (workers) |\n";
     page += &list(
         "`outcome` of requests",
         Decision::ALL.iter().map(|it| it.label()),
