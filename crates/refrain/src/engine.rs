@@ -36,6 +36,7 @@ use crate::{
 };
 
 mod asking;
+mod attending;
 mod audit;
 mod care;
 mod flight;
@@ -50,6 +51,7 @@ mod standing;
 mod tally;
 
 use asking::Asking;
+pub(crate) use attending::Attending;
 use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
 use keeper::Post;
@@ -207,41 +209,9 @@ impl Engine {
     /// # Cancellation
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
-        match self.attend_now(intent, Instant::now()) {
-            Some(turn) => turn,
-            // A future is as large as its largest branch, and is moved about as a whole.
-            None => Box::pin(self.attend_soon(intent)).await,
-        }
-    }
-
-    /// As [`attend`](Self::attend), where there is an answer without waiting. `since` is now, or just before.
-    pub(crate) fn attend_now(&self, intent: &Intent, since: Instant) -> Option<Result<Turn>> {
-        let is_unread = |witness: &Arc<Witness>| witness.is_unread();
-        if !self.inner.store.answers_at_once() || intent.receipts.as_ref().is_some_and(is_unread) {
-            return None;
-        }
-        if let Err(error) = self.inner.check_audit(intent) {
-            return Some(Err(error));
-        }
-        self.inner.keep();
-        self.inner.refresh_standing(intent);
-        let turn = Asking::new(self, intent, true, since).ask_now()?;
-        if let Ok(turn) = &turn {
-            self.inner.tally.turn(turn);
-        }
-        Some(turn)
-    }
-
-    /// As [`attend`](Self::attend), where that takes waiting.
-    pub(crate) async fn attend_soon(&self, intent: &Intent) -> Result<Turn> {
-        self.inner.check_audit(intent)?;
-        self.inner.keep();
-        self.inner.know_standing(intent).await?;
-        let turn = Asking::new(self, intent, true, Instant::now())
-            .ask()
-            .await?;
-        self.inner.tally.turn(&turn);
-        Ok(turn)
+        let intent = Box::new(intent.clone());
+        let (turn, _) = self.attending(intent, Instant::now()).await;
+        turn
     }
 
     /// Runs `work` once, in one line: [`Verdict::Granted`] holds what it made just now.

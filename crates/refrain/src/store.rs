@@ -14,13 +14,15 @@ use crate::{
 
 mod any;
 pub use any::AnyStore;
-pub(crate) use any::Soon;
 
 mod census;
 pub use census::Census;
 
 pub mod embedded;
 pub use embedded::Embedded;
+
+mod future;
+pub use future::StoreFuture;
 
 mod memory;
 pub use memory::Memory;
@@ -44,7 +46,8 @@ pub const LIST_MAX: u32 = 1_000;
 /// [`AnyStore`] leaves such records out of lists.
 pub(crate) const FACT: [u8; 16] = *b"refrain: a fact.";
 
-/// Holds records. Few primitives, no default bodies.
+/// Holds records. Few primitives; the only default bodies are those of [`start_claim`](Self::start_claim) and
+/// [`start_settle`](Self::start_settle), which save the allocation of a future and decide nothing.
 ///
 /// # Cancellation
 /// Every future here may be dropped: what was asked may then still happen, as when an answer is lost on its way.
@@ -61,6 +64,22 @@ pub trait Store: Debug + Send + Sync + 'static {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Starts one claim without borrowing its arguments; the reply may be ready at once.
+    /// `None` if the store has no shorter way than [`claim`](Self::claim), which is then called.
+    fn start_claim(&self, _claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
+        None
+    }
+
+    /// As [`settle`](Self::settle); the reply may be ready at once.
+    fn start_settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> StoreFuture<'_, Settled> {
+        StoreFuture::boxed(self.settle(id, fence, end))
+    }
 
     /// Makes a claim stand for `lease` from now on.
     fn renew(
@@ -110,6 +129,19 @@ impl<S: Store> Store for Arc<S> {
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
         S::settle(self, id, fence, end).await
+    }
+
+    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
+        S::start_claim(self, claim)
+    }
+
+    fn start_settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> StoreFuture<'_, Settled> {
+        S::start_settle(self, id, fence, end)
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Asked, receipts};
+use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::SentClaim, receipts};
 use crate::{
     ErrorKind, Result,
     key::RecordId,
@@ -22,6 +22,22 @@ const POLL_MAX: Duration = Duration::from_millis(200);
 const POLL_WATCHED_MAX: Duration = Duration::from_secs(1);
 /// Nobody waits longer than this, whatever the terms say: clocks cannot count for ever.
 const WAIT_MAX: Duration = Duration::from_hours(24);
+
+/// The claim that an intent makes.
+pub(super) fn claim_of(engine: &Engine, intent: &Intent) -> Claim {
+    let terms = &intent.terms;
+    Claim {
+        id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
+        fingerprint: intent.fingerprint,
+        credential: intent.credential,
+        claimant: Claimant::random(),
+        guarantee: receipts::in_force(intent),
+        attempts_max: terms.attempts_max,
+        overtakes: None,
+        lease: terms.lease,
+        settle_after: terms.settle_after,
+    }
+}
 
 pub(super) struct Asking<'a> {
     engine: &'a Engine,
@@ -65,18 +81,16 @@ impl<'a> Asking<'a> {
         follows: bool,
         since: Instant,
     ) -> Self {
-        let terms = &intent.terms;
-        let claim = Claim {
-            id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
-            fingerprint: intent.fingerprint,
-            credential: intent.credential,
-            claimant: Claimant::random(),
-            guarantee: receipts::in_force(intent),
-            attempts_max: terms.attempts_max,
-            overtakes: None,
-            lease: terms.lease,
-            settle_after: terms.settle_after,
-        };
+        Self::with_claim(engine, intent, follows, since, claim_of(engine, intent))
+    }
+
+    pub(super) fn with_claim(
+        engine: &'a Engine,
+        intent: &'a Intent,
+        follows: bool,
+        since: Instant,
+        claim: Claim,
+    ) -> Self {
         Self {
             engine,
             intent,
@@ -92,13 +106,25 @@ impl<'a> Asking<'a> {
     }
 
     pub(super) async fn ask(&self) -> Result<Turn> {
+        self.ask_after(None).await
+    }
+
+    /// As [`ask`](Self::ask), where the store has replied to the first claim already.
+    pub(super) async fn ask_after(&self, mut first: Option<Result<Verdict>>) -> Result<Turn> {
         let mut polling = Polling {
             pause: POLL_FIRST,
             watch: None,
         };
         loop {
-            let asked = tokio::time::Instant::now();
-            let verdict = self.ask_store().await?;
+            // The moment before the store was asked.
+            let asked = match first {
+                Some(_) => self.since,
+                None => tokio::time::Instant::now(),
+            };
+            let verdict = match first.take() {
+                Some(reply) => self.repeat_if_lost(reply).await?,
+                None => self.ask_store().await?,
+            };
             // Held for nobody: the answer to a claim of this engine was lost.
             if matches!(
                 verdict,
@@ -130,11 +156,11 @@ impl<'a> Asking<'a> {
                         return Ok(turn);
                     }
                 }
-                verdict => {
-                    let is_other = matches!(verdict, Verdict::Mismatch);
-                    return match self.as_earlier().filter(|_| is_other) {
+                verdict if self.is_final(&verdict) => return Ok(self.turn(verdict, asked)),
+                _ => {
+                    return match self.as_earlier() {
                         Some(earlier) => Box::pin(earlier.ask()).await,
-                        None => Ok(self.turn(verdict, asked)),
+                        None => Ok(Turn::Verdict(Verdict::Mismatch)),
                     };
                 }
             }
@@ -155,25 +181,16 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// The turn that is had without waiting, on a store that answers at once; `None` where it takes [`ask`](Self::ask).
-    pub(super) fn ask_now(&self) -> Option<Result<Turn>> {
-        let verdict = match self.inner().store.claim_now(&self.claim)? {
-            Ok(verdict) => verdict,
-            Err(error) => return Some(Err(error)),
-        };
+    /// Whether this verdict needs neither waiting nor another claim.
+    pub(super) fn is_final(&self, verdict: &Verdict) -> bool {
         match verdict {
-            Verdict::InFlight { .. } | Verdict::Indeterminate(_) => None,
-            verdict => {
-                let is_other = matches!(verdict, Verdict::Mismatch);
-                match self.as_earlier().filter(|_| is_other) {
-                    Some(earlier) => earlier.ask_now(),
-                    None => Some(Ok(self.turn(verdict, self.since))),
-                }
-            }
+            Verdict::InFlight { .. } | Verdict::Indeterminate(_) => false,
+            Verdict::Mismatch => self.as_earlier().is_none(),
+            _ => true,
         }
     }
 
-    fn turn(&self, verdict: Verdict, asked: Instant) -> Turn {
+    pub(super) fn turn(&self, verdict: Verdict, asked: Instant) -> Turn {
         let grant = |grant| {
             let Intent { terms, audit, .. } = self.intent;
             let guard = self
@@ -191,26 +208,30 @@ impl<'a> Asking<'a> {
         &self.engine.inner
     }
 
-    /// Asks the store; once more if its answer may have got lost, since the same claimant is granted the same again.
     async fn ask_store(&self) -> Result<Verdict> {
-        // Nothing is awaited: no answer can get lost.
-        if let Some(answered) = self.inner().store.claim_now(&self.claim) {
-            return answered;
-        }
         self.inner().check_lost()?;
-        let asked = || Asked::new(self.inner(), &self.claim, self.intent);
-        let first = match asked().await {
+        let reply = self.send().await;
+        self.repeat_if_lost(reply).await
+    }
+
+    fn send(&self) -> SentClaim {
+        SentClaim::new(self.inner(), self.claim.clone(), self.intent)
+    }
+
+    /// Asks once more if the reply may have been lost: the same claimant is granted the same claim again.
+    async fn repeat_if_lost(&self, reply: Result<Verdict>) -> Result<Verdict> {
+        let first = match reply {
             Err(error) if error.kind() == ErrorKind::Unavailable => error,
-            answered => return answered,
+            reply => return reply,
         };
-        let answered = asked().await;
-        if let Err(error) = &answered
+        let second = self.send().await;
+        if let Err(error) = &second
             && !(first.is_unapplied() && error.is_unapplied())
         {
             self.inner()
                 .lose(self.claim.clone(), self.intent.audit.clone());
         }
-        answered
+        second
     }
 
     async fn wait(&self, polling: &mut Polling, lease_left: Duration) -> Waited {

@@ -194,40 +194,15 @@ impl Running {
     /// Dropped, the outcome may be stored or not; if not, the record becomes indeterminate.
     pub async fn complete(self, outcome: Outcome) -> Result<Settled> {
         let outcome = outcome.sealed(self.id());
-        match self.complete_now(&outcome) {
-            Ok(settled) => settled,
-            Err(running) => running.complete_soon(outcome).await,
-        }
+        self.complete_sealed(outcome).await
     }
 
-    /// As [`complete`](Self::complete), with a sealed outcome, on a store that answers at once.
-    /// On any other store nothing has happened, and it is still running.
-    pub(crate) fn complete_now(self, outcome: &Outcome) -> Result<Result<Settled>, Self> {
-        let flight = &self.hold.flight;
-        // What is audited waits for the disk.
-        if flight.audit.is_some() {
-            return Err(self);
-        }
-        let end = || {
-            flight.start_ending();
-            self.hold.completion(outcome)
-        };
-        let store = &self.hold.inner.store;
-        match store.settle_now(flight.id, flight.fence, end) {
-            Some(settled) => {
-                let settled = self.hold.noted(settled, true);
-                Ok(self.completed(settled, outcome, Ok(())))
-            }
-            None => Err(self),
-        }
-    }
-
-    /// As [`complete`](Self::complete), with a sealed outcome, on a store that was asked whether it answers at once.
+    /// As [`complete`](Self::complete), with an outcome that is sealed.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn holds its arguments twice"
     )]
-    pub(crate) fn complete_soon(
+    pub(crate) fn complete_sealed(
         self,
         outcome: Outcome,
     ) -> impl Future<Output = Result<Settled>> + Send {

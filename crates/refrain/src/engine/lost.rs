@@ -21,8 +21,9 @@ use crate::{
     Backoff, Error, ErrorKind, Guarantee, Result,
     audit::Entry,
     key::RecordId,
+    policy::Terms,
     record::{Claim, Grant, Reason, Record, Settled, Settlement, State, Verdict},
-    store::{Soon, Store, Table},
+    store::{Store, StoreFuture, Table},
 };
 
 /// While the store does not answer: a key is free again soon after the store is back.
@@ -84,49 +85,50 @@ impl LostClaims {
 
 /// One claim on its way to the store and back.
 ///
-/// Dropped in the middle it goes on in the background, and what it is granted is released.
-pub(super) struct Asked<'a> {
-    inner: &'a Arc<Inner>,
-    claim: &'a Claim,
-    intent: &'a Intent,
-    /// `None` once answered.
-    answering: Option<Soon<'static, Verdict>>,
+/// Dropped before the reply, it goes on in the background, and releases what it is granted.
+pub(super) struct SentClaim {
+    inner: Arc<Inner>,
+    pub(super) claim: Claim,
+    terms: Terms,
+    audit: Option<Arc<str>>,
+    /// `None` once the store has replied.
+    reply: Option<StoreFuture<'static, Verdict>>,
 }
 
-impl<'a> Asked<'a> {
-    pub(super) fn new(inner: &'a Arc<Inner>, claim: &'a Claim, intent: &'a Intent) -> Self {
+impl SentClaim {
+    pub(super) fn new(inner: &Arc<Inner>, claim: Claim, intent: &Intent) -> Self {
         Self {
-            inner,
+            reply: Some(inner.store.claim_one(&claim)),
+            inner: inner.clone(),
             claim,
-            intent,
-            answering: Some(inner.store.claim_soon(claim)),
+            terms: intent.terms,
+            audit: intent.audit.clone(),
         }
     }
 }
 
-impl Future for Asked<'_> {
+impl Future for SentClaim {
     type Output = Result<Verdict>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let Some(answering) = &mut this.answering else {
+        let Some(reply) = &mut self.reply else {
             return Poll::Pending;
         };
-        let polled = Pin::new(answering).poll(context);
+        let polled = Pin::new(reply).poll(context);
         if polled.is_ready() {
-            this.answering = None;
+            self.reply = None;
         }
         polled
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for SentClaim {
     fn drop(&mut self) {
-        if let Some(answering) = self.answering.take() {
+        if let Some(reply) = self.reply.take() {
             let (inner, claim) = (self.inner.clone(), self.claim.clone());
-            let (terms, audit) = (self.intent.terms, self.intent.audit.clone());
+            let (terms, audit) = (self.terms, self.audit.take());
             self.inner.spawn(async move {
-                match answering.await {
+                match reply.await {
                     Ok(Verdict::Granted(grant)) => {
                         let now = tokio::time::Instant::now();
                         // Dropped at once, which releases it.

@@ -280,11 +280,7 @@ impl Run {
     ) -> impl Future<Output = Result<(), Ran<R, E>>> {
         let outcome = outcome.sealed(running.id());
         async move {
-            let settled = match running.complete_now(&outcome) {
-                Ok(settled) => settled,
-                Err(running) => running.complete_soon(outcome.clone()).await,
-            };
-            match settled {
+            match running.complete_sealed(outcome.clone()).await {
                 Ok(Settled::Applied) => Ok(()),
                 settled => Box::pin(self.kept(settled, outcome)).await,
             }

@@ -392,9 +392,9 @@ impl<S> Guarding<S> {
                 let stage = self.coming(&head).received(in_head, read);
                 self.go_on(head, stage)
             }),
-            Stage::Asking(intent, body) => Way::waiting(async move {
-                let turn = self.shared.engine.attend_soon(&intent).await;
-                let stage = self.coming(&head).attended(|| intent, body, turn);
+            Stage::Asking(attending, body) => Way::waiting(async move {
+                let (turn, intent) = attending.await;
+                let stage = self.coming(&head).attended(intent, body, turn);
                 self.go_on(head, stage)
             }),
             Stage::Failed(error, body) => Way::boxed(self.store_failed(error, head, body)),

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Error, Intent, Key, Verdict,
-    engine::{Count, Guard, Turn},
+    engine::{Attending, Count, Guard, Turn},
     policy::{Match, Mode},
     receipts::{Standing, Witness},
     record::Doubt,
@@ -49,8 +49,8 @@ pub(super) enum Stage<B, R> {
     Keyless(Body<B>),
     /// Its body is still on its way; the key, where the head has it.
     Reading(Option<Key>, Reading<B>),
-    /// The store has to be asked, which takes its time.
-    Asking(Box<Intent>, Received),
+    /// The store has been asked, and has not replied yet.
+    Asking(Box<Attending>, Received),
     /// The store did not answer.
     Failed(Error, Received),
     /// It may run.
@@ -100,9 +100,7 @@ impl Coming<'_> {
         };
         let share = Share::refusable(&self.shared.budget);
         let mut reading = Reading::new(body, self.request_bytes_max(), share);
-        // Nobody is to be woken: what is not there now is asked for again by whoever waits for it.
-        let polled = Pin::new(&mut reading).poll(&mut Context::from_waker(Waker::noop()));
-        match polled {
+        match poll_once(&mut reading) {
             Poll::Ready(read) => self.received(in_head, read),
             Poll::Pending => Stage::Reading(in_head, reading),
         }
@@ -138,22 +136,24 @@ impl Coming<'_> {
             Ok(intent) => intent,
             Err(error) => return self.refused(&invalid(&error)),
         };
-        match self.shared.engine.attend_now(&intent, self.since) {
-            Some(turn) => self.attended(|| Box::new(intent), body, turn),
-            None => Stage::Asking(Box::new(intent), body),
+        let engine = &self.shared.engine;
+        let mut attending = engine.attending(Box::new(intent), self.since);
+        match poll_once(&mut attending) {
+            Poll::Ready((turn, intent)) => self.attended(intent, body, turn),
+            Poll::Pending => Stage::Asking(Box::new(attending), body),
         }
     }
 
     /// The store has answered.
     pub(super) fn attended<B, R>(
         &self,
-        intent: impl FnOnce() -> Box<Intent>,
+        intent: Box<Intent>,
         body: Received,
         turn: Result<Turn, Error>,
     ) -> Stage<B, R> {
         Stage::Answered(match turn {
             Ok(Turn::Verdict(verdict)) => match verdict {
-                Verdict::Granted(guard) => return Stage::Granted(intent(), body, guard),
+                Verdict::Granted(guard) => return Stage::Granted(intent, body, guard),
                 Verdict::Replay(outcome) if outcome.is_body_kept() => {
                     return Stage::Replayed(Replay::new(outcome, self.is_to_head()));
                 }
@@ -240,6 +240,11 @@ impl Coming<'_> {
         let detail = format!("At most {bytes_max} bytes are taken here.");
         Problem::new(Code::RequestTooLarge, detail)
     }
+}
+
+/// Polls without a waker: whoever waits for the rest polls again.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 fn invalid(error: &Error) -> Problem {

@@ -1,20 +1,11 @@
-//! Any store behind one type, at the price of one boxed future a call; our own two in memory and on disk without that, where it is asked most.
+//! Any store behind one type, at the price of one boxed future a call, unless the store starts claims and settlements
+//! without one.
 
-use std::{
-    any::Any,
-    fmt,
-    path::Path,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
-
-use tokio::time::Instant;
+use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use super::{
-    Census, Embedded, FACT, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store, Watch,
-    embedded,
+    Census, Embedded, FACT, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store,
+    StoreFuture, Watch, embedded,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -27,22 +18,10 @@ use crate::{
 #[derive(Clone)]
 pub struct AnyStore {
     store: Arc<dyn Object>,
-    /// The same store, where it is one of our own.
-    own: Own,
     /// Who is told how long it takes.
     meter: Option<Arc<dyn Meter>>,
     /// Why it may lose what it acknowledged.
     losses: Arc<str>,
-}
-
-/// Stores that need no boxed future.
-#[derive(Clone)]
-enum Own {
-    /// Answers at once.
-    Memory(Memory),
-    /// Answers from a queue.
-    Embedded(Embedded),
-    None,
 }
 
 impl AnyStore {
@@ -52,13 +31,8 @@ impl AnyStore {
         if let Some(any) = any.downcast_ref::<Self>() {
             return any.clone();
         }
-        let memory = any.downcast_ref::<Memory>().cloned().map(Own::Memory);
-        let embedded = || any.downcast_ref::<Embedded>().cloned().map(Own::Embedded);
-        let own = memory.or_else(embedded).unwrap_or(Own::None);
-        let store = Arc::new(store);
         Self {
-            store,
-            own,
+            store: Arc::new(store),
             meter: None,
             losses: Arc::default(),
         }
@@ -82,25 +56,6 @@ impl AnyStore {
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.meter = Some(meter);
         self
-    }
-
-    /// Whether it has every answer at once.
-    pub(crate) fn answers_at_once(&self) -> bool {
-        matches!(self.own, Own::Memory(_))
-    }
-
-    /// Asks the store in memory, and tells the meter.
-    fn at_once<T>(&self, op: Op, ask: impl FnOnce(&Memory) -> Result<T>) -> Option<Result<T>> {
-        let Own::Memory(memory) = &self.own else {
-            return None;
-        };
-        let Some(meter) = &self.meter else {
-            return Some(ask(memory));
-        };
-        let asked = tokio::time::Instant::now();
-        let answer = ask(memory);
-        meter.answered(op, answer.is_ok(), asked.elapsed());
-        Some(answer)
     }
 
     /// The same answer, told to the meter if there is one.
@@ -127,38 +82,12 @@ impl AnyStore {
         })
     }
 
-    /// The answer to a claim, if the store has it at once.
-    pub(crate) fn claim_now(&self, claim: &Claim) -> Option<Result<Verdict>> {
-        self.at_once(Op::Claim, |memory| memory.claim_one(claim))
-    }
-
-    /// What becomes of a settlement, if the store can tell at once.
-    pub(crate) fn settle_now(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: impl FnOnce() -> Settlement,
-    ) -> Option<Result<Settled>> {
-        self.at_once(Op::Settle, |memory| memory.end_one(id, fence, end()))
-    }
-
-    /// Claims. The claim is on its way by now, or is when this is first polled; it needs neither of the two any more.
-    pub(crate) fn claim_soon(&self, claim: &Claim) -> Soon<'static, Verdict> {
-        let answer = match &self.own {
-            Own::Embedded(embedded) => Way::of(embedded.ask_claim(claim)),
-            _ => Way::Boxed(Box::pin(claim_one(self.store.clone(), claim.clone()))),
-        };
-        self.soon(Op::Claim, answer)
-    }
-
-    fn soon<'a, T>(&self, op: Op, way: Way<'a, T>) -> Soon<'a, T> {
-        let meter = self.meter.clone();
-        let asked = meter.is_some().then(tokio::time::Instant::now);
-        Soon {
-            way,
-            op,
-            meter: meter.zip(asked),
-        }
+    /// Asks for one claim. The reply borrows nothing, and is ready at the first poll if the store knew it at once.
+    pub(crate) fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
+        let started = self.store.start_claim(claim);
+        started
+            .unwrap_or_else(|| StoreFuture::boxed(claim_alone(self.store.clone(), claim.clone())))
+            .metered(Op::Claim, self.meter.as_ref())
     }
 
     /// Opens `memory:` or `file:DIR`.
@@ -204,46 +133,7 @@ impl fmt::Debug for AnyStore {
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// An answer of a store, told to the meter if there is one.
-pub(crate) struct Soon<'a, T> {
-    way: Way<'a, T>,
-    op: Op,
-    meter: Option<(Arc<dyn Meter>, Instant)>,
-}
-
-enum Way<'a, T> {
-    Boxed(Boxed<'a, T>),
-    Queued(embedded::Answer<T>),
-    /// It was not even asked for; `None` once that is told.
-    Refused(Option<Error>),
-}
-
-impl<T> Way<'_, T> {
-    fn of(asked: Result<embedded::Answer<T>>) -> Self {
-        asked.map_or_else(|error| Self::Refused(Some(error)), Self::Queued)
-    }
-}
-
-impl<T: Unpin> Future for Soon<'_, T> {
-    type Output = Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let answer = ready!(match &mut self.way {
-            Way::Boxed(answer) => answer.as_mut().poll(context),
-            Way::Queued(answer) => Pin::new(answer).poll(context),
-            Way::Refused(error) => match error.take() {
-                Some(error) => Poll::Ready(Err(error)),
-                None => Poll::Pending,
-            },
-        });
-        if let Some((meter, asked)) = &self.meter {
-            meter.answered(self.op, answer.is_ok(), asked.elapsed());
-        }
-        Poll::Ready(answer)
-    }
-}
-
-async fn claim_one(store: Arc<dyn Object>, claim: Claim) -> Result<Verdict> {
+async fn claim_alone(store: Arc<dyn Object>, claim: Claim) -> Result<Verdict> {
     let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
     verdicts.pop().unwrap_or_else(|| {
         Err(Error::new(
@@ -256,7 +146,8 @@ async fn claim_one(store: Arc<dyn Object>, claim: Claim) -> Result<Verdict> {
 /// [`Store`] as an object.
 trait Object: fmt::Debug + Send + Sync {
     fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>>;
-    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Boxed<'_, Settled>;
+    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> StoreFuture<'_, Settled>;
+    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>>;
     fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled>;
     fn read(&self, id: RecordId) -> Boxed<'_, Option<Reading>>;
     fn list<'a>(&'a self, query: &'a Query) -> Boxed<'a, Page>;
@@ -273,8 +164,12 @@ impl<S: Store> Object for S {
         Box::pin(Store::claim(self, claims))
     }
 
-    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Boxed<'_, Settled> {
-        Box::pin(Store::settle(self, id, fence, end))
+    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> StoreFuture<'_, Settled> {
+        Store::start_settle(self, id, fence, end)
+    }
+
+    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
+        Store::start_claim(self, claim)
     }
 
     fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled> {
@@ -328,11 +223,12 @@ impl Store for AnyStore {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        let answer = match &self.own {
-            Own::Embedded(embedded) => Way::of(embedded.ask_settle(id, fence, end)),
-            _ => Way::Boxed(self.store.settle(id, fence, end)),
-        };
-        self.soon(Op::Settle, answer)
+        let settling = self.store.settle(id, fence, end);
+        settling.metered(Op::Settle, self.meter.as_ref())
+    }
+
+    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
+        Some(self.claim_one(claim))
     }
 
     fn renew(

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
+use super::{Census, Guarantees, Page, Query, Reading, Store, StoreFuture, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, StoreClock, SystemClock},
@@ -37,7 +37,6 @@ use crate::{
     },
 };
 
-mod answer;
 mod compact;
 pub mod disk;
 mod erase;
@@ -46,6 +45,7 @@ mod frame;
 mod image;
 mod keeper;
 mod manifest;
+mod queued;
 mod recover;
 mod reserve;
 mod scan;
@@ -54,11 +54,11 @@ mod segment;
 mod snapshot;
 mod writer;
 
-pub(crate) use answer::Answer;
 use disk::{Disk, RealDisk};
 use folder::Folder;
 use keeper::Keeper;
 use manifest::Manifest;
+pub(crate) use queued::QueuedReply;
 use reserve::ReservedDisk;
 use segment::{Location, Segment};
 use writer::{Queue, Request};
@@ -318,44 +318,49 @@ impl Embedded {
         }
     }
 
-    /// Asks for a claim. The answer needs neither this store nor the claim to live on.
-    pub(crate) fn ask_claim(&self, claim: &Claim) -> Result<Answer<Verdict>> {
-        match self.peek(claim)? {
-            Some(verdict) => Ok(Answer::Known(Some(verdict))),
-            None => self.ask(
-                claim.id,
-                Request::Claim(claim.clone()),
-                |reply| match reply {
+    fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
+        let known = match self.peek(claim) {
+            Ok(None) => {
+                let request = Request::Claim(claim.clone());
+                return self.submit(claim.id, request, |reply| match reply {
                     Reply::Verdict(verdict) => Ok(verdict),
                     Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
-                },
-            ),
-        }
+                });
+            }
+            Ok(Some(verdict)) => Ok(verdict),
+            Err(error) => Err(error),
+        };
+        StoreFuture::ready(known)
     }
 
-    /// Asks for a settlement, as [`ask_claim`](Self::ask_claim).
-    pub(crate) fn ask_settle(
+    fn settle_one(
         &self,
         id: RecordId,
         fence: Fence,
         end: Settlement,
-    ) -> Result<Answer<Settled>> {
-        check_len(&end)?;
-        self.ask(id, Request::Settle(fence, end.sealed(id)), settled)
+    ) -> StoreFuture<'static, Settled> {
+        match check_len(&end) {
+            Ok(()) => self.submit(id, Request::Settle(fence, end.sealed(id)), settled),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
-    fn ask<T>(
+    /// Hands a request to the writer.
+    fn submit<T>(
         &self,
         id: RecordId,
         request: Request,
         take: fn(Reply) -> Result<T>,
-    ) -> Result<Answer<T>> {
-        let shared = &self.inner.shared;
-        Ok(Answer::Waiting {
-            answer: shared.submit(id, request)?,
-            take,
-            shared: shared.clone(),
-        })
+    ) -> StoreFuture<'static, T> {
+        let shared = self.inner.shared.clone();
+        match shared.submit(id, request) {
+            Ok(reply) => StoreFuture::queued(QueuedReply {
+                reply,
+                take,
+                shared,
+            }),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
     fn read_one(&self, id: RecordId) -> Result<Option<Reading>> {
@@ -407,24 +412,35 @@ fn mixed_up() -> Error {
 
 impl Store for Embedded {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        // All are asked for before the first is waited for: one sync does for them.
-        let asked: Vec<_> = claims.iter().map(|claim| self.ask_claim(claim)).collect();
+        // All are submitted before the first is waited for: one sync does for all of them.
+        let submitted: Vec<_> = claims.iter().map(|claim| self.claim_one(claim)).collect();
         let mut verdicts = Vec::with_capacity(claims.len());
-        for asked in asked {
-            verdicts.push(match asked {
-                Ok(asked) => asked.await,
-                Err(error) => Err(error),
-            });
+        for reply in submitted {
+            verdicts.push(reply.await);
         }
         Ok(verdicts)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.ask_settle(id, fence, end)?.await
+        self.settle_one(id, fence, end).await
+    }
+
+    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
+        Some(self.claim_one(claim))
+    }
+
+    fn start_settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> StoreFuture<'_, Settled> {
+        self.settle_one(id, fence, end)
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        self.ask(id, Request::Renew(fence, lease), settled)?.await
+        let request = Request::Renew(fence, lease);
+        self.submit(id, request, settled).await
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Census, Guarantees, Page, Query, Reading, Store, Watch,
+    Census, Guarantees, Page, Query, Reading, Store, StoreFuture, Watch,
     table::{Entry, Table},
 };
 use crate::{
@@ -79,7 +79,7 @@ impl Memory {
         }
     }
 
-    pub(super) fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
+    fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
         let shared = &*self.shared;
         shared.table.with(claim.id, |entry| {
             // Counted under the record's lock: fences of one record grow.
@@ -112,7 +112,7 @@ impl Memory {
         })
     }
 
-    pub(super) fn end_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+    fn end_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
         self.settle_one(id, Command::Settle(fence, end.sealed(id)))
     }
 
@@ -195,6 +195,19 @@ impl Store for Memory {
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
         self.end_one(id, fence, end)
+    }
+
+    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
+        Some(StoreFuture::ready(self.claim_one(claim)))
+    }
+
+    fn start_settle(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> StoreFuture<'_, Settled> {
+        StoreFuture::ready(self.end_one(id, fence, end))
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {

@@ -1,0 +1,151 @@
+//! [`Engine::attend`] as a future that owns its intent.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Engine, Intent, Turn,
+    asking::{Asking, claim_of},
+    lost::SentClaim,
+};
+use crate::{
+    Error, Result,
+    receipts::Witness,
+    record::{Claim, Verdict},
+};
+
+/// Ready at the first poll if the store replies at once and there is nothing to wait for. Returns the intent as well.
+pub(crate) struct Attending {
+    engine: Engine,
+    /// When the request began.
+    since: Instant,
+    /// `None` while `state` has it, and once it was returned.
+    intent: Option<Box<Intent>>,
+    state: State,
+}
+
+/// A turn, and the intent that it is for.
+type Attended = (Result<Turn>, Box<Intent>);
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most requests are in the large one, and need no allocation for it"
+)]
+enum State {
+    /// Refused before the store was asked; `None` once returned.
+    Refused(Option<Error>),
+    /// The first claim is with the store.
+    Claiming(SentClaim),
+    /// All that is rare and large: waiting for another run, probes, receipts.
+    Waiting(Pin<Box<dyn Future<Output = Attended> + Send>>),
+}
+
+impl Engine {
+    pub(crate) fn attending(&self, intent: Box<Intent>, since: Instant) -> Attending {
+        let is_unread = |witness: &Arc<Witness>| witness.is_unread();
+        let (intent, state) = if let Err(error) = self.inner.check_audit(&intent) {
+            (Some(intent), State::Refused(Some(error)))
+        } else if intent.receipts.as_ref().is_some_and(is_unread) {
+            (
+                None,
+                State::Waiting(Box::pin(wait(self.clone(), intent, since, None))),
+            )
+        } else {
+            let state = self.send_first(&intent);
+            (Some(intent), state)
+        };
+        Attending {
+            engine: self.clone(),
+            since,
+            intent,
+            state,
+        }
+    }
+
+    fn send_first(&self, intent: &Intent) -> State {
+        self.inner.keep();
+        self.inner.refresh_standing(intent);
+        match self.inner.check_lost() {
+            Ok(()) => {
+                let claim = claim_of(self, intent);
+                State::Claiming(SentClaim::new(&self.inner, claim, intent))
+            }
+            Err(error) => State::Refused(Some(error)),
+        }
+    }
+}
+
+/// Goes on from the reply to the first claim, if it was sent.
+async fn wait(
+    engine: Engine,
+    intent: Box<Intent>,
+    since: Instant,
+    first: Option<(Claim, Result<Verdict>)>,
+) -> Attended {
+    let asking = async {
+        let (claim, reply) = match first {
+            Some((claim, reply)) => (claim, Some(reply)),
+            None => {
+                engine.inner.keep();
+                engine.inner.know_standing(&intent).await?;
+                (claim_of(&engine, &intent), None)
+            }
+        };
+        let asking = Asking::with_claim(&engine, &intent, true, since, claim);
+        asking.ask_after(reply).await
+    };
+    let turn = asking.await;
+    (turn, intent)
+}
+
+impl Attending {
+    /// The turn, if the reply to the first claim decides it; otherwise there is something to wait for.
+    fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<Attended> {
+        let intent = self.intent.take()?;
+        let asking = Asking::with_claim(&self.engine, &intent, true, self.since, claim.clone());
+        match reply {
+            Ok(verdict) if asking.is_final(&verdict) => {
+                let turn = asking.turn(verdict, self.since);
+                Some((Ok(turn), intent))
+            }
+            reply => {
+                let first = Some((claim.clone(), reply));
+                let waiting = wait(self.engine.clone(), intent, self.since, first);
+                self.state = State::Waiting(Box::pin(waiting));
+                None
+            }
+        }
+    }
+}
+
+impl Future for Attending {
+    type Output = Attended;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (turn, intent) = loop {
+            match &mut self.state {
+                State::Refused(error) => match (error.take(), self.intent.take()) {
+                    (Some(error), Some(intent)) => break (Err(error), intent),
+                    _ => return Poll::Pending,
+                },
+                State::Claiming(sent) => {
+                    let reply = ready!(Pin::new(&mut *sent).poll(context));
+                    let claim = sent.claim.clone();
+                    if let Some(decided) = self.decide(&claim, reply) {
+                        break decided;
+                    }
+                }
+                State::Waiting(waiting) => break ready!(waiting.as_mut().poll(context)),
+            }
+        };
+        if let Ok(turn) = &turn {
+            self.engine.inner.tally.turn(turn);
+        }
+        Poll::Ready((turn, intent))
+    }
+}
