@@ -117,8 +117,14 @@ impl PrivateRabbit {
     fn run(&mut self) -> io::Result<()> {
         self.write_files()?;
         let port = self.port;
+        // It listens there a moment after it listens on its own port.
+        let over_tls = self.settings.iter();
+        let over_tls = over_tls.filter(|(name, _)| name.starts_with("listeners.ssl."));
+        let over_tls: Vec<_> = over_tls.map(|(_, address)| address.clone()).collect();
+        let listens = |address: &String| TcpStream::connect(address).is_ok();
         let command = self.command()?;
-        self.process.start(command, |_| answers(port))
+        self.process
+            .start(command, |_| answers(port) && over_tls.iter().all(listens))
     }
 
     fn write_files(&self) -> io::Result<()> {
