@@ -1,10 +1,10 @@
-//! Answers within envelopes: what is inside says more than `data`.
+//! Unwraps response envelopes such as `{data, meta}`: the inner schema is the one to classify by.
 
 use refrain_openapi::Schema;
 
 use crate::{text::plain, words as lists};
 
-/// What an envelope holds, such as the order of `{data: Order, meta: …}`; anything else as it is.
+/// Inner schema of an envelope, such as the order of `{data: Order, meta: …}`; any other schema is returned unchanged.
 pub(crate) fn opened(schema: Schema<'_>) -> Schema<'_> {
     let members = schema.properties();
     if members.len() > lists::ENVELOPE.len() + lists::ENVELOPED.len() {
@@ -24,7 +24,8 @@ pub(crate) fn opened(schema: Schema<'_>) -> Schema<'_> {
     }
 }
 
-/// What a list holds; of an envelope, what the one list in it holds.
+/// Item schema of a list, or of an unnamed envelope with exactly one list of a named schema.
+/// Any other schema is returned unchanged.
 pub(crate) fn unwrapped(schema: Schema<'_>) -> Schema<'_> {
     if let Some(items) = schema.items() {
         return items;

@@ -1,4 +1,4 @@
-//! What a description says about one operation, brought into a form that can be weighed.
+//! Facts about one operation, extracted from the description for classification.
 
 use std::rc::Rc;
 
@@ -14,52 +14,52 @@ use crate::{
     words as lists,
 };
 
-/// What is known about one operation.
+/// Facts about one operation.
 #[derive(Debug)]
 pub(crate) struct Facts<'d> {
     pub(crate) method: String,
     pub(crate) kind: Kind,
-    /// The literal segments of the path, with `:verb` as a segment of its own.
+    /// Literal segments of the path, with `:verb` as a segment of its own.
     pub(crate) segments: Vec<String>,
-    /// What each of them names, in the singular: as a whole, and by its last word.
+    /// Noun of each literal segment, in the singular: the whole segment, and its last word.
     pub(crate) nouns: Vec<(String, String)>,
-    /// The words of the last of them that may be its verb.
+    /// Words of the last literal segment that may be its verb.
     pub(crate) verbs: Vec<String>,
-    /// Whether the path ends with a name in braces.
+    /// Whether the path ends with a path parameter.
     pub(crate) is_item: bool,
-    /// Whether a name in braces stands before the last segment.
+    /// Whether a path parameter stands directly before the last literal segment.
     pub(crate) is_below_item: bool,
-    /// Whether a name in braces stands anywhere before the last segment.
+    /// Whether a path parameter stands anywhere before the last literal segment.
     pub(crate) is_in_item: bool,
-    /// Whether the last segment is called like a function: `/tasks:query`, `/tasks.query`.
+    /// Whether the last segment is a function call: `/tasks:query`, `/tasks.query`.
     pub(crate) is_call: bool,
-    /// Whether the last segment is what is done, in an API of functions: `ArchiveProject`.
+    /// Whether the last segment is a command, in an RPC-style API: `ArchiveProject`.
     pub(crate) is_command: bool,
-    /// Whether much of what is sent to the API says how much.
+    /// Whether the API is a financial one: a third of the operations that create something have an amount.
     pub(crate) is_of_money: bool,
-    /// Whether most of what is sent to the paths beside it are events.
+    /// Whether most requests to neighbouring paths, or with the same tag, are events.
     pub(crate) is_among_events: bool,
-    /// Whether the very path can be read or removed, too: it is a thing, not an act.
+    /// Whether the same path also has GET or DELETE: then it is a resource, not an action.
     pub(crate) has_siblings: bool,
-    /// Whether it belongs to webhooks, callbacks or the like that are managed here.
+    /// Whether the path is below a managed list of webhooks, callbacks or similar.
     pub(crate) is_below_managed: bool,
-    /// Whether it asks for no security, where others do.
+    /// Whether the operation requires no authentication, although others do.
     pub(crate) is_open: bool,
-    /// The paths above it, and its tags: what stands there with it may be of its kind.
+    /// Parent paths and tags: operations that share one may be of the same class.
     pub(crate) groups: Vec<String>,
-    /// Whether a path with this one and a name in braces exists.
+    /// Whether the document has a path that appends one path parameter to this one.
     pub(crate) has_items: bool,
-    /// Whether it is one of a list that nothing is sent to.
+    /// Whether the path is an item of a list that has no POST.
     pub(crate) is_made_here: bool,
-    /// Whether the path can also be read with GET.
+    /// Whether the same path has a GET.
     pub(crate) is_readable: bool,
     pub(crate) is_managed: bool,
     /// Summary and description, in lower case.
     pub(crate) prose: String,
     pub(crate) summary: String,
-    /// The words of the id.
+    /// Words of the `operationId`.
     pub(crate) id: Vec<String>,
-    /// The verb of the id: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
+    /// Verb of the `operationId`: `search` of `searchFlightOffers`, `create` of `Payouts_Create`.
     pub(crate) id_verb: String,
     pub(crate) tags: Vec<String>,
     pub(crate) headers: Vec<Rc<Name>>,
@@ -70,19 +70,19 @@ pub(crate) struct Facts<'d> {
     pub(crate) status: u16,
     pub(crate) has_location: bool,
     pub(crate) is_list: bool,
-    /// Whether there is an answer with a schema.
+    /// Whether the response has a schema.
     pub(crate) has_answer: bool,
-    /// Whether the answer is none, or only says that something was received.
+    /// Whether the response has no schema, or only acknowledges receipt.
     pub(crate) is_acknowledged: bool,
-    /// What the answer is, by name.
+    /// Name of the response schema; for a list, of its items.
     pub(crate) answer: Option<String>,
-    /// Whether the answer is what a GET of the thing above gives.
+    /// Whether the response is the parent resource, as GET returns it.
     pub(crate) answers_parent: bool,
-    /// Whether the answer is the very list that the path reads with GET.
+    /// Whether the response is the same list that GET on this path returns.
     pub(crate) answers_list: bool,
-    /// Whether the answer is what the list holds that the path reads with GET.
+    /// Whether the response is an item of the list that GET on this path returns.
     pub(crate) answers_sibling: bool,
-    /// Whether security is less than, or other than, that of the rest.
+    /// Whether the security requirements differ from those of most operations.
     pub(crate) is_apart: bool,
     pub(crate) extensions: Vec<(&'d str, bool)>,
 }
@@ -123,7 +123,7 @@ impl<'d> Facts<'d> {
         let tags = tags.iter().map(|tag| format!("tag {tag}"));
         let has_location = has_headers("location");
         let has_items = around.has_items(operation.path());
-        // `POST /payments/{product}` that makes something is a list of its own for each product.
+        // `POST /payments/{product}` that creates something: each product has a list of its own.
         let is_list_of_kind =
             operation.method() == "POST" && (has_items || status == 201 || has_location);
         let first = path.literal.last().map(|it| words(it));
@@ -192,29 +192,29 @@ impl<'d> Facts<'d> {
         facts
     }
 
-    /// The last literal segment: what is done, or to which kind of thing.
+    /// Last literal segment: the action, or the kind of resource.
     pub(crate) fn tail(&self) -> &str {
         self.segments.last().map_or("", String::as_str)
     }
 
-    /// The segment before it.
+    /// Literal segment before the last one.
     pub(crate) fn parent(&self) -> &str {
         let at = self.segments.len().checked_sub(2);
         at.and_then(|at| self.segments.get(at))
             .map_or("", String::as_str)
     }
 
-    /// Whether its answer says that something was made; a redirection only leads elsewhere.
+    /// Whether the response says that something was created. A redirect with a `Location` does not count.
     pub(crate) fn is_made(&self) -> bool {
         self.status == 201 || self.has_location && self.status < 300
     }
 
-    /// Whether it makes something, or will, that its answer names.
+    /// Whether the operation creates something, now or later, whose id is in the response.
     pub(crate) fn starts(&self) -> bool {
         (self.is_made() || self.status == 202) && self.names_new()
     }
 
-    /// Whether the answer has values only: nothing that would be done or made.
+    /// Whether the response has only values, with no sign of a resource or an action.
     pub(crate) fn answers_values(&self) -> bool {
         let answer = &self.response;
         let is_state = |name: &str| lists::EVENT_STATE.iter().any(|it| name.ends_with(it));
@@ -229,14 +229,14 @@ impl<'d> Facts<'d> {
         is_told && !self.has_verb() && !is_thing && !is_list
     }
 
-    /// Whether the answer names a thing that the request did not.
+    /// Whether the response has an id that the request does not have.
     pub(crate) fn names_new(&self) -> bool {
         let is_sent = |it: &Name| self.request.all.iter().any(|sent| sent.plain == it.plain);
         let mut ids = self.response.top.iter().filter(|it| it.is_id());
         ids.any(|it| !is_sent(it)) && !self.answers_parent
     }
 
-    /// The secret that the answer hands out.
+    /// Member of the response that holds a secret or token; page tokens do not count.
     pub(crate) fn secret(&self) -> Option<&str> {
         let is_page = |name: &str| {
             ["page", "next", "continu", "sync", "cursor"]
@@ -248,7 +248,7 @@ impl<'d> Facts<'d> {
         })
     }
 
-    /// The value that the last segment names, where only the answer has it.
+    /// Value named by the last segment, if only the response has it: a lookup such as `/transfers/fee`.
     pub(crate) fn asked(&self) -> Option<&'static str> {
         let word = self.noun(self.tail(), lists::ASKED)?;
         let is_there = |it: &Members| first(&it.top, |name| name.ends_with(word)).is_some();
@@ -256,7 +256,7 @@ impl<'d> Facts<'d> {
         (is_asked && is_there(&self.response) && !is_there(&self.request)).then_some(word)
     }
 
-    /// Whether it is a request that changes something, sent to the API.
+    /// Whether it is a POST, PUT or PATCH that clients send to the API.
     pub(crate) fn is_sent(&self) -> bool {
         self.kind == Kind::Path && matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
     }
@@ -268,7 +268,7 @@ impl<'d> Facts<'d> {
             .copied()
     }
 
-    /// Whether a client can send a key already.
+    /// Whether clients can already send an idempotency key.
     pub(crate) fn has_key(&self) -> bool {
         self.headers
             .iter()
@@ -276,7 +276,7 @@ impl<'d> Facts<'d> {
             || self.request.find_top(&["idempotencykey"]).is_some()
     }
 
-    /// Whether the body only labels a thing.
+    /// Whether the body only has descriptive members, such as notes and tags.
     pub(crate) fn only_labels(&self) -> bool {
         let top = &self.request.top;
         !top.is_empty()
@@ -286,7 +286,8 @@ impl<'d> Facts<'d> {
     }
 }
 
-/// Whether an answer is about the thing that the path names last: `{billId}`, and first of all ids `billId` in the answer.
+/// Whether a response is about the resource of the last path parameter, such as `{billId}`:
+/// the first id of the response has the same name.
 fn answers_named(path: &str, answer: &Members) -> bool {
     let name = path
         .rsplit_once('}')
@@ -298,7 +299,7 @@ fn answers_named(path: &str, answer: &Members) -> bool {
     name != "id" && id.is_some_and(|it| plain(&it.own) == name)
 }
 
-/// Whether an answer only says that something was received.
+/// Whether a response only acknowledges receipt.
 fn is_receipt(answer: &Members) -> bool {
     let is_known = |it: &Rc<Name>| lists::RECEIPT.contains(&it.plain.as_str());
     (1..=3).contains(&answer.top.len()) && answer.top.iter().all(is_known)

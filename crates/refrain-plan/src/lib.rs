@@ -1,8 +1,8 @@
-//! Reads an API's description and decides which of its operations need keys, and why.
+//! Classifies the operations of an API description, and proposes which of them need idempotency keys.
 //!
-//! [`plan`] classifies every operation of a document, with evidence that can be read and a confidence;
-//! what becomes of that (policy, pages, tests) is written by [`render`].
-//! It is a proposal: what it is not sure of it says so, and a person decides.
+//! [`plan`] classifies every operation of a document, with a confidence and readable evidence.
+//! [`render`] writes a plan as a policy, as client documentation and as tests.
+//! A plan is a proposal: uncertain operations are marked, so that a person decides.
 //!
 //! ```
 //! use refrain_openapi::Document;
@@ -47,72 +47,75 @@ mod tongue;
 
 mod verbs;
 
-// Lists of a word a line would hide what is next to what.
+// rustfmt would put each word on a line of its own; related words stay together on one line.
 #[rustfmt::skip]
 mod words;
 
-/// How a document is planned.
+/// Options of [`plan`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// The path that all paths stand behind, in place of what the document says.
+    /// Base path of all operations; replaces the base path that the document declares.
     pub base: Option<String>,
 }
 
-/// What was decided about an API.
+/// Result of planning an API: its classified operations and consumers.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
-    /// What the API is called.
+    /// Title of the API.
     pub title: String,
-    /// The path that all paths stand behind.
+    /// Base path of all operations.
     pub base: String,
-    /// Every operation, in the document's order.
+    /// All operations, in the document's order.
     pub operations: Vec<Planned>,
-    /// Every channel that the application consumes, in the document's order.
+    /// All channels that the application consumes, in the document's order.
     pub consumers: Vec<Consumer>,
-    /// What could not be followed in the document.
+    /// References in the document that could not be resolved, and other problems with reading it.
     pub troubles: Vec<String>,
 }
 
-/// One operation, and what was decided about it.
+/// One operation with its class and proposed keys.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Planned {
-    /// In capitals.
+    /// HTTP method, in upper case.
     pub method: String,
-    /// The path as the document writes it; a webhook's name, or a callback's expression.
+    /// The path as the document writes it; for a webhook its name, for a callback its expression.
     pub path: String,
-    /// What the policy matches it with; none where no pattern tells it from another, or it is not sent to the API.
+    /// Pattern that the policy matches the operation with.
+    ///
+    /// `None` if an earlier operation has the same pattern, the pattern is invalid, or the API sends the request.
     pub pattern: Option<String>,
-    /// Whether it is sent to the API, rather than by it.
+    /// Whether clients send the request to the API; false for webhooks and callbacks, which the API sends.
     pub is_served: bool,
-    /// `operationId`.
+    /// `operationId` of the document.
     pub id: Option<String>,
-    /// What it is for.
+    /// `summary` of the document.
     pub summary: Option<String>,
-    /// What it is, and why.
+    /// Class of the operation, with the evidence.
     pub verdict: Verdict,
-    /// Where its key comes from.
+    /// Where the idempotency key comes from.
     pub keys: Keys,
 }
 
 impl Planned {
-    /// Whether the policy needs to name it. What is read by GET is not guarded anyway.
+    /// Whether the policy has an entry for the operation. Reads have one only for POST and PATCH,
+    /// which Refrain guards by default.
     #[must_use]
     pub fn is_in_policy(&self) -> bool {
         let is_default = matches!(self.method.as_str(), "POST" | "PATCH");
         self.pattern.is_some() && (self.verdict.class != Class::Read || is_default)
     }
 
-    /// Method and path, as people name it.
+    /// Method and path: `POST /payments`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 }
 
-/// Decides about every operation of a document.
+/// Classifies every operation of a document and proposes its keys.
 #[must_use]
 pub fn plan(document: &Document, options: &Options) -> Plan {
     let operations = document.operations();
@@ -151,7 +154,7 @@ pub fn plan(document: &Document, options: &Options) -> Plan {
     }
 }
 
-/// The pattern that matches an operation, unless an earlier one matches the same requests.
+/// Pattern that matches an operation, unless an earlier operation already has an equivalent one.
 fn pattern(operation: &Operation<'_>, base: &str, taken: &mut HashSet<String>) -> Option<String> {
     if operation.kind() != Kind::Path {
         return None;
@@ -168,7 +171,8 @@ fn pattern(operation: &Operation<'_>, base: &str, taken: &mut HashSet<String>) -
     taken.insert(shape.join("/")).then_some(text)
 }
 
-/// `{user-id}` and `{task}:complete` become names that a pattern takes: what is behind the name is part of the segment.
+/// Converts a path segment to pattern syntax: `{user-id}` becomes `{user_id}`, `{task}:complete` becomes `{task}`.
+/// A suffix after the braces is part of the segment that the parameter matches.
 fn segment(segment: &str) -> String {
     match (segment.find('{'), segment.find('}')) {
         (Some(0), Some(end)) => {

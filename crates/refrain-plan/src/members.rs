@@ -1,4 +1,4 @@
-//! The names that requests and answers are made of.
+//! Member names of request and response bodies.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -10,18 +10,18 @@ use crate::{
     words as lists,
 };
 
-/// How deep and how far schemas are looked through.
+/// Limits of the walk through a schema: its depth, and the number of members.
 const DEPTH_MAX: usize = 4;
 const MEMBERS_MAX: usize = 300;
 
-/// A name, to be compared and to be shown.
+/// A member or header name, in a form to compare and in a form to display.
 #[derive(Debug)]
 pub(crate) struct Name {
-    /// In English and lower case, without what stands between words.
+    /// Translated to English, in lower case, without separators.
     pub(crate) plain: String,
-    /// As the document writes it.
+    /// Original spelling in the document.
     pub(crate) own: String,
-    /// Its last word as the document has it, in lower case.
+    /// Last word of the original name, in lower case.
     last: String,
 }
 
@@ -34,7 +34,8 @@ impl Name {
         }
     }
 
-    /// Whether it names a thing: `paymentId`, `otpReference`, `entryNo`, but not `paid`.
+    /// Whether the name is an identifier: `paymentId`, `otpReference`, `entryNo`, but not `paid`.
+    /// Ids of a single call, such as `requestId`, do not count.
     pub(crate) fn is_id(&self) -> bool {
         let last = self.last.as_str();
         let is_number = self.plain != last && ["no", "nr", "uuid", "guid"].contains(&last);
@@ -44,11 +45,11 @@ impl Name {
     }
 }
 
-/// What was found out already: operations share their schemas, and schemas the names of their members.
+/// Cache of names and schema members: operations share schemas, and schemas share member names.
 #[derive(Debug, Default)]
 pub(crate) struct Known<'d> {
     names: HashMap<&'d str, Rc<Name>>,
-    /// By the place of the schema in its document.
+    /// Keyed by the address of the schema's node in the document.
     members: HashMap<*const Node, Rc<Members>>,
 }
 
@@ -76,18 +77,18 @@ impl<'d> Known<'d> {
     }
 }
 
-/// The names of a schema's members.
+/// Member names of one schema.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// All of them, however deep.
+    /// Names at every depth, up to `DEPTH_MAX`.
     pub(crate) all: Vec<Rc<Name>>,
-    /// Those at the top.
+    /// Names at the top level.
     pub(crate) top: Vec<Rc<Name>>,
-    /// How many at the top are dates and times.
+    /// Number of top-level members that are timestamps.
     pub(crate) times: usize,
-    /// Whether a member at the top is yes or no.
+    /// Whether a top-level member is a boolean.
     pub(crate) has_flag: bool,
-    /// Whether a member at the top is a list of objects.
+    /// Whether a top-level member is a list of objects.
     pub(crate) has_list: bool,
 }
 
@@ -106,7 +107,7 @@ impl Members {
         self.all.push(name);
     }
 
-    /// The first member that a list names.
+    /// First member, at any depth, whose name is in `list`.
     pub(crate) fn find(&self, list: &[&str]) -> Option<&str> {
         first(&self.all, |name| list.contains(&name))
     }
@@ -115,23 +116,23 @@ impl Members {
         first(&self.top, |name| list.contains(&name))
     }
 
-    /// Whether a member at the top names a thing.
+    /// Whether a top-level member is an identifier.
     pub(crate) fn has_id(&self) -> bool {
         self.top.iter().any(|it| it.is_id())
     }
 
-    /// Whether a member at the top names a thing, or several.
+    /// Whether a top-level member is an identifier or a list of identifiers.
     pub(crate) fn names(&self) -> bool {
         self.has_id() || self.top.iter().any(|it| it.plain.ends_with("ids"))
     }
 
-    /// The first member whose name ends as one of the list.
+    /// First member, at any depth, whose name ends with an entry of `list`.
     pub(crate) fn ending(&self, list: &[&str]) -> Option<&str> {
         first(&self.all, |name| list.iter().any(|end| name.ends_with(end)))
     }
 }
 
-/// The first name that is wanted, as the document writes it.
+/// Original spelling of the first name that satisfies `is_wanted`.
 pub(crate) fn first(names: &[Rc<Name>], is_wanted: impl Fn(&str) -> bool) -> Option<&str> {
     let found = names.iter().find(|it| is_wanted(&it.plain));
     found.map(|it| it.own.as_str())

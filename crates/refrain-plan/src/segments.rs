@@ -1,8 +1,8 @@
-//! Paths and ids, taken apart: what they name, and what is called.
+//! Splits paths and operation ids into nouns, path parameters and verbs.
 
 use crate::{text::words, tongue::english, words as lists};
 
-/// The verb of an id: its first word, unless only its last part starts with one.
+/// Verb of an `operationId`: its first word, unless only its last part starts with a verb.
 pub(crate) fn id_verb(id: &str) -> String {
     let first = words(id).into_iter().next().unwrap_or_default();
     let last = id.rsplit(['.', '_', '/', ':', '-']).next();
@@ -13,18 +13,18 @@ pub(crate) fn id_verb(id: &str) -> String {
     }
 }
 
-/// A path, taken apart.
+/// A path split into segments.
 pub(crate) struct Segments {
-    /// Those that are no names in braces, in English.
+    /// Literal segments (not path parameters), translated to English.
     pub(crate) literal: Vec<String>,
-    /// Whether the last is a name in braces.
+    /// Whether the last segment is a path parameter.
     pub(crate) is_item: bool,
-    /// Whether a name in braces, or a thing that is called, stands before the last.
+    /// Whether the segment directly before the last literal one is a path parameter, or the path ends with a call.
     pub(crate) is_below_item: bool,
-    /// Whether such stands anywhere before the last.
+    /// Whether any segment before the last literal one is a path parameter, or the path ends with a call.
     pub(crate) is_in_item: bool,
     pub(crate) is_call: bool,
-    /// The paths above.
+    /// All prefixes of the path that end at a segment boundary.
     pub(crate) folders: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Segments {
                 folders.push(path[..at].into());
             }
             let (thing, verb) = call(part);
-            // `/servers/{id}/actions/reboot` calls, too.
+            // `/servers/{id}/actions/reboot` is a call, too.
             let above = found.last().map(|(text, _)| text.as_str());
             is_call = verb.is_some() || above.is_some_and(|it| lists::ACTS.contains(&it));
             found.push((english(thing), thing.starts_with('{')));
@@ -64,7 +64,7 @@ impl Segments {
     }
 }
 
-/// `tasks:query` and `tasks.query`: the thing, and what is called on it.
+/// Splits `tasks:query` and `tasks.query` into the noun and the verb that is called on it.
 fn call(part: &str) -> (&str, Option<&str>) {
     match part.rsplit_once(':') {
         Some((thing, verb)) if !thing.is_empty() && !verb.contains('}') => {

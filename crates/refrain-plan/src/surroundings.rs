@@ -1,4 +1,4 @@
-//! What stands around an operation: the paths above, beside and below it, and what they answer.
+//! Neighbours of an operation: the paths above, beside and below it, and their responses.
 
 use std::collections::HashMap;
 
@@ -12,29 +12,29 @@ use crate::{
     words as lists,
 };
 
-/// A document with fewer operations is not taken for one of functions.
+/// Minimum number of operations before a document can count as an RPC-style API.
 const CALLS_MIN: usize = 8;
 
-/// The paths of a document, and what can be read from each.
+/// Index of a document's paths, with the schemas that each path returns.
 #[derive(Debug)]
 pub(crate) struct Surroundings<'d> {
     paths: HashMap<String, Known<'d>>,
-    /// Whether any operation asks for security.
+    /// Whether any operation requires authentication.
     is_secured: bool,
-    /// What most operations ask for.
+    /// Most frequent security requirements.
     usual_security: Vec<Vec<&'d str>>,
-    /// Whether the API is one of functions: `POST /Projects/ArchiveProject`.
+    /// Whether the API is RPC-style: `POST /Projects/ArchiveProject`.
     pub(crate) is_of_calls: bool,
 }
 
 #[derive(Debug, Default)]
 struct Known<'d> {
     methods: Vec<String>,
-    /// What GET answers, lists and envelopes taken off.
+    /// Response schema of GET, without list and envelope.
     read: Option<View<'d>>,
-    /// What GET answers, where that is a list or the envelope of one.
+    /// Response schema of GET, if it is a list or an envelope of a list.
     list: Option<View<'d>>,
-    /// What POST answers: for a list, what it holds.
+    /// Response schema of POST, without envelope.
     made: Option<View<'d>>,
     has_items: bool,
 }
@@ -84,7 +84,8 @@ impl<'d> Surroundings<'d> {
         self.has(&normal(path), &["GET"])
     }
 
-    /// Whether it is one of a list that nothing is sent to, and that no list of the same name makes elsewhere.
+    /// Whether the path is an item of a list that has no POST, and no other list of the same name has a POST
+    /// that returns this response.
     pub(crate) fn is_made_here(&self, path: &str, answer: Option<Schema<'_>>) -> bool {
         let path = normal(path);
         let list = path.strip_suffix("/{}");
@@ -99,7 +100,7 @@ impl<'d> Surroundings<'d> {
         list.is_some_and(|list| !self.has(list, &["POST"])) && !answer.is_some_and(is_made)
     }
 
-    /// Whether it is a list whose members are looked at, changed or removed one by one.
+    /// Whether the path is a list, or an item of a list, whose items can be read, changed or deleted one by one.
     pub(crate) fn is_managed(&self, path: &str) -> bool {
         let path = normal(path);
         let item = match path.ends_with("/{}") {
@@ -110,7 +111,7 @@ impl<'d> Surroundings<'d> {
             || self.has(&item, &["GET", "DELETE", "PUT", "PATCH"])
     }
 
-    /// Whether the answer is what the thing above is read as, or was made as.
+    /// Whether the response is the parent resource, as GET returns it or as POST on its list returns it.
     pub(crate) fn is_parent(&self, path: &str, answer: Schema<'_>) -> bool {
         let path = normal(path);
         let mut above = path.as_str();
@@ -128,7 +129,7 @@ impl<'d> Surroundings<'d> {
         false
     }
 
-    /// Whether the answer is what the same path, or one item of it, is read as.
+    /// Whether the response is what GET returns on the same path, or on an item of it.
     pub(crate) fn is_sibling(&self, path: &str, answer: Schema<'_>) -> bool {
         let path = normal(path);
         let reads = [
@@ -139,19 +140,19 @@ impl<'d> Surroundings<'d> {
         reads.any(|read| read.is_same(&answer.view()))
     }
 
-    /// Whether the answer is the very list, or page, that the same path is read as.
+    /// Whether the response is the same list or page that GET on the same path returns.
     pub(crate) fn is_list(&self, path: &str, answer: Schema<'_>) -> bool {
         let known = self.paths.get(&normal(path));
         let list = known.filter(|it| !it.has_items).and_then(|it| it.list);
         list.is_some_and(|list| list.is_same(&answer.view()))
     }
 
-    /// Whether the very path can also be read or removed.
+    /// Whether the same path also has GET or DELETE.
     pub(crate) fn has_siblings(&self, path: &str) -> bool {
         self.has(&normal(path), &["GET", "DELETE"])
     }
 
-    /// Whether it stands below a list of things that a word names, and that are looked at or removed one by one.
+    /// Whether the path is below an item of a managed list whose name is in `list`.
     pub(crate) fn is_below_managed(&self, path: &str, list: &'static [&'static str]) -> bool {
         let path = normal(path);
         let ends = path.match_indices('/').map(|(at, _)| at);
@@ -164,12 +165,12 @@ impl<'d> Surroundings<'d> {
         })
     }
 
-    /// Whether an operation asks for no security, where others do.
+    /// Whether an operation requires no authentication, although others do.
     pub(crate) fn is_open(&self, operation: &Operation<'d>) -> bool {
         operation.kind() == Kind::Path && self.is_secured && operation.security().is_empty()
     }
 
-    /// Whether an operation asks for other security than most.
+    /// Whether the security requirements of an operation differ from those of most operations.
     pub(crate) fn is_apart(&self, operation: &Operation<'d>) -> bool {
         operation.kind() == Kind::Path && operation.security() != self.usual_security
     }
@@ -184,7 +185,7 @@ impl<'d> Surroundings<'d> {
     }
 }
 
-/// Whether nearly everything is a POST to a path without names in braces, which ends with what is done.
+/// Whether at least 70 % of the operations are a POST to a path that has no parameters and ends with a command.
 fn is_of_calls(operations: &[Operation<'_>]) -> bool {
     let served = operations.iter().filter(|it| it.kind() == Kind::Path);
     let (mut all, mut calls) = (0, 0);
@@ -199,7 +200,7 @@ fn is_of_calls(operations: &[Operation<'_>]) -> bool {
     all >= CALLS_MIN && 10 * calls >= 7 * all
 }
 
-/// The path with its names left out: `/a/{id}` and `/a/{key}` are the same place.
+/// Path without the names of its parameters: `/a/{id}` and `/a/{key}` are the same path.
 fn normal(path: &str) -> String {
     let mut normal = String::with_capacity(path.len());
     let mut is_name = false;

@@ -1,6 +1,6 @@
-//! Names taken apart: `shippingRates`, `shipping_rates` and `shipping-rates` are the same words.
+//! Splits names into words: `shippingRates`, `shipping_rates` and `shipping-rates` have the same words.
 
-/// The words of a name, in lower case.
+/// Words of a name, in lower case.
 pub(crate) fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut before = ' ';
@@ -17,12 +17,12 @@ pub(crate) fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The last word of a name, in lower case.
+/// Last word of a name, in lower case.
 pub(crate) fn last_word(name: &str) -> String {
     words(name).pop().unwrap_or_default()
 }
 
-/// The name in lower case, with nothing between its words.
+/// Name in lower case, without separators.
 pub(crate) fn plain(name: &str) -> String {
     let mut plain = String::with_capacity(name.len());
     let kept = name.chars().filter(|char| char.is_alphanumeric());
@@ -30,7 +30,7 @@ pub(crate) fn plain(name: &str) -> String {
     plain
 }
 
-/// Names are looked at by the hundred thousand, and nearly all are ASCII.
+/// Appends a character in lower case. ASCII has a fast path, because large documents have 100,000s of ASCII names.
 fn lower(char: char, into: &mut String) {
     match char.is_ascii() {
         true => into.push(char.to_ascii_lowercase()),
@@ -38,7 +38,7 @@ fn lower(char: char, into: &mut String) {
     }
 }
 
-/// The singular of an English noun, near enough to look it up.
+/// Singular of an English noun, accurate enough for the word lists.
 pub(crate) fn singular(word: &str) -> String {
     if word == "ids" {
         return "id".into();
@@ -59,7 +59,7 @@ pub(crate) fn singular(word: &str) -> String {
     }
 }
 
-/// Whether a word reads as a plural.
+/// Whether a word looks like a plural.
 pub(crate) fn is_plural(word: &str) -> bool {
     singular(word) != word
 }

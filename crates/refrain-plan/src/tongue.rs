@@ -1,10 +1,12 @@
-//! Names in German, French, Spanish and Italian, and cut short as in the records of banks, read as the English ones that classification goes by.
+//! Translates German, French, Spanish and Italian names, and banking abbreviations, to English.
+//!
+//! Classification only knows English words.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use crate::text::words;
 
-/// What the words mean that such APIs use. Lower case, in the singular, umlauts written out.
+/// English words and their translations and abbreviations. Lower case, singular; most umlauts are spelled out.
 #[rustfmt::skip]
 const MEANINGS: &[(&str, &[&str])] = &[
     ("payment", &["zahlung", "bezahlung", "paiement", "pago", "pagamento", "reglement"]),
@@ -69,7 +71,7 @@ const MEANINGS: &[(&str, &[&str])] = &[
     ("delete", &["loeschen", "supprimer", "eliminar", "borrar", "elimina"]),
 ];
 
-/// The name with the words that are known put into English; as it is where none is.
+/// Translates the known words of a name; returns the name unchanged if it has none.
 pub(crate) fn english(name: &str) -> String {
     let all = words(name);
     if !all.iter().any(|word| meaning(word).is_some()) {
@@ -80,7 +82,7 @@ pub(crate) fn english(name: &str) -> String {
 }
 
 fn meaning(word: &str) -> Option<String> {
-    // Every member of every schema comes by here.
+    // A map, because the lookup runs for every member of every schema.
     static KNOWN: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
         let each = MEANINGS.iter().rev();
         each.flat_map(|(english, all)| all.iter().map(|word| (*word, *english)))

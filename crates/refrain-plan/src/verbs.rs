@@ -1,4 +1,4 @@
-//! What an operation is called by: the verbs and nouns of its path, its id and its summary.
+//! Verbs and nouns of an operation, from its path, its id and its summary.
 
 use crate::{
     facts::Facts,
@@ -7,18 +7,18 @@ use crate::{
 };
 
 impl Facts<'_> {
-    /// The verb of the last segment, where a list names it.
+    /// Verb of the last segment, if `list` has it.
     pub(crate) fn verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
         let find = |word: &String| list.iter().find(|it| *it == word).copied();
         self.verbs.iter().find_map(find)
     }
 
-    /// The words of the last segment that may be its verb, the likeliest first.
+    /// Words of the last segment that may be its verb, the likeliest first.
     pub(crate) fn likely_verbs(&self) -> Vec<String> {
         if self.is_item {
             return Vec::new();
         }
-        // `checkin` is no `check`.
+        // The whole segment first: `checkin` does not mean `check`.
         let whole = plain(self.tail());
         let last = self.last();
         if lists::LOOKED_AT.contains(&last.as_str()) {
@@ -33,10 +33,10 @@ impl Facts<'_> {
             return said;
         };
         let is_thing = !self.is_command && said.len() > 1 && self.is_thing(first, &last);
-        // `payoutSchedule` is a thing, and `open-slots` and `balance_transactions` are lists.
+        // `payoutSchedule` is a resource; `open-slots` and `balance_transactions` are lists.
         let is_noun = is_plural(&last)
             || lists::PRICED.contains(&last.as_str()) && !lists::LOOKING.contains(&last.as_str());
-        // `submitScore` submits, but `credit-check` checks: a word that is also a noun may only describe the next.
+        // `submitScore` submits, but `credit-check` checks: a first word that is also a noun may only qualify the next.
         let is_first = self.is_command || lists::is_plain_verb(first);
         match (is_thing, is_first) {
             (true, _) => said.clear(),
@@ -47,12 +47,12 @@ impl Facts<'_> {
         said
     }
 
-    /// The last word of what the path ends with: `release` of `release-of-funds`.
+    /// Last word of the segment's main part: `release` of `release-of-funds`.
     pub(crate) fn last(&self) -> String {
         last_word(head(self.tail()))
     }
 
-    /// Whether words that start like an act name a thing: `refund-result`, `retry-policy`, `pay-links`.
+    /// Whether a segment that starts with a verb names a resource: `refund-result`, `retry-policy`, `pay-links`.
     fn is_thing(&self, first: &str, last: &str) -> bool {
         let makes = [
             lists::MAKING,
@@ -67,7 +67,7 @@ impl Facts<'_> {
         !is_written && (is_list || is_told)
     }
 
-    /// What became of something, or that something happened: `refund-result`, `dispute-opened`.
+    /// Last word of a segment that reports a result or an event: `refund-result`, `dispute-opened`.
     pub(crate) fn told_at_end(&self) -> Option<String> {
         let said = words(self.tail());
         let last = singular(said.last()?);
@@ -77,22 +77,22 @@ impl Facts<'_> {
         (is_done || lists::OUTCOMES.contains(&last.as_str())).then_some(last)
     }
 
-    /// The verb that moves the thing on, since that thing is what it answers with.
+    /// Verb that changes the state of a resource, because the response is that resource.
     pub(crate) fn handling(&self) -> Option<&'static str> {
         let is_of_thing = self.is_below_item && self.answers_parent && self.status != 201;
-        // What is written is a thing: `PUT /jobs/{id}/schedule`.
+        // With PUT or PATCH and a body, the word names a resource: `PUT /jobs/{id}/schedule`.
         let is_written =
             |word: &str| self.method != "POST" && self.has_body && lists::PRICED.contains(&word);
         self.verb(lists::HANDLING)
             .filter(|word| is_of_thing && !is_written(word))
     }
 
-    /// Whether the last segment says a verb of any list.
+    /// Whether the last segment has a verb of any list.
     pub(crate) fn has_verb(&self) -> bool {
         lists::VERBS.iter().any(|list| self.verb(list).is_some())
     }
 
-    /// The verb that the id or the summary starts with, where a list names it.
+    /// Verb at the start of the id or the summary, if `list` has it.
     pub(crate) fn told_verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
         let first = self.summary.split_whitespace().next().unwrap_or_default();
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
@@ -102,7 +102,7 @@ impl Facts<'_> {
         find(&self.id_verb).or(of_summary)
     }
 
-    /// Whether a list names the thing, as a whole or by its last word.
+    /// Noun of a segment, if `list` has the whole segment or its last word.
     pub(crate) fn noun(
         &self,
         segment: &str,
@@ -118,12 +118,12 @@ impl Facts<'_> {
     }
 }
 
-/// What a segment names, in the singular: as a whole, and by its last word.
+/// Noun of a segment, in the singular: the whole segment, and its last word.
 pub(crate) fn noun_of(segment: &str) -> (String, String) {
     (singular(&plain(segment)), singular(&last_word(segment)))
 }
 
-/// What stands before `of`: of `release-of-funds` it is the release that is meant.
+/// Part of a segment before `of`: `release` of `release-of-funds`.
 fn head(segment: &str) -> &str {
     let of = ["-of-", "_of_"]
         .iter()
@@ -131,7 +131,7 @@ fn head(segment: &str) -> &str {
     of.map_or(segment, |(head, _)| head)
 }
 
-/// Whether a segment says one of the words: as a whole, in one of its words, or in the singular.
+/// Entry of `list` that equals the whole segment or one of its words.
 pub(crate) fn named(segment: &str, list: &'static [&'static str]) -> Option<&'static str> {
     let find = |word: &str| list.iter().find(|it| **it == word).copied();
     find(&plain(segment)).or_else(|| words(segment).iter().find_map(|word| find(word)))

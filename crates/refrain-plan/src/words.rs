@@ -1,47 +1,47 @@
-//! The words that classification goes by, in one place. Lower case; nouns in the singular.
+//! Word lists for classification. Lower case; nouns in the singular.
 
 mod money;
 
 pub(crate) use money::*;
 
-/// Every list of verbs.
+/// All lists of verbs.
 pub(crate) const VERBS: &[&[&str]] = &[
     LOOKING, MOVING, MAKING, WRITING, REMOVING, PAYING, SOMETIMES_PAYING, LETTING_GO,
 ];
 
-/// Whether any list has it as a verb.
+/// Whether any list of verbs has the word.
 pub(crate) fn is_verb(word: &str) -> bool {
     VERBS.iter().any(|list| list.contains(&word))
 }
 
-/// Whether it is a verb, and no noun besides.
+/// Whether the word is a verb and not also a noun.
 pub(crate) fn is_plain_verb(word: &str) -> bool {
     let nouns = [MONEY, NEAR_MONEY, PRICED, SINGLE, TOLD, BOTH];
     is_verb(word) && !nouns.iter().any(|list| list.contains(&word))
 }
 
-/// Words that are used as nouns as often as they are verbs.
+/// Words that are nouns as often as verbs.
 const BOTH: &[&str] = &[
     "share", "test", "post", "mail", "message", "request", "print", "hold", "review", "match", "rate", "score",
     "balance", "route", "distance", "return", "open", "lead", "import", "export", "process", "sign",
     "issue", "link", "report", "scan", "release", "port", "access", "search", "scale",
 ];
 
-/// Nouns of what only looks, whatever verb stands before them: `create_preview`.
+/// Nouns of read-only operations, whichever verb precedes them: `create_preview`.
 pub(crate) const LOOKED_AT: &[&str] = &["preview", "estimate", "estimation", "simulation", "calculation", "forecast"];
 
-/// Folders of acts.
+/// Path segments that contain actions.
 pub(crate) const ACTS: &[&str] = &["actions", "action", "commands", "command"];
 
 /// Words before a verb that only say how many, or how.
 pub(crate) const MANY: &[&str] = &["batch", "bulk", "mass", "multi", "async", "do", "force", "auto", "self"];
 
-/// Ends of file names, which are no verbs.
+/// File extensions, which are not verbs.
 pub(crate) const ENDINGS: &[&str] = &[
     "json", "xml", "yaml", "csv", "pdf", "html", "php", "aspx", "asmx", "ashx", "jsp", "cgi", "do", "txt", "zip", "ics", "well", "known",
 ];
 
-/// Verbs of operations that only look, though they are sent by POST.
+/// Verbs of operations that only read, although they use POST.
 pub(crate) const LOOKING: &[&str] = &[
     "search", "query", "find", "lookup", "filter", "list", "count", "validate", "validation", "check",
     "estimate", "estimation", "preview", "quote", "calculate", "calculation", "compute", "simulate",
@@ -62,13 +62,13 @@ pub(crate) const LOOKING: &[&str] = &[
     "exists", "trace", "download", "nearest", "proofread", "transcribe", "stream", "figure", "quotation", "illustration", "diagnose", "troubleshoot", "benchmark",
 ];
 
-/// Values that are asked for: where only the answer has one, it is looked up.
+/// Values to look up: an operation whose response has one, and whose request does not, only reads.
 pub(crate) const ASKED: &[&str] = &[
     "status", "fee", "balance", "rate", "price", "tax", "cost", "total", "quota", "duty", "premium", "interest", "commission", "surcharge",
     "discount", "limit", "state",
 ];
 
-/// Starts of summaries that say the same.
+/// Beginnings of summaries of read-only operations.
 pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "find ", "search", "look up", "looks up", "lookup", "check whether", "checks whether", "check if",
     "how many", "the ways", "list ", "lists ", "get ", "gets ", "retrieve", "returns ", "fetch", "query",
@@ -78,7 +78,7 @@ pub(crate) const LOOKING_PHRASES: &[&str] = &[
     "see if", "see where", "find out", "what ", "how ", "where ", "who ", "ask where", "asks where", "ask what", "ask how",
 ];
 
-/// What texts say of operations that leave nothing behind.
+/// Phrases in descriptions of operations without side effects.
 pub(crate) const HARMLESS_PHRASES: &[&str] = &[
     "without storing", "nothing is stored", "does not store", "without saving", "nothing is saved", "not saved",
     "without creating", "does not create", "nothing is created", "without executing", "without sending", "without initiating",
@@ -88,26 +88,26 @@ pub(crate) const HARMLESS_PHRASES: &[&str] = &[
     "would apply",
 ];
 
-/// Members by which a request asks for a part of a list.
+/// Request members that select a part of a list.
 pub(crate) const PAGING: &[&str] = &[
     "page", "limit", "offset", "cursor", "filter", "filters", "facets", "orderby", "sort", "sortby",
     "pagetoken", "pagesize", "perpage", "query", "q", "skus", "ids", "searchterm", "keyword", "keywords",
     "after", "before",
 ];
 
-/// Members by which an answer says that it is a part of a list.
+/// Response members of a page of a list.
 pub(crate) const PAGED: &[&str] = &[
     "total", "next", "nextpage", "nextpagetoken", "cursor", "nextcursor", "hasmore", "page", "hits",
     "totalcount", "count", "results", "facets",
 ];
 
-/// Members of an answer that pass a judgement.
+/// Response members that hold the result of a check.
 pub(crate) const JUDGEMENT: &[&str] = &[
     "valid", "isvalid", "allowed", "deliverable", "match", "matches", "eligible", "available", "approved",
     "result", "errors", "violations", "warnings", "suggestions", "matched", "exists", "serviceable",
 ];
 
-/// Verbs that move something on to its next state.
+/// Verbs that change the state of a resource.
 pub(crate) const MOVING: &[&str] = &[
     "cancel", "approve", "reject", "activate", "deactivate", "enable", "disable", "freeze", "unfreeze",
     "block", "unblock", "lock", "unlock", "suspend", "resume", "pause", "unpause", "start", "stop", "restart",
@@ -137,7 +137,7 @@ pub(crate) const MOVING: &[&str] = &[
     "resignation", "dismissal", "escalation", "abandon", "withdrawn", "recover", "park", "concede",
 ];
 
-/// Verbs that make something, where one would look for a noun.
+/// Verbs that create something, in paths that use a verb instead of a noun.
 pub(crate) const MAKING: &[&str] = &[
     "create", "add", "new", "import", "upload", "duplicate", "copy", "clone", "fork", "send", "register",
     "invite", "generate", "signup", "test", "insert", "append", "enqueue", "schedule", "order",
@@ -147,86 +147,87 @@ pub(crate) const MAKING: &[&str] = &[
     "tokenize", "tokenise", "allocate", "raise", "file", "comment", "reply", "forward", "announce", "broadcast", "remind", "nudge",
 ];
 
-/// Of the verbs that look or make, those that move a thing on where that thing is the answer: `/consents/{id}/grant`.
+/// Verbs of `LOOKING` and `MAKING` that change the state of a resource if the response is that resource:
+/// `/consents/{id}/grant`.
 pub(crate) const HANDLING: &[&str] = &[
     "inspect", "check", "match", "score", "rate", "scan", "screen", "classify", "convert", "evaluate", "grant", "open", "issue",
     "schedule", "enroll", "enrol", "allocate", "reserve", "raise", "onboard", "verification", "screening", "register",
 ];
 
-/// Verbs that write anew.
+/// Verbs that overwrite something.
 pub(crate) const WRITING: &[&str] = &[
     "update", "change", "set", "edit", "modify", "replace", "upsert", "save", "rename", "configure",
     "overwrite", "amend", "adjust", "correct", "revise", "put", "patch", "reorder", "retag", "recategorize",
 ];
 
-/// Nouns of which a thing has one: writing it replaces the one before.
+/// Nouns of which a resource has exactly one: a write replaces it.
 pub(crate) const SINGLE: &[&str] = &[
     "avatar", "photo", "picture", "password", "setting", "preference", "profile", "address", "metadata",
     "limit", "pin", "logo", "cover", "email", "configuration", "config", "status", "role", "locale", "label",
     "tag", "price", "state",
 ];
 
-/// Verbs that remove.
+/// Verbs that delete something.
 pub(crate) const REMOVING: &[&str] = &[
     "delete", "remove", "purge", "trash", "empty", "destroy", "erase", "clear", "batchdelete", "bulkdelete",
 ];
 
-/// What others do who deliver: `Carriers call this when a parcel moves`.
+/// Verbs of an external sender that delivers events: `Carriers call this when a parcel moves`.
 pub(crate) const SENDING: &[&str] = &["report", "send", "post", "push", "deliver", "drop", "call", "tell", "notify",
     "inform", "say", "advise",
 ];
 
-/// Words in paths under which others deliver what happened.
+/// Path words under which external systems deliver events.
 pub(crate) const DELIVERED: &[&str] = &[
     "webhook", "hook", "callback", "ipn", "inbound", "ingest", "ingestion", "notify", "telemetry", "track",
     "push", "incoming", "listener", "postback", "edi", "pingback", "beacon", "heartbeat", "receiver", "sink",
     "collector", "dlr", "eventgrid", "pubsub", "sns", "webhookreceiver", "upstream", "inbox", "inward",
 ];
 
-/// Words behind such a word that make it a thing which is managed.
+/// Words after a delivery word that make the path manage deliveries, not receive them: `webhook-subscriptions`.
 pub(crate) const MANAGED: &[&str] = &[
     "subscription", "endpoint", "url", "config", "configuration", "setting", "secret", "key", "template", "rule",
     "registration", "destination", "attempt", "target", "portal", "token",
 ];
 
-/// Words of operations that need no security, since they give it.
+/// Words of operations that need no authentication, because they provide it or are public forms.
 pub(crate) const ENTRANCE: &[&str] = &[
     "login", "signin", "signup", "register", "registration", "token", "oauth", "auth", "password", "otp", "forgot", "session", "logout",
     "refresh", "recover", "recovery", "captcha", "contact", "newsletter", "oauth2", "mfa",
 ];
 
-/// What became of something that was asked for, or is noticed.
+/// Nouns that report a result or an observation.
 pub(crate) const OUTCOMES: &[&str] = &["result", "outcome", "advice", "decision", "ping", "alarm", "alert", "reading", "acknowledgement"];
 
-/// Words behind a noun that say what happened to it, besides those that end with -ed.
+/// Words after a noun that say what happened to it, besides words that end in -ed.
 pub(crate) const PAST: &[&str] = &["paid", "sent", "lost", "won", "available", "overdue", "ready", "seen", "broken"];
 
-/// Verbs that make something where the answer names it, and otherwise move something on.
+/// Verbs that create something if the response has its id, and otherwise change a state.
 pub(crate) const STARTING: &[&str] = &["start", "begin", "open", "run", "trigger", "submit", "process", "execute"];
 
-/// Nouns without a plural, which are added like those of a list.
+/// Nouns without a plural; a POST adds to them as to a list.
 pub(crate) const UNCOUNTED: &[&str] = &["feedback", "evidence", "correspondence", "media", "content", "data", "proof", "homework", "equipment", "luggage", "baggage", "staff"];
 
-/// Members that hold what an answer is about.
+/// Response members that hold the payload of an envelope.
 pub(crate) const ENVELOPE: &[&str] = &["data", "result", "response", "payload"];
 
-/// What stands beside it.
+/// Response members that stand beside the payload of an envelope.
 pub(crate) const ENVELOPED: &[&str] = &[
     "meta", "links", "error", "errors", "status", "message", "code", "success", "requestid", "included", "warnings", "timestamp", "traceid",
 ];
 
-/// Weaker ones.
+/// Path words for events, weaker evidence than `DELIVERED`.
 pub(crate) const TOLD: &[&str] = &[
     "event", "notification", "interaction", "receipt", "signal", "measurement", "log", "metric", "tracking",
 ];
 
-/// Headers with which senders of webhooks sign and number what they send.
+/// Headers with which webhook senders sign and number their deliveries.
 pub(crate) const SIGNED: &[&str] = &[
     "signature", "hmac", "delivery", "webhookid", "webhook", "eventid", "svixid", "transmission", "hubsignature", "event", "messagenumber",
     "channelid", "resourcestate", "ceid", "cetype", "cesource", "transmissionsig", "notificationid", "topic", "amzsnsmessagetype", "deliveryid",
 ];
 
-/// What summaries say of what is delivered.
+/// Phrases in descriptions of operations that receive deliveries.
 pub(crate) const DELIVERED_PHRASES: &[&str] = &[
     "notification", "webhook", "callback", "arrives", "came in", "comes in", "call this when", "calls this",
     "called by", "reports what", "report what", "reports the", "push deliver", "drop ", "events from",
@@ -238,10 +239,11 @@ pub(crate) const DELIVERED_PHRASES: &[&str] = &[
     "invoked when", "posted by", "pushed by", "received from", "sent to us",
 ];
 
-/// The same, where only the third person tells it from an order: `The provider puts the outcome here`.
+/// Verbs of an external sender in the third person, because the base form is also an instruction to the API:
+/// `The provider puts the outcome here`.
 pub(crate) const DELIVERS: &[&str] = &["puts", "hands", "transmits", "forwards", "emits", "fires", "publishes", "relays", "announces", "signals"];
 
-/// Services that call others when something happened.
+/// Services that call webhooks.
 pub(crate) const SENDERS: &[&str] = &[
     "stripe", "adyen", "paypal", "braintree", "square", "mollie", "klarna", "worldpay", "gocardless", "razorpay", "paddle", "plaid",
     "wise", "checkoutcom", "authorizenet", "coinbase", "github", "gitlab", "bitbucket", "circleci", "buildkite", "jenkins", "sentry",
@@ -252,51 +254,51 @@ pub(crate) const SENDERS: &[&str] = &[
     "docusign", "typeform", "calendly", "zoom", "auth0", "okta", "workos", "segment", "twitch",
 ];
 
-/// Members of an answer that only says that something was received.
+/// Members of a response that only acknowledges receipt.
 pub(crate) const RECEIPT: &[&str] = &[
     "received", "ok", "status", "accepted", "success", "ack", "acknowledged", "message", "eventid", "deliveryid", "messageid", "receiptid",
     "notificationresponse", "processed", "queued", "duplicate", "receivedat", "traceid", "correlationid", "requestid", "count", "responsecode", "responsemessage", "code", "result", "rejected", "failed",
 ];
 
-/// Moments of things that are kept, and plans for them: no sign that something happened elsewhere.
+/// Participles of timestamps that stored resources have, such as `createdAt`: no evidence of an event elsewhere.
 pub(crate) const KEPT: &[&str] = &["created", "updated", "modified", "scheduled", "deleted", "signed", "edited", "published", "archived", "expired", "started"];
 
-/// Words that end like an id and are none.
+/// Words that end with `id` and are not identifiers.
 pub(crate) const NO_IDS: &[&str] = &["valid", "invalid", "paid", "unpaid", "prepaid", "postpaid", "bid", "void", "grid", "aid", "mid", "solid", "liquid", "hybrid"];
 
-/// Members that name an event.
+/// Members that hold the type of an event.
 pub(crate) const EVENT_KIND: &[&str] = &[
     "event", "eventtype", "eventcode", "eventname", "type", "specversion", "topic", "resultcode",
     "paymentstatus",
 ];
 
-/// Members that say when something happened, seen from after it.
+/// Members that hold the time at which an event happened.
 pub(crate) const HAPPENED: &[&str] = &[
     "recordedat", "measuredat", "occurredat", "occurredon", "happenedat", "punchedat", "returnedat", "capturedat",
     "observedat", "scannedat", "eventtime", "eventtimestamp", "generateddatetime", "publishtime", "horodatage", "recordedtime", "deliveredat", "triggeredat",
     "sampledat", "timestamp", "emittedat",
 ];
 
-/// Members that say what became of something.
+/// Members that hold the state or the result of something.
 pub(crate) const EVENT_STATE: &[&str] = &[
     "status", "state", "result", "outcome", "resultcode",
 ];
 
-/// Members with which a thing is only labelled.
+/// Members that only describe a resource.
 pub(crate) const LABELS: &[&str] = &[
     "note", "notes", "tags", "tag", "metadata", "description", "nickname", "label", "labels", "comment",
     "reference", "memo", "displayname", "title", "customfields", "color", "colour", "purpose", "category",
     "attachments",
 ];
 
-/// Members that a key must not be made of: they are other at every try.
+/// Members that differ on every attempt, so that a key must not contain them.
 pub(crate) const CHANGING: &[&str] = &[
     "timestamp", "time", "date", "at", "created", "createdat", "updatedat", "nonce", "otp", "token", "now",
     "expiry", "expires", "requestid", "traceid", "correlationid", "random", "signature", "sessionid",
     "challengeid", "sentat",
 ];
 
-/// Members in which a client writes its own name for what it wants.
+/// Members that hold the client's own identifier for the request.
 pub(crate) const REFERENCE: &[&str] = &[
     "endtoendid", "reference", "merchantreference", "externalid", "clientreference", "clientid",
     "ordernumber", "invoicenumber", "externalreference", "customerreference", "paymentreference",
