@@ -1,4 +1,4 @@
-//! Which class an operation is of: evidence is gathered and weighed, and every piece can be read.
+//! Classifies an operation: collects evidence for and against each class, and sums the weights.
 
 use std::collections::HashMap;
 
@@ -17,39 +17,39 @@ mod money;
 /// One reason for or against a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// Which class it speaks for, or against.
+    /// The class that the evidence is for or against.
     pub class: Class,
-    /// How much: 1 hints, 3 is solid, 6 is strong; below zero it speaks against.
+    /// Weight: 1 is a hint, 3 is solid, 6 is strong. A negative weight counts against the class.
     pub weight: i32,
-    /// Why, in a sentence.
+    /// The reason, as a short text.
     pub text: String,
 }
 
-/// A class with its reasons.
+/// Class of an operation, with the evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The class that most speaks for.
+    /// The class with the highest score.
     pub class: Class,
-    /// How sure that is, from 0 to 1.
+    /// Confidence, from 0 to 1.
     pub confidence: f64,
-    /// What else it may be, where that is not far behind.
+    /// The class with the second highest score, if the confidence is below 0.9.
     pub runner_up: Option<Class>,
-    /// Every reason that counted, the heaviest first.
+    /// Evidence for and against the class and the runner-up; the class first, then by weight, heaviest first.
     pub evidence: Vec<Evidence>,
 }
 
 impl Verdict {
-    /// Below this confidence a person should look.
+    /// Confidence below which a person should review the class.
     pub const SURE: f64 = 0.75;
 
-    /// Whether nobody needs to look.
+    /// Whether the class needs no review.
     #[must_use]
     pub fn is_sure(&self) -> bool {
         self.confidence >= Self::SURE
     }
 }
 
-/// All classes, as ties are decided: what is guarded more goes first.
+/// All classes, in the order in which ties are decided: the class with more protection first.
 const CLASSES: [Class; 7] = [
     Class::Monetary,
     Class::Create,
@@ -60,13 +60,13 @@ const CLASSES: [Class; 7] = [
     Class::Read,
 ];
 
-/// At least so many are sent to a path, or have a tag, before they say something about each other.
+/// Minimum number of requests below a path, or with a tag, before they count as evidence for each other.
 const GROUP_MIN: usize = 3;
 
-/// With fewer that make something, nothing is said about the whole.
+/// Minimum number of creating operations before the API can count as a financial one.
 const MADE_MIN: usize = 6;
 
-/// What every operation is; what lies among events is looked at again with that in mind.
+/// Classifies all operations. Operations among mostly events are classified a second time with that evidence.
 pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
     if is_of_money(facts) {
         facts.iter_mut().for_each(|it| it.is_of_money = true);
@@ -95,7 +95,7 @@ pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether the API is one of a bank: a good part of what makes something says how much.
+/// Whether the API is a financial one: a third of the operations that create something have an amount.
 fn is_of_money(facts: &[Facts<'_>]) -> bool {
     let is_making = |it: &&Facts<'_>| (it.is_made() || it.status == 202) && !it.is_acknowledged;
     let made = facts.iter().filter(|it| it.method == "POST" && it.has_body);
@@ -131,7 +131,7 @@ fn method(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// The evidence so far.
+/// Evidence collected so far for one operation.
 #[derive(Debug, Default)]
 pub(crate) struct Case {
     evidence: Vec<Evidence>,
@@ -154,11 +154,11 @@ impl Case {
 
     fn verdict(mut self, is_post: bool) -> Verdict {
         let mut scores = CLASSES.map(|class| (class, self.score(class)));
-        // Stable, so that ties go as CLASSES has them.
+        // A stable sort, so that ties keep the order of `CLASSES`.
         scores.sort_by_key(|(_, score)| -score);
         let [(class, best), (second, next), ..] = scores;
         let margin = f64::from(best - next.max(0));
-        // What POST is about has to be guessed; other methods say it.
+        // The class of a POST is a guess, so it needs a larger margin; other methods state their class.
         let pace = if is_post { 3.0 } else { 2.0 };
         let confidence = 1.0 / (1.0 + (-margin / pace).exp());
         let weak = f64::from(best) / 4.0;

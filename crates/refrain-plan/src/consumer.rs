@@ -1,4 +1,4 @@
-//! What a description of messages comes to: one consumer for each channel that the application receives from.
+//! Consumers of an AsyncAPI document: one for each channel that the application receives from.
 
 use std::collections::HashSet;
 
@@ -11,28 +11,28 @@ use crate::{
     words,
 };
 
-/// The longest name of a worker.
+/// Maximum length of a worker name, in characters.
 const NAME_MAX: usize = 64;
 
 /// A channel that the application consumes.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Consumer {
-    /// What its worker is called.
+    /// Name of its worker.
     pub name: String,
-    /// The broker, as far as the document says.
+    /// Address of the broker, if the document has one of a supported broker.
     pub source: Option<String>,
-    /// The topic, queue or subject.
+    /// Topic, queue or subject.
     pub channel: String,
-    /// The names of its messages.
+    /// Names of its messages.
     pub messages: Vec<String>,
-    /// Where a message's key comes from, as the policy writes it; empty where nothing better than the default was found.
+    /// Sources of a message's key, in policy syntax; empty if the description has none better than the default.
     pub key: Vec<String>,
     /// Whether its messages move money.
     pub is_monetary: bool,
-    /// Why.
+    /// Reasons for the key and for `is_monetary`.
     pub evidence: Vec<String>,
-    /// What a key could be made of otherwise.
+    /// Natural keys that could be used instead.
     pub natural: Vec<NaturalKey>,
 }
 
@@ -138,7 +138,7 @@ impl Consumer {
     }
 }
 
-/// A name that brokers take, of the operation or else of the channel.
+/// Unique worker name from the operation or else the channel, with only characters that brokers accept.
 fn name(message: &Message<'_>, taken: &mut HashSet<String>) -> String {
     let text = message.operation.unwrap_or(message.channel);
     let is_fit = |char: char| char.is_ascii_alphanumeric() || char == '_';
@@ -157,7 +157,7 @@ fn name(message: &Message<'_>, taken: &mut HashSet<String>) -> String {
     name
 }
 
-/// The address of the first server, where it is of a broker that is known.
+/// Address of the first server that is a supported broker.
 fn source(document: &Document) -> Option<String> {
     let servers = document.view().get("servers")?;
     servers.members().find_map(|(_, server)| address(server))

@@ -1,4 +1,4 @@
-//! Where an operation's key can come from: the client, the sender, or what the request is about.
+//! Sources of an operation's key: the client's header, the sender's event id, or business identifiers (natural key).
 
 use refrain::{key::Sender, policy::Class};
 use refrain_openapi::{Operation, Schema};
@@ -13,35 +13,35 @@ mod event;
 pub(crate) use event::best_id;
 use event::event_id;
 
-/// The most members of one natural key.
+/// Maximum number of identifiers in one natural key; a reference, an amount and a currency may be added.
 const MEMBERS_MAX: usize = 3;
-/// How deep members of natural keys may lie.
+/// Maximum depth of members in natural keys.
 const DEPTH_MAX: usize = 2;
-/// Behind so many members no more are looked at.
+/// Number of members after which the search stops.
 const GATHERED_MAX: usize = 100;
-/// The header that is used where the document names none.
+/// Default header, for documents that name none.
 pub(crate) const KEY_HEADER: &str = "Idempotency-Key";
 
-/// Where an operation's key comes from.
+/// Sources of an operation's key.
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Keys {
-    /// The header that the document already has for it.
+    /// Key header that the document already declares.
     pub header: Option<String>,
-    /// Where an event's own id is, as the policy writes it.
+    /// Source of the event's own id, in policy syntax.
     pub event: Option<String>,
-    /// Whose webhook it is, as the policy names senders.
+    /// Sender of the webhook, in policy syntax.
     pub sender: Option<&'static str>,
-    /// What a key could be made of where a client sends none.
+    /// Natural keys, for clients that send no key.
     pub natural: Vec<NaturalKey>,
 }
 
-/// A key made of what a request is about.
+/// A key made of business identifiers in the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NaturalKey {
-    /// As the policy writes it: `natural:{/customer_id}-{/cart_id}`.
+    /// Source in policy syntax: `natural:{/customer_id}-{/cart_id}`.
     pub source: String,
-    /// When it takes two requests for one, compared with a key that the client sends.
+    /// When two different requests get the same key, compared with a key that the client sends.
     pub risk: String,
 }
 
@@ -74,7 +74,7 @@ impl Keys {
         }
     }
 
-    /// The header with which a client sends the key.
+    /// Header in which clients send the key.
     #[must_use]
     pub fn client_header(&self) -> &str {
         self.header.as_deref().unwrap_or(KEY_HEADER)
@@ -126,14 +126,14 @@ fn natural(operation: &Operation<'_>, is_monetary: bool) -> Vec<NaturalKey> {
     propose(&members, is_monetary, Sent::Request)
 }
 
-/// What a key is made for.
+/// Kind of input that a key is proposed for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sent {
     Request,
     Message,
 }
 
-/// What keys could be made of these members.
+/// Proposes natural keys from these members (JSON pointer and plain name).
 pub(crate) fn propose(
     members: &[(String, String)],
     is_monetary: bool,
@@ -190,7 +190,7 @@ pub(crate) fn propose(
     proposals
 }
 
-/// Whether a member names something that stays the same when a request is sent again.
+/// Whether a member is an identifier that stays the same on a retry.
 fn is_identifier(pointer: &str, name: &str) -> bool {
     let last = pointer
         .rsplit('/')
@@ -217,7 +217,8 @@ fn is_identifier(pointer: &str, name: &str) -> bool {
     whole.contains(&name) || ends.contains(&last.as_str())
 }
 
-/// Members of an object that are no lists, no moments and nothing random; pointer and plain name.
+/// Collects the members that a natural key may contain, as JSON pointer and plain name.
+/// Lists, booleans, timestamps and members that differ on every attempt are left out.
 pub(crate) fn gather(
     schema: Schema<'_>,
     above: &str,
@@ -253,7 +254,7 @@ pub(crate) fn gather(
     }
 }
 
-/// Whether it is another one at every try.
+/// Whether the member differs on every attempt.
 fn is_changing(name: &str) -> bool {
     [plain(name), last_word(name)]
         .iter()

@@ -1,4 +1,4 @@
-//! What speaks of money, and how much of it.
+//! Money nouns and amounts of an operation.
 
 use crate::{
     facts::Facts,
@@ -7,14 +7,14 @@ use crate::{
     words,
 };
 
-/// What a PUT makes that nothing else does, where it says how much.
+/// Noun of a payment that only this PUT creates, if the request has an amount.
 pub(super) fn named_payment<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     let is_named = facts.method == "PUT" && facts.is_item && facts.is_made_here;
     let noun = money_noun(facts).or_else(|| named(facts.tail(), &["money"]));
     noun.filter(|_| is_named && says_how_much(facts).is_some())
 }
 
-/// What the last segment says of money on its way: `payments`, but also `overpayments`.
+/// Noun of the last segment that means moving money: `payments`, but also `overpayments`.
 pub(super) fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
     let last = last_word(facts.tail());
     let ends = ["payment", "transfer", "refund", "payout"];
@@ -22,7 +22,7 @@ pub(super) fn money_noun(facts: &Facts<'_>) -> Option<&'static str> {
     facts.noun(facts.tail(), words::MONEY).or_else(ending)
 }
 
-/// An application is withdrawn as well as money is.
+/// Whether `withdraw` is about money; an application can be withdrawn, too.
 pub(super) fn withdraws_money(facts: &Facts<'_>) -> bool {
     facts.noun(facts.parent(), words::PURSES).is_some()
         || facts.request.find(words::AMOUNT).is_some()
@@ -30,7 +30,7 @@ pub(super) fn withdraws_money(facts: &Facts<'_>) -> bool {
         || facts.parent().is_empty()
 }
 
-/// Whether anything but the verb speaks of money.
+/// Whether anything besides the verb is about money.
 pub(super) fn speaks_of_money(facts: &Facts<'_>) -> bool {
     let above = &facts.segments[..facts.segments.len().saturating_sub(1)];
     let is_money = |it: &String| {
@@ -47,10 +47,10 @@ pub(super) fn speaks_of_money(facts: &Facts<'_>) -> bool {
         || facts.says(words::PAID_PHRASES).is_some()
 }
 
-/// The member of the request that says how much.
+/// Request member that holds the amount.
 pub(super) fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     let request = &facts.request;
-    // A `value` may be one of anything.
+    // A member `value` alone does not have to be an amount.
     request
         .find(words::AMOUNT)
         .filter(|it| {
@@ -60,7 +60,7 @@ pub(super) fn says_how_much<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
         .or_else(|| request.ending(words::AMOUNT_ENDS))
 }
 
-/// The member of the answer that says how much.
+/// Response member that holds the amount.
 pub(super) fn money_answer<'f>(facts: &'f Facts<'_>) -> Option<&'f str> {
     let response = &facts.response;
     response

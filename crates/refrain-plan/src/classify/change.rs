@@ -1,4 +1,4 @@
-//! Does it make something, move it on, or write it anew?
+//! Evidence that an operation creates, changes the state of, overwrites or deletes something.
 
 use refrain::policy::Class::{Create, Delete, Replace, Transition};
 
@@ -16,7 +16,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
             writing(facts, case);
             moving(facts, case, 5);
         }
-        // A verb in the path goes before what the method usually means.
+        // A verb in the path outweighs the usual meaning of the method.
         "PUT" | "PATCH" => {
             moving(facts, case, 6);
             if facts.only_labels() {
@@ -69,7 +69,7 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
     if facts.response.has_id() && !facts.answers_parent {
         case.add(Create, 1, "its answer names something");
     }
-    // A secret that is rotated is one that was there.
+    // A rotated secret already existed.
     let is_moved = facts.is_in_item && facts.verb(words::MOVING).is_some();
     if let Some(name) = facts.secret().filter(|_| !is_moved) {
         case.add(
@@ -129,7 +129,7 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// An act that no list has a word for: it is sent to a thing, takes little, and makes nothing.
+/// An action whose verb is in no list: it is sent to a resource, takes little input, and creates nothing.
 fn acting(facts: &Facts<'_>, case: &mut Case) {
     let last = facts.last();
     let is_made = facts.is_made();
@@ -161,19 +161,19 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// What the id or the summary starts with, where the path says no verb.
+/// Verb at the start of the id or the summary, if the path has no verb.
 fn told(facts: &Facts<'_>, case: &mut Case) {
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
     if facts.has_verb() || facts.is_made() || is_one {
         return;
     }
     let is_post = facts.method == "POST";
-    // What can be read or removed, too, is a thing that is written: `PUT /members/{id}/nominee`.
+    // A path that also has GET or DELETE is a resource to write: `PUT /members/{id}/nominee`.
     if facts.method == "PUT" && facts.has_body && facts.has_siblings {
         return;
     }
     let is_list = is_plural(&facts.last()) && !facts.is_item;
-    // `Confirm the two amounts` adds nothing to a list where the answer is the thing above.
+    // `Confirm the two amounts` adds nothing to a list if the response is the parent resource.
     let is_added = is_list && is_post && !facts.answers_parent;
     if let Some(word) = facts.told_verb(words::MOVING).filter(|_| !is_added) {
         let weight = if is_post && !is_list { 4 } else { 5 };
@@ -188,7 +188,7 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// `PUT /machines/{id}/relocate` with the id `Machines_Relocate`: where ids have verbs, the last segment is one.
+/// `PUT /machines/{id}/relocate` with the id `Machines_Relocate`: the last segment is the verb of the id.
 fn called(facts: &Facts<'_>, case: &mut Case) {
     let is_written = facts.method != "POST" && !facts.has_siblings && facts.is_below_item;
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
@@ -214,7 +214,7 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         case.add(Create, 4, reason);
         return;
     }
-    // `/orders/{id}/cancel` moves on a thing; without one in front, the verb may be a name.
+    // `/orders/{id}/cancel` changes a resource. Without a path parameter before it, the verb may be a noun.
     let weight = if facts.is_in_item { weight } else { weight - 2 };
     case.add(
         Transition,

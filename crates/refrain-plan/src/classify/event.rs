@@ -1,4 +1,4 @@
-//! Does somebody else deliver what happened?
+//! Evidence that an external system delivers events to the operation.
 
 use refrain::policy::Class::{Create, Event, Monetary, Read, Replace};
 
@@ -51,7 +51,7 @@ fn around(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// What somebody else does: a verb that has its subject before it, which an order to the API has not.
+/// Verb of an external sender in a summary: it follows a subject, while an instruction to the API has no subject.
 fn sending(summary: &str) -> Option<&'static str> {
     let said: Vec<_> = summary
         .split(|char: char| !char.is_alphanumeric())
@@ -68,7 +68,7 @@ fn sending(summary: &str) -> Option<&'static str> {
 }
 
 fn path(facts: &Facts<'_>, case: &mut Case) {
-    // A list of webhooks that are looked at and removed one by one is a list like any other.
+    // A list of webhooks whose items can be read and deleted one by one is an ordinary list.
     let is_list = facts.is_managed && facts.method == "POST" && !facts.is_item
         || facts.is_item && facts.is_readable
         || facts.is_below_managed
@@ -80,7 +80,7 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
             .filter(|it| facts.noun(it, words::MANAGED).is_none())
             .find_map(|it| named(&singular(it), list).or_else(|| named(it, list)))
     };
-    // What is sent to try things out did not happen.
+    // A test event did not happen.
     let is_sample = named(facts.tail(), &["test", "sample", "example"]).is_some();
     match find(words::DELIVERED) {
         Some(word) if !is_list => case.add(
@@ -115,7 +115,7 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// `refund-result`, `dispute-opened`: nobody asks for it, it came about.
+/// `refund-result`, `dispute-opened`: the path reports an event, and requests nothing.
 fn happened(facts: &Facts<'_>, case: &mut Case) {
     let is_thing = facts.is_readable || facts.is_managed || facts.is_item || facts.is_in_item;
     let word = facts.told_at_end();
@@ -129,7 +129,7 @@ fn happened(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// A path that ends with the name of another service, and whose answer tells nothing: that service calls it.
+/// A path that ends with the name of a webhook sender, with a response that only acknowledges: that service calls it.
 fn sender(facts: &Facts<'_>, case: &mut Case) {
     let is_list = facts.is_managed || facts.is_readable && facts.has_answer;
     let of = named(facts.tail(), words::SENDERS).or_else(|| {
@@ -209,7 +209,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(Event, 3, format!("`{name}` in its body tells of an event"));
     }
     let past = |name: &str| words::HAPPENED.iter().any(|it| name.ends_with(it));
-    // `decidedAt`: what is yet to be done has no such moment.
+    // `decidedAt`: an action that is still to be done has no such time.
     let done = |name: &str| {
         let verb = name.strip_suffix("at").or_else(|| name.strip_suffix("on"));
         verb.is_some_and(|it| it.ends_with("ed") && !words::KEPT.contains(&it))

@@ -1,4 +1,4 @@
-//! Does it only look?
+//! Evidence that an operation only reads.
 
 use refrain::policy::Class::{Create, Event, Monetary, Read, Transition};
 
@@ -79,7 +79,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// `Screen a member`, which answers with something else than the member.
+/// A summary or id such as `Screen a member`, with a response that is not the member.
 fn told(facts: &Facts<'_>, case: &mut Case) {
     let is_answered = facts.status == 200 && facts.has_answer && !facts.answers_parent;
     let is_act = facts.has_verb() || facts.names_new() || facts.secret().is_some();
@@ -100,13 +100,13 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         .verb(words::LOOKING)
         .or_else(|| find(&plain(&singular(facts.tail()))))
         .or_else(|| find(&singular(&last_word(facts.tail()))));
-    // `/simulations/fees`: what stands below is only looked at, too.
+    // `/simulations/fees`: a path below a read-only noun is read-only, too.
     let above = facts.noun(facts.parent(), words::LOOKED_AT);
     let above = above.filter(|_| !facts.is_below_item && facts.status != 201);
     let Some(word) = word.or(above).filter(|_| !facts.is_item && !is_act) else {
         return;
     };
-    // `convert-to-order` that makes an order looks at nothing.
+    // `convert-to-order` that creates an order is not a read.
     let weight = if facts.starts() { 2 } else { 5 };
     case.add(Read, weight, format!("`{word}` in the path only looks"));
     if facts.status != 201 {
@@ -116,7 +116,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// `/transfers/fee` that answers with a fee, and is sent none.
+/// `/transfers/fee`: the response has a fee, the request has none.
 fn asked(facts: &Facts<'_>, case: &mut Case) {
     let Some(word) = facts.asked() else { return };
     let reason = format!("`{word}` is asked for: only the answer has it");
@@ -178,7 +178,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// Links in mails and the like: a GET that does something.
+/// A GET with a side effect, such as a confirmation link in a mail.
 fn acting_get(facts: &Facts<'_>, case: &mut Case) {
     let acts = [
         "confirm",

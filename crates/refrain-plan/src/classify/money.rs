@@ -1,4 +1,4 @@
-//! Does money move, or something that is as good as money?
+//! Evidence that an operation moves money, or something as valuable as money.
 
 use refrain::policy::Class::{Create, Monetary, Transition};
 
@@ -19,7 +19,7 @@ use crate::{
 pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     match facts.method.as_str() {
         "POST" => {}
-        // A client that names what it pays: `PUT /accounts/{id}/payments/{uid}`.
+        // The client chooses the payment's id: `PUT /accounts/{id}/payments/{uid}`.
         "PUT" if named_payment(facts).is_some() => {}
         "PUT" | "PATCH" if facts.is_below_item && facts.has_verb() => {}
         "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
@@ -43,7 +43,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         signs.add(Monetary, -9, "it is sent to one thing, to change it");
     }
     match signs.score(Monetary) {
-        // Whatever speaks for something new does not speak against money.
+        // Evidence for creating something must not outweigh evidence for money.
         7.. => signs.add(Create, -8, "what it makes is money"),
         5.. => signs.add(Create, -5, "what it makes is money"),
         3.. => signs.add(Create, -2, "what it makes is money"),
@@ -52,7 +52,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     case.evidence.extend(signs.evidence);
 }
 
-/// A correction is no writing anew where it adds to what is there.
+/// `adjust` and `correct` with an amount change a balance, so they do not overwrite.
 fn adjusting(facts: &Facts<'_>, case: &mut Case) {
     let word = facts.verb(&["adjust", "correct"]);
     let word = word.filter(|_| facts.method == "POST" && says_how_much(facts).is_some());
@@ -64,7 +64,7 @@ fn adjusting(facts: &Facts<'_>, case: &mut Case) {
 
 fn verb(facts: &Facts<'_>, case: &mut Case) {
     let tail = split(facts.tail());
-    // `spend-rules` say how, and spend nothing.
+    // `spend-rules` are rules, and spend nothing.
     if tail.len() > 1 && facts.noun(facts.tail(), words::RULES).is_some() {
         return;
     }
@@ -106,7 +106,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     let Some(word) = facts.verb(words::LETTING_GO) else {
         return;
     };
-    // `releaseEscrow` has the money behind the verb.
+    // In `releaseEscrow` the money is the object of the verb.
     let object = tail.get(1..).unwrap_or_default().join("-");
     let of = facts.noun(&object, words::MONEY);
     if let Some(noun) = of.or_else(|| facts.noun(&object, &["fund", "money"])) {
@@ -156,7 +156,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     // `loads` of a purse.
     let paying = facts.noun(tail, words::PAYING);
     let paying = paying.or_else(|| facts.noun(tail, words::SOMETIMES_PAYING));
-    // An item with an amount, in a bank, is one of what stands above it.
+    // In a financial API, an `item` or `line` with an amount is money, not a description of it.
     let is_plain = facts.is_of_money && says_how_much(facts).is_some();
     if let (Some(word), Some(noun)) = (made, of) {
         case.add(
@@ -178,7 +178,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
             format!("`{noun}` is money on its way, by the {many}"),
         );
     } else if let Some(noun) = money_noun(facts) {
-        // A body that is known and says nothing of money moves something else: stock, files.
+        // A known body that has nothing about money moves something else: stock, files.
         let is_other = words::OF_MUCH.contains(&noun)
             && !facts.request.top.is_empty()
             && !speaks_of_money(facts)
@@ -211,7 +211,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// Whether what is made only asks for money, or may be drawn up long before it moves.
+/// Whether the operation only requests money, or can precede the payment by a long time.
 fn is_asking(facts: &Facts<'_>) -> bool {
     let is_noun = |list| facts.noun(facts.tail(), list).is_some();
     is_noun(words::ASKING)
@@ -250,7 +250,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
             );
         }
     }
-    // Storing a card is not yet charging it.
+    // Storing a card does not charge it.
     let is_stored = facts.noun(facts.tail(), words::PRICED).is_some();
     let pays = |name: &str| {
         let behind = name.strip_prefix("payment");
@@ -259,7 +259,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     let with = first(&request.all, pays);
     let token = request.find(words::CARD).or(with);
     if let Some(token) = token.filter(|_| !is_stored) {
-        // Without anything that is paid for, it may only be kept.
+        // Without anything to pay for, the operation may only store the token.
         let is_for = amount.is_some()
             || facts.noun(facts.tail(), words::NEAR_MONEY).is_some()
             || facts.noun(facts.tail(), words::MONEY).is_some()
@@ -282,7 +282,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
     }
 }
 
-/// `{entryNo, amount, balance}`: what was booked, and what is there after it.
+/// `{entryNo, amount, balance}`: a ledger entry, and the balance after it.
 fn entry(facts: &Facts<'_>, case: &mut Case) {
     let top = &facts.response.top;
     let balance = first(top, |name| name.contains("balance"));
@@ -319,7 +319,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
             2,
             format!("`{balance}` in its answer is what is left"),
         );
-        // `/pots/{id}/drain`, whatever the verb: the pot is told how much, and answers with what is in it.
+        // `/pots/{id}/drain`, with any verb: the request has the amount, and the response has the new balance.
         let purse = facts.noun(facts.parent(), words::PURSES);
         let is_rule = facts.noun(facts.tail(), words::RULES).is_some();
         if let Some(purse) = purse.filter(|_| is_of_request && facts.is_below_item && !is_rule) {

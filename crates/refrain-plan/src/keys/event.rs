@@ -1,14 +1,14 @@
-//! Where a message has a name of its own: the headers and members in which senders number what they deliver.
+//! Finds the id of an event or message: the header or member in which senders number their deliveries.
 //!
-//! It has to be the message's, not that of the thing it tells about: a payment that is told of twice,
-//! as pending and as paid, is two messages.
+//! It must be the id of the message, not of the resource that the message is about.
+//! A payment that is reported twice, as pending and as paid, is two messages.
 
 use refrain_openapi::{Operation, Schema};
 
 use super::escaped;
 use crate::{text::plain, words as lists};
 
-/// How headers end that number deliveries, the surest first: `webhook-id`, `X-GitHub-Delivery`, `ce-id`.
+/// Endings of headers that number deliveries, most reliable first: `webhook-id`, `X-GitHub-Delivery`, `ce-id`.
 const HEADERS: &[&str] = &[
     "webhookid",
     "eventid",
@@ -26,9 +26,9 @@ const HEADERS: &[&str] = &[
     "requestuuid",
     "idempotencytoken",
 ];
-/// Members that name the message, the surest first.
+/// Members that identify the message, most reliable first.
 const MEMBERS: &[&str] = &["eventid", "messageid", "id"];
-/// What a message is called, before `id`, `uuid` and the like.
+/// Words for a message, before `id`, `uuid` and similar endings.
 const MESSAGES: &[&str] = &[
     "event",
     "message",
@@ -48,7 +48,7 @@ const MESSAGES: &[&str] = &[
     "dedup",
     "dedupe",
 ];
-/// How names of a message go on behind that.
+/// Endings of message ids, after a word of `MESSAGES`.
 const ENDS: &[&str] = &[
     "id",
     "uuid",
@@ -60,7 +60,7 @@ const ENDS: &[&str] = &[
     "reference",
     "key",
 ];
-/// What makes it the name of another message.
+/// Words that make the name the id of another message.
 const OTHERS: &[&str] = &[
     "parent",
     "original",
@@ -71,12 +71,12 @@ const OTHERS: &[&str] = &[
     "reply",
     "subscription",
 ];
-/// Members in which some senders put what is about the message, and not about what happened.
+/// Members in which some senders put metadata of the message.
 const ABOUT: &[&str] = &["meta", "metadata", "header", "headers", "context"];
 /// Members in which some senders put the message itself.
 const WITHIN: &[&str] = &["event", "message", "notification", "envelope"];
 
-/// Where an event's id is, as the policy writes it: in a header of its own, or in its body.
+/// Source of an event's id, in policy syntax: a header, or a member of the body.
 pub(super) fn event_id(operation: &Operation<'_>) -> Option<String> {
     let parameters = operation.parameters().into_iter();
     let headers: Vec<_> = parameters.filter(|it| it.place() == "header").collect();
@@ -95,11 +95,11 @@ fn of_body(schema: Schema<'_>) -> Option<String> {
     let members = schema.properties();
     let names = members.iter().map(|(name, _)| *name);
     let find = |wanted: &str| names.clone().find(|name| plain(name) == wanted);
-    // CloudEvents are unique by their source and id together.
+    // CloudEvents are unique by source and id together.
     if let (Some(source), Some(id), Some(_)) = (find("source"), find("id"), find("specversion")) {
         return Some(format!("natural:{{/{source}}}-{{/{id}}}"));
     }
-    // `{id, status}` is a thing and its state, and told of again with the next state.
+    // `{id, status}` is a resource and its state; the next state is reported with the same id.
     let has = |list: &[&str]| {
         names
             .clone()
@@ -123,7 +123,7 @@ fn of_body(schema: Schema<'_>) -> Option<String> {
     })
 }
 
-/// The member that most reads like the id of the message itself.
+/// Member that is most likely the id of the message itself.
 pub(crate) fn best_id<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
     let exact = |wanted: &str| names.clone().find(|name| plain(name) == wanted);
     let known = MEMBERS.iter().find_map(|wanted| exact(wanted));
@@ -132,7 +132,7 @@ pub(crate) fn best_id<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Optio
         .or_else(|| exact("uuid"))
 }
 
-/// Whether a name is that of the message: `notification_id`, `webhookEventUuid`, but not `parentEventId`.
+/// Whether a name is the id of the message: `notification_id`, `webhookEventUuid`, but not `parentEventId`.
 fn names_message(name: &str) -> bool {
     let stems = ENDS.iter().filter_map(|end| name.strip_suffix(end));
     let is_message = |stem: &str| MESSAGES.iter().any(|it| stem.ends_with(it));
@@ -156,7 +156,7 @@ mod tests {
         check(&["MessageDeduplicationId"], Some("MessageDeduplicationId"));
         check(&["uuid", "notify_id"], Some("notify_id"));
         check(&["MessageSid", "From"], Some("MessageSid"));
-        // The endpoint's, and the payment's: the same in every message about it.
+        // Ids of the endpoint and of the payment: the same in every message about the payment.
         check(&["webhook_id", "txn_id", "payment_id"], None);
         check(&["originalMessageId"], None);
     }

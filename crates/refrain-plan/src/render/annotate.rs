@@ -1,4 +1,4 @@
-//! A copy of the description that tells clients what the policy does.
+//! Annotated copy of the description, which documents the policy for clients.
 
 use refrain::policy::{Class, Operation as Rule, Policy, units::Span};
 use refrain_openapi::{Document, Flavour, Map, Node};
@@ -12,7 +12,7 @@ use super::{
 use crate::{Plan, Planned};
 
 const RESPONSE: &str = "RefrainProblem";
-/// What each status of ours is for.
+/// Descriptions of the status codes that Refrain itself returns.
 const STATUSES: [(&str, &str); 7] = [
     ("400", "The key is missing or malformed"),
     ("409", "In flight, or the outcome is unknown"),
@@ -23,13 +23,14 @@ const STATUSES: [(&str, &str); 7] = [
     ("503", "What happened under this key cannot be looked up"),
 ];
 
-/// Copies a document with key parameters, problem responses and `x-refrain` on what the policy guards, in the document's format.
+/// Copies a document in its own format, with `x-refrain` on every operation.
+/// Guarded operations also get a key parameter and the problem responses.
 ///
-/// Paths that stand in other files, or elsewhere in the same, are brought in, so that the copy tells everything.
-/// `references` is put before every relative reference, for a copy that lies in another folder. YAML's comments are lost.
+/// Referenced paths and operations are inlined, so that the copy has all annotations.
+/// `references` is put before every relative reference, for a copy in another folder. YAML comments are lost.
 ///
 /// # Errors
-/// When the copy cannot be written down.
+/// When the copy cannot be serialized.
 pub fn annotated(
     plan: &Plan,
     document: &Document,
@@ -156,7 +157,7 @@ fn parameter(planned: &Planned, required: bool, flavour: Flavour) -> Node {
     Node::Map(Box::new(parameter))
 }
 
-/// The responses that operations refer to.
+/// Adds the problem responses that operations refer to.
 fn add_response(root: &mut Node, flavour: Flavour) {
     let schema = json!({
         "type": "object",

@@ -1,4 +1,4 @@
-//! The page "Retrying safely" for the API's own clients, as Markdown and as HTML.
+//! The page "Retrying safely" for clients of the API, as Markdown and as HTML.
 
 use refrain::{
     Guarantee,
@@ -12,14 +12,14 @@ use crate::{Plan, Planned, keys::KEY_HEADER};
 mod layout;
 use layout::{Block, Cell};
 
-/// The page as Markdown. `settings` is the policy in force, which may say more than the plan.
+/// The page as Markdown. `settings` is the policy in force, which a person may have edited after the plan.
 #[must_use]
 pub fn markdown(plan: &Plan, settings: &Settings) -> String {
     let mark = format!("<!-- Made by refrain plan; {} -->\n\n", mark());
     sealed(mark + &layout::markdown(&blocks(plan, settings)))
 }
 
-/// The same page as HTML, which needs nothing else.
+/// The same page as a self-contained HTML file.
 #[must_use]
 pub fn html(plan: &Plan, settings: &Settings) -> String {
     let title = format!("Retrying safely: {}", line(&plan.title));
@@ -42,7 +42,7 @@ fn blocks(plan: &Plan, settings: &Settings) -> Vec<Block> {
     blocks
 }
 
-/// An operation that is guarded, and the rule in force.
+/// A guarded operation with its rule in the policy.
 struct Row<'p> {
     planned: &'p Planned,
     rule: &'p Rule,
@@ -107,7 +107,7 @@ fn requests(rows: &[Row<'_>], blocks: &mut Vec<Block>) {
     }
 }
 
-/// What is not in the tables only reads, as long as a pattern could tell every operation.
+/// Says that unlisted operations only read. If an operation that changes something has no pattern, lists it instead.
 fn unmatched(plan: &Plan, blocks: &mut Vec<Block>) {
     let is_left =
         |it: &&Planned| it.is_served && it.pattern.is_none() && it.verdict.class != Class::Read;
@@ -158,7 +158,7 @@ fn operation(row: &Row<'_>) -> Vec<Cell> {
 fn event(row: &Row<'_>) -> Vec<Cell> {
     let sources: Vec<_> = row.rule.key.iter().map(ToString::to_string).collect();
     let pattern = Cell::Code(row.planned.pattern.clone().unwrap_or_default());
-    // Senders of events send no key of clients, unless the description says so.
+    // Event senders do not send a client key, unless the description declares one.
     let is_of_client = sources == [format!("header:{}", KEY_HEADER.to_ascii_lowercase())];
     if is_of_client && row.planned.keys.header.is_none() {
         let unknown = "nothing that the description names: every delivery is handled";
@@ -171,7 +171,7 @@ fn event(row: &Row<'_>) -> Vec<Cell> {
     ]
 }
 
-/// `idempotency-key` as documents write it.
+/// Capitalizes a header name: `Idempotency-Key`.
 fn canonical(name: &str) -> String {
     let words = name.split('-').map(|word| {
         let mut chars = word.chars();
@@ -183,7 +183,7 @@ fn canonical(name: &str) -> String {
     words.collect::<Vec<_>>().join("-")
 }
 
-/// What the API itself sends.
+/// Webhooks and callbacks that the API itself sends.
 fn sent(plan: &Plan, blocks: &mut Vec<Block>) {
     let sent: Vec<_> = plan.operations.iter().filter(|it| !it.is_served).collect();
     if sent.is_empty() {
@@ -226,7 +226,7 @@ fn errors(settings: &Settings, blocks: &mut Vec<Block>) {
 
 fn status(code: Code) -> String {
     match code {
-        // The first caller is told why, later ones that it stands so.
+        // The first caller gets 502, 503 or 504, which give the cause; later callers get 409.
         Code::OutcomeUnknown => "409, 502, 503 or 504".into(),
         code => code.status().as_u16().to_string(),
     }

@@ -1,4 +1,4 @@
-//! `refrain.toml`: written anew, or merged into one that a person has worked on.
+//! `refrain.toml`: generates a new policy, or merges the plan into an edited one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,37 +9,37 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
 use super::{class_name, line};
 use crate::{Consumer, Plan, Planned};
 
-/// What stands before the class that was planned last.
+/// Prefix of the comment that records the last planned class.
 const PLANNED: &str = "# plan: ";
-/// How many reasons are written beside an operation.
+/// Number of reasons in an operation's comment.
 const REASONS_MAX: usize = 3;
 
-/// A policy, and how it differs from the one before.
+/// A policy file, and its differences from the previous one.
 #[derive(Debug, Serialize)]
 pub struct Merged {
-    /// The text of the file.
+    /// Text of the file.
     pub text: String,
-    /// What the API says now that the file did not.
+    /// Differences between the API and the previous file.
     pub drift: Vec<Drift>,
 }
 
 /// One difference between the API and the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Drift {
-    /// `new`, `gone`, `changed`, or `kept` where a person decided otherwise.
+    /// `new`, `gone`, `changed`, or `kept` if a person chose another class.
     pub kind: &'static str,
     /// The operation or worker.
     pub name: String,
-    /// What differs.
+    /// Description of the difference.
     pub message: String,
 }
 
-/// Writes the policy of a plan, into the text of the file that is there or of a new one.
+/// Writes the policy of a plan, as a new file or merged into the text of an existing one.
 ///
-/// Everything that a person wrote stays; what the plan wrote and nobody touched follows the API.
+/// Everything that a person wrote is kept. Classes that only the plan wrote follow the API.
 ///
 /// # Errors
-/// When the text there is no TOML, with the place.
+/// When the existing text is invalid TOML, with the position.
 pub fn policy(
     plan: &Plan,
     existing: Option<&str>,
@@ -106,7 +106,7 @@ fn opening(plan: &Plan, upstream: Option<&str>) -> String {
     )
 }
 
-/// What no policy here can guard, for the people who read it; written once.
+/// Comment that lists the operations that the policy cannot guard; only in a new file.
 fn closing(plan: &Plan, existing: Option<&str>) -> String {
     let sent: Vec<_> = plan.operations.iter().filter(|it| !it.is_served).collect();
     let unmatched: Vec<_> = plan
@@ -136,10 +136,10 @@ fn closing(plan: &Plan, existing: Option<&str>) -> String {
     text
 }
 
-/// A table that the plan wants to be there.
+/// A table that the plan adds to the file.
 struct Entry {
     name: String,
-    /// What was planned, to be recognised the next time.
+    /// Planned class; recorded in a comment, so that the next run can compare.
     planned: &'static str,
     comment: Vec<String>,
     settings: Vec<(&'static str, Item)>,
@@ -282,7 +282,7 @@ impl Entry {
     }
 }
 
-/// Adds what is missing, each behind the one that goes before it in the API, and follows what changed.
+/// Adds missing tables, each after its predecessor in the API, and updates changed classes.
 fn merge(
     document: &mut DocumentMut,
     list: &str,
@@ -345,7 +345,7 @@ fn merge(
     Ok(())
 }
 
-/// What became of a table that is there.
+/// Updates an existing table to the plan, and reports differences.
 fn follow(table: &mut Table, entry: Option<&Entry>, name: &str, drift: &mut Vec<Drift>) {
     let prefix = table
         .decor()

@@ -1,11 +1,11 @@
-//! References of the copy: what they lead to is brought in where it is annotated, and the rest still leads there.
+//! References in the annotated copy: inlines the ones to annotate, and corrects the paths of the others.
 
 use refrain_openapi::{Document, Node, View};
 
-/// Members that hold data, whatever it looks like.
+/// Members that hold data; a `$ref` inside them is not a reference.
 const DATA: [&str; 4] = ["example", "value", "default", "const"];
 
-/// Brings in the paths, and their operations, that stand behind references: what is annotated has to stand in the copy.
+/// Inlines referenced paths and operations, because annotations must be in the copy itself.
 pub(super) fn bring_in(root: &mut Node, document: &Document) {
     let view = document.view();
     let name = document.name();
@@ -25,7 +25,7 @@ pub(super) fn bring_in(root: &mut Node, document: &Document) {
     }
 }
 
-/// Puts what a reference leads to in its place; what stands beside the reference stays.
+/// Replaces a reference with its target; members beside the reference are kept.
 fn take(node: &mut Node, view: &View<'_>, name: &str) {
     if node.get("$ref").is_none() || view.node().as_map().is_none() {
         return;
@@ -43,7 +43,7 @@ fn take(node: &mut Node, view: &View<'_>, name: &str) {
     *node = whole;
 }
 
-/// A reference that stood in `file`, as the document's first file, which is called `first`, would write it.
+/// Converts a reference in `file` to the equivalent reference in the document's first file, named `first`.
 fn moved(text: &str, file: &str, first: &str) -> String {
     let (other, fragment) = text.split_once('#').unwrap_or((text, ""));
     let mut parts: Vec<_> = file.split('/').collect();
@@ -67,7 +67,7 @@ fn moved(text: &str, file: &str, first: &str) -> String {
     }
 }
 
-/// Puts a folder before every reference to another file.
+/// Prefixes every reference to another file with a folder.
 pub(super) fn rewrite(node: &mut Node, folder: &str) {
     relocate(node, &|text| match text.starts_with('#') {
         true => text.into(),
@@ -75,7 +75,7 @@ pub(super) fn rewrite(node: &mut Node, folder: &str) {
     });
 }
 
-/// Writes every reference anew that is no address in the network.
+/// Rewrites every reference, except for URLs.
 fn relocate(node: &mut Node, new: &dyn Fn(&str) -> String) {
     match node {
         Node::Map(map) => {
@@ -97,7 +97,7 @@ fn relocate(node: &mut Node, new: &dyn Fn(&str) -> String) {
     }
 }
 
-/// A discriminator's values are references where they look like paths; else they are names of schemas.
+/// Rewrites a discriminator mapping. Values that look like paths are references; other values are schema names.
 fn relocate_mapping<'n>(values: impl Iterator<Item = &'n mut Node>, new: &dyn Fn(&str) -> String) {
     for value in values {
         match value {

@@ -1,4 +1,4 @@
-//! `verify.toml`: a request for every operation that `refrain verify` can be tried on.
+//! `verify.toml`: a sample request for every operation that `refrain verify` can test.
 
 use refrain::policy::Class;
 use refrain_openapi::{Document, Operation, sample};
@@ -7,13 +7,14 @@ use toml_edit::value;
 use super::{class_name, line};
 use crate::{Plan, Planned, keys::KEY_HEADER};
 
-/// As many as the tester takes from one file.
+/// Maximum number of operations that `refrain verify` accepts in one file.
 const OPERATIONS_MAX: usize = 100;
-/// The largest body that is written into the file.
+/// Largest body that is written into the file.
 const BODY_BYTES_MAX: usize = 16 << 10;
 
-/// Writes the tester's plan, or adds to the one that is there what it lacks.
-/// What needs something that exists is there as a comment, to be filled in.
+/// Writes the test plan of `refrain verify`, or adds missing operations to an existing one.
+///
+/// An operation that needs an existing resource is written as a comment, for the user to fill in.
 #[must_use]
 pub fn verify(plan: &Plan, document: &Document, url: &str, existing: Option<&str>) -> String {
     let operations = document.operations();
@@ -23,7 +24,7 @@ pub fn verify(plan: &Plan, document: &Document, url: &str, existing: Option<&str
         it.0.is_in_policy() && !matches!(class, Class::Read | Class::Event)
     };
     let count = pairs().filter(is_tried).count();
-    // Where there is no room for all, money goes first.
+    // If there are too many operations, only those that move money are written.
     let is_first = |it: &(&Planned, &Operation<'_>)| {
         count <= OPERATIONS_MAX || it.0.verdict.class == Class::Monetary
     };
@@ -42,7 +43,7 @@ pub fn verify(plan: &Plan, document: &Document, url: &str, existing: Option<&str
     text
 }
 
-/// Tells an operation that is there from one that is not, commented out or not.
+/// Comment line that identifies an operation in the file, also if its entry is commented out.
 fn mark(planned: &Planned) -> String {
     format!("# plan: {} is ", line(&planned.name()))
 }
@@ -85,10 +86,10 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
             "{class}\n# its sample is too large for this file; write body = \"@FILE\"\n"
         );
     }
-    // What nobody can make up stays a name in braces, to be filled in.
+    // A path parameter that needs an existing resource stays in braces.
     made.path = unfilled(operation.path(), &made.path, &made.needs);
     let mut needs = Vec::new();
-    // The description may not declare all names of its path, either.
+    // The description may also lack declarations of path parameters.
     let filled = made.path.replace("{{unique}}", "");
     needs.extend(
         filled
@@ -142,7 +143,7 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
     }
 }
 
-/// The path with the names left in that are needed.
+/// The filled path, with the parameters in `needs` left in braces.
 fn unfilled(path: &str, filled: &str, needs: &[String]) -> String {
     let parts = path.split('/').zip(filled.split('/'));
     let is_needed = |part: &str| needs.iter().any(|it| part.contains(&format!("{{{it}}}")));
@@ -150,7 +151,7 @@ fn unfilled(path: &str, filled: &str, needs: &[String]) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// How a caller says who it is, up to the secret.
+/// Credential header of an operation, without the secret itself.
 fn credential(operation: &Operation<'_>) -> Option<String> {
     let schemes = operation.security();
     let name = *schemes.first()?.first()?;

@@ -1,8 +1,8 @@
-//! A page made of few kinds of blocks, written as Markdown or HTML.
+//! Page of a few kinds of blocks, written as Markdown or HTML.
 
 use std::fmt::Write as _;
 
-/// A part of a page. In texts, `code` stands between backticks.
+/// A part of a page. In text, code is between backticks.
 #[derive(Debug)]
 pub(super) enum Block {
     Heading(u8, String),
@@ -12,7 +12,7 @@ pub(super) enum Block {
     Table(Vec<String>, Vec<Vec<Cell>>),
 }
 
-/// A cell of a table.
+/// A table cell.
 #[derive(Debug)]
 pub(super) enum Cell {
     Text(String),
@@ -31,7 +31,7 @@ pub(super) fn markdown(blocks: &[Block]) -> String {
             Block::Heading(level, text) => {
                 page.push_str(&format!("{} {text}\n\n", "#".repeat(usize::from(*level))));
             }
-            // One sentence a line, so that changes show where they are.
+            // One sentence per line, for readable diffs.
             Block::Text(text) => page.push_str(&(text.replace(". ", ".\n") + "\n\n")),
             Block::List(items) => {
                 items
@@ -78,7 +78,7 @@ pub(super) fn html(title: &str, mark: &str, blocks: &[Block]) -> String {
 }
 
 fn add(page: &mut String, block: &Block) {
-    // Writing to a text does not fail.
+    // Writing to a `String` never fails.
     let _ = match block {
         Block::Heading(level, text) => writeln!(page, "<h{level}>{}</h{level}>", escaped(text)),
         Block::Text(text) => writeln!(page, "<p>{}</p>", inline(text)),
