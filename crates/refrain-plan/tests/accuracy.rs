@@ -1,7 +1,7 @@
-//! Specifications in the style of banks, shops, SaaS, receivers of webhooks and others, labelled by hand.
-//! A classifier that goes by method and path words alone gets about three quarters of such operations right.
+//! Classification accuracy on descriptions that are labelled by hand: banks, shops, SaaS, webhook receivers and others.
+//! A classifier that only uses the method and path words gets about three quarters of such operations right.
 //!
-//! Every description was labelled before it was first planned; what it scored then is in `docs/plan.md`.
+//! Every description was labelled before it was first planned; `docs/plan.md` has its first score.
 
 use std::{collections::HashMap, fs, ops::AddAssign, path::Path};
 
@@ -68,14 +68,14 @@ fn nineteen_of_twenty_operations_are_classified_as_a_person_would() {
     }
     println!("accuracy: {}", whole.told());
     assert!(poor.is_empty(), "{poor:?}");
-    // What is wrong is to be found among what is marked.
+    // Wrong classes must be rare among the sure ones, so that a review of the unsure ones finds most errors.
     let [wrong, right] = whole.sure;
     assert!(wrong * 50 <= wrong + right, "{wrong} wrong and sure of it");
     let share = |[wrong, right]: [u32; 2]| f64::from(right) / f64::from(wrong + right);
     assert!(share(whole.unsure) < share(whole.sure), "{}", whole.told());
 }
 
-/// How many are right and wrong, apart for what is sure and unsure.
+/// Number of wrong and right classes (in this order), separately for sure and unsure verdicts.
 #[derive(Default)]
 struct Score {
     sure: [u32; 2],
@@ -117,7 +117,7 @@ impl AddAssign for Score {
     }
 }
 
-/// How many are right; says what is not.
+/// Scores one description, and prints every wrong class.
 fn score(name: &str) -> Score {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/specs");
     let labels = fs::read_to_string(folder.join(format!("{name}.labels"))).unwrap();

@@ -1,4 +1,4 @@
-//! The annotated copy of a description that is spread over files: it stands elsewhere, and has to tell everything.
+//! Annotated copy of a description that spans several files: written to another folder, it must be complete.
 
 use refrain_openapi::Document;
 use refrain_plan::{Options, plan, render};

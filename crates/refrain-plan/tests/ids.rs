@@ -1,11 +1,11 @@
-//! Where an event's own id is: the key of a delivery must be the delivery's, or the second event about a thing is lost.
+//! Event ids: the key of a delivery must be the delivery's own id, or the second event about a resource is lost.
 
 use refrain::policy::Class;
 use refrain_openapi::Document;
 use refrain_plan::{Options, plan};
 use serde_json::{Value, json};
 
-/// The key that is planned for a webhook with these headers, and members of its body.
+/// The key that is planned for a webhook with these headers and body members.
 fn key(headers: &[&str], members: &Value) -> Option<String> {
     let headers = headers
         .iter()
@@ -65,6 +65,6 @@ fn events_are_named_by_what_names_the_message() {
         json!({ "meta": { "properties": { "event_id": {}, "id": {} } }, "data": {} }),
         Some("body:/meta/event_id"),
     );
-    // A payment and its state: the next state comes under the same id.
+    // A payment and its state: the next state arrives with the same id.
     check(&[], json!({ "id": {}, "status": {} }), None);
 }

@@ -1,4 +1,4 @@
-//! Real descriptions reach five megabytes and 1,500 operations; nobody waits for minutes to see what became of them.
+//! Planning time of a large description. Real ones reach 5 MB and 1,500 operations; a user must not wait for minutes.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
 
@@ -10,7 +10,7 @@ use std::{
 use refrain_openapi::Document;
 use refrain_plan::{Options, plan, render};
 
-/// What is allowed in a release build; a debug build takes about ten times as long, and longer on a busy machine.
+/// Time limit. A debug build takes about ten times as long as a release build, and longer on a busy machine.
 const ALLOWED: Duration = Duration::from_secs(if cfg!(debug_assertions) { 120 } else { 2 });
 
 #[test]

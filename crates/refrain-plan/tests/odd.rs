@@ -1,4 +1,4 @@
-//! Whatever stands in a description, planning comes to an end, without a panic and without much memory.
+//! Malformed and tangled descriptions: planning always ends, without a panic and with bounded memory.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use refrain_openapi::Document;
 use refrain_plan::{Options, plan, render};
 use serde_json::{Value, json};
 
-/// What planning may take at its peak, with the tests around it.
+/// Limit on the peak memory of the test process, other tests included.
 const PEAK_KIB_MAX: u64 = 512 << 10;
 
 fn planned(text: &str) -> usize {
@@ -95,7 +95,7 @@ fn large_and_tangled_descriptions_stay_within_half_a_gibibyte() {
         values.join(",")
     );
     assert_eq!(planned(&wide), 1);
-    // Every schema has every schema as a member: a tree of it would have 60 to the power of its depth.
+    // Every schema has every schema as a member: expanded, a tree of depth n would have 60^n nodes.
     let names: Vec<_> = (0..60).map(|n| format!("S{n}")).collect();
     let members: serde_json::Map<_, _> = names
         .iter()
