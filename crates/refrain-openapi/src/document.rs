@@ -1,4 +1,4 @@
-//! A whole description: what kind it is, and its operations or messages.
+//! An API description: its format version, and its operations or messages.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::{
     operation,
 };
 
-/// Which language a document is written in.
+/// Specification and version that a document follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     /// Swagger 2.
@@ -22,12 +22,12 @@ pub enum Flavour {
     AsyncApi3,
 }
 
-/// A description of an API, with all the files that belong to it.
+/// An API description, with all the files that it consists of.
 #[derive(Debug)]
 pub struct Document {
     pub(crate) files: Files,
     flavour: Flavour,
-    /// What Swagger 2 says with single parameters, as the schemas of bodies.
+    /// Request body schemas for the `formData` parameters of Swagger 2, by method and path.
     pub(crate) forms: Map,
 }
 
@@ -35,12 +35,12 @@ impl Document {
     /// Reads a file, and the files that it refers to.
     ///
     /// # Errors
-    /// With the place and the fix, when it cannot be read, is too large, or is no such description.
+    /// When the file cannot be read, is too large, or is not an API description; with position and fix.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         Self::of(Files::read(path)?, &path.display().to_string())
     }
 
-    /// Reads a text that is called `name`; references to other files are not followed.
+    /// Parses a text; `name` is used in messages. References to other files are not followed.
     ///
     /// # Errors
     /// As for [`Document::read`].
@@ -61,49 +61,49 @@ impl Document {
         })
     }
 
-    /// The language that it is written in.
+    /// Specification and version of the document.
     #[must_use]
     pub fn flavour(&self) -> Flavour {
         self.flavour
     }
 
-    /// How its first file is written.
+    /// Format of the first file: JSON or YAML.
     #[must_use]
     pub fn format(&self) -> Format {
         self.files.list[0].format
     }
 
-    /// What its first file is called, without its folder.
+    /// Name of the first file, without its folder.
     #[must_use]
     pub fn name(&self) -> &str {
         self.files.name()
     }
 
-    /// Its first file, as it was read.
+    /// Root node of the first file.
     #[must_use]
     pub fn root(&self) -> &Node {
         &self.files.list[0].root
     }
 
-    /// The same, to be looked into.
+    /// View of the root node of the first file.
     #[must_use]
     pub fn view(&self) -> View<'_> {
         View::new(self, 0, self.root())
     }
 
-    /// What could not be followed, such as references that lead nowhere. The rest can be used.
+    /// Problems that do not prevent reading, such as references without a target.
     #[must_use]
     pub fn troubles(&self) -> &[ReadError] {
         &self.files.troubles
     }
 
-    /// What the API is called.
+    /// Title of the API.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
         self.root().pointer("/info/title")?.as_str()
     }
 
-    /// The path that all paths stand behind, without a slash at its end: from the first server, or `basePath`.
+    /// Base path of all operations, without a trailing slash: from the first server, or from `basePath`.
     #[must_use]
     pub fn base_path(&self) -> String {
         let base = match self.flavour {
@@ -141,19 +141,19 @@ impl Document {
         Some(path.split(['?', '#']).next()?.to_owned())
     }
 
-    /// Every operation in the document's order; those of callbacks behind the one that names them.
+    /// All operations in document order; callbacks follow the operation that declares them.
     #[must_use]
     pub fn operations(&self) -> Vec<Operation<'_>> {
         operation::all(self)
     }
 
-    /// Every message of an AsyncAPI document, in its order.
+    /// All messages of an AsyncAPI document, in document order.
     #[must_use]
     pub fn messages(&self) -> Vec<Message<'_>> {
         message::all(self)
     }
 
-    /// A security scheme by its name.
+    /// Security scheme with this name.
     #[must_use]
     pub fn security_scheme(&self, name: &str) -> Option<View<'_>> {
         let view = self.view();
@@ -164,7 +164,7 @@ impl Document {
         schemes?.get(name)
     }
 
-    /// Whether it describes messages rather than requests.
+    /// Whether the document is AsyncAPI: it describes messages, not requests.
     #[must_use]
     pub fn is_async(&self) -> bool {
         matches!(self.flavour, Flavour::AsyncApi2 | Flavour::AsyncApi3)

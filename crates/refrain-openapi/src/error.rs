@@ -1,24 +1,24 @@
-//! Why a document cannot be read, and where.
+//! Error of reading a document, with its position.
 
 use std::fmt;
 
-/// A place in a file, as far as it is known.
+/// Position in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named.
+    /// File name, as the caller gave it.
     pub file: String,
-    /// Line and column, counted from one; the column in characters.
+    /// Line and column, from 1, the column in characters; `None` if unknown.
     pub at: Option<(usize, usize)>,
 }
 
 impl Place {
-    /// The file as a whole.
+    /// The whole file, without line and column.
     pub(crate) fn whole(file: &str) -> Self {
         let file = file.to_owned();
         Self { file, at: None }
     }
 
-    /// Where in `text` the byte `offset` is.
+    /// Position of the byte `offset` in `text`.
     pub(crate) fn of(file: &str, text: &[u8], offset: usize) -> Self {
         let before = &text[..offset.min(text.len())];
         let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
@@ -42,15 +42,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something wrong in a document: where, what, and the fix.
+/// Problem in a document: its position, a message and a fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}\n  fix: {help}")]
 pub struct ReadError {
-    /// Where.
+    /// Position of the problem.
     pub place: Place,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub help: String,
 }
 

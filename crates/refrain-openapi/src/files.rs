@@ -1,4 +1,4 @@
-//! The files of a document: the one that was named, and those that it refers to.
+//! The files of a document: the first file, and the files that it refers to.
 
 use std::{
     collections::HashMap,
@@ -13,31 +13,31 @@ use crate::{
     parse::{self, FILE_BYTES_MAX},
 };
 
-/// The most files of one document.
+/// Maximum number of files of one document.
 pub const FILES_MAX: usize = 200;
-/// The most bytes of all of them.
+/// Maximum total size of all files, in bytes.
 pub const FILES_BYTES_MAX: usize = 64 << 20;
 
-/// All files of a document, read.
+/// All files of a document.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) list: Vec<Loaded>,
-    /// What could not be followed: it is said, and the rest is used.
+    /// Problems that do not prevent reading, such as references without a target.
     pub(crate) troubles: Vec<ReadError>,
 }
 
-/// One file.
+/// One parsed file.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) root: Node,
     pub(crate) format: Format,
     path: PathBuf,
-    /// The numbers of the files that this one refers to, by what it writes before the `#`.
+    /// Indexes of the files that this file refers to, by the part of the reference before `#`.
     others: HashMap<String, usize>,
 }
 
 impl Files {
-    /// Reads a file and, as far as it refers to them, those around it.
+    /// Reads a file and all files that it refers to.
     pub(crate) fn read(path: &Path) -> Result<Self, ReadError> {
         let bytes = bytes(path)?;
         let folder = path.parent().map(Path::to_owned);
@@ -49,7 +49,7 @@ impl Files {
         )
     }
 
-    /// Takes a text alone: what it refers to elsewhere is not looked for.
+    /// Parses a single text; references to other files are reported as problems.
     pub(crate) fn parse(bytes: &[u8], name: &str) -> Result<Self, ReadError> {
         Self::gather(bytes, name, PathBuf::from(name), false)
     }
@@ -82,7 +82,7 @@ impl Files {
                 files.list[at].others.insert(reference.file, number);
             }
             at += 1;
-            // Numbers are given in the order of discovery, so each is read in its turn.
+            // Files get their numbers in the order of discovery, so this reads them one after the other.
             let Some(next) = numbers.iter().find(|(_, number)| **number == at) else {
                 break;
             };
@@ -93,7 +93,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Reads the next file; one that cannot be read is empty, and its trouble is told.
+    /// Reads the next file. An unreadable file becomes an empty node, and its error is recorded.
     fn load(&mut self, path: &Path, size: &mut usize) -> Result<Vec<Reference>, ReadError> {
         let name = path.display().to_string();
         let read = bytes(path).and_then(|bytes| {
@@ -144,7 +144,7 @@ impl Files {
         Ok(references)
     }
 
-    /// The path that a reference leads to; trouble where it is none that is followed.
+    /// Path of the file that a reference leads to; records a problem and returns `None` if it must not be followed.
     fn other(&mut self, at: usize, to: &Reference, name: &str, follows: bool) -> Option<PathBuf> {
         let refuse =
             |message: String, help: &str| Some(ReadError::new(to.place.clone(), message, help));
@@ -185,7 +185,7 @@ impl Files {
         }
     }
 
-    /// Where a reference that stands in file `at` leads: the number of the file, and the node.
+    /// Resolves a reference in the file `at`: returns the index of the target file, and the node.
     pub(crate) fn target(&self, at: usize, reference: &str) -> Option<(usize, &Node)> {
         let (file, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let number = match file {
@@ -199,13 +199,13 @@ impl Files {
         }
     }
 
-    /// What the first file is called, without its folder.
+    /// Name of the first file, without its folder.
     pub(crate) fn name(&self) -> &str {
         let name = self.list[0].path.file_name();
         name.and_then(|it| it.to_str()).unwrap_or_default()
     }
 
-    /// How the first file writes the path of another one.
+    /// Relative path from the first file to another file.
     pub(crate) fn reference(&self, number: usize) -> String {
         let first = tidy(&self.list[0].path);
         let other = tidy(&self.list[number].path);
@@ -219,7 +219,7 @@ impl Files {
         up.chain(down).collect::<Vec<_>>().join("/")
     }
 
-    /// Tells which references lead nowhere.
+    /// Records references that have no target.
     fn check(&mut self) {
         const TOLD_MAX: usize = 20;
         let mut lost = Vec::new();
@@ -227,7 +227,7 @@ impl Files {
             let name = file.path.display().to_string();
             inward(&file.root, &mut |text| {
                 let (other, fragment) = text.split_once('#').unwrap_or((text, ""));
-                // What is wrong with the other file was told.
+                // `other` already recorded the problem with that file.
                 let is_other_told = !other.is_empty() && !file.others.contains_key(other);
                 if is_other_told || lost.len() >= TOLD_MAX || self.target(at, text).is_some() {
                     return;
@@ -272,14 +272,14 @@ fn outward(node: &Node, found: &mut Vec<Reference>) {
     });
 }
 
-/// Every reference within a node. Values lie no deeper than the reader allowed.
+/// Calls `tell` for every reference within a node. The parser limits the depth of the recursion.
 fn inward(node: &Node, tell: &mut impl FnMut(&str)) {
     match node {
         Node::Map(map) => {
             for (name, node) in map.iter() {
                 match (name.as_str(), node) {
                     ("$ref", Node::Text(text)) => tell(text),
-                    // What an example shows is data, whatever it looks like.
+                    // Examples are data, even if they contain `$ref`.
                     ("example" | "examples", _) => {}
                     _ => inward(node, tell),
                 }
@@ -306,7 +306,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, ReadError> {
     }
 }
 
-/// The same path without `.` and, where that is plain, without `..`, so that a file is read once.
+/// Normalized path: without `.`, and without `..` after a named folder, so that each file is read only once.
 fn tidy(path: &Path) -> PathBuf {
     let mut tidy = PathBuf::new();
     for part in path.components() {

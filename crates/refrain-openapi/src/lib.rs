@@ -1,8 +1,8 @@
-//! Reads descriptions of APIs: OpenAPI 3.0 and 3.1, Swagger 2, and AsyncAPI 2 and 3, as YAML or JSON.
+//! Reads API descriptions: OpenAPI 3.0 and 3.1, Swagger 2, and AsyncAPI 2 and 3, as YAML or JSON.
 //!
-//! It is thin: a [`Document`] keeps its members as they were written, in their order, and views
-//! look into it when asked. Nothing is fetched from the network, and everything that grows has a limit.
-//! It is no validator: what it does not understand it leaves alone.
+//! A [`Document`] keeps all members as written and in order; views interpret them on demand.
+//! The crate never accesses the network, and limits the size of everything that it reads.
+//! It does not validate: unknown members are kept and ignored.
 //!
 //! ```
 //! use refrain_openapi::Document;

@@ -1,37 +1,37 @@
-//! Messages of AsyncAPI documents: which channel, which way, and what they carry.
+//! Messages of AsyncAPI documents: their channel, direction, payload and headers.
 
 use crate::{Document, Flavour, Schema, View};
 
-/// Which way a message goes, seen from the application that the document describes.
+/// Direction of a message, seen from the application that the document describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The application consumes it.
+    /// The application receives the message.
     Receive,
-    /// The application sends it.
+    /// The application sends the message.
     Send,
 }
 
 /// A message in a channel.
 #[derive(Debug, Clone)]
 pub struct Message<'d> {
-    /// Which way it goes.
+    /// Direction of the message.
     pub direction: Direction,
-    /// The channel's address: a topic, queue or subject.
+    /// Address of the channel: a topic, queue or subject.
     pub channel: &'d str,
-    /// `operationId` of version 2, the operation's name in version 3.
+    /// `operationId` in version 2, the name of the operation in version 3.
     pub operation: Option<&'d str>,
-    /// The message's name.
+    /// Name of the message.
     pub name: Option<&'d str>,
     view: View<'d>,
     channel_view: View<'d>,
 }
 
 impl<'d> Message<'d> {
-    /// What it carries.
+    /// Schema of the payload.
     #[must_use]
     pub fn payload(&self) -> Option<Schema<'d>> {
         let payload = self.view.get("payload")?;
-        // Version 3 may wrap a schema to say what it is written in.
+        // Version 3 allows a wrapper that adds `schemaFormat` to the schema.
         Some(Schema::new(
             payload
                 .get("schema")
@@ -40,19 +40,19 @@ impl<'d> Message<'d> {
         ))
     }
 
-    /// Its headers.
+    /// Schema of the headers.
     #[must_use]
     pub fn headers(&self) -> Option<Schema<'d>> {
         self.view.get("headers").map(Schema::new)
     }
 
-    /// The message itself, to be looked into.
+    /// View of the message.
     #[must_use]
     pub fn view(&self) -> View<'d> {
         self.view
     }
 
-    /// Its channel, to be looked into.
+    /// View of the channel.
     #[must_use]
     pub fn channel_view(&self) -> View<'d> {
         self.channel_view
@@ -68,7 +68,7 @@ pub(crate) fn all(document: &Document) -> Vec<Message<'_>> {
 }
 
 fn of_channels(document: &Document) -> Vec<Message<'_>> {
-    // In version 2 `publish` is what others do: the application receives it.
+    // In version 2, `publish` describes what others do: the application receives the message.
     const WAYS: [(&str, Direction); 2] = [
         ("publish", Direction::Receive),
         ("subscribe", Direction::Send),

@@ -1,4 +1,4 @@
-//! The value of a document: JSON's values, with members in the order in which they were written.
+//! Node of a document: a JSON value whose object members keep their order.
 
 use std::{cell::Cell, fmt};
 
@@ -8,38 +8,38 @@ use serde::{
     de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor},
 };
 
-/// The members of an object, in their order.
+/// Members of an object, in document order.
 pub type Map = IndexMap<String, Node>;
 
-/// As many members are looked through one by one.
+/// Maximum number of members for a linear search.
 const FEW: usize = 8;
 
-/// A value of a document.
+/// A JSON value of a document.
 ///
-/// [`serde_json::Value`] would sort members; an API is shown and written back in its own order.
+/// [`serde_json::Value`] would sort members; a description is displayed and written back in its own order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Node {
-    /// Nothing.
+    /// `null`.
     #[default]
     Null,
-    /// True or false.
+    /// `true` or `false`.
     Bool(bool),
     /// A number.
     Number(serde_json::Number),
-    /// A text.
+    /// A string.
     Text(String),
-    /// A list.
+    /// An array.
     List(Vec<Node>),
     /// An object.
     Map(Box<Map>),
 }
 
 impl Node {
-    /// The member of this name.
+    /// Member of an object, by name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Node> {
         let map = self.as_map()?;
-        // Most objects are small, and comparing a few names is quicker than hashing one.
+        // Most objects are small, and comparing a few names is faster than hashing one.
         if map.len() > FEW {
             return map.get(name);
         }
@@ -47,7 +47,7 @@ impl Node {
         members.find(|(it, _)| *it == name).map(|(_, node)| node)
     }
 
-    /// The members, where it is an object.
+    /// Members, if the node is an object.
     #[must_use]
     pub fn as_map(&self) -> Option<&Map> {
         match self {
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// The members, to be changed.
+    /// Mutable members, if the node is an object.
     pub fn as_map_mut(&mut self) -> Option<&mut Map> {
         match self {
             Self::Map(map) => Some(map),
@@ -64,7 +64,7 @@ impl Node {
         }
     }
 
-    /// The text, where it is one.
+    /// Text, if the node is a string.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -73,7 +73,7 @@ impl Node {
         }
     }
 
-    /// The items; none where it is no list.
+    /// Items of a list; empty for any other node.
     #[must_use]
     pub fn items(&self) -> &[Node] {
         match self {
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// True or false, where it is that.
+    /// Value, if the node is a boolean.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
         match self {
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// The number, where it is one.
+    /// Value, if the node is a number.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match self {
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// The value as that of serde_json, which sorts members.
+    /// Converts the node to a `serde_json` value, which sorts members.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value;
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// What a JSON pointer (`/paths/~1pets/get`) leads to; percent signs are taken as they are.
+    /// Resolves a JSON pointer (`/paths/~1pets/get`). Percent-encoding is not decoded.
     #[must_use]
     pub fn pointer(&self, pointer: &str) -> Option<&Node> {
         if !pointer.is_empty() && !pointer.starts_with('/') {
@@ -172,7 +172,8 @@ impl Serialize for Node {
     }
 }
 
-/// Reads a node, and counts: what aliases repeat counts each time, so a small file cannot become a large value.
+/// Deserializes a node and limits the number of values.
+/// YAML aliases count on every use, so that a small file cannot expand to a large value (alias bomb).
 pub(crate) struct Seed<'c> {
     pub(crate) left: &'c Cell<usize>,
 }
@@ -230,7 +231,7 @@ impl<'de> Visitor<'de> for NodeVisitor<'_> {
     }
 
     fn visit_i128<E: Error>(self, number: i128) -> Result<Node, E> {
-        // Nothing that is asked of a document needs such a number to the digit.
+        // The loss of precision does no harm: no caller needs such a number exactly.
         self.visit_f64(number as f64)
     }
 

@@ -1,22 +1,22 @@
-//! Operations: what can be asked of the API, and what the API asks of others.
+//! Operations: requests that clients send to the API, and webhooks and callbacks that the API sends.
 
 use crate::{Document, Flavour, Map, Node, Schema, View, files::Files};
 
-/// The methods that a path can have.
+/// Methods that a path item can have.
 const METHODS: [&str; 9] = [
     "get", "put", "post", "delete", "options", "head", "patch", "trace", "query",
 ];
-/// How deep callbacks of callbacks are looked for.
+/// Maximum nesting depth of callbacks.
 const CALLBACK_DEPTH_MAX: usize = 4;
 
-/// Who sends the request of an operation.
+/// Sender and receiver of an operation's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A client, to a path of the API.
+    /// A client sends it to a path of the API.
     Path,
-    /// The API, to whoever registered for it: top-level `webhooks`.
+    /// The API sends it to its subscribers: top-level `webhooks`.
     Webhook,
-    /// The API, to an address that an earlier request named.
+    /// The API sends it to an address from an earlier request.
     Callback,
 }
 
@@ -30,53 +30,53 @@ pub struct Operation<'d> {
     view: View<'d>,
 }
 
-/// A parameter: of a path item, or of an operation, which goes before.
+/// A parameter of an operation or of its path item; the operation's own takes precedence.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter<'d> {
     view: View<'d>,
 }
 
-/// A body in one content type.
+/// A request or response body in one content type.
 #[derive(Debug, Clone, Copy)]
 pub struct Body<'d> {
-    /// `application/json` and the like, as it is written.
+    /// Content type as the document writes it, such as `application/json`.
     pub content_type: &'d str,
-    /// What it looks like, where that is said.
+    /// Schema of the body, if the document has one.
     pub schema: Option<Schema<'d>>,
-    /// The media type itself, with its examples.
+    /// View of the media type, which has the examples.
     pub view: View<'d>,
 }
 
-/// What comes back under one status.
+/// Response for one status.
 #[derive(Debug, Clone)]
 pub struct Response<'d> {
     /// `201`, `4XX` or `default`.
     pub status: &'d str,
-    /// What it says, by content type.
+    /// Bodies, by content type.
     pub bodies: Vec<Body<'d>>,
     view: View<'d>,
 }
 
 impl<'d> Operation<'d> {
-    /// Who sends it.
+    /// Sender and receiver of the request.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// In capitals.
+    /// HTTP method, in upper case.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.method
     }
 
-    /// The path as written, a webhook's name, or a callback's expression.
+    /// The path as written; for a webhook its name, for a callback its expression.
     #[must_use]
     pub fn path(&self) -> &'d str {
         self.path
     }
 
-    /// The operation itself, to be looked into.
+    /// View of the operation.
     #[must_use]
     pub fn view(&self) -> View<'d> {
         self.view
@@ -88,13 +88,13 @@ impl<'d> Operation<'d> {
         self.view.text("operationId")
     }
 
-    /// Its summary, or that of its path.
+    /// Summary of the operation, or of its path.
     #[must_use]
     pub fn summary(&self) -> Option<&'d str> {
         self.view.text("summary").or(self.item.text("summary"))
     }
 
-    /// Its description, or that of its path.
+    /// Description of the operation, or of its path.
     #[must_use]
     pub fn description(&self) -> Option<&'d str> {
         self.view
@@ -102,14 +102,15 @@ impl<'d> Operation<'d> {
             .or(self.item.text("description"))
     }
 
-    /// Its tags.
+    /// Tags of the operation.
     #[must_use]
     pub fn tags(&self) -> Vec<&'d str> {
         let tags = self.view.node().get("tags").map_or(&[][..], Node::items);
         tags.iter().filter_map(Node::as_str).collect()
     }
 
-    /// Parameters, those of the path that the operation does not say anew among them; without a body's.
+    /// Parameters of the operation and of its path item, without body and form parameters.
+    /// The operation's own take precedence.
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter<'d>> {
         let mut found: Vec<Parameter<'d>> = Vec::new();
@@ -126,7 +127,7 @@ impl<'d> Operation<'d> {
         found
     }
 
-    /// The bodies that it takes, by content type.
+    /// Request bodies, by content type.
     #[must_use]
     pub fn bodies(&self) -> Vec<Body<'d>> {
         match self.view.document().flavour() {
@@ -139,7 +140,7 @@ impl<'d> Operation<'d> {
         }
     }
 
-    /// The body that a program would send: JSON where there is one, else the first.
+    /// Preferred request body: the first JSON one, or else the first.
     #[must_use]
     pub fn body(&self) -> Option<Body<'d>> {
         let bodies = self.bodies();
@@ -147,7 +148,7 @@ impl<'d> Operation<'d> {
         json.or(bodies.first()).copied()
     }
 
-    /// Whether a request without a body is refused.
+    /// Whether the request body is required.
     #[must_use]
     pub fn is_body_required(&self) -> bool {
         match self.view.document().flavour() {
@@ -161,7 +162,7 @@ impl<'d> Operation<'d> {
         }
     }
 
-    /// What comes back, in the order of the document.
+    /// Responses, in document order.
     #[must_use]
     pub fn responses(&self) -> Vec<Response<'d>> {
         let responses = self
@@ -175,7 +176,7 @@ impl<'d> Operation<'d> {
             .collect()
     }
 
-    /// The first answer of success.
+    /// First response with a 2xx status.
     #[must_use]
     pub fn success(&self) -> Option<Response<'d>> {
         let responses = self.responses();
@@ -183,7 +184,7 @@ impl<'d> Operation<'d> {
         responses.iter().find(fits).cloned()
     }
 
-    /// The names of the security schemes that are enough, in the order of alternatives; empty where none is asked for.
+    /// Alternative security requirements, each with the names of the schemes that it needs; empty if there are none.
     #[must_use]
     pub fn security(&self) -> Vec<Vec<&'d str>> {
         let own = self.view.get("security");
@@ -194,12 +195,12 @@ impl<'d> Operation<'d> {
             .collect()
     }
 
-    /// Members whose names start with `x-`: its own, then those of its path.
+    /// Members whose names start with `x-`: first those of the operation, then those of its path.
     pub fn extensions(&self) -> impl Iterator<Item = (&'d str, &'d Node)> + use<'d> {
         self.view.extensions().chain(self.item.extensions())
     }
 
-    /// Whether it is marked as deprecated.
+    /// Whether the operation is deprecated.
     #[must_use]
     pub fn is_deprecated(&self) -> bool {
         self.view.is("deprecated")
@@ -265,7 +266,7 @@ impl<'d> Operation<'d> {
 }
 
 impl<'d> Parameter<'d> {
-    /// Its name; a header's name in the case in which it is written.
+    /// Name of the parameter, in the document's spelling.
     #[must_use]
     pub fn name(&self) -> &'d str {
         self.view.text("name").unwrap_or_default()
@@ -277,13 +278,13 @@ impl<'d> Parameter<'d> {
         self.view.text("in").unwrap_or_default()
     }
 
-    /// Whether it has to be there.
+    /// Whether the parameter is required.
     #[must_use]
     pub fn is_required(&self) -> bool {
         self.view.is("required") || self.place() == "path"
     }
 
-    /// What its value looks like; in Swagger 2 the parameter itself says so.
+    /// Schema of the value; in Swagger 2 the parameter itself is the schema.
     #[must_use]
     pub fn schema(&self) -> Schema<'d> {
         let content = || self.view.get("content")?.members().next()?.1.get("schema");
@@ -295,7 +296,7 @@ impl<'d> Parameter<'d> {
         )
     }
 
-    /// The parameter itself, to be looked into.
+    /// View of the parameter.
     #[must_use]
     pub fn view(&self) -> View<'d> {
         self.view
@@ -311,7 +312,7 @@ impl<'d> Parameter<'d> {
 }
 
 impl Body<'_> {
-    /// Whether it is JSON.
+    /// Whether the content type is JSON.
     #[must_use]
     pub fn is_json(&self) -> bool {
         let plain = self
@@ -325,14 +326,14 @@ impl Body<'_> {
 }
 
 impl<'d> Response<'d> {
-    /// The schema of its JSON body, or else of its first.
+    /// Schema of the JSON body, or else of the first body.
     #[must_use]
     pub fn schema(&self) -> Option<Schema<'d>> {
         let json = self.bodies.iter().find(|body| body.is_json());
         json.or(self.bodies.first())?.schema
     }
 
-    /// Its headers, by name.
+    /// Headers of the response, by name.
     pub fn headers(&self) -> impl Iterator<Item = (&'d str, View<'d>)> + use<'d> {
         self.view
             .get("headers")
@@ -340,7 +341,7 @@ impl<'d> Response<'d> {
             .flat_map(|it| it.members())
     }
 
-    /// The response itself, to be looked into.
+    /// View of the response.
     #[must_use]
     pub fn view(&self) -> View<'d> {
         self.view
@@ -412,7 +413,7 @@ fn form_name(method: &str, path: &str) -> String {
     format!("{method} {path}")
 }
 
-/// The form fields of Swagger 2's operations as schemas of objects.
+/// Converts the `formData` parameters of Swagger 2 operations to object schemas.
 pub(crate) fn forms(files: &Files) -> Map {
     let root = &files.list[0].root;
     let paths = root.get("paths").and_then(Node::as_map);
@@ -445,7 +446,7 @@ fn form<'n>(fields: impl Iterator<Item = &'n Node>) -> Option<Node> {
         }
         let mut schema = field.clone();
         if let Some(map) = schema.as_map_mut() {
-            // A parameter's `required` is no list of names.
+            // A parameter's `required` is a boolean, while a schema's is a list of names.
             map.shift_remove("required");
         }
         properties.insert(name.into(), schema);

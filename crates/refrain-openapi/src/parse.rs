@@ -1,4 +1,4 @@
-//! Text to a node, within limits, with the place of what is wrong.
+//! Parses text to a node, with limits and error positions.
 
 use std::cell::Cell;
 
@@ -9,14 +9,14 @@ use crate::{
     node::{Node, Seed},
 };
 
-/// The largest file that is read, in bytes.
+/// Maximum size of one file, in bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
-/// The most values in one file, with what YAML's aliases repeat counted each time.
+/// Maximum number of values in one file; YAML aliases count on every use.
 pub const NODES_MAX: usize = 1_500_000;
-/// How deep values may lie within each other.
+/// Maximum nesting depth of values in YAML; JSON has the limit of `serde_json`.
 pub const DEPTH_MAX: usize = 120;
 
-/// How a file is written.
+/// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// JSON.
@@ -26,10 +26,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// Writes a node in this format.
+    /// Serializes a node in this format.
     ///
     /// # Errors
-    /// When a value has no form in it; none that was read is such.
+    /// When the format cannot represent a value; nodes that were read from a file always succeed.
     pub fn write(self, node: &Node) -> Result<String, String> {
         match self {
             Self::Json => serde_json::to_string_pretty(node)
@@ -40,7 +40,7 @@ impl Format {
     }
 }
 
-/// Reads the bytes of a file that is called `name`.
+/// Parses the content of a file; `name` is used in messages.
 pub(crate) fn parse(bytes: &[u8], name: &str) -> Result<(Node, Format), ReadError> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err(too_large(name));
@@ -91,7 +91,7 @@ fn json(text: &str, name: &str) -> Result<Node, ReadError> {
         let mut place = Place::whole(name);
         place.at = (error.line() > 0).then_some((error.line(), error.column().max(1)));
         let message = error.to_string();
-        // The place is said once, in front.
+        // Remove the position from the message, because `Place` already has it.
         let message = message.split(" at line ").next().unwrap_or_default();
         ReadError::new(
             place,
@@ -136,13 +136,13 @@ fn help(message: &str) -> String {
 
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
-        // The seed counts values; these bound what the parser holds besides.
+        // The seed limits the number of values; this budget limits the memory of the parser itself.
         budget: serde_saphyr::budget! {
             max_events: 4 * NODES_MAX,
             max_nodes: NODES_MAX,
             max_depth: DEPTH_MAX,
             max_documents: 2,
-            // One anchor that many places share is common in specifications.
+            // Descriptions often use one anchor in many places.
             enforce_alias_anchor_ratio: false,
         },
         with_snippet: false,

@@ -1,7 +1,8 @@
-//! A request that an operation should accept, made from its examples and schemas.
+//! Generates a sample request for an operation, from its examples and schemas.
 //!
-//! The same seed makes the same request. What is made is plain: required members, small numbers, words that fit their
-//! format, their pattern and their length. A schema cannot say everything, so a service may still refuse it.
+//! The same seed generates the same request.
+//! Values are simple: required members, small numbers, and strings that satisfy format, pattern and length.
+//! A schema cannot express every rule, so a service may still reject the request.
 //!
 //! ```
 //! use refrain_openapi::{Document, sample};
@@ -24,33 +25,33 @@ mod value;
 
 use value::Maker;
 
-/// How samples are made.
+/// Options for sample requests.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What values that have to differ go by.
+    /// Seed for values that must be unique.
     pub seed: u64,
-    /// Stands for a word that no other request has, such as `{{unique}}` for whoever fills it in; else a word by the seed.
+    /// Placeholder for unique values, such as `{{unique}}`, which the caller replaces; by default the seed makes them.
     pub unique: Option<String>,
-    /// Values of parameters by their names, which go before all others.
+    /// Values of parameters by name; they take precedence over generated ones.
     pub given: BTreeMap<String, String>,
 }
 
-/// A request that an operation should accept.
+/// A sample request that the operation should accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampleRequest {
-    /// The path with its parameters filled in, without the document's base path.
+    /// Path with its parameters filled in, without the document's base path.
     pub path: String,
-    /// The query, without its question mark; empty where there is none.
+    /// Query without the question mark; may be empty.
     pub query: String,
-    /// Headers, without that of the content type.
+    /// Headers, except for `Content-Type`.
     pub headers: Vec<(String, String)>,
-    /// What kind the body is, where there is one.
+    /// Content type of the body, if there is one.
     pub content_type: Option<String>,
-    /// The body; empty where there is none.
+    /// Body; may be empty.
     pub body: Vec<u8>,
-    /// The header that carries the key, where the document names one.
+    /// Header for the idempotency key, if the document declares one.
     pub key_header: Option<String>,
-    /// Parameters of the path that name something that has to exist, and were made up.
+    /// Path parameters that must identify an existing resource, but have a generated value.
     pub needs: Vec<String>,
 }
 
@@ -65,10 +66,10 @@ impl SampleRequest {
     }
 }
 
-/// Makes a request for this operation.
+/// Generates a sample request for an operation.
 ///
 /// # Errors
-/// Why none can be made: its body is of a kind that is not made, or says too much.
+/// When the content type of the body is unsupported, or the schema needs too many values.
 pub fn request(operation: &Operation<'_>, options: &Options) -> Result<SampleRequest, String> {
     let maker = Maker::new(options);
     let mut made = SampleRequest {
@@ -138,20 +139,20 @@ fn add_parameter(
     }
 }
 
-/// Whether a header of this name carries the key.
+/// Whether a header of this name is the idempotency key.
 fn is_key(name: &str) -> bool {
     let small = name.to_ascii_lowercase();
     small.contains("idempotency") || small.contains("idempotent")
 }
 
-/// What the document itself says that a parameter could be.
+/// Value of a parameter from the document's examples, defaults or enums.
 fn documented(parameter: &Parameter<'_>) -> Option<String> {
     let schema = parameter.schema();
     let value = example_of(parameter.view()).or_else(|| value::said(schema))?;
     Some(plain(&value))
 }
 
-/// An example of a parameter or a body, which stand beside the schema.
+/// Example beside the schema of a parameter or body.
 fn example_of(view: View<'_>) -> Option<Node> {
     let single = ["example", "x-example"].into_iter();
     let single = single.filter_map(|name| view.node().get(name));
@@ -161,7 +162,7 @@ fn example_of(view: View<'_>) -> Option<Node> {
     single.chain(first).next().cloned()
 }
 
-/// A value as a parameter has it.
+/// Text form of a value for a path, query, header or form.
 fn plain(value: &Node) -> String {
     match value {
         Node::Text(text) => text.clone(),
@@ -171,7 +172,7 @@ fn plain(value: &Node) -> String {
     }
 }
 
-/// A text in an address; the word that others fill in stays as it is.
+/// Percent-encodes a text for a URL; the placeholder for unique values stays unchanged.
 fn escaped(text: &str, maker: &Maker<'_>) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,".contains(&byte);
     let whole = |text: &str| -> String {

@@ -1,49 +1,50 @@
-//! A look at a schema: its types, members and variants. Depth is bounded, circles are fine.
+//! JSON schema of a body or parameter: types, members and variants. Depth is limited, so cycles are safe.
 
 use crate::{Map, Node, View};
 
-/// How deep `allOf` may lie within `allOf`.
+/// Maximum nesting depth of `allOf`.
 const ALL_OF_DEPTH_MAX: usize = 16;
 
-/// A schema where it stands.
+/// A JSON schema in a document.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema<'d> {
     view: View<'d>,
 }
 
-/// A member that a walk came by.
+/// A member that [`Schema::walk`] visits.
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'w, 'd> {
-    /// The names that lead to it from the outside; items of lists add none.
+    /// Member names from the root of the walk to this member; list items add no name.
     pub path: &'w [&'d str],
-    /// Its own name.
+    /// Name of the member.
     pub name: &'d str,
-    /// What it looks like.
+    /// Schema of the member.
     pub schema: Schema<'d>,
-    /// Whether it has to be there, as far as its own object says.
+    /// Whether the schema of its object requires the member.
     pub is_required: bool,
 }
 
 impl<'d> Schema<'d> {
-    /// The view as a schema.
+    /// Wraps a view of a schema.
     #[must_use]
     pub fn new(view: View<'d>) -> Self {
         Self { view }
     }
 
-    /// The schema itself, to be looked into.
+    /// View of the schema.
     #[must_use]
     pub fn view(&self) -> View<'d> {
         self.view
     }
 
-    /// What the reference to it calls it, or its `title`.
+    /// Name in the reference to the schema, or else its `title`.
     #[must_use]
     pub fn name(&self) -> Option<&'d str> {
         self.view.ref_name().or(self.view.text("title"))
     }
 
-    /// Its types; none where it does not say. The lists of 3.1 and `nullable` of 3.0 are the same here: `null` is left out.
+    /// Types of the schema, without `null`; empty if unspecified.
+    /// This hides the difference between the type lists of 3.1 and `nullable` of 3.0.
     #[must_use]
     pub fn types(&self) -> Vec<&'d str> {
         let types = match self.view.node().get("type") {
@@ -56,25 +57,25 @@ impl<'d> Schema<'d> {
         types.into_iter().filter(|it| *it != "null").collect()
     }
 
-    /// Whether it is of this type, itself or by what it is made of.
+    /// Whether the schema, or a part of its `allOf`, has this type.
     #[must_use]
     pub fn is(&self, kind: &str) -> bool {
         self.parts().iter().any(|part| part.types().contains(&kind))
     }
 
-    /// `format`.
+    /// Value of the keyword `format`.
     #[must_use]
     pub fn format(&self) -> Option<&'d str> {
         self.view.text("format")
     }
 
-    /// The values that it may have, where they are listed.
+    /// Allowed values, if the schema has an `enum`.
     #[must_use]
     pub fn values(&self) -> &'d [Node] {
         self.view.node().get("enum").map_or(&[], Node::items)
     }
 
-    /// What a list holds.
+    /// Schema of the items, if it is a list.
     #[must_use]
     pub fn items(&self) -> Option<Schema<'d>> {
         let parts = self.parts();
@@ -84,7 +85,7 @@ impl<'d> Schema<'d> {
             .map(Schema::new)
     }
 
-    /// Whether it is only in answers.
+    /// Whether the schema is `readOnly`: only responses contain it.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.view.is("readOnly")
@@ -101,7 +102,7 @@ impl<'d> Schema<'d> {
         variants.map(Schema::new).collect()
     }
 
-    /// Members of an object, those of its `allOf` among them, without those of alternatives.
+    /// Members of an object, including those of `allOf`, but not those of alternatives.
     #[must_use]
     pub fn properties(&self) -> Vec<(&'d str, Schema<'d>)> {
         let mut found: Vec<(&'d str, Schema<'d>)> = Vec::new();
@@ -113,7 +114,7 @@ impl<'d> Schema<'d> {
                 .into_iter()
                 .flat_map(|it| it.members());
             for (name, view) in members {
-                // The members of one object have different names already.
+                // Names are unique within one object; only several parts can repeat a name.
                 if parts.len() == 1 || !found.iter().any(|(known, _)| *known == name) {
                     found.push((name, Schema::new(view)));
                 }
@@ -122,7 +123,7 @@ impl<'d> Schema<'d> {
         found
     }
 
-    /// The names of members that have to be there.
+    /// Names of required members.
     #[must_use]
     pub fn required(&self) -> Vec<&'d str> {
         let parts = self.parts();
@@ -135,7 +136,7 @@ impl<'d> Schema<'d> {
             .collect()
     }
 
-    /// The member of this name.
+    /// Member with this name.
     #[must_use]
     pub fn property(&self, name: &str) -> Option<Schema<'d>> {
         let found = self
@@ -145,14 +146,14 @@ impl<'d> Schema<'d> {
         found.map(|(_, schema)| schema)
     }
 
-    /// Whether it is made of other schemas; most are texts and numbers, which need no walk.
+    /// Whether the schema contains other schemas; most are strings and numbers, which the walk can skip.
     fn has_within(&self) -> bool {
         const WITHIN: [&str; 5] = ["properties", "items", "allOf", "oneOf", "anyOf"];
         let mut names = self.view.node().as_map().into_iter().flat_map(Map::keys);
         names.any(|name| WITHIN.contains(&name.as_str()))
     }
 
-    /// Itself, and what `allOf` adds, however deep.
+    /// The schema itself and all schemas of its `allOf`, recursively.
     #[must_use]
     pub fn parts(&self) -> Vec<Schema<'d>> {
         let mut parts = Vec::new();
@@ -170,8 +171,8 @@ impl<'d> Schema<'d> {
         }
     }
 
-    /// Tells every member within `depth_max` objects, those of lists and alternatives too, `members_max` at most.
-    /// A schema that contains itself is entered once on each way.
+    /// Calls `tell` for every member down to depth `depth_max`, including members of list items and alternatives,
+    /// at most `members_max` times. A schema that contains itself is entered once per path.
     pub fn walk<'w>(
         &self,
         depth_max: usize,
@@ -202,7 +203,7 @@ struct Walk<'w, 'd> {
 impl<'d> Walk<'_, 'd> {
     fn enter(&mut self, schema: Schema<'d>) {
         let is_entered = self.entered.iter().any(|it| it.is_same(&schema.view));
-        // Lists of lists and variants of variants add no names, so their depth is bounded apart.
+        // Nested lists and variants add no names to the path, so they have a depth limit of their own.
         let is_deep = self.entered.len() > 4 * (self.depth_max + 1);
         if is_entered || is_deep || self.left == 0 || !schema.has_within() {
             return;

@@ -1,17 +1,17 @@
-//! A node where it stands: it knows its file, so it can follow references.
+//! View of a node: knows the node's file, and therefore resolves references.
 
 use crate::{Document, Node};
 
-/// How many references in a row are followed.
+/// Maximum length of a chain of references.
 const HOPS_MAX: usize = 32;
 
-/// A node where it stands in its document. References are followed when they are looked at.
+/// A node with its document and file. References are resolved on access.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'d> {
     document: &'d Document,
     file: usize,
     node: &'d Node,
-    /// What the last reference that led here called it.
+    /// Last segment of the last reference that led to this node.
     name: Option<&'d str>,
 }
 
@@ -27,62 +27,62 @@ impl<'d> View<'d> {
         .followed()
     }
 
-    /// The node, after references were followed.
+    /// The node, with references resolved.
     #[must_use]
     pub fn node(&self) -> &'d Node {
         self.node
     }
 
-    /// The document that it belongs to.
+    /// The document that the node belongs to.
     #[must_use]
     pub fn document(&self) -> &'d Document {
         self.document
     }
 
-    /// What the reference that led here calls it: `Payment` for `#/components/schemas/Payment`.
+    /// Name in the reference that led to this node: `Payment` for `#/components/schemas/Payment`.
     #[must_use]
     pub fn ref_name(&self) -> Option<&'d str> {
         self.name
     }
 
-    /// Whether both are the same place, not merely equal.
+    /// Whether both views are of the same node, not only of equal nodes.
     #[must_use]
     pub fn is_same(&self, other: &View<'_>) -> bool {
         std::ptr::eq(self.node, other.node)
     }
 
-    /// How the document's first file refers to the file that this stands in; none where that is the first file itself.
+    /// Relative path from the document's first file to the file of this node; `None` if it is the first file.
     #[must_use]
     pub fn file_reference(&self) -> Option<String> {
         (self.file != 0).then(|| self.document.files.reference(self.file))
     }
 
-    /// The member of this name, its references followed.
+    /// Member with this name, with references resolved.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<View<'d>> {
         Some(self.at(self.node.get(name)?))
     }
 
-    /// The text in the member of this name.
+    /// Text of the member with this name.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&'d str> {
         self.node.get(name)?.as_str()
     }
 
-    /// Whether the member of this name is `true`.
+    /// Whether the member with this name is `true`.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         self.node.get(name).and_then(Node::as_bool) == Some(true)
     }
 
-    /// The members, in their order.
+    /// Members, in document order.
     pub fn members(&self) -> impl Iterator<Item = (&'d str, View<'d>)> + use<'d> {
         let view = *self;
         let map = self.node.as_map().into_iter().flatten();
         map.map(move |(name, node)| (name.as_str(), view.at(node)))
     }
 
-    /// The items of a list.
+    /// Items of a list.
     pub fn items(&self) -> impl Iterator<Item = View<'d>> + use<'d> {
         let view = *self;
         self.node.items().iter().map(move |node| view.at(node))
@@ -105,7 +105,7 @@ impl<'d> View<'d> {
         .followed()
     }
 
-    /// A reference that leads nowhere, or in a circle of nothing but references, is nothing.
+    /// Resolves references. A reference without a target, or a cycle of references, becomes `null`.
     fn followed(mut self) -> Self {
         for _ in 0..HOPS_MAX {
             let Some(reference) = self.node.get("$ref").and_then(Node::as_str) else {

@@ -1,13 +1,13 @@
-//! A text that fits a regular expression, where that is a simple one: no looking around, no references back.
+//! Generates a string that matches a simple regular expression: no look-around, no back-references.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// How often something is repeated, whatever it asks for.
+/// Maximum number of repetitions.
 const REPEATS_MAX: usize = 1_000;
 const DEPTH_MAX: usize = 16;
 
-/// The text, of at least `least` and at most `most` letters; `None` where none can be made.
+/// String that matches the pattern, with `least` to `most` characters; `None` for unsupported patterns.
 pub(super) fn fitting(pattern: &str, least: usize, most: usize) -> Option<String> {
     let mut reader = Reader {
         rest: pattern.chars().peekable(),
@@ -17,13 +17,13 @@ pub(super) fn fitting(pattern: &str, least: usize, most: usize) -> Option<String
         return None;
     }
     let is_fitting = |text: &String| (least..=most).contains(&text.chars().count());
-    // What may be repeated is repeated more until it is long enough.
+    // Add repetitions until the string is long enough.
     (0..=least)
         .map(|extra| written(&parts, extra))
         .find(is_fitting)
 }
 
-/// A letter, or several things, that come so often.
+/// A character or group with its number of repetitions.
 struct Part {
     what: What,
     least: usize,
@@ -40,7 +40,7 @@ fn written(parts: &[Part], extra: usize) -> String {
     let mut extra = extra;
     for part in parts {
         let more = extra.min(part.most.saturating_sub(part.least));
-        // The first that can be repeated takes all of it.
+        // The first repeatable part takes as many extra repetitions as it can.
         extra -= more;
         for _ in 0..part.least + more {
             match &part.what {
@@ -57,7 +57,7 @@ struct Reader<'p> {
 }
 
 impl Reader<'_> {
-    /// Up to the end, or the end of the group; of alternatives the first.
+    /// Parses up to the end of the pattern or group; keeps only the first alternative.
     fn sequence(&mut self, depth: usize) -> Option<Vec<Part>> {
         let mut parts = Vec::new();
         let mut is_other = false;
@@ -98,7 +98,7 @@ impl Reader<'_> {
             return None;
         }
         if self.rest.next_if_eq(&'?').is_some() {
-            // Only groups that are not counted; looking around is not done.
+            // Non-capturing groups only; look-around is unsupported.
             self.rest.next_if_eq(&':')?;
         }
         let parts = self.sequence(depth)?;
@@ -120,7 +120,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A letter of a class such as `[A-Z0-9_]`.
+    /// Character of a class such as `[A-Z0-9_]`.
     fn class(&mut self) -> Option<char> {
         let is_negated = self.rest.next_if_eq(&'^').is_some();
         let mut ranges: Vec<(char, char)> = Vec::new();
@@ -157,7 +157,7 @@ impl Reader<'_> {
                 .chain('0'..='9')
                 .chain(['-', ' '])
                 .find(|it| !holds(it)),
-            // A digit that is not 0 and a plain letter where the class has them.
+            // Prefer a digit other than 0, or a plain letter.
             false => ['1', 'a', 'A']
                 .into_iter()
                 .find(holds)
@@ -165,14 +165,14 @@ impl Reader<'_> {
         }
     }
 
-    /// A class within a class; answers a letter of it.
+    /// Adds a class such as `\d` within a class; returns one of its characters.
     fn named(&mut self, range: (char, char), ranges: &mut Vec<(char, char)>) -> Option<char> {
         self.rest.next()?;
         ranges.push(range);
         Some(range.0)
     }
 
-    /// How often the last thing comes.
+    /// Parses the quantifier of the last element.
     fn often(&mut self) -> Option<(usize, usize)> {
         let often = match self.rest.peek() {
             Some('?') => (0, 1),
@@ -182,7 +182,7 @@ impl Reader<'_> {
             _ => return Some((1, 1)),
         };
         self.rest.next();
-        // Lazy or not is the same here.
+        // A lazy quantifier matches the same strings.
         self.rest.next_if_eq(&'?');
         Some(often)
     }

@@ -1,4 +1,4 @@
-//! A text that fits its format, its pattern, its length, or else its name.
+//! Generates a string that satisfies pattern, format and length, or else suits the member's name.
 
 use super::{
     Options, pattern,
@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{Node, Schema};
 
-/// How long a text is made, whatever it asks for.
+/// Largest `minLength` that a generated string satisfies, in characters.
 const TEXT_CHARS_MAX: usize = 10_000;
-/// How long the word is that others fill in for a placeholder.
+/// Length in characters of the unique word that replaces the placeholder.
 const WORD_CHARS: usize = 18;
 
-/// Names of what a service takes only once, without their punctuation.
+/// Members that must be unique in most services; lower case, without separators.
 const ONCE: [&str; 20] = [
     "email",
     "emailaddress",
@@ -35,7 +35,7 @@ const ONCE: [&str; 20] = [
     "correlationid",
 ];
 
-/// Words for members that say by their name what they are.
+/// Values for members with a well-known name.
 const NAMED: [(&str, &str); 18] = [
     ("currency", "EUR"),
     ("country", "DE"),
@@ -57,7 +57,7 @@ const NAMED: [(&str, &str); 18] = [
     ("date", "2030-01-15"),
 ];
 
-/// A value for a member that a service takes only once, where its name says that it is such.
+/// Unique value, if the name of the member says that it must be unique.
 pub(super) fn unique(schema: Schema<'_>, name: &str, options: &Options) -> Option<String> {
     let simple = simple(name);
     let is_text = schema.is("string") || schema.parts().iter().all(|it| it.types().is_empty());
@@ -82,13 +82,13 @@ pub(super) fn unique(schema: Schema<'_>, name: &str, options: &Options) -> Optio
     fits.then_some(made)
 }
 
-/// Whether a member of this name asks that nothing is really done.
+/// Whether the member turns on a dry run.
 pub(super) fn is_pretending(name: &str) -> bool {
     let simple = simple(name);
     ["dryrun", "validateonly", "simulate", "preview", "testmode"].contains(&&*simple)
 }
 
-/// A text of this schema.
+/// String that satisfies this schema.
 pub(super) fn fitting(schema: Schema<'_>, name: &str, options: &Options) -> String {
     let least = count(schema, "minLength").unwrap_or(0).min(TEXT_CHARS_MAX);
     let most = count(schema, "maxLength").unwrap_or(usize::MAX);
@@ -136,7 +136,7 @@ fn formatted(format: &str, name: &str, options: &Options) -> Option<String> {
     })
 }
 
-/// Small letters and digits alone.
+/// Name in lower case, letters and digits only.
 fn simple(name: &str) -> String {
     let kept = name.chars().filter(char::is_ascii_alphanumeric);
     kept.map(|it| it.to_ascii_lowercase()).collect()
@@ -154,7 +154,7 @@ fn uuid(number: u64) -> String {
     )
 }
 
-/// Spreads seed and name over all bits (FNV-1a, then the finaliser of SplitMix64).
+/// Hash of seed and name (FNV-1a, then the finalizer of SplitMix64).
 fn mixed(seed: u64, name: &str) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325_u64 ^ seed;
     let folded = name.bytes().fold(start, |so_far, byte| {

@@ -1,18 +1,18 @@
-//! A value that fits a schema.
+//! Generates a value that satisfies a schema.
 
 use std::cell::Cell;
 
 use super::{Options, text};
 use crate::{Map, Node, Schema};
 
-/// How deep values are made within each other.
+/// Maximum nesting depth of generated values.
 const DEPTH_MAX: usize = 10;
-/// How many values one request holds.
+/// Maximum number of values in one request.
 const VALUES_MAX: usize = 2_000;
-/// How many items a list is given, whatever it asks for.
+/// Maximum number of generated list items, even if the schema requires more.
 const ITEMS_MAX: usize = 50;
 
-/// Makes values, all for one request.
+/// Generates the values of one request.
 pub(super) struct Maker<'o> {
     pub(super) options: &'o Options,
     left: Cell<usize>,
@@ -26,17 +26,17 @@ impl<'o> Maker<'o> {
         }
     }
 
-    /// Whether more was asked for than is made.
+    /// Whether the request needs more than `VALUES_MAX` values.
     pub(super) fn is_exhausted(&self) -> bool {
         self.left.get() == 0
     }
 
-    /// A value of this schema for a member of this name.
+    /// Value that satisfies this schema, for a member with this name.
     pub(super) fn value(&self, schema: Schema<'_>, name: &str) -> Node {
         self.at(schema, name, 0)
     }
 
-    /// An example with what has to differ from request to request made anew.
+    /// Example with new values for the members that must be unique.
     pub(super) fn told_apart(&self, example: Node, schema: Schema<'_>) -> Node {
         let Node::Map(mut members) = example else {
             return example;
@@ -79,7 +79,7 @@ impl<'o> Maker<'o> {
             Some("array") => self.list(schema, name, depth),
             Some("integer") => number(schema, true),
             Some("number") => number(schema, false),
-            // What asks not to be carried out would take no effect.
+            // `true` would turn a dry run on, and the request would have no effect.
             Some("boolean") => Node::Bool(!text::is_pretending(name)),
             Some("null") => Node::Null,
             _ => Node::Text(text::fitting(schema, name, self.options)),
@@ -92,7 +92,7 @@ impl<'o> Maker<'o> {
             self.add_members(schema, depth, &mut made);
             if let Some(variant) = variant {
                 self.add_members(variant, depth, &mut made);
-                // A variant may be one of variants itself.
+                // A variant may have variants itself.
                 if let Some(inner) = self::variant(variant) {
                     self.add_members(inner, depth, &mut made);
                 }
@@ -103,7 +103,7 @@ impl<'o> Maker<'o> {
         Node::Map(Box::new(made))
     }
 
-    /// The members that are required; all of them where none is.
+    /// Adds the required members; in the outer two levels, all members if none is required.
     fn add_members(&self, schema: Schema<'_>, depth: usize, made: &mut Map) {
         let required = schema.required();
         for (name, member) in schema.properties() {
@@ -123,7 +123,7 @@ impl<'o> Maker<'o> {
         }
     }
 
-    /// Members that only their number is said of.
+    /// Adds members without names in the schema, to satisfy `minProperties`.
     fn add_free(&self, schema: Schema<'_>, depth: usize, made: &mut Map) {
         let least = count(schema, "minProperties").unwrap_or(0);
         let free = schema.view().get("additionalProperties");
@@ -164,7 +164,7 @@ impl<'o> Maker<'o> {
     }
 }
 
-/// What the schema itself says that a value could be.
+/// Value that the schema itself states: constant, example, default or first enum value.
 pub(super) fn said(schema: Schema<'_>) -> Option<Node> {
     let is_there = |node: &&Node| **node != Node::Null;
     let single = |name| keyword(schema, name).filter(is_there);
@@ -181,13 +181,13 @@ pub(super) fn said(schema: Schema<'_>) -> Option<Node> {
         .cloned()
 }
 
-/// The keyword of the schema, or of what `allOf` adds to it.
+/// Value of a keyword in the schema or in its `allOf`.
 pub(super) fn keyword<'d>(schema: Schema<'d>, name: &str) -> Option<&'d Node> {
     let parts = schema.parts();
     parts.iter().find_map(|part| part.view().node().get(name))
 }
 
-/// A keyword that counts something.
+/// Value of a keyword that is a count.
 pub(super) fn count(schema: Schema<'_>, name: &str) -> Option<usize> {
     let number = keyword(schema, name)?.as_f64()?;
     (0.0..=1e9).contains(&number).then_some(number as usize)
@@ -203,7 +203,7 @@ fn is_object(schema: Schema<'_>) -> bool {
     kind(schema) == Some("object") || !schema.properties().is_empty() || by_variants()
 }
 
-/// The alternative that is taken: the first that is not `null` and does not contain its own schema.
+/// Chosen alternative: the first that is not `null` and is not the schema itself.
 fn variant(schema: Schema<'_>) -> Option<Schema<'_>> {
     let is_null = |it: &Schema<'_>| it.view().text("type") == Some("null");
     let variants = schema.variants();
@@ -211,7 +211,7 @@ fn variant(schema: Schema<'_>) -> Option<Schema<'_>> {
     variants.into_iter().find(fits)
 }
 
-/// Says which alternative it is, where the schema wants that said.
+/// Sets the discriminator to the chosen alternative, if the schema has one.
 fn name_variant(schema: Schema<'_>, variant: Schema<'_>, made: &mut Map) {
     let discriminator = schema.view().get("discriminator");
     let Some(discriminator) = discriminator else {
@@ -235,7 +235,7 @@ fn name_variant(schema: Schema<'_>, variant: Schema<'_>, made: &mut Map) {
     made.insert(member.to_owned(), value);
 }
 
-/// A small number within its limits.
+/// Small number within the limits of the schema.
 fn number(schema: Schema<'_>, is_whole: bool) -> Node {
     let limit = |name| keyword(schema, name).and_then(Node::as_f64);
     let is_open = |name| keyword(schema, name).and_then(Node::as_bool) == Some(true);
@@ -255,7 +255,7 @@ fn number(schema: Schema<'_>, is_whole: bool) -> Node {
     chosen = low.map_or(chosen, |low| chosen.max(low));
     chosen = high.map_or(chosen, |high| chosen.min(high));
     if let Some(step) = step {
-        // A step up where that still fits, else down.
+        // Round up to a multiple if that is within the limit, else down.
         let up = (chosen / step).ceil() * step;
         let fits = high.is_none_or(|high| up <= high);
         chosen = if fits {
