@@ -1,5 +1,5 @@
-//! Specifications come from many hands and generators: some are broken, some are bombs, some are merely old.
-//! Each gets a clear message with its place, or is read; none takes the memory of the machine.
+//! Broken, malicious and outdated descriptions, as many authors and generators produce them.
+//! Each one is read, or rejected with a clear message and its position; none exhausts the memory of the machine.
 
 use std::{fmt::Write as _, fs};
 
@@ -7,7 +7,7 @@ use refrain_openapi::{
     Document, FILE_BYTES_MAX, Flavour, Format, Kind, Map, Node, ReadError, Schema,
 };
 
-/// The error of a text, as a person sees it.
+/// Error message for a text, as a user sees it.
 fn error(bytes: &[u8]) -> String {
     Document::parse(bytes, "api.yaml").unwrap_err().to_string()
 }

@@ -1,7 +1,7 @@
-//! Requests made from descriptions: what a schema asks for is in them, and what cannot be made is said.
+//! Sample requests: they satisfy the schema, and unsupported content types are reported.
 //!
-//! A generator that sends nonsense tests nothing: every operation would be refused before it ran. So each kind of
-//! schema that real descriptions have is here, with the value that has to come of it.
+//! A service rejects invalid requests before it executes them, so such requests would test nothing.
+//! Therefore this file has each kind of schema of real descriptions, with the expected value.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use refrain_openapi::{
 };
 use serde_json::{Value, json};
 
-/// The value that is made for a schema, as the body of a request.
+/// Value that is generated for a schema, as the body of a request.
 fn made(schema: &Value) -> Value {
     let document = json!({
         "openapi": "3.1.0",
@@ -272,7 +272,7 @@ fn swagger_2_has_bodies_and_forms() {
         Some("application/x-www-form-urlencoded")
     );
     assert!(file.as_ref().unwrap_err().contains("multipart/form-data"));
-    // A client names what it puts there.
+    // With PUT the client chooses the id, so no existing resource is needed.
     let own = own.as_ref().unwrap();
     assert_eq!(
         (&*own.path, own.needs.len(), own.body.len()),
