@@ -1,4 +1,4 @@
-//! One source file with its items, and the questions that are asked of them.
+//! A source file with its items, and queries on them.
 
 use crate::{
     item::{Item, Role, Span},
@@ -6,14 +6,14 @@ use crate::{
     names::fold,
 };
 
-/// A file that was read.
+/// A parsed source file.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// As it is printed.
+    /// Path for reports.
     pub(crate) path: String,
     pub(crate) lang: Lang,
     pub(crate) text: String,
-    /// The text in small letters, byte for byte in the same places.
+    /// The text in ASCII lower case, with the same byte offsets.
     pub(crate) lower: String,
     pub(crate) items: Vec<Item>,
 }
@@ -30,18 +30,18 @@ impl File {
         }
     }
 
-    /// The stretch in small letters.
+    /// Lower-case text of a byte range.
     pub(crate) fn low(&self, span: &Span) -> &str {
         self.lower.get(span.clone()).unwrap_or_default()
     }
 
-    /// All items of a role.
+    /// Indexes of all items with a role.
     pub(crate) fn of(&self, role: Role) -> impl Iterator<Item = usize> {
         let all = self.items.iter().enumerate();
         all.filter_map(move |(at, item)| (item.role == role).then_some(at))
     }
 
-    /// The items within a stretch.
+    /// Items within a byte range.
     pub(crate) fn within(&self, span: &Span) -> impl Iterator<Item = usize> {
         let from = self
             .items
@@ -53,13 +53,13 @@ impl File {
             .map(move |(at, _)| at + start)
     }
 
-    /// The calls within a stretch.
+    /// Calls within a byte range.
     pub(crate) fn calls(&self, span: &Span) -> impl Iterator<Item = usize> {
         self.within(span)
             .filter(|at| self.items[*at].role == Role::Call)
     }
 
-    /// What is around an item, from the inside out.
+    /// Enclosing items, from the inside out.
     pub(crate) fn around(&self, item: usize) -> impl Iterator<Item = usize> {
         let mut at = item;
         std::iter::from_fn(move || {
@@ -73,17 +73,17 @@ impl File {
         })
     }
 
-    /// The nearest item of a role around an item.
+    /// Nearest enclosing item with a role.
     pub(crate) fn nearest(&self, item: usize, role: Role) -> Option<usize> {
         self.around(item).find(|at| self.items[*at].role == role)
     }
 
-    /// The function that an item stands in.
+    /// Nearest enclosing function.
     pub(crate) fn function(&self, item: usize) -> Option<usize> {
         self.nearest(item, Role::Function)
     }
 
-    /// The outermost named function around an item: closures belong to whoever makes them.
+    /// Outermost enclosing function: a closure counts as part of the function that creates it.
     pub(crate) fn method(&self, item: usize) -> Option<usize> {
         let functions = self
             .around(item)
@@ -91,7 +91,7 @@ impl File {
         functions.last()
     }
 
-    /// The innermost item around a stretch.
+    /// Innermost item that contains a byte range.
     pub(crate) fn innermost(&self, span: &Span) -> Option<usize> {
         let end = self
             .items
@@ -103,7 +103,7 @@ impl File {
         self.around(last).find(|at| self.items[*at].holds(span))
     }
 
-    /// The folded names in a stretch, those of strings left out, what is interpolated left in.
+    /// Folded names in a byte range, without the contents of string literals, but with interpolated expressions.
     pub(crate) fn names(&self, span: &Span) -> Vec<String> {
         let texts: Vec<Span> = self
             .within(span)
@@ -126,7 +126,7 @@ impl File {
         names
     }
 
-    /// Whether it is there to test other code.
+    /// Whether the path is that of a test file.
     pub(crate) fn is_test(path: &str) -> bool {
         let path = path.to_ascii_lowercase();
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -167,7 +167,7 @@ fn words(text: &str, names: &mut Vec<String>) {
     }
 }
 
-/// Rust: what `{name}` in a format string captures.
+/// Rust: names that `{name}` in a format string captures.
 fn captured(file: &File, text: &Span, names: &mut Vec<String>) {
     if file.lang != Lang::Rust {
         return;

@@ -1,57 +1,57 @@
-//! What is found, and what was done to find it.
+//! Findings of a lint run, and its statistics.
 
 use serde::Serialize;
 
 use crate::rule::Severity;
 
-/// One place that breaks a rule.
+/// One violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// The rule's id.
+    /// Id of the rule.
     pub rule: String,
-    /// How bad it is, and how certain.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What the rule is called.
+    /// Title of the rule.
     pub title: String,
-    /// What is seen here.
+    /// Details about this place.
     pub note: String,
     /// What goes wrong.
     pub why: String,
-    /// What to do instead.
+    /// How to fix it.
     pub fix: String,
-    /// Where there is more about it.
+    /// Link to the documentation of the rule.
     pub link: String,
-    /// The line of the source.
+    /// Source line, up to 300 characters.
     pub source: String,
 }
 
-/// All that came of a run.
+/// Result of a lint run.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// In the order of files and lines.
+    /// Findings, sorted by file and line.
     pub findings: Vec<Finding>,
-    /// Findings that a comment allows.
+    /// Number of findings that a comment allows.
     pub allowed: usize,
-    /// Files that were looked at.
+    /// Number of files that were analysed.
     pub files: usize,
-    /// Their lines.
+    /// Number of lines in these files.
     pub lines: usize,
-    /// Files in other languages.
+    /// Number of files in unsupported languages.
     pub other_files: usize,
-    /// Files that test other code, and were not looked at.
+    /// Number of test files that were skipped.
     pub test_files: usize,
-    /// Files that could not be looked at, with why, and comments that allow nothing.
+    /// Files that could not be analysed, with the reason, and `allow` comments without effect.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// How many findings are at least this bad.
+    /// Number of findings with at least this severity.
     #[must_use]
     pub fn count(&self, severity: Severity) -> usize {
         let as_bad = self

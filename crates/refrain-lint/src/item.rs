@@ -1,85 +1,89 @@
-//! What a file holds, in the same form for every language.
+//! Items: the contents of a source file, in the same form for every language.
 //!
-//! Only nodes that analyses ask about become items.
-//! Items stand in the order of the source, each before what is inside it, so that "inside" is a range and "before" a comparison.
+//! Only syntax nodes that an analysis needs become items.
+//! Items are in source order, each before the items inside it.
+//! So "inside" is an index range, and "before" is a comparison.
 
 use std::ops::Range;
 
-/// What a node is to the analyses.
+/// Role of a syntax node in the analyses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Nothing that is asked about.
+    /// Not used by any analysis.
     Other,
     /// A function, method, closure or block.
     Function,
     /// A class, module or implementation.
     Class,
-    /// A call or a construction.
+    /// A function call or constructor call.
     Call,
     /// A loop.
     Loop,
     /// A block whose errors are caught.
     Try,
-    /// What is done about an error.
+    /// An error handler.
     Catch,
-    /// What is done in any case.
+    /// Code that runs with and without an error.
     Finally,
-    /// Something that happens under a condition.
+    /// A condition or a branch of a match.
     If,
     /// A block with a resource, such as a transaction.
     With,
-    /// A variable, field or element that gets a value.
+    /// An assignment to a variable, field or element.
     Assign,
-    /// A named value: of a table, of a structure, or an argument.
+    /// A named value: of a map, of a structure, or an argument.
     Pair,
-    /// A value handed back.
+    /// A returned value.
     Return,
-    /// Anything else that leaves a block.
+    /// Any other exit from a block.
     Exit,
     /// `retry`, which runs a block again.
     Rerun,
-    /// What stands between the quotes of a string, or a symbol.
+    /// Content of a string literal, or a symbol.
     Text,
     /// A comment.
     Comment,
     /// A decorator, annotation or attribute.
     Attribute,
-    /// What is done when the function ends.
+    /// Code that runs when the function ends.
     Deferred,
 }
 
-/// A stretch of the source, in bytes.
+/// Byte range in the source.
 pub(crate) type Span = Range<usize>;
 
-/// One thing in a file.
+/// One item of a file.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) role: Role,
     pub(crate) span: Span,
-    /// The item around it; itself at the top.
+    /// Index of the enclosing item; 0 at the top level, even if item 0 does not enclose this one.
     pub(crate) parent: usize,
-    /// Behind the last item inside it.
+    /// Index after the last item inside this one.
     pub(crate) last: usize,
-    /// Calls: the path, as `client.payments.create`. Assignments and pairs: the folded name. Functions and classes: the folded name.
+    /// For calls, the path, such as `client.payments.create`.
+    /// For assignments, pairs, functions and classes, the folded name.
     pub(crate) name: String,
-    /// Assignments: the path of what the field or element belongs to. Calls: the path of the receiver.
+    /// For assignments, the path of the object that owns the field or element. For calls, the path of the receiver.
+    /// For functions and classes, their attributes in lower case.
     pub(crate) base: String,
-    /// The value of an assignment, pair or return; the condition of an `if`; the head of a loop, class or `with`; the body of a function.
+    /// Value of an assignment, pair or return; arguments of a call; condition of an `if`;
+    /// head of a loop, catch, class or `with`; body of a function.
     pub(crate) value: Span,
-    /// The arguments of a call; the parameters of a function.
+    /// Arguments of a call; parameters of a function.
     pub(crate) args: Vec<Arg>,
 }
 
 /// An argument or a parameter.
 #[derive(Debug)]
 pub(crate) struct Arg {
-    /// The folded name, if it has one; `*` for a spread.
+    /// Folded name, or empty; `*` for a spread.
     pub(crate) name: String,
     pub(crate) span: Span,
 }
 
 impl Item {
-    /// The last segment of a path.
+    /// Last segment of the path.
     pub(crate) fn tail(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or_default()
     }
@@ -88,7 +92,7 @@ impl Item {
         self.span.start
     }
 
-    /// Whether the other stretch lies within.
+    /// Whether the item contains this byte range.
     pub(crate) fn holds(&self, span: &Span) -> bool {
         self.span.start <= span.start && span.end <= self.span.end
     }

@@ -1,4 +1,4 @@
-//! The languages: which file is which, its grammar, and what its nodes are to the analyses.
+//! Supported languages: file extensions, grammars, and roles of syntax nodes.
 
 use std::{borrow::Cow, path::Path, sync::OnceLock};
 
@@ -13,7 +13,7 @@ use crate::item::Role;
 
 mod table;
 
-/// A language that the linter reads.
+/// A supported programming language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lang {
@@ -38,7 +38,7 @@ pub enum Lang {
 }
 
 impl Lang {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Self; 9] = [
         Self::Python,
         Self::JavaScript,
@@ -51,7 +51,7 @@ impl Lang {
         Self::Php,
     ];
 
-    /// The language of a file, by the end of its name.
+    /// Language of a file, from its extension.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
         Some(match path.extension()?.to_str()? {
@@ -68,7 +68,7 @@ impl Lang {
         })
     }
 
-    /// Its name in rules and reports.
+    /// Name in rules and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl Lang {
         }
     }
 
-    /// What a node of this kind is to the analyses, by the number of its kind.
+    /// Role of each kind of syntax node, indexed by the kind id of the grammar.
     pub(crate) fn roles(self) -> &'static [Role] {
         static ROLES: [OnceLock<Vec<Role>>; 9] = [const { OnceLock::new() }; 9];
         ROLES[self as usize].get_or_init(|| {
@@ -101,7 +101,7 @@ impl Lang {
         })
     }
 
-    /// Where `$NAME` is no identifier, patterns are parsed with another letter in place of the `$`.
+    /// Character that replaces `$` in patterns, for languages in which `$NAME` is not an identifier.
     fn stands_in(self) -> char {
         match self {
             Self::JavaScript | Self::TypeScript | Self::Tsx | Self::Java => '$',
@@ -147,13 +147,13 @@ impl LanguageExt for Lang {
             Self::Java => tree_sitter_java::LANGUAGE.into(),
             Self::Rust => tree_sitter_rust::LANGUAGE.into(),
             Self::Ruby => tree_sitter_ruby::LANGUAGE.into(),
-            // Without the part for HTML, so that patterns need no opening tag.
+            // The grammar without HTML, so that patterns need no opening tag.
             Self::Php => tree_sitter_php::LANGUAGE_PHP_ONLY.into(),
         }
     }
 }
 
-/// Writes `$NAME` and `$$$` with another letter, and leaves PHP's own `$variable` as it is.
+/// Replaces `$` in `$NAME` and `$$$` with another character; PHP's own `$variable` stays unchanged.
 fn marked(query: &str, letter: char) -> String {
     let mut out = String::with_capacity(query.len());
     let mut rest = query;

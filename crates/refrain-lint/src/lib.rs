@@ -1,8 +1,9 @@
-//! Finds code that may do the same thing twice, or lose it, when something is tried again.
+//! Finds code that executes an operation twice, or loses it, when the operation is retried.
 //!
-//! Sources are parsed with tree-sitter, and brought into one form for all languages: functions, calls, loops, assignments.
-//! Rules are data: what they say, the patterns that find them, and the names of analyses for what a pattern cannot say.
-//! An analysis asks what the whole project knows: what runs a function again, what a helper really does, which column is unique.
+//! Sources are parsed with tree-sitter and lowered to items that are the same for all languages:
+//! functions, calls, loops, assignments.
+//! Rules are data: texts, ast-grep patterns, and names of analyses for what a pattern cannot express.
+//! An analysis uses facts of the whole project: what reruns a function, what a helper does, which column is unique.
 //!
 //! ```
 //! let rules = refrain_lint::Rules::built_in()?;

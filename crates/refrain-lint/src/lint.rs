@@ -1,4 +1,4 @@
-//! A run: every file is read and lowered, then judged with what all files know.
+//! A lint run: parses and lowers every file, then analyses each with facts of the whole project.
 
 use std::{
     path::PathBuf,
@@ -24,10 +24,10 @@ use crate::{
     walk::{self, Limits, NoSuchPath, Source},
 };
 
-/// The most threads.
+/// Maximum number of threads.
 const THREADS_MAX: usize = 8;
 
-/// A pattern that fits somewhere; whether it counts is decided when the project is known.
+/// A match of a pattern; its predicates are checked when the project is complete.
 #[derive(Debug)]
 struct Fit {
     rule: usize,
@@ -35,11 +35,11 @@ struct Fit {
     span: Span,
 }
 
-/// Looks at everything under the paths.
+/// Analyses all files under the paths.
 ///
 /// # Errors
 ///
-/// Where a path cannot be read.
+/// When a path cannot be read.
 pub fn lint(paths: &[PathBuf], rules: &Rules, limits: &Limits) -> Result<Report, NoSuchPath> {
     let mut report = Report::default();
     let sources = walk::files(paths, limits, &mut report)?;
@@ -67,7 +67,7 @@ pub fn lint(paths: &[PathBuf], rules: &Rules, limits: &Limits) -> Result<Report,
     Ok(report)
 }
 
-/// Looks at texts that are on no disk, as one project.
+/// Analyses texts in memory as one project.
 #[must_use]
 pub fn lint_texts(texts: &[(&str, &str)], rules: &Rules) -> Report {
     let mut report = Report::default();
@@ -110,13 +110,13 @@ fn source_file(
     Ok(Read::Code(File::new(name, lang, text, items), fits))
 }
 
-/// Lines as no person writes them.
+/// Whether the text is minified or generated: the average line is longer than 400 bytes.
 fn is_packed(text: &str) -> bool {
     const LINE_BYTES_MAX: usize = 400;
     text.len() > 20_000 && text.len() / text.lines().count().max(1) > LINE_BYTES_MAX
 }
 
-/// Where the patterns of the rules fit.
+/// Matches of all patterns in a file.
 fn fits(rules: &Rules, lang: crate::Lang, doc: StrDoc<crate::Lang>) -> Vec<Fit> {
     let tree = AstGrep::doc(doc);
     let root = tree.root();
@@ -169,7 +169,7 @@ fn judge_all(
         .dedup_by(|a, b| (&a.path, a.line, &a.rule) == (&b.path, b.line, &b.rule));
 }
 
-/// Runs a function over all, on a few threads, and keeps the order.
+/// Calls a function for every element on several threads; the results keep the order.
 fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism()
         .map_or(1, usize::from)
@@ -199,7 +199,7 @@ fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The findings of a file, how many more are allowed, and what is to be said about it.
+/// Findings of a file, the number of allowed ones, and notes for the report.
 fn judge(
     project: &Project,
     file: usize,
@@ -245,7 +245,7 @@ fn judge(
     (found, allowed, notes(source, &allows, rules))
 }
 
-/// What is to be said about comments that allow something.
+/// Notes about suppression comments without a reason or with an unknown rule.
 fn notes(file: &File, allows: &[Allow], rules: &Rules) -> Vec<String> {
     let mut notes = Vec::new();
     for allow in allows {

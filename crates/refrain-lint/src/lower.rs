@@ -1,4 +1,4 @@
-//! From a syntax tree to items.
+//! Lowers a syntax tree to items.
 
 use tree_sitter::{Node, Tree, TreeCursor};
 
@@ -8,10 +8,10 @@ use crate::{
     names::{fold, path},
 };
 
-/// The deepest nesting that is followed; what lies deeper is not looked at.
+/// Maximum nesting depth; deeper nodes are ignored.
 const DEPTH_MAX: usize = 400;
 
-/// The items of a tree, in the order of the source.
+/// Items of a syntax tree, in source order.
 pub(crate) fn lower(lang: Lang, text: &str, tree: &Tree) -> Vec<Item> {
     let mut lower = Lower {
         roles: lang.roles(),
@@ -50,7 +50,7 @@ impl<'t> Lower<'t> {
         }
     }
 
-    /// Adds what the node is, and returns its index.
+    /// Adds the item of a node, and returns its index.
     fn item(&mut self, node: Node<'t>, parent: usize) -> Option<usize> {
         if !node.is_named() {
             return None;
@@ -125,7 +125,7 @@ impl<'t> Lower<'t> {
             .collect()
     }
 
-    /// The arguments of a macro, at its commas.
+    /// Arguments of a macro, split at commas.
     fn tokens(&self, tree: Node<'t>) -> Vec<Arg> {
         let mut args = Vec::new();
         let mut from = tree.start_byte() + 1;
@@ -195,7 +195,7 @@ impl<'t> Lower<'t> {
         }
     }
 
-    /// The name of the variable or field that a closure is put into.
+    /// Name of the variable or field that a closure is assigned to.
     fn given_name(&self, node: Node<'t>) -> Option<&'t str> {
         let parent = node.parent()?;
         let field = match parent.kind() {
@@ -216,7 +216,7 @@ impl<'t> Lower<'t> {
         (left.named_child_count() == 1).then(|| self.str(left))
     }
 
-    /// Decorators, annotations and attributes, as they stand in the source.
+    /// Source text of decorators, annotations and attributes, in lower case.
     fn attributes(&self, node: Node<'t>) -> String {
         let mut text = String::new();
         if let Some(parent) = node
@@ -317,7 +317,7 @@ impl<'t> Lower<'t> {
         })
     }
 
-    /// One item for each variable on the left.
+    /// Adds one item for each variable on the left-hand side.
     fn assign(&mut self, node: Node<'t>, parent: usize) -> Option<usize> {
         let left = ["left", "name", "pattern", "property"]
             .iter()
@@ -358,11 +358,11 @@ impl<'t> Lower<'t> {
             let index = self.push(Role::Assign, node.byte_range(), parent, parts);
             first.get_or_insert(index);
         }
-        // What stands on the right is inside the last of them.
+        // Items of the right-hand side become children of the last one.
         Some(self.items.len() - 1).filter(|_| first.is_some())
     }
 
-    /// What is assigned to: `headers["Idempotency-Key"]` is the name in the quotes, of `headers`.
+    /// Owner and name of an assignment target: `headers["Idempotency-Key"]` is the name in quotes, owned by `headers`.
     fn target(&self, node: Node<'t>) -> (String, String) {
         let text = self.str(node);
         let text = text.strip_prefix("mut ").unwrap_or(text);
@@ -399,7 +399,7 @@ impl Parts {
     }
 }
 
-/// The names that a parameter binds: several in `a, b string`, in `{ id, body }` and in `State(app)`.
+/// Names that a parameter binds: several in `a, b string`, in `{ id, body }` and in `State(app)`.
 fn bound(param: Node<'_>) -> Vec<Node<'_>> {
     const NAMES_MAX: usize = 16;
     let mut cursor = param.walk();

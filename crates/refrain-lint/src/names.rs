@@ -1,15 +1,15 @@
-//! Names, so that `idempotency_key`, `idempotencyKey` and `Idempotency-Key` are one.
+//! Normalizes names, so that `idempotency_key`, `idempotencyKey` and `Idempotency-Key` are equal.
 
-/// Small letters, without `_` and `-`.
+/// Folded name: lower case, letters and digits only.
 pub(crate) fn fold(name: &str) -> String {
     let kept = name.chars().filter(|c| c.is_alphanumeric());
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// The longest callee that is read; of a longer chain only its end counts.
+/// Maximum length of a callee in bytes; only the end of a longer chain is parsed.
 const CALLEE_BYTES_MAX: usize = 1_000;
 
-/// A callee as a path: `$this->client->post(…)->json` and `self.client.post(…).json` are both `client.post.json`.
+/// Path of a callee: `$this->client->post(…)->json` and `self.client.post(…).json` both become `client.post.json`.
 pub(crate) fn path(callee: &str) -> String {
     let mut start = callee.len().saturating_sub(CALLEE_BYTES_MAX);
     while !callee.is_char_boundary(start) {
@@ -29,7 +29,7 @@ pub(crate) fn path(callee: &str) -> String {
             continue;
         }
         match c {
-            // The types in `post<Created>(…)` and `query_as::<_, Row>(…)` are not part of its name.
+            // The types in `post<Created>(…)` and `query_as::<_, Row>(…)` are not part of the name.
             '<' => angles += 1,
             '>' if angles > 0 => angles -= 1,
             _ if angles > 0 => {}
@@ -48,15 +48,15 @@ pub(crate) fn path(callee: &str) -> String {
     }
     let noise = ["", "this", "self", "await", "cls", "super", "async"];
     segments.retain(|segment| !noise.contains(&segment.as_str()));
-    // `new Client` is a construction, `refund.New` a function.
+    // `new Client` is a constructor call, `refund.New` a function.
     if segments.len() > 1 && segments[0] == "new" {
         segments.remove(0);
     }
     segments.join(".")
 }
 
-/// Whether a path ends as the pattern says: `stripe.*.create` segment by segment from the end.
-/// A segment of the pattern may begin and end with `*`.
+/// Whether a path matches a pattern such as `stripe.*.create`, compared segment by segment from the end.
+/// A segment of the pattern may start and end with `*`.
 pub(crate) fn fits(path: &str, pattern: &str) -> bool {
     let mut have = path.rsplit('.');
     for want in pattern.rsplit('.') {
@@ -78,23 +78,23 @@ fn segment_fits(segment: &str, want: &str) -> bool {
     }
 }
 
-/// Whether any pattern of a list fits.
+/// Whether a path matches any of the patterns.
 pub(crate) fn fits_any(path: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| fits(path, pattern))
 }
 
-/// Whether a text holds one of the words; the text is in small letters.
+/// Whether a lower-case text contains any of the words.
 pub(crate) fn has_any<S: AsRef<str>>(text: &str, words: &[S]) -> bool {
     words.iter().any(|word| has(text, word.as_ref()))
 }
 
-/// Whether a text holds a word that does not begin in the middle of another one.
-/// A word that begins with `*` may begin anywhere.
+/// Whether a text contains a word that does not start inside another word.
+/// A word with a leading `*` may start anywhere.
 pub(crate) fn has(text: &str, word: &str) -> bool {
     find(text, word).is_some()
 }
 
-/// Where the word is.
+/// Position of the first match of the word.
 pub(crate) fn find(text: &str, word: &str) -> Option<usize> {
     if let Some(word) = word.strip_prefix('*') {
         return text.find(word);

@@ -1,4 +1,4 @@
-//! What patterns of rules may ask about the place where they fit.
+//! Predicates that patterns of rules can require at a match.
 
 use crate::{
     item::{Role, Span},
@@ -6,7 +6,7 @@ use crate::{
     project::Project,
 };
 
-/// The names that a rule may give in `when`.
+/// Predicate names that a rule can use in `when`.
 pub(crate) const NAMES: [&str; 5] = [
     "in-function",
     "in-transaction",
@@ -15,7 +15,7 @@ pub(crate) const NAMES: [&str; 5] = [
     "runs-again",
 ];
 
-/// Whether what a rule asks for is true of a place.
+/// Whether all predicates of `when` hold at a byte range.
 pub(crate) fn holds(project: &Project, file: usize, span: &Span, when: &[String]) -> bool {
     when.iter().all(|name| match name.strip_prefix("not-") {
         Some(name) => !is_true(project, file, span, name),

@@ -1,4 +1,4 @@
-//! What the files of a project know together: who defines a function, what runs again, which columns are unique.
+//! Facts about a whole project: function definitions, what reruns a function, unique columns.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,24 +11,24 @@ mod schema;
 pub(crate) use reach::{Kind, Piece};
 pub(crate) use rerun::Rerun;
 
-/// The most definitions of one name among which a call is looked for.
+/// Maximum number of functions with the same name that a call is resolved to.
 const NAMESAKES_MAX: usize = 3;
 
-/// All files, and what they know together.
+/// All files of a project, and facts about them.
 #[derive(Debug)]
 pub(crate) struct Project {
     pub(crate) files: Vec<File>,
     pub(crate) words: Words,
-    /// The functions of each name, as (file, item).
+    /// Functions by name, as (file, item).
     functions: HashMap<String, Vec<(usize, usize)>>,
-    /// Functions that something runs again, with who does.
+    /// Functions that are rerun because of their callers, with the reason.
     rerun: HashMap<(usize, usize), Rerun>,
-    /// Tables and columns that SQL or migrations make unique.
+    /// Unique columns from SQL, migrations and models.
     pub(crate) schema: schema::Schema,
 }
 
 impl Project {
-    /// Gathers the facts. `sql` are the texts of files in SQL.
+    /// Collects the facts. `sql` has the contents of SQL files.
     pub(crate) fn new(files: Vec<File>, sql: &[String], words: Words) -> Self {
         let mut functions: HashMap<String, Vec<_>> = HashMap::new();
         for (at, file) in files.iter().enumerate() {
@@ -52,13 +52,13 @@ impl Project {
         project
     }
 
-    /// The functions that a call may mean: those of its own file, or the few of that name elsewhere.
+    /// Functions that a call may refer to: those in the same file, or else a few of the same name elsewhere.
     pub(crate) fn callees(&self, file: usize, call: usize) -> Vec<(usize, usize)> {
         let name = self.files[file].items[call].tail();
         self.named(file, name)
     }
 
-    /// The functions of a name, as seen from a file.
+    /// Functions with this name, as seen from a file.
     pub(crate) fn named(&self, file: usize, name: &str) -> Vec<(usize, usize)> {
         let Some(all) = self.functions.get(name) else {
             return Vec::new();
@@ -77,7 +77,7 @@ impl Project {
         if known { same } else { Vec::new() }
     }
 
-    /// Marks the functions that are called from what runs again; two steps of calls are followed.
+    /// Marks functions that rerun code calls, through at most two levels of calls.
     fn spread_reruns(&mut self) {
         for _ in 0..2 {
             let mut found = Vec::new();
@@ -97,7 +97,7 @@ impl Project {
     }
 }
 
-/// Names that are everywhere, and so say nothing about who is meant.
+/// Names too common to identify a function in another file.
 const GENERIC: [&str; 34] = [
     "apply", "build", "close", "create", "delete", "execute", "fetch", "filter", "handle",
     "handler", "index", "invoke", "method", "parse", "perform", "process", "query", "request",

@@ -1,4 +1,4 @@
-//! Rules: data files, built in or the user's own.
+//! Lint rules: TOML files, built in or written by the user.
 
 use std::{fmt, fs, path::Path};
 
@@ -9,20 +9,20 @@ use crate::{analyses, language::Lang, words::Words};
 
 mod built_in;
 
-/// The largest rule file that is read.
+/// Maximum size of a rule file, in bytes.
 const RULE_BYTES_MAX: u64 = 1 << 20;
-/// The most files in a folder of rules.
+/// Maximum number of files in a rules folder.
 const RULE_FILES_MAX: usize = 1_000;
 
-/// How bad it is, and how certain.
+/// Severity of a finding, which also expresses its certainty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Not certain: worth a look.
+    /// Uncertain: worth a review.
     Hint,
     /// Wrong in most programs.
     Warning,
-    /// A retry does it twice, or loses it.
+    /// A retry executes the operation twice, or loses it.
     Error,
 }
 
@@ -36,29 +36,29 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One rule.
+/// A lint rule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Its name, as in `allow(…)`.
+    /// Id, as used in `allow(…)`.
     pub id: String,
-    /// Its severity where a finding has no other.
+    /// Default severity of findings, and their maximum.
     pub severity: Severity,
-    /// What is found, in a few words.
+    /// Short description of the problem.
     pub title: String,
     /// What goes wrong.
     pub why: String,
-    /// What to do instead.
+    /// How to fix it.
     pub fix: String,
-    /// Where there is more about it.
+    /// Link to the documentation.
     pub link: String,
-    /// The languages that it looks at; all without this.
+    /// Languages of the rule; empty means all.
     #[serde(default)]
     pub languages: Vec<Lang>,
-    /// The analysis that finds it.
+    /// Name of the analysis that finds violations.
     #[serde(default)]
     pub analysis: Option<String>,
-    /// Patterns that find it.
+    /// Patterns that find violations.
     #[serde(default, rename = "pattern")]
     pub patterns: Vec<PatternRule>,
 }
@@ -67,42 +67,42 @@ pub struct Rule {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PatternRule {
-    /// The languages that it is written in.
+    /// Languages that the pattern is written in.
     pub languages: Vec<Lang>,
-    /// The pattern, in the form of ast-grep: `$NAME` is one node, `$$$` any number.
+    /// Pattern in ast-grep syntax: `$NAME` matches one node, `$$$` any number.
     pub pattern: String,
-    /// The kind of node inside the pattern that is looked for, where the pattern is only its surroundings.
+    /// Kind of the node to match inside the pattern, if the pattern is only its context.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Words of which the file has to hold one.
+    /// The file must contain at least one of these words.
     #[serde(default)]
     pub mentions: Vec<String>,
-    /// Words of which the file must hold none.
+    /// The file must contain none of these words.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// What has to be true of the place, by name; with `not-` in front, what must not.
+    /// Predicates that must hold at the match; with the prefix `not-`, must not hold.
     #[serde(default)]
     pub when: Vec<String>,
-    /// Another severity than the rule's.
+    /// Severity instead of the rule's; only a lower one has an effect.
     #[serde(default)]
     pub severity: Option<Severity>,
-    /// What is seen there.
+    /// Details about the match.
     #[serde(default)]
     pub note: String,
-    /// One for each language.
+    /// Compiled pattern, one per language.
     #[serde(skip)]
     pub(crate) compiled: Vec<(Lang, Pattern)>,
 }
 
-/// All rules that are in force, and the words they go by.
+/// All active rules and their word lists.
 #[derive(Debug)]
 pub struct Rules {
-    /// The rules, in the order of their names.
+    /// Rules, sorted by id.
     pub rules: Vec<Rule>,
     pub(crate) words: Words,
 }
 
-/// A rule that cannot be used.
+/// An invalid rule, with the file and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct BadRule {
@@ -110,7 +110,7 @@ pub struct BadRule {
     why: String,
 }
 
-/// What a file of rules may hold.
+/// Content of a rule file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
@@ -121,11 +121,11 @@ struct Content {
 }
 
 impl Rules {
-    /// The rules that are built in.
+    /// The built-in rules.
     ///
     /// # Errors
     ///
-    /// Never with the files as they are shipped.
+    /// Never with the shipped rule files.
     pub fn built_in() -> Result<Self, BadRule> {
         let mut rules = Self {
             rules: Vec::new(),
@@ -137,11 +137,11 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Adds the rules of every `.toml` in a folder.
+    /// Adds the rules of every `.toml` file in a folder.
     ///
     /// # Errors
     ///
-    /// Where the folder cannot be read, or a file in it is no rule.
+    /// When the folder cannot be read, has no `.toml` file, or contains an invalid rule.
     pub fn add_folder(&mut self, folder: &Path) -> Result<(), BadRule> {
         let bad = |why: String| BadRule {
             place: folder.display().to_string(),
@@ -186,7 +186,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// Where it is no rule, or one of its patterns or names is not known.
+    /// When a rule is invalid, uses an unknown analysis or predicate, or has the id of an existing rule.
     pub fn add(&mut self, place: &str, text: &str) -> Result<(), BadRule> {
         let bad = |why: String| BadRule {
             place: place.into(),
@@ -209,7 +209,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The rule of a name.
+    /// Rule with this id.
     #[must_use]
     pub fn find(&self, id: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.id == id)
@@ -217,7 +217,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// Whether it looks at a language.
+    /// Whether the rule applies to a language.
     #[must_use]
     pub fn is_for(&self, lang: Lang) -> bool {
         self.languages.is_empty() || self.languages.contains(&lang)
@@ -284,7 +284,7 @@ impl PatternRule {
 
 const PAGE: &str = include_str!("../../../docs/lint.md");
 
-/// What a rule means: its section of the documentation, or what its own file says.
+/// Explanation of a rule: its section in the documentation, or else the texts of its rule file.
 #[must_use]
 pub fn explanation(rule: &Rule) -> String {
     let section = PAGE.split("\n### ").find(|section| {

@@ -1,23 +1,23 @@
-//! `refrain-lint: allow(rule, …) reason`, in a comment on the line or above it.
+//! Suppression comments: `refrain-lint: allow(rule, …) reason`, on the same line or above it.
 
 use crate::{file::File, item::Role};
 
-/// One such comment.
+/// One suppression comment.
 #[derive(Debug)]
 pub(crate) struct Allow {
     pub(crate) rules: Vec<String>,
-    /// The lines that it speaks of.
+    /// Lines that the comment applies to.
     lines: std::ops::RangeInclusive<usize>,
-    /// Its own line.
+    /// Line of the comment itself.
     pub(crate) line: usize,
     pub(crate) has_reason: bool,
 }
 
 const MARK: &str = "refrain-lint:";
-/// In the place of a rule: every rule.
+/// Name that stands for every rule.
 pub(crate) const ALL: &str = "all";
 
-/// The comments of a file that allow something.
+/// All suppression comments of a file.
 pub(crate) fn allows(file: &File) -> Vec<Allow> {
     if !file.text.contains(MARK) {
         return Vec::new();
@@ -46,7 +46,7 @@ fn allow(file: &File, at: usize) -> Option<Allow> {
             .split(',')
             .map(|rule| rule.trim().to_string())
             .collect(),
-        // Comments may follow each other; the first statement after them is meant.
+        // Further comments may follow; the range ends with the first statement after them.
         lines: line..=last,
         line,
         has_reason: reason.trim_matches(|c: char| !c.is_alphanumeric()).len() > 2,
@@ -65,7 +65,7 @@ fn next_code_line(text: &str, after: usize) -> usize {
     next.map_or(after, |(at, _)| at + 1)
 }
 
-/// The last line of a call or assignment that begins on a line, and holds no code that runs on its own.
+/// Last line of the calls, assignments and returns that start on a line and contain no function.
 fn statement_end(file: &File, line: usize) -> usize {
     let line_start = |at: usize| file.text[..at].matches('\n').count() + 1;
     let begin: usize = file
@@ -96,7 +96,7 @@ fn statement_end(file: &File, line: usize) -> usize {
 }
 
 impl Allow {
-    /// Whether it allows a rule at a line.
+    /// Whether the comment allows a rule at a line.
     pub(crate) fn covers(&self, rule: &str, line: usize) -> bool {
         self.has_reason
             && self.lines.contains(&line)

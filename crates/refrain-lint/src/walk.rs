@@ -1,4 +1,4 @@
-//! Which files are looked at.
+//! Selects the files to analyse.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use ignore::WalkBuilder;
 
 use crate::{file::File, finding::Report, language::Lang};
 
-/// Folders of others' code, and of what is generated.
+/// Folders with third-party or generated code.
 const SKIPPED: [&str; 16] = [
     ".git",
     "node_modules",
@@ -31,16 +31,16 @@ const SKIPPED: [&str; 16] = [
     "coverage",
 ];
 
-/// What to read, and how much.
+/// Limits of a lint run, and which files it includes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The largest file that is read, in bytes.
+    /// Maximum size of a file, in bytes.
     pub file_bytes_max: u64,
-    /// The most files that are looked at.
+    /// Maximum number of files.
     pub files_max: usize,
-    /// Whether files that test other code are looked at, too.
+    /// Whether test files are analysed, too.
     pub tests: bool,
-    /// Whether files are looked at that `.gitignore` names, and folders of others' code.
+    /// Whether to include files in `.gitignore`, hidden files, and folders with third-party or generated code.
     pub ignored: bool,
 }
 
@@ -55,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// A file that was chosen.
+/// A selected file.
 #[derive(Debug)]
 pub(crate) enum Source {
     Code(PathBuf, Lang),
@@ -67,7 +67,7 @@ pub(crate) enum Source {
 #[error("{0}: {1}")]
 pub struct NoSuchPath(String, String);
 
-/// The files under the paths, each once, in the order of their names.
+/// Files under the paths, without duplicates, sorted by name.
 pub(crate) fn files(
     paths: &[PathBuf],
     limits: &Limits,
@@ -139,7 +139,7 @@ fn choose(
     }
 }
 
-/// The text of a file, or why it is left out.
+/// Text of a file, or the reason why it is skipped.
 pub(crate) fn read(path: &Path, limits: &Limits) -> Result<String, String> {
     let name = path.strip_prefix("./").unwrap_or(path).display();
     let file = fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;

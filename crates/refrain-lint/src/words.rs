@@ -1,4 +1,4 @@
-//! The words that the analyses go by: data, so that users can add theirs.
+//! Word lists of the analyses. They are data, so that users can extend them.
 
 use serde::Deserialize;
 
@@ -30,32 +30,32 @@ pub(crate) struct Words {
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Sdk {
     pub(crate) name: String,
-    /// The file has to hold one of these.
+    /// The file must contain one of these.
     pub(crate) mentions: Vec<String>,
     pub(crate) calls: Vec<String>,
     pub(crate) unless: Vec<String>,
 }
 
-/// A client that retries by itself.
+/// An HTTP client that retries automatically.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Retrying {
     pub(crate) name: String,
-    /// What sets it up.
+    /// Text that configures the client.
     pub(crate) mentions: Vec<String>,
-    /// The file has to hold one of these, too.
+    /// The file must also contain one of these.
     pub(crate) also: Vec<String>,
-    /// Whether it retries POST when nothing is said.
+    /// Whether the client retries POST by default.
     pub(crate) posts: bool,
-    /// With one of these it does.
+    /// Settings that make it retry POST.
     pub(crate) on: Vec<String>,
-    /// With one of these it does not.
+    /// Settings that stop it from retrying POST.
     pub(crate) off: Vec<String>,
-    /// `on` counts only within the value of this member.
+    /// If set, `on` only counts within the value of this member.
     pub(crate) near: String,
 }
 
-/// Words of HTTP clients.
+/// Words about HTTP clients.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Http {
@@ -65,7 +65,7 @@ pub(crate) struct Http {
     pub(crate) reads: Vec<String>,
 }
 
-/// Words of consumers.
+/// Words about message consumers.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Messages {
@@ -76,7 +76,7 @@ pub(crate) struct Messages {
     pub(crate) marked: Vec<String>,
 }
 
-/// Words of stores.
+/// Words about stores.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Stores {
@@ -88,7 +88,7 @@ pub(crate) struct Stores {
     pub(crate) keeps: Vec<String>,
 }
 
-/// Words of transactions and brokers.
+/// Words about transactions and message brokers.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Publishing {
@@ -99,7 +99,7 @@ pub(crate) struct Publishing {
 }
 
 impl Words {
-    /// Adds the words of another file.
+    /// Appends the words of another file.
     pub(crate) fn add(&mut self, more: Self) {
         let Self {
             mints,

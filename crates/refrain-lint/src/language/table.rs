@@ -1,11 +1,11 @@
-//! For each grammar: which of its nodes is a function, a call, a loop, and so on.
+//! Roles of syntax nodes for each grammar: functions, calls, loops, and so on.
 
 use super::Lang;
 use crate::item::Role::{self, *};
 
 type Table = &'static [(Role, &'static [&'static str])];
 
-/// The table of a language.
+/// Role table of a language.
 pub(super) fn of(lang: Lang) -> Table {
     match lang {
         Lang::Python => PYTHON,

@@ -1,4 +1,4 @@
-//! Where a value comes from: through variables, what is written into them, and helpers of the same project.
+//! Data flow: traces a value back through variables, writes into them, and helpers of the same project.
 
 use super::Project;
 use crate::{
@@ -8,49 +8,49 @@ use crate::{
     names,
 };
 
-/// The most pieces that one value is made of.
+/// Maximum number of pieces of one value.
 const PIECES_MAX: usize = 48;
 
-/// The most items that are looked at for one value: huge generated functions are not worth more.
+/// Maximum number of items to visit for one value, which bounds the time for huge generated functions.
 const ITEMS_MAX: usize = 1_000_000;
 
-/// How a piece takes part in a value.
+/// How a piece contributes to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It stands there itself.
+    /// Part of the expression itself.
     Own,
-    /// A variable of the function was given it.
+    /// Assigned to a variable of the function.
     Variable,
-    /// It was written into a variable: an element, a setter.
+    /// Written into a variable: an element, a setter.
     Written,
-    /// A function of the project that is called for it.
+    /// Body of a called function of the project.
     Helper,
-    /// A variable outside of the function: of the file or the class.
+    /// Assigned to a variable outside the function: of the file or the class.
     Outer,
 }
 
-/// A stretch that a value is made of.
+/// Byte range that contributes to a value.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) file: usize,
     pub(crate) span: Span,
     pub(crate) kind: Kind,
-    /// Where in the first function it comes in.
+    /// Position in the first function where the piece enters the value.
     pub(crate) site: usize,
-    /// Given only where there was nothing before.
+    /// Whether the piece is only used if there was no value before.
     pub(crate) is_fallback: bool,
 }
 
-/// All that a value is made of.
+/// Everything that contributes to a value.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
     pub(crate) pieces: Vec<Piece>,
-    /// The parameters that it comes from.
+    /// Function parameters that contribute to the value.
     pub(crate) params: Vec<String>,
 }
 
 impl Reach {
-    /// Whether any piece holds one of the words.
+    /// Whether any piece contains one of the words.
     pub(crate) fn has<S: AsRef<str>>(&self, project: &Project, words: &[S]) -> bool {
         let mut pieces = self.pieces.iter();
         pieces.any(|piece| names::has_any(project.files[piece.file].low(&piece.span), words))
@@ -58,7 +58,7 @@ impl Reach {
 }
 
 impl Project {
-    /// Follows a stretch of a file back to what it is made of.
+    /// Traces a byte range back to everything that contributes to it.
     pub(crate) fn reach(&self, file: usize, span: &Span) -> Reach {
         let mut reach = Reach::default();
         let first = Piece {
@@ -87,7 +87,7 @@ impl Project {
         reach
     }
 
-    /// Follows the variables of a piece; answers how many items were looked at.
+    /// Follows the variables of a piece; returns the number of visited items.
     fn variables(&self, piece: &Piece, open: &mut Vec<Piece>, params: &mut Vec<String>) -> usize {
         let file = &self.files[piece.file];
         let Some(inner) = file.innermost(&piece.span) else {
@@ -127,7 +127,7 @@ impl Project {
         count * items
     }
 
-    /// Ruby: a name that is no variable calls a method.
+    /// Ruby: a name that is not a variable calls a method.
     fn bare_call(&self, piece: &Piece, name: &str, open: &mut Vec<Piece>) {
         if self.files[piece.file].lang != Lang::Ruby {
             return;
@@ -174,7 +174,7 @@ impl Project {
     }
 }
 
-/// What a function gives to one of its variables before the piece, and writes into it.
+/// Adds what a function assigns to one of its variables before the piece, or writes into it.
 fn given(piece: &Piece, file: &File, function: usize, name: &str, open: &mut Vec<Piece>) -> bool {
     let body = file.items[function].span.clone();
     let mut found = false;
@@ -183,7 +183,7 @@ fn given(piece: &Piece, file: &File, function: usize, name: &str, open: &mut Vec
         let before = item.at() < piece.span.end;
         match item.role {
             Role::Assign if item.base.is_empty() && item.name == name && before => {
-                // `x = f(x)` speaks of an earlier x.
+                // `x = f(x)` refers to an earlier `x`.
                 let piece = Piece {
                     span: item.value.clone(),
                     kind: if piece.kind == Kind::Outer {
@@ -230,7 +230,7 @@ fn is_fallback(file: &File, assign: usize, name: &str) -> bool {
     })
 }
 
-/// A variable of the file, a constant, or a field of the class.
+/// Adds values of a variable of the file, a constant, or a field of the class.
 fn outer(piece: &Piece, file: &File, name: &str, open: &mut Vec<Piece>) {
     let mut found = 0;
     for at in file.of(Role::Assign) {

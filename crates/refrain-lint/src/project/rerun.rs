@@ -1,23 +1,23 @@
-//! What runs again: retry loops, closures handed to a retrier, jobs, handlers of messages, and what those call.
+//! Finds code that is rerun: retry loops, closures passed to a retrier, jobs, message handlers, and their callees.
 
 use super::Project;
 use crate::{file::File, item::Role, language::Lang, names};
 
 const RETRY_LOOP: &str = "a retry loop";
 
-/// Why something runs again, and what goes around.
+/// Why an item is rerun, and by which enclosing item.
 #[derive(Clone, Debug)]
 pub(crate) struct Rerun {
-    /// In the words of a finding: "a retry loop".
+    /// Reason in the words of a finding: "a retry loop".
     pub(crate) why: String,
-    /// The item that is run again, if it is in the same file.
+    /// Index of the item that is rerun, if it is in the same file.
     pub(crate) around: usize,
-    /// Whether it is a loop, and so plain to see.
+    /// Whether the rerun is visible in the source itself: a retry loop, `retry`, or a recursive retry.
     pub(crate) is_loop: bool,
 }
 
 impl Project {
-    /// What runs an item again, if anything does.
+    /// What reruns an item, or `None`.
     pub(crate) fn rerun(&self, file: usize, item: usize) -> Option<Rerun> {
         let source = &self.files[file];
         for at in source.around(item) {
@@ -72,7 +72,7 @@ impl Project {
         })
     }
 
-    /// A closure that is an argument of a call whose name says that it retries.
+    /// Reason, if the function is a closure passed to a call that retries.
     fn handed_to_retrier(&self, file_at: usize, function: usize) -> Option<String> {
         let file = &self.files[file_at];
         let parent = file.items[function].parent;
@@ -104,7 +104,7 @@ impl Project {
         retries.then(|| format!("it is handed to `{}`", call.name))
     }
 
-    /// A helper that calls one of its parameters in a retry loop.
+    /// Whether a helper calls one of its parameters in a retry loop.
     fn reruns_param(&self, file: usize, helper: usize) -> bool {
         let source = &self.files[file];
         let item = &source.items[helper];
@@ -122,7 +122,7 @@ impl Project {
         })
     }
 
-    /// A method of a class that a job framework runs again.
+    /// Reason, if the function is a method of a class that a job framework reruns.
     fn job(&self, file: &File, function: usize) -> Option<String> {
         let item = &file.items[function];
         let method = self.words.job_methods.contains(&item.name);
@@ -142,7 +142,7 @@ impl Project {
         ))
     }
 
-    /// Whether a loop tries the same thing again, rather than the next one.
+    /// Whether a loop retries the same operation, and does not continue with the next one.
     pub(crate) fn retry_loop(&self, file: &File, at: usize) -> bool {
         let item = &file.items[at];
         let head = file.low(&item.value);
@@ -166,7 +166,7 @@ impl Project {
         catches && (tries || sleeps || counted) || sleeps && counted
     }
 
-    /// The functions that a call runs again: those it calls inside something that is rerun, and those it hands to a retrier.
+    /// Functions that a call causes to be rerun: callees of rerun code, and functions passed to a retrier.
     pub(super) fn spread_call(&self, file: usize, call: usize) -> Vec<((usize, usize), Rerun)> {
         let source = &self.files[file];
         let item = &source.items[call];
@@ -190,7 +190,7 @@ impl Project {
                 }
             }
         }
-        // `send.retry(policy)` runs the closure of that name again.
+        // `send.retry(policy)` reruns the closure `send`.
         if item.tail().starts_with("retry") && !item.base.is_empty() && !item.base.contains('.') {
             let why = format!("it is handed to `{}`", item.name);
             let own = self.named(file, &item.base).into_iter();
@@ -221,7 +221,7 @@ impl Project {
     }
 }
 
-/// A loop of a few turns that success leaves: `for i in range(3)` with a `return` behind the call.
+/// Whether the loop has few iterations and ends on success: `for i in range(3)` with a `return` after the call.
 fn leaves_counted(file: &File, at: usize) -> bool {
     const TURNS_MAX: u32 = 12;
     let item = &file.items[at];
@@ -251,7 +251,7 @@ impl Rerun {
     }
 }
 
-/// Ruby: `retry` in a rescue of this very block.
+/// Ruby: whether a rescue of this block itself calls `retry`.
 fn reruns_itself(file: &File, at: usize) -> bool {
     let item = &file.items[at];
     (at + 1..item.last).any(|inside| {
@@ -265,7 +265,7 @@ fn reruns_itself(file: &File, at: usize) -> bool {
     })
 }
 
-/// A function that, when something failed, calls itself with one attempt less.
+/// Whether a function retries by calling itself with an attempt counter.
 fn calls_itself_again(file: &File, function: usize) -> bool {
     let item = &file.items[function];
     let words = ["attempt", "*retr", "*tries"];
@@ -281,7 +281,7 @@ fn calls_itself_again(file: &File, function: usize) -> bool {
         })
 }
 
-/// A loop over the things of a collection, and not over numbers.
+/// Whether the loop iterates over a collection, not over numbers.
 fn is_for_each(file: &File, at: usize) -> bool {
     let head = file.low(&file.items[at].value);
     match file.lang {
@@ -295,7 +295,7 @@ fn is_for_each(file: &File, at: usize) -> bool {
     }
 }
 
-/// A class without its methods: its head, what it includes, its fields.
+/// Lower-case text of a class without its methods: its head, includes and fields.
 pub(super) fn preamble(file: &File, class: usize) -> String {
     let item = &file.items[class];
     let mut text = item.base.clone();

@@ -1,20 +1,20 @@
-//! Which columns a project makes unique: in SQL, in migrations, in models.
+//! Unique columns of a project, from SQL, migrations and models.
 
 use crate::{file::File, item::Role, names};
 
-/// What is known of tables.
+/// Facts about database tables.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
-    /// Statements that speak of uniqueness, in small letters.
+    /// Statements and source lines that mention uniqueness, in lower case.
     unique: Vec<String>,
-    /// The tables whose definition was seen.
+    /// Tables whose definition is in the project.
     tables: Vec<String>,
 }
 
 const SAYS_UNIQUE: [&str; 4] = ["unique", "primary key", "primarykey", "primary_key"];
 
 impl Schema {
-    /// Reads every statement of the SQL texts, and every string, call and attribute of the sources that says unique.
+    /// Reads SQL texts, SQL in string literals, and source lines that contain the word `unique`.
     pub(super) fn new(files: &[File], sql: &[String]) -> Self {
         let mut schema = Self::default();
         for text in sql {
@@ -69,7 +69,7 @@ impl Schema {
         }
     }
 
-    /// Whether a column of a table is unique, as far as anything says so.
+    /// Whether a statement or source line makes the column unique.
     pub(crate) fn is_unique(&self, table: &str, column: &str) -> bool {
         self.unique.iter().any(|text| {
             let named = text.contains(column) && (text.contains(table) || !text.contains("create"));
@@ -77,13 +77,13 @@ impl Schema {
         })
     }
 
-    /// Whether the table's definition was seen.
+    /// Whether the definition of the table is in the project.
     pub(crate) fn knows(&self, table: &str) -> bool {
         self.tables.iter().any(|it| it == table)
     }
 }
 
-/// In a table's definition the word has to stand at the column, or in a constraint that names it.
+/// In a `CREATE TABLE`, the column itself or a constraint that names it must be unique.
 fn column_is_unique(text: &str, column: &str) -> bool {
     if !text.contains("create table") {
         return true;

@@ -1,6 +1,6 @@
-//! The files of rules that are built in.
+//! The built-in rule files.
 
-/// Each with its name.
+/// File names and contents.
 pub(super) const FILES: [(&str, &str); 5] = [
     ("words.toml", include_str!("../../rules/words.toml")),
     ("keys.toml", include_str!("../../rules/keys.toml")),
