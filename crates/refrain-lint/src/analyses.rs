@@ -1,6 +1,6 @@
-//! The analyses that rules name: what a pattern cannot say.
+//! Analyses that rules use by name, for what a pattern cannot express.
 //!
-//! Each looks at one file with the project's facts beside it, and says where and why.
+//! Each analyses one file with facts of the whole project, and returns places and reasons.
 
 use crate::{project::Project, rule::Severity};
 
@@ -21,13 +21,13 @@ mod scope;
 mod ttl;
 mod work;
 
-/// A place, before it is known which rule it breaks.
+/// A violation found by an analysis or a pattern, before it is attributed to a rule.
 #[derive(Debug)]
 pub(crate) struct Hit {
     pub(crate) at: usize,
-    /// Another severity than the rule's own.
+    /// Severity instead of the rule's; only a lower one has an effect.
     pub(crate) severity: Option<Severity>,
-    /// What is seen here, beyond what the rule says.
+    /// Details about this place, in addition to the rule's texts.
     pub(crate) note: String,
 }
 
@@ -46,10 +46,10 @@ impl Hit {
     }
 }
 
-/// Looks at a file of the project.
+/// Analyses one file of the project, given by its index.
 pub(crate) type Analysis = fn(&Project, usize) -> Vec<Hit>;
 
-/// Every analysis by its name, with what it looks for.
+/// All analyses by name.
 pub(crate) const ANALYSES: &[(&str, Analysis)] = &[
     ("ack-before-work", acks::before_work),
     ("claim-that-is-not-atomic", claims::check_then_act),
@@ -70,13 +70,13 @@ pub(crate) const ANALYSES: &[(&str, Analysis)] = &[
     ("unlock-without-owner", locks::without_owner),
 ];
 
-/// The analysis of a name.
+/// Analysis with this name.
 pub(crate) fn named(name: &str) -> Option<Analysis> {
     let found = ANALYSES.iter().find(|(known, _)| *known == name);
     found.map(|(_, analysis)| *analysis)
 }
 
-/// Whether an item runs in a database's transaction.
+/// Whether an item runs in a database transaction.
 pub(crate) fn in_transaction(project: &Project, file: usize, item: usize) -> bool {
     publish::transaction(project, file, item).is_some()
 }

@@ -8,7 +8,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
     let mut hits = Vec::new();
     for ack in source.of(Role::Call) {
         let item = &source.items[ack];
-        // Workers of Sneakers say it without a receiver.
+        // Sneakers workers call `ack!` without a receiver.
         let is_bare = item.name == "ack" && source.low(&item.span) == "ack!";
         if !is_bare && !names::fits_any(&item.name, &project.words.messages.acks) {
             continue;
@@ -23,7 +23,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
         if guarded || function.is_some_and(|at| is_wrapper(source, at)) {
             continue;
         }
-        // What a loop did for the message before does not count for this one.
+        // Work for the previous message in a loop does not count for this one.
         let around = source.nearest(ack, Role::Loop).filter(|at| {
             function.is_none_or(|function| source.items[*at].at() > source.items[function].at())
         });
@@ -34,7 +34,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
             continue;
         };
         let head = around.map_or(0..0, |at| source.items[at].value.clone());
-        // An acknowledgement that is put together first and sent later is still one.
+        // An acknowledgement may be created here and sent later; sending it is not work.
         let made = source.nearest(ack, Role::Assign);
         let made = made.map_or("", |at| &source.items[at].name);
         let is_its_own = |at: usize| !made.is_empty() && source.items[at].base == made;
@@ -59,7 +59,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// A function that is called `ack` or the like hands an acknowledgement on; when, its callers know.
+/// Whether the function only wraps an acknowledgement; the order is then up to its callers.
 fn is_wrapper(file: &File, function: usize) -> bool {
     let name = &file.items[function].name;
     [

@@ -1,4 +1,4 @@
-//! Which calls send something, and whether a key goes with them.
+//! Calls that send requests, and whether a key is sent with them.
 
 use crate::{
     file::File,
@@ -8,7 +8,7 @@ use crate::{
     words::Sdk,
 };
 
-/// Whether a call sends a POST, as far as can be seen.
+/// Whether a call sends a POST request.
 pub(super) fn is_post(project: &Project, file: usize, call: usize) -> bool {
     let (source, words) = (&project.files[file], &project.words.http);
     let item = &source.items[call];
@@ -18,7 +18,7 @@ pub(super) fn is_post(project: &Project, file: usize, call: usize) -> bool {
     names::fits_any(&item.name, &words.any_method) && says_post(source, call)
 }
 
-/// `client.r.setbody.post`: a chain that begins at a client and ends in POST.
+/// `client.r.setbody.post`: a call chain that contains a client and ends with `post`.
 fn is_post_of_client(name: &str) -> bool {
     let mut segments = name.rsplit('.');
     let clients = [
@@ -35,7 +35,7 @@ fn is_post_of_client(name: &str) -> bool {
     segments.next() == Some("post") && segments.any(|segment| clients.contains(&segment))
 }
 
-/// `app.post("/path", handler)` defines a route.
+/// Whether the call defines a route: `app.post("/path", handler)`.
 fn is_route(file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let base = item.base.rsplit('.').next().unwrap_or_default();
@@ -62,11 +62,11 @@ fn is_route(file: &File, call: usize) -> bool {
         })
 }
 
-/// POST is among the arguments, as a string or a constant.
+/// Whether an argument is the method POST, as a string or a constant.
 fn says_post(file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let text = file.low(&item.value);
-    // What is posted is not said twice.
+    // Only `CURLOPT_POST` counts, not `CURLOPT_POSTFIELDS`, so that one request is reported once.
     if item.tail() == "curlsetopt" {
         return text.contains("curlopt_post,") || text.contains("'post'");
     }
@@ -84,7 +84,7 @@ fn says_post(file: &File, call: usize) -> bool {
         || text.contains("bodypublishers") && file.low(&item.span).contains(".post(")
 }
 
-/// The SDK whose money-moving call this is.
+/// Payment SDK whose money-moving call this is.
 pub(super) fn sdk<'p>(project: &'p Project, file: &File, call: usize) -> Option<&'p Sdk> {
     let item = &file.items[call];
     let found = project.words.sdks.iter().find(|sdk| {
@@ -99,7 +99,7 @@ pub(super) fn sdk<'p>(project: &'p Project, file: &File, call: usize) -> Option<
     (!found.unless.iter().any(|word| text.contains(word.as_str()))).then_some(found)
 }
 
-/// The call by the class of its receiver, where that is made in the file: `$service = new PaymentsApi($client)`.
+/// Path of the call with the class of its receiver, if the file creates it: `$service = new PaymentsApi($client)`.
 fn made_of(file: &File, call: usize) -> String {
     let item = &file.items[call];
     let made = file.items.iter().find_map(|it| {
@@ -112,7 +112,7 @@ fn made_of(file: &File, call: usize) -> String {
     class.map_or_else(String::new, |class| format!("{class}.{}", item.tail()))
 }
 
-/// The whole of what a call belongs to: the chain of calls it is part of, up to its statement.
+/// Byte range of the whole call chain that this call is part of.
 pub(super) fn chain(file: &File, call: usize) -> Span {
     let mut span = file.items[call].span.clone();
     for at in file.around(call) {
@@ -125,7 +125,7 @@ pub(super) fn chain(file: &File, call: usize) -> Span {
     span
 }
 
-/// Whether a key takes part in a call: in its arguments, in what they are made of, in its receiver, or through its caller.
+/// Whether a key is sent with a call: in its arguments or what they are made of, in its receiver, or from its caller.
 pub(super) fn has_key(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let span = chain(source, call);
@@ -154,7 +154,7 @@ pub(super) fn has_key(project: &Project, file: usize, call: usize) -> bool {
     in_loop_of_own || follows(project, file, call)
 }
 
-/// A parameter that can carry a key goes on into the call as a whole.
+/// Whether a parameter that can carry a key is passed on to the call as a whole.
 fn passes(project: &Project, file: usize, call: usize, params: &[String]) -> bool {
     let source = &project.files[file];
     let mut certain = vec![
@@ -167,7 +167,7 @@ fn passes(project: &Project, file: usize, call: usize, params: &[String]) -> boo
         "reqopts",
         "extraheaders",
     ];
-    // An SDK takes its key beside the request, not in it.
+    // An SDK takes its key beside the request, not inside it.
     if sdk(project, source, call).is_none() {
         certain.extend(["request", "req", "builder"]);
     }
@@ -181,7 +181,7 @@ fn passes(project: &Project, file: usize, call: usize, params: &[String]) -> boo
     })
 }
 
-/// What is made here is given a key further down: `req = new Request(…)`, then `req.Header.Set("Idempotency-Key", …)`.
+/// Whether a later statement adds the key: `req = new Request(…)`, then `req.Header.Set("Idempotency-Key", …)`.
 fn follows(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let Some(assign) = source
@@ -194,7 +194,7 @@ fn follows(project: &Project, file: usize, call: usize) -> bool {
         return false;
     };
     let assigned = &source.items[assign];
-    // Several variables on the left are several items side by side.
+    // An assignment to several variables has one item for each, with the same byte range.
     let names: Vec<&str> = source
         .within(&assigned.span)
         .chain([assign])
@@ -227,7 +227,7 @@ fn follows(project: &Project, file: usize, call: usize) -> bool {
     })
 }
 
-/// The address that a call goes to, in small letters, with what its variables hold.
+/// URL of a call, in lower case, with the values of its variables.
 pub(super) fn address(project: &Project, file: usize, call: usize) -> String {
     let source = &project.files[file];
     let item = &source.items[call];
@@ -253,7 +253,7 @@ pub(super) fn address(project: &Project, file: usize, call: usize) -> String {
         }
     }
     if !text.contains('/') {
-        // `newBuilder(uri).POST(body)` and `post().uri(uri)` say it elsewhere in their chain.
+        // `newBuilder(uri).POST(body)` and `post().uri(uri)` have the URL elsewhere in the chain.
         let chain = chain(source, call);
         let whole = if item.args.is_empty() {
             chain

@@ -1,4 +1,4 @@
-//! Looking first and acting then, with nothing that makes the first one win.
+//! Check-then-act on a key without an atomic claim: two concurrent requests both pass the check.
 
 use super::{Hit, marks, money, work};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     project::Project,
 };
 
-/// What says that a store is asked about a key, and not about something to cache.
+/// Words that tell a lookup of a key from a lookup in a cache.
 const KEYED: [&str; 14] = [
     "*idempot",
     "*dedup",
@@ -38,7 +38,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         let item = &source.items[get];
         let asks =
             names::fits_any(&item.name, &project.words.stores.gets) && asked(source, get).len() > 2;
-        // What stands at the top of a file is a function of its own.
+        // Top-level code of a file counts as one function.
         let function = source.method(get);
         if !asks || seen.contains(&function) {
             continue;
@@ -58,7 +58,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         let Some(set) = written_later(project, file, function, get) else {
             continue;
         };
-        // A mark that stands before the work is told by its own rule.
+        // The rule for marks before the work already reports this one.
         if marks
             .get_or_insert_with(|| marks::marks(project, file))
             .contains(&set)
@@ -70,7 +70,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
             "`{}` writes it only later, so two at once both find nothing",
             source.items[set].name
         );
-        // Where the chain says what is looked for, it is pointed at from its start.
+        // If the start of the chain names the key, report the start of the chain.
         let place = match names::has_any(source.low(&item.value), &KEYED)
             || !names::has_any(source.low(&(item.span.start..item.value.start)), &KEYED)
         {
@@ -82,7 +82,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// A set in memory that is called `seen` is nobody else's.
+/// Whether the receiver is a store; any other set called `seen` is local to the process.
 pub(super) fn is_shared(base: &str) -> bool {
     names::has_any(
         base,
@@ -100,7 +100,7 @@ pub(super) fn is_shared(base: &str) -> bool {
     )
 }
 
-/// What a call asks for: its arguments, and those of the chain before a bare `.first()` or a `.First(&found)`.
+/// Byte range of what a call looks up: its arguments, or the chain before a bare `.first()` or a `.First(&found)`.
 pub(super) fn asked(file: &File, call: usize) -> Span {
     const CHAIN_BYTES_MAX: usize = 400;
     let item = &file.items[call];
@@ -113,7 +113,7 @@ pub(super) fn asked(file: &File, call: usize) -> Span {
     }
 }
 
-/// A call that reads or writes a store.
+/// Whether a call reads or writes a store.
 pub(super) fn is_store(project: &Project, file: &File, call: usize) -> bool {
     let name = &file.items[call].name;
     let words = &project.words.stores;
@@ -131,7 +131,7 @@ pub(super) fn is_store(project: &Project, file: &File, call: usize) -> bool {
     names::fits_any(name, &words.gets) || writes || nx.iter().any(|it| names::fits(name, it))
 }
 
-/// `request.headers.get("Idempotency-Key")` asks the request, not a store.
+/// Whether the call reads the request and not a store: `request.headers.get("Idempotency-Key")`.
 pub(super) fn reads_header(file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let base = &item.base;
@@ -165,7 +165,7 @@ pub(super) fn reads_header(file: &File, call: usize) -> bool {
             .eq_ignore_ascii_case("idempotency-key")
 }
 
-/// The arguments, or what they are made of, speak of a key.
+/// Whether the arguments, or what they are made of, contain a key.
 pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let item = &source.items[call];
@@ -185,12 +185,12 @@ pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
     })
 }
 
-/// The function, or the whole file.
+/// Byte range of the function, or of the whole file.
 fn body(file: &File, function: Option<usize>) -> Span {
     function.map_or(0..file.text.len(), |at| file.items[at].span.clone())
 }
 
-/// Something in the function, or in what it calls, lets only one pass.
+/// Whether the function, or a function that it calls, has an atomic operation or a lock.
 fn is_atomic(project: &Project, file: usize, function: Option<usize>) -> bool {
     let source = &project.files[file];
     let span = &body(source, function);
@@ -208,7 +208,7 @@ fn is_atomic(project: &Project, file: usize, function: Option<usize>) -> bool {
         })
 }
 
-/// The write that comes after the work, or is the work.
+/// The write that follows the work, or that is the work.
 fn written_later(
     project: &Project,
     file: usize,

@@ -1,4 +1,4 @@
-//! Keys that are cut short.
+//! Keys that are truncated.
 
 use super::{Hit, keys};
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
     project::{Kind, Project},
 };
 
-/// Hexadecimal digits of a digest that may be left: 128 bits.
+/// Minimum number of hexadecimal digits of a truncated digest: 32 digits are 128 bits.
 const HEX_MIN: u64 = 32;
-/// What leaves less than this takes the first things of a list, or a prefix.
+/// Shorter results are ignored: they are the first elements of a list, or a prefix.
 const LEFT_MIN: u64 = 4;
 
 pub(super) fn cut(project: &Project, file: usize) -> Vec<Hit> {
@@ -50,7 +50,7 @@ pub(super) fn cut(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// `idempotency_key.truncate(16)` leaves the key itself shorter.
+/// Rust: `idempotency_key.truncate(16)` shortens the key in place.
 fn cut_in_place(project: &Project, file: &File) -> Vec<Hit> {
     let calls = file.of(Role::Call).map(|at| &file.items[at]);
     let cuts = calls.filter(|item| {
@@ -70,7 +70,7 @@ fn cut_in_place(project: &Project, file: &File) -> Vec<Hit> {
     .collect()
 }
 
-/// Variables and functions whose names say that they hold a key.
+/// Values of variables, and bodies of functions, whose name says that they hold a key.
 fn named(file: &File) -> Vec<Span> {
     let keyed = |name: &str| {
         name.contains("idempot")
@@ -98,7 +98,7 @@ fn is_key_helper(file: &File, span: &Span) -> bool {
     })
 }
 
-/// Where a stretch is cut, and how much is left, if that is too little.
+/// Position of a truncation and the remaining length, if that is too short.
 fn shortened(file: &File, span: &Span) -> Option<(usize, u64)> {
     let text = file.low(span);
     let (at, left) = cuts(text)?;
@@ -106,7 +106,7 @@ fn shortened(file: &File, span: &Span) -> Option<(usize, u64)> {
         text,
         &["*sha", "*md5", "*blake", "*digest", "*hash", "*hmac"],
     );
-    // Half as many bytes make as many digits.
+    // Two hexadecimal digits encode one byte, so half as many bytes suffice.
     let bytes = names::has_any(
         text,
         &["*encodetostring", "hex::encode", "*tohex", "*hex.encode"],
@@ -115,7 +115,7 @@ fn shortened(file: &File, span: &Span) -> Option<(usize, u64)> {
     (!enough).then_some((span.start + at, left))
 }
 
-/// The first cut to a number of characters from the start.
+/// First truncation to a number of leading characters.
 fn cuts(text: &str) -> Option<(usize, u64)> {
     let openings = [
         "[:",
@@ -169,7 +169,7 @@ fn number(text: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// The number before the bracket that closes the call.
+/// The last argument of the call, if it is a number.
 fn last_number(text: &str) -> Option<u64> {
     let mut depth = 0_i32;
     let end = text.char_indices().find(|(_, c)| {

@@ -1,4 +1,4 @@
-//! Rows with a key that may be there twice.
+//! Inserts of keys into columns without a unique constraint.
 
 use super::Hit;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     rule::Severity,
 };
 
-/// What lets the second row not happen, or not matter.
+/// SQL that prevents or ignores a duplicate row.
 const CONFLICT: [&str; 9] = [
     "on conflict",
     "on duplicate key",
@@ -21,7 +21,7 @@ const CONFLICT: [&str; 9] = [
     "replace into",
     "if not exists",
 ];
-/// What shows that the database refuses the second row.
+/// Errors that show that the database rejects a duplicate row.
 const REFUSED: [&str; 13] = [
     "*integrityerror",
     "*uniqueviolation",
@@ -57,7 +57,7 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
         let safe = CONFLICT.iter().any(|word| sql.contains(word))
             || names::has_any(function, &REFUSED)
             || project.schema.is_unique(&table, &column);
-        // A column that is only called `key` says little without its table's definition.
+        // A column that is only called `key` proves little without the definition of its table.
         let is_vague = column == "key" && !project.schema.knows(&table);
         if safe || is_vague {
             continue;
@@ -77,7 +77,7 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// Records that are made of a model whose definition has a key, and says nowhere that it is unique.
+/// Inserts through a model that has a key column, in a project that makes nothing unique.
 fn models(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
     let is_key = |name: &str| name.contains("idempotencykey") || name == "dedupkey";
@@ -108,7 +108,7 @@ fn models(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// A line of a migration or a model that gives a table a column of this name.
+/// Whether a line of a migration or model defines a column with this name.
 fn defines(file: &File, column: &str) -> bool {
     let types = [
         "t.string",
@@ -130,7 +130,7 @@ fn defines(file: &File, column: &str) -> bool {
         .any(|line| types.iter().any(|it| line.contains(it)) && names::fold(line).contains(column))
 }
 
-/// The statement, which may go on in further strings of the same call or assignment.
+/// Byte range of the SQL statement, which may span several strings of the same call or assignment.
 fn statement(file: &File, text: usize) -> Span {
     let start = file.items[text].span.start;
     let outer = file.around(text).find(|at| {

@@ -1,4 +1,4 @@
-//! Keys that are made anew when the same thing is tried again.
+//! Keys that change on every attempt.
 
 use super::{Hit, calls};
 use crate::{
@@ -11,20 +11,20 @@ use crate::{
 
 mod attempts;
 
-/// A place where a key is put: a header, an option, a member, a variable of that name.
+/// A place that holds a key: a header, an option, a member, or a variable with that name.
 pub(super) struct Slot {
     pub(super) item: usize,
     pub(super) value: Span,
-    /// It goes out with a request, as far as can be seen.
+    /// Whether the key is sent with a request.
     pub(super) is_sent: bool,
-    /// It is a record's own field: kept, not sent.
+    /// Whether the key is stored in a field of a record, and not sent.
     pub(super) is_kept: bool,
 }
 
-/// A random or clock-made part of a key.
+/// A random or time-based part of a key.
 struct Part {
     at: usize,
-    /// Where it was found.
+    /// The piece of the value that contains it.
     piece: Piece,
 }
 
@@ -68,7 +68,7 @@ fn judged(project: &Project, file: usize, which: &str) -> Vec<Hit> {
     mine.map(|(_, hit)| hit).collect()
 }
 
-/// Every place where a key is put.
+/// All places that hold a key.
 pub(super) fn slots(project: &Project, file: &File) -> Vec<Slot> {
     let is_key = |name: &str| project.words.key_names.iter().any(|it| it == name);
     let mut slots = Vec::new();
@@ -150,7 +150,7 @@ fn sends(project: &Project, file: &File, pair: usize) -> bool {
     })
 }
 
-/// A record is made or saved with it.
+/// Whether the enclosing call creates or saves a record with the key.
 fn keeps_around(project: &Project, file: &File, at: usize) -> bool {
     let call = file
         .around(at)
@@ -215,7 +215,7 @@ fn judge(project: &Project, file: usize, slot: &Slot) -> Option<(&'static str, H
     ))
 }
 
-/// Where in this file to point.
+/// Position to report in this file.
 fn site(file: usize, part: &Part) -> usize {
     match part.piece.file == file && part.piece.kind != Kind::Helper {
         true => part.at,
@@ -285,7 +285,7 @@ fn judge_mint(
     None
 }
 
-/// A variable that is read again later.
+/// Whether a later call in the same function uses the variable; a key that is not in a variable counts as used.
 fn is_used(file: &File, slot: &Slot) -> bool {
     let item = &file.items[slot.item];
     let Some(function) = file.function(slot.item) else {
@@ -301,7 +301,7 @@ fn is_used(file: &File, slot: &Slot) -> bool {
         })
 }
 
-/// A function that a client calls for each request it sends.
+/// Name of the enclosing function that an HTTP client calls for each request, such as an interceptor.
 fn per_request(file: &File, item: usize) -> Option<String> {
     for at in file
         .around(item)
@@ -348,7 +348,7 @@ fn per_request(file: &File, item: usize) -> Option<String> {
     None
 }
 
-/// The first piece in which one of the words stands.
+/// First piece that contains one of the words.
 fn part(project: &Project, pieces: &[Piece], words: &[String]) -> Option<Part> {
     let usable = pieces
         .iter()
@@ -369,7 +369,7 @@ fn part(project: &Project, pieces: &[Piece], words: &[String]) -> Option<Part> {
     None
 }
 
-/// Whether the key is written down before it is sent.
+/// Whether the key is stored before it is sent.
 fn is_stored(project: &Project, file: usize, slot: &Slot, part: &Part, site: usize) -> bool {
     if part.piece.kind == Kind::Helper {
         let helper = &project.files[part.piece.file];

@@ -1,4 +1,4 @@
-//! Locks that are given back by whoever comes along.
+//! Locks that are released without checking the owner.
 
 use super::{Hit, claims, money};
 use crate::{file::File, item::Role, language::Lang, names, project::Project};
@@ -69,7 +69,7 @@ fn names_lock(project: &Project, file: usize, call: usize) -> bool {
     })
 }
 
-/// A condition around the deletion, or a guard before it, compares what the lock holds.
+/// Whether a condition around the deletion, or a guard before it, compares the content of the lock.
 fn asks_owner(file: &File, call: usize) -> bool {
     let compares = |text: &str| {
         names::has_any(
@@ -90,7 +90,7 @@ fn asks_owner(file: &File, call: usize) -> bool {
     let guard = file.within(&before).any(|at| {
         let item = &file.items[at];
         let reads = names::has_any(file.low(&before), &["*.get(", "*get(", "watch"]);
-        // `opsForValue()` names a store, and not what it holds.
+        // The name `opsForValue()` does not mean that the condition compares a value.
         let head = file.low(&item.value).replace("opsforvalue", "");
         item.role == Role::If
             && reads
@@ -108,7 +108,7 @@ fn asks_owner(file: &File, call: usize) -> bool {
         )
 }
 
-/// `DELETE FROM locks WHERE name = …`, without the owner.
+/// `DELETE FROM locks WHERE name = …` without the owner.
 fn sql(file: &File) -> Vec<Hit> {
     let mut hits = Vec::new();
     for at in file.of(Role::Text) {

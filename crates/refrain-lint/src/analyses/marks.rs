@@ -1,4 +1,4 @@
-//! Messages that are marked as done before they are handled.
+//! Messages that are marked as processed before they are handled.
 
 use super::{Hit, claims, money, publish, work};
 use crate::{
@@ -22,13 +22,13 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
         .collect()
 }
 
-/// The calls that mark a message before it is handled.
+/// Calls that mark a message before it is handled.
 pub(super) fn marks(project: &Project, file: usize) -> Vec<usize> {
     let found = found(project, file).into_iter();
     found.map(|(mark, _)| mark).collect()
 }
 
-/// The marks, each with the work behind it.
+/// Marks before the work, each with the first work after it.
 fn found(project: &Project, file: usize) -> Vec<(usize, usize)> {
     let source = &project.files[file];
     let mut found = Vec::new();
@@ -64,11 +64,11 @@ fn found(project: &Project, file: usize) -> Vec<(usize, usize)> {
     found
 }
 
-/// What handles the message that is marked: the body of a handler, or of a loop over messages.
+/// Body of the handler, or of the loop over messages, that handles the marked message.
 fn handled_in(project: &Project, file: &File, mark: usize) -> Option<Span> {
     let function = file.function(mark);
     let item = &file.items[mark];
-    // A set in memory that is filled by a loop only looks for doubles in it.
+    // A loop that fills a set in memory only removes duplicates from its own input.
     let in_memory =
         matches!(item.tail(), "add" | "insert" | "push") && !claims::is_shared(&item.base);
     let around = file.nearest(mark, Role::Loop).filter(|at| {
@@ -90,7 +90,7 @@ fn handled_in(project: &Project, file: &File, mark: usize) -> Option<Span> {
         .then(|| file.items[function].value.clone())
 }
 
-/// A call that writes down that a message is done.
+/// Whether a call records that a message is processed.
 fn is_mark(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let (item, words) = (&source.items[call], &project.words);
@@ -142,7 +142,7 @@ fn is_mark(project: &Project, file: usize, call: usize) -> bool {
     sql && (names::has_any(&text, &words.messages.marked) || receiver)
 }
 
-/// The mark says "begun" and is settled later, or is taken back when the work fails.
+/// Whether the mark only means "started" and is settled later, or is deleted when the work fails.
 fn is_taken_back(project: &Project, file: &File, body: &Span, mark: usize) -> bool {
     let item = &file.items[mark];
     let own = file.low(&item.value);

@@ -1,4 +1,4 @@
-//! Calls that move money and carry no key.
+//! Calls that move money and send no key.
 
 use super::{Hit, calls, retries};
 use crate::{item::Role, names, project::Project, rule::Severity};
@@ -27,7 +27,7 @@ pub(super) fn without_key(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// A builder such as `OrdersCreateRequest` is the same call as the one that executes it.
+/// Whether an enclosing SDK call executes this one: a builder such as `OrdersCreateRequest` is part of that call.
 fn later_part(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     source
@@ -35,7 +35,7 @@ fn later_part(project: &Project, file: usize, call: usize) -> bool {
         .any(|at| source.items[at].role == Role::Call && calls::sdk(project, source, at).is_some())
 }
 
-/// In a chain the place is where its own name stands.
+/// Position to report for a call: its own name in the call chain.
 pub(super) fn place(file: &crate::file::File, call: usize) -> usize {
     let item = &file.items[call];
     let text = &file.text[item.span.start..item.value.start];
@@ -46,7 +46,7 @@ pub(super) fn place(file: &crate::file::File, call: usize) -> usize {
     item.span.start + name.min(head.len())
 }
 
-/// A POST to an address that speaks of payments.
+/// Whether the call is a POST to a URL about payments.
 pub(super) fn is_money_post(project: &Project, file: usize, call: usize) -> bool {
     if !calls::is_post(project, file, call) {
         return false;

@@ -1,4 +1,4 @@
-//! What becomes of a failure's outcome.
+//! Handling of failed attempts: errors that are stored as outcomes, and claims that are deleted after an error.
 
 use super::{Hit, calls, claims, money};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     rule::Severity,
 };
 
-/// Errors of which it is known that nothing happened.
+/// Errors that prove that nothing was executed.
 const NOTHING_RAN: [&str; 12] = [
     "*connecterror",
     "*connectionrefused",
@@ -25,7 +25,7 @@ const NOTHING_RAN: [&str; 12] = [
     "*ratelimit",
 ];
 
-/// The status of an answer, as opposed to one that is chosen here.
+/// Expressions that read the status of a response, in contrast to a status that the code sets.
 const STATUS: [&str; 12] = [
     "*.status",
     "*status_code",
@@ -41,7 +41,7 @@ const STATUS: [&str; 12] = [
     "rec.result",
 ];
 
-/// An error is written where retries look for the outcome.
+/// Errors that are stored as the outcome, so that retries get them.
 pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
     let mut hits = Vec::new();
@@ -77,7 +77,7 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// The status of an answer is among what is written, or in what that is made of.
+/// Whether the written value contains the status of a response.
 fn keeps_status(project: &Project, file: usize, set: usize) -> bool {
     let source = &project.files[file];
     source.items[set].args.iter().any(|arg| {
@@ -94,7 +94,7 @@ fn keeps_status(project: &Project, file: usize, set: usize) -> bool {
     })
 }
 
-/// The status is written down as a number that means success.
+/// Whether the status is a literal 20x.
 fn says_success(text: &str) -> bool {
     text.split("status").skip(1).any(|rest| {
         let rest = rest.trim_start_matches(|c: char| !c.is_alphanumeric());
@@ -102,7 +102,7 @@ fn says_success(text: &str) -> bool {
     })
 }
 
-/// The claim is deleted although the effect may have happened.
+/// Claims that are deleted although the effect may have happened.
 pub(super) fn dropped(project: &Project, file: usize) -> Vec<Hit> {
     let source = &project.files[file];
     let mut hits = Vec::new();
@@ -127,7 +127,7 @@ pub(super) fn dropped(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// The key of an idempotency record is among the arguments.
+/// Whether an argument is the key of an idempotency record.
 fn is_idempotency(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let item = &source.items[call];
@@ -143,7 +143,7 @@ fn is_idempotency(project: &Project, file: usize, call: usize) -> bool {
         })
 }
 
-/// The catch, or the branch for a failure, that an item stands in.
+/// The enclosing error handler, or branch for a failure.
 fn failing(file: &File, item: usize) -> Option<usize> {
     file.around(item)
         .take_while(|at| file.items[*at].role != Role::Function || file.items[*at].name.is_empty())
@@ -212,7 +212,7 @@ fn in_else(file: &File, branch: &Item, item: usize) -> bool {
     names::has_any(before, &["else"])
 }
 
-/// A state of the record, and not an answer that is played back.
+/// Whether the text is a state of the record, not a response to replay.
 fn is_state(text: &str) -> bool {
     names::has_any(
         text,
@@ -256,14 +256,14 @@ fn looks_at_status(file: &File, set: usize) -> bool {
     )
 }
 
-/// What was tried sends a POST, calls a payment SDK, or is named after money.
+/// Whether the code that was tried sends a POST, calls a payment SDK, or has a name about money.
 fn moves_money(project: &Project, file: usize, place: usize, delete: usize) -> bool {
     let source = &project.files[file];
     let tried = match source.items[place].role {
         Role::Catch => source.nearest(place, Role::Try).or(source.function(place)),
         _ => source.function(delete),
     };
-    // What an `if` tries may stand in its own head.
+    // The head of an `if` may contain the call itself.
     let end = match source.items[place].role {
         Role::Catch => source.items[place].at(),
         _ => source.items[delete].at(),

@@ -1,4 +1,4 @@
-//! Messages that leave before the transaction they speak of is committed.
+//! Messages that are published before the transaction commits.
 
 use super::{Hit, money};
 use crate::{
@@ -57,7 +57,7 @@ pub(super) fn in_transaction(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// The transaction that an item runs in: a block, a closure, a marked function, or the stretch from begin to commit.
+/// Byte range of the enclosing transaction: block, closure, annotated function, or the code from begin to commit.
 pub(super) fn transaction(project: &Project, file: usize, item: usize) -> Option<Span> {
     let source = &project.files[file];
     let words = &project.words.publishing;
@@ -95,7 +95,7 @@ pub(super) fn transaction(project: &Project, file: usize, item: usize) -> Option
     None
 }
 
-/// `begin` before and `commit` behind, in the same function.
+/// The code from `begin` to `commit`, if both are in the same function.
 fn begun(file: &File, function: usize, item: usize) -> Option<Span> {
     let body = &file.items[function].span;
     let at = file.items[item].at();
@@ -134,7 +134,7 @@ fn is_commit(file: &File, call: usize) -> bool {
     matches!(file.items[call].tail(), "commit" | "committransaction") || says(file, call, "commit")
 }
 
-/// `client.query('BEGIN')`: the word is all that is sent to the database.
+/// Whether the call sends only this word to the database: `client.query('BEGIN')`.
 fn says(file: &File, call: usize, word: &str) -> bool {
     let item = &file.items[call];
     let first = item.args.first().map(|arg| file.low(&arg.span));
@@ -147,7 +147,7 @@ fn says(file: &File, call: usize, word: &str) -> bool {
         && said.is_some_and(|said| said == word || said.strip_suffix(" transaction") == Some(word))
 }
 
-/// Ruby: what a model calls while it is saved runs before the commit: `after_save :announce`.
+/// Ruby: whether the method is a model callback that runs before the commit: `after_save :announce`.
 fn is_callback(file: &File, function: usize) -> bool {
     let name = &file.items[function].name;
     if file.lang != Lang::Ruby || name.is_empty() {
@@ -156,7 +156,7 @@ fn is_callback(file: &File, function: usize) -> bool {
     let Some(class) = file.nearest(function, Role::Class) else {
         return false;
     };
-    // They are declared above the methods.
+    // Callbacks are declared above the methods.
     let mut head = file.items[class + 1..function]
         .iter()
         .take_while(|it| it.role != Role::Function || it.name.is_empty());
@@ -178,7 +178,7 @@ fn is_callback(file: &File, function: usize) -> bool {
     })
 }
 
-/// Python: a session begins with the first thing that is given to it, and goes on to its commit.
+/// Python: a session starts a transaction with its first statement, until its commit.
 fn begins_by_itself(file: &File, body: &Span, call: usize) -> bool {
     let item = &file.items[call];
     let first = matches!(
@@ -194,7 +194,7 @@ fn begins_by_itself(file: &File, body: &Span, call: usize) -> bool {
         })
 }
 
-/// `t = await sequelize.transaction()` is a handle, and no block.
+/// `t = await sequelize.transaction()` returns a handle, and is not a block.
 fn in_assign(file: &File, call: usize) -> bool {
     let mut around = file.around(call).take(2);
     around.any(|at| file.items[at].role == Role::Assign)
@@ -240,7 +240,7 @@ fn says_db(text: &str) -> bool {
     )
 }
 
-/// A helper that puts the message into a table, in the same transaction.
+/// Whether a helper inserts the message into a table (outbox) in the same transaction.
 fn keeps_outbox(project: &Project, file: usize, function: usize) -> bool {
     let source = &project.files[file];
     let text = source.low(&source.items[function].span);
@@ -255,7 +255,7 @@ fn keeps_outbox(project: &Project, file: usize, function: usize) -> bool {
     )
 }
 
-/// A helper that publishes by itself, or through one more helper.
+/// Whether a helper publishes, itself or through one more helper.
 fn helper_publishes(project: &Project, file: usize, function: usize) -> bool {
     let source = &project.files[file];
     let span = source.items[function].value.clone();

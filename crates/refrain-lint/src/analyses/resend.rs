@@ -1,4 +1,4 @@
-//! Requests that are sent again because the connection closed before the answer came.
+//! Requests that are sent again after the connection closed before the response arrived.
 
 use super::{Hit, calls, work};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     rule::Severity,
 };
 
-/// How clients say that the connection went away after the request was sent.
+/// Errors with which clients report a connection that closed after the request was sent.
 const CLOSED: [&str; 35] = [
     "*connection closed before message completed",
     "*is_incomplete_message",
@@ -47,7 +47,7 @@ const CLOSED: [&str; 35] = [
     "*closed by the remote",
     "*socket closed",
 ];
-/// Errors that may mean this, or that nothing was sent: they count where the very branch sends again.
+/// Errors that can also mean that nothing was sent: they only count if the same branch sends again.
 const PERHAPS: [&str; 1] = ["*connectionerror"];
 
 pub(super) fn on_closed(project: &Project, file: usize) -> Vec<Hit> {
@@ -76,7 +76,7 @@ pub(super) fn on_closed(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// A function that a client asks whether to send again.
+/// Reports functions that decide for a client whether to retry.
 fn predicate(project: &Project, file: usize, function: usize, hits: &mut Vec<Hit>) {
     let source = &project.files[file];
     let item = &source.items[function];
@@ -137,7 +137,8 @@ fn said(file: &File, span: &Span, words: &[&str]) -> Option<usize> {
         .map(|at| span.start + at)
 }
 
-/// Whether the branch leads to another send, and whether what is sent is surely a POST; `None` where it does not, or a key goes along.
+/// Whether the branch leads to another send: `Some(true)` if the request is certainly a POST.
+/// `None` if it does not send again, or a key is sent along.
 fn resends(project: &Project, file: usize, branch: usize, is_closed: bool) -> Option<bool> {
     let source = &project.files[file];
     let item = &source.items[branch];
@@ -200,7 +201,7 @@ fn resends(project: &Project, file: usize, branch: usize, is_closed: bool) -> Op
     (!only_reads).then_some(!posts.is_empty())
 }
 
-/// The very same call, with the same arguments, was made before.
+/// Whether the same call, with the same arguments, appears before.
 fn is_same_call(project: &Project, file: &File, call: usize, before: &Span) -> bool {
     let item = &file.items[call];
     !item.args.is_empty()

@@ -1,4 +1,4 @@
-//! POST requests that something sends again, without a key.
+//! POST requests that are retried without a key.
 
 use super::{Hit, calls, money};
 use crate::{
@@ -32,7 +32,7 @@ pub(super) fn without_key(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// What sends a call again, if anything does, and whether that is certain.
+/// What retries a call, and whether that is certain.
 pub(super) fn retried(project: &Project, file: usize, call: usize) -> Option<(String, bool)> {
     if let Some(rerun) = project.rerun(file, call) {
         return Some((format!("sent again: {}", rerun.why), true));
@@ -50,7 +50,7 @@ pub(super) fn retried(project: &Project, file: usize, call: usize) -> Option<(St
     made_here.then(|| (format!("{} sends POST again here", client.name), true))
 }
 
-/// An operator of the same chain that runs it again: `.retryWhen(…)`, `.pipe(retry(3))`.
+/// Operator later in the same chain that reruns it: `.retryWhen(…)`, `.pipe(retry(3))`.
 fn further_down(file: &crate::file::File, call: usize) -> Option<String> {
     let rest = file.items[call].span.end..calls::chain(file, call).end;
     let chained = |at: &usize| {
@@ -66,7 +66,7 @@ fn further_down(file: &crate::file::File, call: usize) -> Option<String> {
         .map(Into::into)
 }
 
-/// Whether a file sets a client up so that it retries POST.
+/// Whether a file configures a client to retry POST.
 fn retries_posts(lower: &str, client: &Retrying) -> bool {
     let Some(at) = client
         .mentions
@@ -78,7 +78,7 @@ fn retries_posts(lower: &str, client: &Retrying) -> bool {
     if !client.also.is_empty() && !client.also.iter().any(|word| lower.contains(word.as_str())) {
         return false;
     }
-    // The settings stand close behind what sets the client up.
+    // The settings follow within 900 bytes.
     let end = lower.len().min(at + 900);
     let settings: String = lower.get(at..end).unwrap_or(&lower[at..]).into();
     if client
@@ -98,7 +98,7 @@ fn retries_posts(lower: &str, client: &Retrying) -> bool {
         || near.is_some_and(|text| client.on.iter().any(|word| text.contains(word.as_str())))
 }
 
-/// Whether the call goes through that client: its receiver is made with it, or it is the library itself.
+/// Whether the call uses that client: its receiver is created with it, or is the library itself.
 fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool {
     let source = &project.files[file];
     let item = &source.items[call];
@@ -145,7 +145,8 @@ fn uses(project: &Project, file: usize, call: usize, client: &Retrying) -> bool 
     named || built || handed
 }
 
-/// It is made of something that a call set up: `$stack->push(Middleware::retry(…))`, then `new Client(['handler' => $stack])`.
+/// Whether the value is made of an object that a call configured:
+/// `$stack->push(Middleware::retry(…))`, then `new Client(['handler' => $stack])`.
 fn is_built_of(project: &Project, file: usize, value: &Span, mentions: &[String]) -> bool {
     let source = &project.files[file];
     let parts = source.names(value);

@@ -1,4 +1,4 @@
-//! Keys that are looked up without saying whose they are.
+//! Keys that are looked up without a scope (tenant or caller).
 
 use super::{Hit, calls, claims, money};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     project::{Kind, Project},
 };
 
-/// How the header is called: by its own name, or as CGI and what came of it hand it on.
+/// Spellings of the header: its own name, and the CGI variable.
 const SENT: [&str; 2] = ["idempotency-key", "http_idempotency_key"];
 
 pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
@@ -45,7 +45,7 @@ pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// The arguments; or, before a bare `.first()`, the chain that says what is looked for.
+/// Byte ranges of what a call looks up: its arguments, or the chain before a bare `.first()`.
 fn asked(file: &File, call: usize) -> Vec<Span> {
     let item = &file.items[call];
     if !item.args.is_empty() {
@@ -56,7 +56,7 @@ fn asked(file: &File, call: usize) -> Vec<Span> {
     says.then_some(chain).into_iter().collect()
 }
 
-/// One of the arguments is, or is made of, what the caller sent as the key.
+/// Whether an argument contains the key that the caller sent.
 fn comes_from_header(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     asked(source, call).iter().any(|span| {
@@ -80,6 +80,7 @@ fn comes_from_header(project: &Project, file: usize, call: usize) -> bool {
     })
 }
 
+/// Whether a parameter is bound to the header:
 /// `@RequestHeader("Idempotency-Key") String key`, `key: str = Header(alias="Idempotency-Key")`.
 fn declared(project: &Project, file: usize, call: usize, param: &str) -> bool {
     let source = &project.files[file];
@@ -96,7 +97,7 @@ fn declared(project: &Project, file: usize, call: usize, param: &str) -> bool {
         })
 }
 
-/// Whose key it is takes part: in the arguments, in what they are made of, or in the SQL.
+/// Whether a scope is part of the lookup: in the arguments, in what they are made of, or in the SQL.
 fn is_scoped(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let words = &project.words.stores.scopes;

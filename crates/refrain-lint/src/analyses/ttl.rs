@@ -1,4 +1,4 @@
-//! Records that are forgotten while retries still come.
+//! Records whose lifetime is shorter than the retry window.
 
 use super::{Hit, claims};
 use crate::{file::File, item::Role, names, project::Project};
@@ -27,7 +27,7 @@ pub(super) fn shorter(project: &Project, file: usize) -> Vec<Hit> {
     hits
 }
 
-/// Where something keyed is given a lifetime, in seconds.
+/// Lifetimes of keyed records, with their positions, in seconds.
 fn lifetimes(project: &Project, file: usize) -> Vec<(usize, f64)> {
     let source = &project.files[file];
     let mut found = Vec::new();
@@ -61,7 +61,7 @@ fn lifetimes(project: &Project, file: usize) -> Vec<(usize, f64)> {
     found
 }
 
-/// A write that says "begun", with another one for the outcome in the same function.
+/// Whether the write only records a start, and a later write in the same function records the outcome.
 fn is_begun(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let begun = |at: usize| {
@@ -87,7 +87,7 @@ fn is_begun(project: &Project, file: usize, call: usize) -> bool {
     })
 }
 
-/// Lifetimes that are only named: `IDEMPOTENCY_TTL = 60`, `idempotency: { ttl: 60 }`.
+/// Lifetimes in settings: `IDEMPOTENCY_TTL = 60`, `idempotency: { ttl: 60 }`.
 fn settings(file: &File) -> Vec<(usize, f64)> {
     let keyed =
         |name: &str| names::has_any(name, &["*idempot", "*dedup", "*processed", "*idemkey"]);
@@ -170,7 +170,7 @@ fn lifetime(project: &Project, file: usize, call: usize) -> Option<(usize, f64)>
     None
 }
 
-/// The seconds of a stretch, through a constant if it is one.
+/// Seconds in a byte range, directly or through a constant.
 fn value(project: &Project, file: usize, span: &crate::item::Span) -> Option<f64> {
     let source = &project.files[file];
     seconds(source.low(span)).or_else(|| seconds(&resolved(project, file, span)))

@@ -1,4 +1,4 @@
-//! What a handler does in which order.
+//! The work of a message handler, and the order of calls.
 
 use crate::{
     file::File,
@@ -8,7 +8,7 @@ use crate::{
     project::Project,
 };
 
-/// Whether a call does the work of a handler, as opposed to looking, telling and acknowledging.
+/// Whether a call does the work of a handler, in contrast to reads, logging and acknowledgements.
 pub(super) fn is_work(project: &Project, file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let words = &project.words.messages;
@@ -23,8 +23,8 @@ pub(super) fn is_work(project: &Project, file: &File, call: usize) -> bool {
         && file.nearest(call, Role::Attribute).is_none()
 }
 
-/// Whether a call only says, counts or looks something up.
-/// A verb such as `is` has to be a word of its own: `issue_invoice` works.
+/// Whether a call only logs, counts or looks something up.
+/// A short verb such as `is` must be a word of its own: `issue_invoice` is work.
 fn talks(project: &Project, file: &File, call: usize) -> bool {
     const SHORT: usize = 6;
     let item = &file.items[call];
@@ -41,13 +41,13 @@ fn talks(project: &Project, file: &File, call: usize) -> bool {
     })
 }
 
-/// `message_id(&delivery)` and `getId()` say which one it is.
+/// Whether the call returns an id: `message_id(&delivery)`, `getId()`.
 fn names_an_id(file: &File, call: usize) -> bool {
     let written = written(file, call);
     ["_id", "Id", "ID"].iter().any(|end| written.ends_with(end))
 }
 
-/// The last name of a callee as it stands in the source, from its first letter on.
+/// Last name of a callee in its original spelling, without leading underscores.
 fn written(file: &File, call: usize) -> &str {
     let item = &file.items[call];
     let head = file
@@ -59,8 +59,8 @@ fn written(file: &File, call: usize) -> &str {
     head[start.map_or(0, |at| at + 1)..].trim_start_matches('_')
 }
 
-/// The receiver of a further call: `redis.opsForValue()` before `.get(…)`.
-/// What is done before its outcome is only looked at is work: `service.pay(request).toJson()`.
+/// Whether the call is only the receiver of another call: `redis.opsForValue()` before `.get(…)`.
+/// A call whose result is only read is work: `service.pay(request).toJson()`.
 fn is_only_a_part(project: &Project, file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let outer = file.around(call).take(2).find(|at| {
@@ -88,7 +88,7 @@ fn is_only_a_part(project: &Project, file: &File, call: usize) -> bool {
     !(looked_at && (given || runs))
 }
 
-/// Ruby reads an attribute as it calls a method: among arguments that is no work.
+/// Ruby: an argument that is a call without arguments reads an attribute, and is not work.
 fn is_read(file: &File, call: usize) -> bool {
     let item = &file.items[call];
     let outer = file
@@ -103,13 +103,13 @@ fn is_read(file: &File, call: usize) -> bool {
         && item.span.end <= outer.value.end
 }
 
-/// It makes the error that is thrown, and does nothing else.
+/// Whether the call only creates the error that is thrown.
 fn is_of_an_error(file: &File, call: usize) -> bool {
     let thrown = file.nearest(call, Role::Exit);
     thrown.is_some() || file.items[call].tail().ends_with("error")
 }
 
-/// Whether what stands at `later` is run after what stands at `earlier`, in the same run.
+/// Whether `later` can run after `earlier` in the same execution.
 pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
     let (first, second) = (&file.items[earlier], &file.items[later]);
     if second.at() < first.span.end {
@@ -134,13 +134,13 @@ pub(super) fn follows(file: &File, earlier: usize, later: usize) -> bool {
     })
 }
 
-/// In the condition; in Go also in the statement before it: `if err := apply(m); err != nil`.
+/// Whether the item is in the condition, or in Go in the statement before it: `if err := apply(m); err != nil`.
 fn in_head(file: &File, branch: &Item, item: &Item) -> bool {
     let begins = branch.value.start <= item.at() || file.lang == Lang::Go;
     begins && item.span.end <= branch.value.end
 }
 
-/// In another loop than the one around what comes first, or behind it.
+/// Whether `second` is outside the innermost loop around `earlier`.
 fn ends_loop(file: &File, earlier: usize, second: &Item) -> bool {
     let inner = file.nearest(earlier, Role::Loop);
     let function = file.function(earlier);
@@ -150,7 +150,7 @@ fn ends_loop(file: &File, earlier: usize, second: &Item) -> bool {
     })
 }
 
-/// A closure that runs where it stands, such as the block of a transaction.
+/// Whether the closure runs in place, such as the block of a transaction.
 fn is_block(file: &File, function: usize) -> bool {
     let parent = &file.items[file.items[function].parent];
     parent.role == Role::Call
@@ -170,7 +170,7 @@ fn is_alternative(file: &File, first: &Item, second: &Item) -> bool {
     )
 }
 
-/// Whether the branch is left after what stands in it.
+/// Whether the code after an item leaves the branch.
 fn leaves(file: &File, branch: usize, first: &Item) -> bool {
     let branch = &file.items[branch];
     file.within(&(first.at()..branch.span.end)).any(|at| {
@@ -184,7 +184,7 @@ fn leaves(file: &File, branch: usize, first: &Item) -> bool {
         .any(|at| file.items[at].role == Role::Return)
 }
 
-/// What parameters and variables that hold a message are called, folded.
+/// Folded names of parameters and variables that hold a message.
 const MESSAGES: [&str; 16] = [
     "message",
     "msg",
@@ -204,7 +204,7 @@ const MESSAGES: [&str; 16] = [
     "kafkamessage",
 ];
 
-/// A loop that takes one message after the other.
+/// Whether the loop processes messages one by one.
 pub(super) fn is_loop_of_messages(project: &Project, file: &File, at: usize) -> bool {
     let item = &file.items[at];
     let head = file.names(&item.value);
@@ -236,7 +236,7 @@ pub(super) fn is_handler(project: &Project, file: &File, function: usize) -> boo
     named || told || marked || is_hooked(file, function) || is_of_handler(file, function)
 }
 
-/// A method of a class that is called after what it handles: `WebhooksController`, `OrderConsumer`.
+/// Whether the class is named after the messages that it handles: `WebhooksController`, `OrderConsumer`.
 fn is_of_handler(file: &File, function: usize) -> bool {
     let class = file.nearest(function, Role::Class);
     let words = [
@@ -250,7 +250,7 @@ fn is_of_handler(file: &File, function: usize) -> bool {
     class.is_some_and(|at| words.iter().any(|it| file.items[at].name.contains(it)))
 }
 
-/// A closure that is handed over for a webhook or a message: `app.post("/webhooks", …)`, `on("message", …)`.
+/// Whether the closure is registered for a webhook or a message: `app.post("/webhooks", …)`, `on("message", …)`.
 fn is_hooked(file: &File, function: usize) -> bool {
     let call = &file.items[file.items[function].parent];
     call.role == Role::Call

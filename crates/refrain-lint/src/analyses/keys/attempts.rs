@@ -1,4 +1,4 @@
-//! Keys that hold the number of the attempt.
+//! Keys that contain the attempt number.
 
 use super::Slot;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     project::{Kind, Piece, Project},
 };
 
-/// What frameworks call the count of their own attempts.
+/// Names that frameworks use for the attempt number.
 const COUNTS: [&str; 12] = [
     "*attemptsmade",
     "*request.retries",
@@ -23,7 +23,7 @@ const COUNTS: [&str; 12] = [
     "*receive_count",
     "*delivery_count",
 ];
-/// Variables that count attempts, whatever counts them.
+/// Names of variables that usually hold an attempt number.
 const COUNTERS: [&str; 11] = [
     "attempt",
     "attempts",
@@ -38,7 +38,8 @@ const COUNTERS: [&str; 11] = [
     "retryindex",
 ];
 
-/// Where the count of attempts becomes part of the key: what frameworks and variables call it, or what the head of the retry loop counts.
+/// Position where the attempt number becomes part of the key.
+/// It is recognised by the names above, or as the counter in the head of a retry loop.
 pub(super) fn counted(
     project: &Project,
     file: usize,
@@ -77,7 +78,7 @@ pub(super) fn counted(
     found.map(|piece| piece.span.start)
 }
 
-/// A counter stands in a stretch by itself: `attempt`, and not `attempt.id` or `attempt(…)`.
+/// Whether a byte range contains a counter by itself: `attempt`, but not `attempt.id` or `attempt(…)`.
 fn counter(file: &File, span: &Span) -> bool {
     let names = file.names(span);
     let parts: Vec<&str> = file

@@ -1,4 +1,4 @@
-//! Durations as sources write them.
+//! Parses durations in source code.
 
 const UNITS: [(&str, f64); 16] = [
     ("milli", 0.001),
@@ -19,7 +19,7 @@ const UNITS: [(&str, f64); 16] = [
     ("*secs", 1.0),
 ];
 
-/// Whether a unit is named.
+/// Whether the text has a unit.
 pub(super) fn has_unit(text: &str) -> bool {
     unit(text).is_some()
         && text
@@ -32,7 +32,8 @@ fn unit(text: &str) -> Option<f64> {
     found.map(|(_, seconds)| *seconds)
 }
 
-/// The product of the numbers in a text, times the unit that it names: `5 * time.Minute`, `60 * 60`, `Duration.ofHours(2)`, `10.minutes`.
+/// Product of the numbers in a text and its unit, in seconds:
+/// `5 * time.Minute`, `60 * 60`, `Duration.ofHours(2)`, `10.minutes`.
 pub(super) fn seconds(text: &str) -> Option<f64> {
     let plain = text.trim().replace('_', "");
     let plain = plain.trim_end_matches(['l', 'u']);
@@ -53,7 +54,7 @@ pub(super) fn seconds(text: &str) -> Option<f64> {
     Some(numbers.iter().product::<f64>() * unit.unwrap_or(1.0))
 }
 
-/// The unit that the name of a setting ends with: `ttl_ms`, `retryDelayMinutes`.
+/// Unit in seconds that the name of a setting ends with: `ttl_ms`, `retryDelayMinutes`.
 pub(super) fn unit_of_name(name: &str) -> Option<f64> {
     const ENDS: [(&str, f64); 11] = [
         ("milliseconds", 0.001),
@@ -72,7 +73,7 @@ pub(super) fn unit_of_name(name: &str) -> Option<f64> {
     end.map(|(_, unit)| *unit)
 }
 
-/// A name without the unit at its end.
+/// Name without the unit at its end.
 pub(super) fn without_unit(name: &str) -> &str {
     let ends = [
         "inmilliseconds",

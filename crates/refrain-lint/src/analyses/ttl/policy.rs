@@ -1,4 +1,4 @@
-//! For how long a file says that something is tried again.
+//! Retry window of a file: how long its retry policy keeps retrying.
 
 use super::duration::{has_unit, seconds, unit_of_name, without_unit};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     names,
 };
 
-/// The longest retry policy of a file in seconds, with what it is called.
+/// The longest retry window of a file in seconds, with the name of its policy.
 pub(super) fn window(file: &File) -> Option<(f64, String)> {
     let mut found = sidekiq(file)
         .into_iter()
@@ -20,7 +20,7 @@ pub(super) fn window(file: &File) -> Option<(f64, String)> {
     found.into_iter().next()
 }
 
-/// Names with values: assignments, pairs, and calls with one argument.
+/// Names with values: assignments, pairs, and calls with the value as first argument.
 fn settings(file: &File) -> Vec<(String, Span)> {
     let mut all = Vec::new();
     for item in &file.items {
@@ -35,7 +35,7 @@ fn settings(file: &File) -> Vec<(String, Span)> {
     all
 }
 
-/// "Retry for three days".
+/// Windows that are given directly: "retry for three days".
 fn said(file: &File) -> Vec<(f64, String)> {
     let words = [
         "retrywindow",
@@ -70,7 +70,7 @@ fn said(file: &File) -> Vec<(f64, String)> {
     .collect()
 }
 
-/// "After a minute, after an hour, after a day".
+/// Windows as a list of delays: "after a minute, after an hour, after a day".
 fn listed(file: &File) -> Vec<(f64, String)> {
     let words = [
         "retrydelays",
@@ -102,7 +102,7 @@ fn listed(file: &File) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// "Ten times, an hour apart".
+/// Window as number and delay: "ten times, an hour apart".
 fn counted(file: &File) -> Option<(f64, String)> {
     let all = settings(file);
     let attempts = [
@@ -187,7 +187,7 @@ fn counted(file: &File) -> Option<(f64, String)> {
     Some((wait * factor, format!("a policy of {times:.0} attempts")))
 }
 
-/// Sidekiq waits for the fourth power of the count; 25 times unless told otherwise.
+/// Window of Sidekiq: before retry n it waits n^4 + 15 seconds; 25 retries by default.
 fn sidekiq(file: &File) -> Option<(f64, String)> {
     if !names::has_any(&file.lower, &["*sidekiq::job", "*sidekiq::worker"]) {
         return None;
