@@ -1,5 +1,5 @@
-//! A linter that cries wolf is switched off, and one that sleeps is worse than none.
-//! So the rules are held to a labelled corpus, and every promise of the command to a project on disk.
+//! Users switch off a linter with false alarms, and a linter that misses defects gives false confidence.
+//! So the rules are checked against a labelled corpus, and the promises of the command against projects on disk.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ fn rules() -> Rules {
     Rules::built_in().expect("built-in rules are well formed")
 }
 
-/// The rules found in one text, with their lines.
+/// Rules with findings in one text, with their lines.
 fn found(name: &str, text: &str) -> Vec<(String, usize)> {
     let report = lint_texts(&[(name, text)], &rules());
     report
