@@ -32,7 +32,7 @@ pub struct Verdict {
     pub class: Class,
     /// Confidence, from 0 to 1.
     pub confidence: f64,
-    /// The class with the second highest score, if the confidence is below 0.9.
+    /// The class with the second highest score, if that is positive and the confidence is below 0.9.
     pub runner_up: Option<Class>,
     /// Evidence for and against the class and the runner-up; the class first, then by weight, heaviest first.
     pub evidence: Vec<Evidence>,
@@ -95,7 +95,7 @@ pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether the API is a financial one: a third of the operations that create something have an amount.
+/// Whether the API is a financial one: at least a third of the operations that create something have an amount.
 fn is_of_money(facts: &[Facts<'_>]) -> bool {
     let is_making = |it: &&Facts<'_>| (it.is_made() || it.status == 202) && !it.is_acknowledged;
     let made = facts.iter().filter(|it| it.method == "POST" && it.has_body);

@@ -35,7 +35,7 @@ pub(crate) struct Facts<'d> {
     pub(crate) is_call: bool,
     /// Whether the last segment is a command, in an RPC-style API: `ArchiveProject`.
     pub(crate) is_command: bool,
-    /// Whether the API is a financial one: a third of the operations that create something have an amount.
+    /// Whether the API is a financial one: at least a third of the operations that create something have an amount.
     pub(crate) is_of_money: bool,
     /// Whether most requests to neighbouring paths, or with the same tag, are events.
     pub(crate) is_among_events: bool,
