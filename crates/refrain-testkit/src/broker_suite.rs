@@ -1,8 +1,9 @@
-//! What every broker must pass.
+//! Conformance suite for brokers.
 //!
-//! The suite publishes, pulls, acknowledges, gives back and drops deliveries, then lets [consumers](refrain::consume::Consumer)
-//! run on the broker: duplicates, poison, crashes, slow handlers, groups, lost connections, a server that is killed.
-//! Cases are chosen by what the broker [promises](refrain::consume::Guarantees) and by what the fixture can do; what is left out is named in the report.
+//! The suite publishes, pulls, acks, nacks and drops deliveries, then runs [consumers](refrain::consume::Consumer) on
+//! the broker: duplicates, poison messages, crashes, slow handlers, groups, lost connections, a killed server.
+//! The broker's declared [guarantees](refrain::consume::Guarantees) and the fixture's abilities select the cases;
+//! the report names the skipped ones.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -24,7 +25,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! It wants a multi-thread runtime, and real time.
+//! Needs a multi-thread runtime, and a clock that is not paused.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -39,11 +40,12 @@ mod tickets;
 
 use stage::{Checked, Stage, caught};
 
-/// How the suite comes by a broker.
+/// Connects the suite to a broker.
 pub trait Fixture: Sync {
-    /// Connects the consumer of this name to a queue, stream or topic, which is made if it is not there.
+    /// Connects the consumer of this name to a queue, stream or topic, and creates the queue if it does not exist.
     ///
-    /// A new connection each time. Several of one name share the messages of the queue; the suite connects before it publishes.
+    /// Opens a new connection on each call. Connections of one consumer share the messages of the queue.
+    /// The suite connects before it publishes.
     fn connect(
         &self,
         queue: &str,
@@ -51,27 +53,27 @@ pub trait Fixture: Sync {
         ack_wait: Duration,
     ) -> impl Future<Output = Result<Arc<dyn Broker>>>;
 
-    /// How long deliveries may be held: as short as the transport can, so that the suite is quick.
+    /// Acknowledgement timeout of deliveries: the shortest that the transport supports, so that the suite is fast.
     fn ack_wait(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// How much later than it should something may come: timers of servers are coarse.
+    /// Tolerance for late events, because servers have coarse timers.
     fn patience(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// Whether each consumer's name gets every message of a queue.
+    /// Whether each consumer name receives every message of a queue.
     fn fans_out(&self) -> bool {
         false
     }
 
-    /// Cuts all connections of the suite; the server lives on. False where that cannot be done.
+    /// Closes all connections of the suite; the server keeps running. Returns `false` if unsupported.
     fn disconnect(&self) -> impl Future<Output = Result<bool>> {
         async { Ok(false) }
     }
 
-    /// Kills the server and starts it again on what it held. False where that cannot be done.
+    /// Kills the server and restarts it with its data. Returns `false` if unsupported.
     fn restart(&self) -> impl Future<Output = Result<bool>> {
         async { Ok(false) }
     }
@@ -80,13 +82,13 @@ pub trait Fixture: Sync {
 /// Runs the whole suite.
 ///
 /// # Panics
-/// When a case fails, naming each that did with what was expected.
+/// When a case fails; the message lists each failed case with expected and actual result.
 pub async fn run<F: Fixture>(fixture: F) {
     let report = check(&fixture).await;
     assert!(report.failures.is_empty(), "{report}");
 }
 
-/// Runs the whole suite and reports instead of panicking.
+/// Runs the whole suite and returns a report instead of panicking.
 pub async fn check<F: Fixture>(fixture: &F) -> Report {
     let mut runner = Runner {
         fixture,
@@ -98,23 +100,23 @@ pub async fn check<F: Fixture>(fixture: &F) -> Report {
     runner.report
 }
 
-/// What the suite found.
+/// Result of the suite.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// The cases that held.
+    /// Names of the cases that passed.
     pub passed: Vec<&'static str>,
-    /// The cases that do not concern this broker, or that the fixture has no means for.
+    /// Names of the cases that do not apply to this broker, or that the fixture does not support.
     pub left_out: Vec<&'static str>,
-    /// The cases that did not hold.
+    /// The cases that failed.
     pub failures: Vec<Failure>,
 }
 
-/// A case that did not hold.
+/// A failed case.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Which case.
+    /// Name of the case.
     pub case: &'static str,
-    /// What was expected, and what came instead.
+    /// Expected and actual result.
     pub message: String,
 }
 
@@ -135,10 +137,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a case came to.
+/// Result of a case that did not fail.
 pub(crate) enum Ran {
     Held,
-    /// Not for this broker, or not with this fixture.
+    /// Skipped: does not apply to this broker, or the fixture does not support it.
     LeftOut,
 }
 
@@ -147,7 +149,7 @@ struct Runner<'a, F> {
     report: Report,
 }
 
-/// Runs cases one by one, each on a fresh queue, under the names of their functions.
+/// Runs cases one by one, each on a new queue, named after their functions.
 macro_rules! cases {
     ($runner:ident, $module:ident: $($case:ident),* $(,)?) => {
         $($runner.case(stringify!($case), $module::$case).await;)*

@@ -1,4 +1,4 @@
-//! A clock that stands still until a test turns it.
+//! [`ManualClock`]: a clock that moves only when a test moves it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -8,7 +8,7 @@
 //! let clock = ManualClock::new();
 //! let store_time = StoreClock::start(clock.shared());
 //! let start = store_time.now();
-//! clock.jump(Duration::from_secs(86_400)); // somebody sets the wall clock
+//! clock.jump(Duration::from_secs(86_400)); // an operator sets the wall clock
 //! assert_eq!(store_time.now(), start);
 //! clock.advance(Duration::from_secs(5));
 //! assert_eq!(store_time.now(), start + Duration::from_secs(5));
@@ -21,27 +21,27 @@ use std::{
 
 use refrain::clock::{Clock, Steady, Timestamp};
 
-/// Where the wall clock starts: the beginning of 2026.
+/// Initial wall-clock time: 2026-01-01T00:00:00Z.
 const WALL_START: Duration = Duration::from_secs(1_767_225_600);
-/// Where the steady clock starts: the machine has been up for a while.
+/// Initial steady-clock time: 1,000 seconds since boot.
 const STEADY_START: Duration = Duration::from_secs(1_000);
 
-/// A clock that a test turns by hand. Clones show the same time.
+/// A clock that a test sets by hand. Clones share the same time.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<Mutex<Hands>>);
 
 #[derive(Debug)]
 struct Hands {
-    /// Since 1970, as the wall clock has it.
+    /// Wall-clock time since 1970-01-01.
     wall: Duration,
-    /// Since the machine came up.
+    /// Time since the machine booted.
     steady: Duration,
-    /// Which run of the machine this is.
+    /// Boot id: identifies the current boot of the machine.
     boot: u128,
 }
 
 impl ManualClock {
-    /// A clock that stands still.
+    /// Returns a clock that stands still.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Hands {
@@ -51,37 +51,37 @@ impl ManualClock {
         })))
     }
 
-    /// The same clock, as a store takes it.
+    /// Returns the same clock as an `Arc<dyn Clock>`, the type that stores accept.
     #[must_use]
     pub fn shared(&self) -> Arc<dyn Clock> {
         Arc::new(self.clone())
     }
 
-    /// Lets time pass: on the wall and on the steady clock.
+    /// Advances the wall clock and the steady clock by `span`.
     pub fn advance(&self, span: Duration) {
         let mut hands = self.hands();
         hands.wall = hands.wall.saturating_add(span);
         hands.steady = hands.steady.saturating_add(span);
     }
 
-    /// Sets the wall clock forward. No time passes.
+    /// Sets the wall clock forward by `span`. The steady clock does not move.
     pub fn jump(&self, span: Duration) {
         let mut hands = self.hands();
         hands.wall = hands.wall.saturating_add(span);
     }
 
-    /// Sets the wall clock back. No time passes.
+    /// Sets the wall clock back by `span`. The steady clock does not move.
     pub fn jump_back(&self, span: Duration) {
         let mut hands = self.hands();
         hands.wall = hands.wall.saturating_sub(span);
     }
 
-    /// Sets the wall clock. No time passes.
+    /// Sets the wall clock to `wall`. The steady clock does not move.
     pub fn set_wall(&self, wall: Timestamp) {
         self.hands().wall = Duration::from_millis(wall.0);
     }
 
-    /// Starts the machine anew: the steady clock begins at zero under another boot id.
+    /// Simulates a reboot: the steady clock restarts at zero, with a new boot id.
     pub fn reboot(&self) {
         let mut hands = self.hands();
         hands.steady = Duration::ZERO;

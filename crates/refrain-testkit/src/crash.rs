@@ -1,19 +1,19 @@
-//! Crashes on purpose, at every place where one can come, and what a guarantee promises about them.
+//! Crash harness: injects a crash at every await and crash point, and checks the guarantee afterwards.
 //!
-//! The harness runs an operation, lets it crash, retries as a client or a broker would, and counts effects by the [`Ledger`]:
+//! It runs an operation, crashes it, retries as a client or a broker does, and counts effects in the [`Ledger`]:
 //!
 //! | guarantee | after a crash and a retry |
 //! |---|---|
-//! | at-most-once | 0 or 1 effects; where it is not known, that is said |
+//! | at-most-once | 0 or 1 effects; an unknown outcome is reported as such |
 //! | at-least-once | 1 effect or more |
 //! | exactly-once | 1 effect |
 //!
-//! A crash comes at every await of the operation, and at every [`Ledger::point`]; [`Ledger::take_effect`] is one before and one
-//! behind the effect. The caller's future is dropped, the whole runtime dies with all that it runs, the code panics,
-//! or the answer is lost.
+//! A crash comes at every await of the operation, and at every [`Ledger::point`]; [`Ledger::take_effect`] has one
+//! before and one after the effect. The kinds of crash: the caller's future is dropped, the whole runtime is dropped
+//! with all its tasks, the code panics, or the response is lost.
 //!
-//! A function makes the service, or runs the consumer, once for each life of the process. What survives a crash, such as the store,
-//! belongs outside of it. Leases have to be short, for the harness waits for them.
+//! Your function makes the service, or runs the consumer, once for each life of the process. Create whatever
+//! survives a crash, such as the store, outside that function. Use short leases: the harness waits for them to lapse.
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,7 +42,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! What it cannot see: destructors run when the runtime dies, other than with `kill -9`.
+//! Limitation: destructors run when the runtime is dropped, unlike with `kill -9`.
 //! `refrain verify --restart-command` kills a real process.
 
 use http::Request;
@@ -61,16 +61,17 @@ mod service;
 
 pub use consumer::{DEAD_LETTERS, Stand, assert_consumer, check_consumer};
 
-/// The most awaits, and the most points, at which one operation is made to crash.
+/// Maximum number of awaits, and of crash points, at which one operation is crashed.
 const CRASHES_MAX: usize = 128;
 
-/// Panics unless the service keeps its guarantee whatever crashes. See [the module](self).
+/// Asserts that the service keeps its guarantee after every injected crash. See [the module](self).
 ///
-/// `service` is called once for each life of the process, with the ledger that its handler writes to; `request` with the key to send.
-/// It has to be called within a tokio runtime.
+/// `service` is called once for each life of the process, with the ledger that its handler writes to.
+/// `request` is called with the key to send.
+/// Call it within a tokio runtime.
 ///
 /// # Panics
-/// When a case does not hold, naming each hole with what was seen and the fix.
+/// When a case fails; the message names each bug, what was observed, and the fix.
 pub async fn assert_crash_safe<S, B, R>(
     guarantee: Guarantee,
     service: impl Fn(Ledger) -> S + Send + Sync + 'static,
@@ -83,7 +84,7 @@ pub async fn assert_crash_safe<S, B, R>(
     check_service(guarantee, service, request).await.must_hold();
 }
 
-/// As [`assert_crash_safe`], and reports instead of panicking.
+/// Like [`assert_crash_safe`], but returns a report instead of panicking.
 pub async fn check_service<S, B, R>(
     guarantee: Guarantee,
     service: impl Fn(Ledger) -> S + Send + Sync + 'static,
@@ -97,7 +98,7 @@ where
     service::check(guarantee, Makers::new(service, request)).await
 }
 
-/// Adds what crashes at awaits and at points came to; both kinds of death are one case.
+/// Adds the results of crashes at awaits and at points. Process deaths at awaits and at points are one case.
 fn add(report: &mut Report, [dies, panics]: [&Case; 2], died: Seen, at_points: Option<[Seen; 2]>) {
     let Some([stopped, panicked]) = at_points else {
         report.add(dies, died);
@@ -110,7 +111,7 @@ fn add(report: &mut Report, [dies, panics]: [&Case; 2], died: Seen, at_points: O
     report.add(panics, panicked);
 }
 
-/// Dies, then panics, at one point after the other, for as long as there is one; nothing where there is none.
+/// Injects a process death and a panic at each point in turn; returns `None` if the operation reaches no point.
 async fn at_points(strike: impl AsyncFn(usize, Fall) -> Option<Seen>) -> Option<[Seen; 2]> {
     let (mut stopped, mut panicked) = (Ok(()), Ok(()));
     for at in 1..=CRASHES_MAX {
@@ -126,7 +127,7 @@ async fn at_points(strike: impl AsyncFn(usize, Fall) -> Option<Seen>) -> Option<
     Some([stopped, panicked])
 }
 
-/// What happened at a point, in words.
+/// Describes an injected crash.
 fn struck(fall: Fall, at: usize, place: &str) -> String {
     match fall {
         Fall::Stop => format!("the process died at point {at}, {place}"),

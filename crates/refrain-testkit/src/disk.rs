@@ -1,9 +1,9 @@
-//! A disk that fails when it is told to, and that knows what a loss of power would leave of it.
+//! [`FaultDisk`]: a disk with fault injection and simulated power loss.
 //!
-//! It works on real files, so that whatever reads the folder sees what was written.
-//! Beside them it keeps, for each file and for the folder's names, what has been synced and what has only been written.
-//! [`FaultDisk::crash`] makes a folder as the machine may find it after the power came back:
-//! all that was synced, and of the rest any sectors and any first part of the changes to names.
+//! It writes to real files, so any program that reads the folder sees the written bytes.
+//! In memory it tracks, for each file and for the names in the folder, which changes are synced and which are only
+//! written. [`FaultDisk::crash`] creates a folder as it may look after a power loss: every synced byte and name,
+//! a random subset of the unsynced sectors, and a random prefix of the unsynced name changes.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -38,70 +38,70 @@ pub use dice::Dice;
 mod durable;
 use durable::Durable;
 
-/// What a disk is asked to do.
+/// A disk operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Make a file.
+    /// Create a file.
     Create,
     /// Open a file or a folder.
     Open,
-    /// Write some bytes.
+    /// Write bytes.
     Write,
-    /// Read some bytes.
+    /// Read bytes.
     Read,
-    /// Make a file's bytes durable.
+    /// Sync a file's bytes.
     Sync,
-    /// Cut a file.
+    /// Change a file's length.
     SetLen,
-    /// Give a file another name.
+    /// Rename a file.
     Rename,
     /// Remove a file.
     Remove,
-    /// Make the names in a folder durable.
+    /// Sync the names in a folder.
     SyncFolder,
 }
 
-/// How an operation goes wrong.
+/// How an operation fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The system's error with this number. A failed sync leaves its bytes to be read and never makes them durable.
+    /// Fails with this errno. After a failed sync the unsynced bytes stay readable but never become durable.
     Errno(i32),
-    /// Only the first byte is written or read.
+    /// Short read or write: only the first byte is transferred.
     Short,
 }
 
 impl Fault {
-    /// The device failed.
+    /// I/O error of the device.
     pub const EIO: Self = Self::Errno(5);
-    /// A signal came in between.
+    /// Interrupted by a signal.
     pub const EINTR: Self = Self::Errno(4);
-    /// No room.
+    /// No space left on the device.
     pub const ENOSPC: Self = Self::Errno(28);
-    /// The process has no descriptor free.
+    /// The process has no free file descriptor.
     pub const EMFILE: Self = Self::Errno(24);
-    /// The system has no descriptor free.
+    /// The system has no free file descriptor.
     pub const ENFILE: Self = Self::Errno(23);
-    /// No memory.
+    /// Out of memory.
     pub const ENOMEM: Self = Self::Errno(12);
 }
 
-/// Which operations go wrong, and how.
+/// Selects operations to fail, and how they fail.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// What is asked.
+    /// Operation to fail.
     pub operation: Operation,
-    /// How the file's name ends; empty for every file.
+    /// Suffix of the file name; empty matches every file.
     pub name_ends: &'static str,
-    /// So many fitting operations go well first.
+    /// Number of matching operations that succeed first.
     pub skip: u32,
-    /// So many go wrong then.
+    /// Number of matching operations that then fail.
     pub times: u32,
-    /// What happens to them.
+    /// How they fail.
     pub fault: Fault,
 }
 
 impl Rule {
-    /// From now on, each such operation on files whose names end so.
+    /// Fails every `operation` on files whose name ends with `name_ends`.
     #[must_use]
     pub fn always(operation: Operation, name_ends: &'static str, fault: Fault) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Rule {
         }
     }
 
-    /// The next such operation alone.
+    /// Fails only the next `operation` on a file whose name ends with `name_ends`.
     #[must_use]
     pub fn once(operation: Operation, name_ends: &'static str, fault: Fault) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl Rule {
     }
 }
 
-/// A disk that fails when it is told to. Clones are the same disk.
+/// A disk that fails on command. Clones are the same disk.
 #[derive(Debug, Clone)]
 pub struct FaultDisk {
     state: Arc<Mutex<State>>,
@@ -133,29 +133,29 @@ pub struct FaultDisk {
 struct State {
     durable: Durable,
     rules: Vec<Rule>,
-    /// How many operations that change something there were.
+    /// Number of operations that modify the disk, failed ones included.
     changes: u64,
-    /// The end comes at this one.
+    /// The value of `changes` at which the simulated end comes; `u64::MAX` for never.
     ends_at: u64,
     end: End,
-    /// How many operations a rule made fail.
+    /// Number of operations that failed because of a rule.
     hits: u32,
 }
 
-/// What ends whoever works on a disk.
+/// How a process that uses the disk ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The power goes: what was not synced may be lost, a part of the change that was under way may be there.
+    /// Power loss: unsynced changes may be lost, and the operation in progress may have been applied in part.
     Power,
-    /// The process is killed: the change that was under way has not begun, all before it can be read.
+    /// The process is killed: the operation in progress is not applied; all earlier changes are readable.
     Kill,
 }
 
 impl FaultDisk {
-    /// The disk under this folder; what is in it counts as durable.
+    /// Returns a fault-injecting disk over this folder; the files already in it count as durable.
     ///
     /// # Errors
-    /// As the file system says.
+    /// When the file system returns an error.
     pub fn over(folder: &Path) -> io::Result<Self> {
         let state = State {
             durable: Durable::of(folder)?,
@@ -170,52 +170,53 @@ impl FaultDisk {
         })
     }
 
-    /// Makes operations fail.
+    /// Adds a rule that makes operations fail.
     pub fn fail(&self, rule: Rule) {
         self.lock().rules.push(rule);
     }
 
-    /// From now on nothing fails; answers how many operations did.
+    /// Removes all rules; returns how many operations they made fail, and resets that count.
     pub fn mend(&self) -> u32 {
         let mut state = self.lock();
         state.rules.clear();
         std::mem::take(&mut state.hits)
     }
 
-    /// How many operations a rule made fail.
+    /// Returns how many operations failed because of a rule.
     #[must_use]
     pub fn hits(&self) -> u32 {
         self.lock().hits
     }
 
-    /// How many operations that change something there were.
+    /// Returns how many operations modified the disk or tried to.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.lock().changes
     }
 
-    /// The end comes with this change, counted from now: it and everything behind it fail.
+    /// Ends the process or the power at the `changes`-th modification from now: it and every later operation fail.
     pub fn end_after(&self, changes: u64, end: End) {
         let mut state = self.lock();
         state.ends_at = state.changes + changes;
         state.end = end;
     }
 
-    /// After a kill: another process may go on.
+    /// Lets operations succeed again, as after a restart of a killed process.
     pub fn revive(&self) {
         self.lock().ends_at = u64::MAX;
     }
 
-    /// Does something while nothing can change on the disk, such as to copy it.
+    /// Runs `work` while no operation can change the disk, for example to copy the folder.
     pub fn still<R>(&self, work: impl FnOnce() -> R) -> R {
         let _state = self.lock();
         work()
     }
 
-    /// Makes in `into` what the machine may find after a loss of power at this moment.
+    /// Writes to `into` the files as a power loss at this moment may leave them.
+    /// `seed` decides which unsynced changes survive.
     ///
     /// # Errors
-    /// As the file system says.
+    /// When the file system returns an error.
     pub fn crash(&self, seed: u64, into: &Path) -> io::Result<()> {
         fs::create_dir_all(into)?;
         self.lock().durable.crash(&mut Dice::new(seed), into)
@@ -227,7 +228,7 @@ impl FaultDisk {
 }
 
 impl State {
-    /// Whether the operation goes well (`None`), or how it fails.
+    /// Counts the operation; returns the fault to inject, or `None` if it succeeds.
     fn fault(&mut self, operation: Operation, name: &str) -> Option<Fault> {
         if !matches!(operation, Operation::Open | Operation::Read) {
             self.changes += 1;
@@ -252,7 +253,7 @@ impl State {
         self.changes >= self.ends_at
     }
 
-    /// Whether the operation that was just refused was under way when the power went.
+    /// Whether the power was lost during the operation that just failed.
     fn goes_off(&self) -> bool {
         self.changes == self.ends_at && self.end == End::Power
     }
@@ -332,7 +333,7 @@ impl Disk for FaultDisk {
     }
 }
 
-/// The folder under it.
+/// The folder of a [`FaultDisk`].
 #[derive(Debug)]
 struct FaultFolder(FaultDisk);
 
@@ -360,7 +361,7 @@ impl FaultDisk {
     }
 }
 
-/// A file of it.
+/// A file on a [`FaultDisk`].
 #[derive(Debug)]
 struct FaultFile {
     disk: FaultDisk,

@@ -1,4 +1,4 @@
-//! A tower service, whatever its types: a request goes in, and an answer or a reason comes out.
+//! Type-erased tower service: takes a request with a body in memory, returns the response or the error as text.
 
 use std::{
     fmt::Debug,
@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::Ledger;
 
-/// What can be tried: a service that can be cloned and sent, as those that hyper and axum serve can.
+/// Bounds on a service under test: a tower service that is `Clone` and `Send`, as hyper and axum require.
 pub trait Tried<B, R>:
     Service<Request<B>, Response = Response<R>, Error: Debug + Send, Future: Send>
     + Clone
@@ -36,38 +36,38 @@ impl<S, B, R> Tried<B, R> for S where
 {
 }
 
-/// What a request's body has to be: `Full<Bytes>`, axum's `Body`, and the like.
+/// Bounds on a request body: `Full<Bytes>`, axum's `Body`, and similar types satisfy them.
 pub trait Sent: Body<Data = Bytes, Error: Debug> + From<Bytes> + Send + 'static {}
 
 impl<B> Sent for B where B: Body<Data = Bytes, Error: Debug> + From<Bytes> + Send + 'static {}
 
-/// What an answer's body has to be.
+/// Bounds on a response body.
 pub trait Answered: Body<Data = Bytes, Error: Debug + Send> + Send + 'static {}
 
 impl<R> Answered for R where R: Body<Data = Bytes, Error: Debug + Send> + Send + 'static {}
 
-/// What a service answered.
+/// A service's response: status and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Bytes,
 }
 
-/// An answer, or why there is none: an error of the service, a panic.
+/// A response, or the reason why there is none: an error of the service, or a panic.
 pub(crate) type Got = Result<Answer, String>;
 pub(crate) type Going<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What to do with the answer's body.
+/// Whether to read the response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     All,
-    /// The answer is dropped as it comes.
+    /// Drop the response without reading its body.
     Nothing,
 }
 
 type Call = dyn Fn(Request<Bytes>, Reading) -> Going<Got> + Send + Sync;
 
-/// A way into a service.
+/// Type-erased handle to a service under test.
 #[derive(Clone)]
 pub(crate) struct Door(Arc<Call>);
 
@@ -85,7 +85,7 @@ impl Door {
         }))
     }
 
-    /// Sends a request; a panic on the way is an answer that does not come.
+    /// Sends a request. A panic of the service is returned as an error.
     pub(crate) fn send(&self, request: Request<Bytes>, reading: Reading) -> Going<Got> {
         let going = (self.0)(request, reading);
         Box::pin(async { caught(going).await? })
@@ -117,7 +117,7 @@ where
 type MakeDoor = dyn Fn(Ledger) -> Door + Send + Sync;
 type MakeRequest = dyn Fn(&str) -> Going<Request<Bytes>> + Send + Sync;
 
-/// How services and requests are made.
+/// Factories for services and requests.
 #[derive(Clone)]
 pub(crate) struct Makers {
     service: Arc<MakeDoor>,
@@ -164,12 +164,12 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// Whether it says to come back: somebody else is at it.
+    /// Whether the response asks the client to retry later, and does not report an unknown outcome.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.status, 409 | 423 | 425 | 429 | 503) && !self.is_doubt()
     }
 
-    /// Whether it says that nobody knows what became of it.
+    /// Whether the response reports an unknown outcome.
     pub(crate) fn is_doubt(&self) -> bool {
         let text = String::from_utf8_lossy(&self.body).to_ascii_lowercase();
         let words = ["unknown", "indeterminate", "in doubt"];
@@ -177,7 +177,7 @@ impl Answer {
     }
 }
 
-/// What came back, in few words.
+/// Formats a response, or its absence, for a report.
 pub(crate) fn told(got: &Got) -> String {
     const SHOWN_BYTES_MAX: usize = 120;
     match got {
@@ -189,7 +189,7 @@ pub(crate) fn told(got: &Got) -> String {
     }
 }
 
-/// A key that no other trial has.
+/// Returns a key that no other trial uses.
 pub(crate) fn fresh_key() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Relaxed);

@@ -1,32 +1,32 @@
-//! What was found, in words that name the hole and the fix.
+//! Report of a check: passed and skipped cases, and each failure with its fix.
 
 use std::fmt;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// The cases that held.
+    /// Names of the cases that passed.
     pub passed: Vec<&'static str>,
-    /// What could not be tried, and why.
+    /// Cases that were skipped, each with the reason.
     pub left_out: Vec<String>,
-    /// The cases that did not hold.
+    /// The cases that failed.
     pub holes: Vec<Hole>,
 }
 
-/// A case that did not hold.
+/// A failed case: an idempotency bug, with its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hole {
-    /// Which case.
+    /// Name of the case.
     pub case: &'static str,
-    /// What was done, and what was seen.
+    /// What the check did, and what it observed.
     pub seen: String,
-    /// What is wrong.
+    /// The bug, in general terms.
     pub hole: &'static str,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: &'static str,
 }
 
-/// A case: what it is called, what a failure means, and the fix.
+/// Definition of a case: its name, the bug that a failure reveals, and the fix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) id: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct Case {
     pub(crate) fix: &'static str,
 }
 
-/// What a case came to; the error says what was seen.
+/// Result of a case; the error describes what the check observed.
 pub(crate) type Seen = Result<(), String>;
 
 impl Report {
@@ -51,7 +51,7 @@ impl Report {
         }
     }
 
-    /// The cases that did not hold, by name.
+    /// Returns the names of the failed cases.
     #[must_use]
     pub fn failed(&self) -> Vec<&'static str> {
         self.holes.iter().map(|hole| hole.case).collect()

@@ -1,7 +1,7 @@
-//! Whether a tower service is idempotent: every kind of duplicate, effects counted by a [`Ledger`].
+//! Checks that a tower service is idempotent: sends every kind of duplicate and counts effects in a [`Ledger`].
 //!
-//! The service is made by a function that is handed the ledger; its handler writes there what it does, where it does it.
-//! Requests are made by a function that is handed a key. Each case has a fresh ledger and fresh keys.
+//! You pass two functions. One makes the service and gets the ledger to which its handler records each effect.
+//! The other makes a request for a given key. Each case uses a new ledger and new keys.
 //!
 //! ```
 //! use axum::{Router, body::Body, http::{HeaderMap, Request}, routing::post};
@@ -31,8 +31,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! What it cannot see: duplicates meet only where the handler suspends, so a handler that never does gives them no gap to slip through.
-//! [`Ledger::take_effect`] suspends on both sides of the effect, as a call to another system would.
+//! Limitation: duplicates interleave only where the handler awaits, so a race in a handler without an await is not
+//! detected. [`Ledger::take_effect`] yields before and after the effect, as a call to another system does.
 
 use http::Request;
 
@@ -45,9 +45,9 @@ use crate::{
 mod cases;
 mod other;
 
-/// Duplicates that come at once.
+/// Number of duplicates sent concurrently.
 const AT_ONCE: usize = 8;
-/// At how many awaits of the first one a duplicate is sent.
+/// Number of awaits of the first request at which a duplicate is sent.
 const AWAITS_MAX: usize = 64;
 
 const FIRST: Case = Case {
@@ -86,13 +86,13 @@ const OTHER_KEY: Case = Case {
     fix: "Compare the request only with the one that was sent under the same key.",
 };
 
-/// Panics unless the service that `service` makes is idempotent for the requests that `request` makes.
+/// Asserts that the service is idempotent for the requests that `request` makes.
 ///
-/// `service` is handed the ledger that its handler writes to, `request` the key to send. See [the module](self).
-/// It has to be called within a tokio runtime.
+/// `service` gets the ledger that its handler writes to, `request` the key to send. See [the module](self).
+/// Call it within a tokio runtime.
 ///
 /// # Panics
-/// When a case does not hold, naming each hole with what was seen and the fix.
+/// When a case fails; the message names each bug, what was observed, and the fix.
 pub async fn assert_idempotent<S, B, R>(
     service: impl Fn(Ledger) -> S + Send + Sync + 'static,
     request: impl Fn(&str) -> Request<B> + Send + Sync + 'static,
@@ -104,7 +104,7 @@ pub async fn assert_idempotent<S, B, R>(
     check(service, request).await.must_hold();
 }
 
-/// As [`assert_idempotent`], and reports instead of panicking.
+/// Like [`assert_idempotent`], but returns a report instead of panicking.
 pub async fn check<S, B, R>(
     service: impl Fn(Ledger) -> S + Send + Sync + 'static,
     request: impl Fn(&str) -> Request<B> + Send + Sync + 'static,

@@ -1,8 +1,8 @@
-//! The oracle outside the system under test: what really took effect.
+//! [`Ledger`]: records the effects that really happened, independent of the system under test.
 //!
-//! The operation itself writes to the ledger, at the moment of its effect, past everything that is being tested.
-//! Kept in a file, it outlives processes that are killed, and many can write to it at once.
-//! [`Audit`] then holds it against what clients were told.
+//! The operation itself writes to the ledger at the moment of its effect.
+//! A ledger in a file survives processes that are killed, and several processes can append to it.
+//! [`Audit`] compares the ledger with what clients observed.
 //!
 //! ```
 //! use refrain_testkit::Ledger;
@@ -29,17 +29,17 @@ mod points;
 pub(crate) use points::Fall;
 use points::Points;
 
-/// The longest line of a ledger file: short enough to be written in one piece.
+/// Maximum length of a line in a ledger file, in bytes: short enough for one write.
 const LINE_BYTES_MAX: usize = 1_024;
 
-/// Counts effects. Clones count into the same ledger.
+/// Records effects. Clones share the same ledger.
 #[derive(Debug, Clone)]
 pub struct Ledger(Arc<Book>);
 
 #[derive(Debug)]
 struct Book {
     kept: Kept,
-    /// Where the crash harness may strike.
+    /// Points at which the crash harness can inject a crash.
     points: Points,
 }
 
@@ -49,23 +49,23 @@ enum Kept {
     File(File, PathBuf),
 }
 
-/// Something that took effect.
+/// One effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Effect {
-    /// Under which key.
+    /// Idempotency key of the operation.
     pub key: String,
-    /// By which attempt: its fence, or whatever else tells attempts apart.
+    /// The attempt that had the effect: its fence, or another unique name.
     pub attempt: String,
 }
 
 impl Ledger {
-    /// A ledger for one process.
+    /// Returns a ledger in memory, for one process.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::new(Kept::Memory(Mutex::default()))
     }
 
-    /// A ledger in a file, to be shared with other processes; begun if there is none.
+    /// Opens a ledger file that other processes can share; creates it if it does not exist.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -83,10 +83,10 @@ impl Ledger {
         }))
     }
 
-    /// Every effect in a ledger file, in the order in which they happened.
+    /// Reads every effect from a ledger file, in the order in which they happened.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds a line that is no effect.
+    /// When the file cannot be read, or contains an invalid line.
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Effect>> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path);
@@ -96,10 +96,10 @@ impl Ledger {
         lines.map(parse).collect()
     }
 
-    /// Notes one effect. To be called where the effect happens, and nowhere else.
+    /// Records one effect. Call it exactly where the effect happens.
     ///
     /// # Errors
-    /// When key or attempt hold a tab or a line break or are too long, or the file cannot be written.
+    /// When key or attempt contain a tab or a line break or are too long, or the file cannot be written.
     pub fn record(&self, key: &str, attempt: impl ToString) -> Result<()> {
         let effect = Effect {
             key: key.to_owned(),
@@ -112,14 +112,14 @@ impl Ledger {
                 effects.push(effect);
                 Ok(())
             }
-            // One write of the whole line: lines of several processes do not run into each other.
+            // One write for the whole line, so that lines of several processes do not interleave.
             Kept::File(file, path) => (&*file)
                 .write_all(line.as_bytes())
                 .map_err(|error| trouble("cannot write to", path, error)),
         }
     }
 
-    /// Every effect so far, by whatever process.
+    /// Returns every effect so far, from all processes.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -133,7 +133,7 @@ impl Ledger {
         }
     }
 
-    /// The effects under one key.
+    /// Returns the effects under one key.
     ///
     /// # Errors
     /// As for [`read`](Self::read).

@@ -1,7 +1,7 @@
-//! What the tests of every store and service share.
+//! Conformance suites, crash harnesses and fault-injection tools for testing stores, brokers and services.
 //!
-//! Shipped to users: whoever writes a store, or a service behind one, checks it with the same means as Refrain itself.
-//! Nothing here belongs into a running service.
+//! Shipped to users: authors of a store, a broker or a service test their code with the same tools as Refrain itself.
+//! For tests only; do not use it in production code.
 //!
 //! The modules, in reading order:
 
@@ -40,7 +40,7 @@ mod door;
 mod holes;
 pub use holes::{Hole, Report};
 
-/// The examples of the page about testing, run.
+/// Compiles and runs the examples in `docs/testing.md` as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/testing.md")]
 struct TestingPage;

@@ -1,7 +1,7 @@
-//! The reference store: [`step`] over a map, and nothing else.
+//! The reference store: [`step`] over a map in memory.
 //!
-//! Other stores are compared with it, reply by reply.
-//! It can be given a [`Flaw`] on purpose, to see that a test notices.
+//! The store suite compares other stores with it, reply by reply.
+//! Tests give it a [`Flaw`] on purpose, to check that the suite detects the flaw.
 //!
 //! ```
 //! use refrain::{Claim, Store, Verdict};
@@ -33,17 +33,17 @@ use refrain::{
 mod flaw;
 pub use flaw::Flaw;
 
-/// How many records the model takes: it is for tests, and lives in memory.
+/// Maximum number of records: the model is for tests, and keeps them in memory.
 const RECORDS_MAX: usize = 1_000_000;
 
-/// A store in memory that is nothing but [`step`] over a map. Clones hold the same records.
+/// A store in memory that only applies [`step`] to a map. Clones share the same records.
 #[derive(Debug, Clone)]
 pub struct Model {
     shared: Arc<Mutex<Shared>>,
-    /// What the machine's clocks show; looked at only by a model that is [flawed](Flaw).
+    /// The machine's clocks; read only with [`Flaw::TrustsWallClock`].
     clock: Arc<dyn Clock>,
     time: StoreClock,
-    /// What was known of the clock when the model was opened, to carry on from.
+    /// The clock reading when the model was opened; [`reopened`](Self::reopened) resumes store time from it.
     mark: ClockMark,
     secret: Secret,
     guarantees: Guarantees,
@@ -51,22 +51,22 @@ pub struct Model {
     flaw: Option<Flaw>,
 }
 
-/// What every handle on the model sees.
+/// State shared by all handles on the model.
 #[derive(Debug, Default)]
 struct Shared {
     records: HashMap<RecordId, Record>,
-    /// What was erased, for a model that [forgets](Flaw::ForgetsErasedOnReopen) that it was.
+    /// Erased records; [`Flaw::ForgetsErasedOnReopen`] restores them.
     erased: HashMap<RecordId, Record>,
-    /// How often the model was opened.
+    /// How often the model was reopened; the epoch of its fences.
     epoch: u32,
-    /// How many fences were made in all.
+    /// Number of fences issued; with [`Flaw::RepeatsFencesOnReopen`] it restarts at 0.
     fences: u64,
-    /// The last moment at which anything was decided.
+    /// Store time of the last decision.
     latest: Timestamp,
 }
 
 impl Model {
-    /// An empty model on this clock.
+    /// Returns an empty model on this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let time = StoreClock::start(clock.clone());
@@ -87,21 +87,21 @@ impl Model {
         }
     }
 
-    /// The same model with something wrong about it.
+    /// Returns the same model with this flaw.
     #[must_use]
     pub fn with_flaw(mut self, flaw: Flaw) -> Self {
         self.flaw = Some(flaw);
         self
     }
 
-    /// The same model that claims to promise this, so that the suite picks its cases accordingly.
+    /// Returns the same model with other declared guarantees, by which the suite selects its cases.
     #[must_use]
     pub fn with_guarantees(mut self, guarantees: Guarantees) -> Self {
         self.guarantees = guarantees;
         self
     }
 
-    /// The model as after a restart of its process, or of the machine: the same records, later fences, the clock carried on.
+    /// Reopens the model as after a restart of its process or machine: same records, higher fences, store time resumed.
     #[must_use]
     pub fn reopened(mut self, clock: Arc<dyn Clock>) -> Self {
         let mut shared = self.shared();
@@ -138,7 +138,7 @@ impl Model {
         self.flaw == Some(flaw)
     }
 
-    /// Where a record is kept.
+    /// The map key of a record.
     fn place(&self, id: RecordId) -> RecordId {
         match self.flaw {
             Some(Flaw::MixesUpRecords) => RecordId([id.0[0] % 4; 16]),
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// One atomic step of one record.
+    /// Applies one command to one record atomically.
     fn decide(&self, shared: &mut Shared, id: RecordId, command: Command) -> Reply {
         let place = self.place(id);
         shared.latest = self.now();
@@ -180,7 +180,8 @@ impl Model {
         }
     }
 
-    /// Decides every claim by what was seen before any of them: two alike are both granted.
+    /// Decides each claim against the snapshot `seen` instead of the current records: two claims for one key are both
+    /// granted.
     fn claim_by(&self, seen: &HashMap<RecordId, Record>, claims: &[Claim]) -> Vec<Result<Verdict>> {
         let mut shared = self.shared();
         let decide = |claim: &Claim| {
@@ -225,14 +226,14 @@ impl Shared {
     }
 }
 
-/// Below every fence that the model makes.
+/// Lower than every fence that the model issues.
 const FIRST_FENCE: Fence = Fence {
     epoch: 0,
     counter: 0,
     nonce: 0,
 };
 
-/// [`step`] answers in kind; this is what a broken one would look like.
+/// Error for a reply of the wrong kind, which [`step`] never returns.
 fn unanswered(reply: &Reply) -> Error {
     let message = format!("the command was answered with {reply:?}");
     Error::new(ErrorKind::Corrupt, message)
@@ -244,7 +245,7 @@ impl Store for Model {
         if self.is_flawed(blind) || self.is_flawed(late) {
             let seen = self.shared().records.clone();
             if self.is_flawed(late) {
-                // As long as the way to a server and back: others come in between.
+                // Simulates a round trip to a server: other claims run in between.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             return Ok(self.claim_by(&seen, claims));

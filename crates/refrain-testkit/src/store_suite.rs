@@ -1,7 +1,9 @@
-//! What every store must pass.
+//! Conformance suite for stores.
 //!
-//! The suite asks a store for every transition with its guard, lets random histories run against the store and the [`Model`](crate::Model), and races handles against each other.
-//! Cases are chosen by what the store [promises](refrain::store::Guarantees): one that says it survives a restart is restarted.
+//! The suite exercises every transition with its guard, runs random histories against the store and the
+//! [`Model`](crate::Model), and races handles against each other.
+//! The store's declared [guarantees](refrain::store::Guarantees) select the cases: a store that declares that it
+//! survives a restart is restarted.
 //!
 //! ```
 //! use refrain_testkit::{Model, store_suite};
@@ -12,7 +14,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! It wants a multi-thread runtime (`#[tokio::test(flavor = "multi_thread")]`): on one thread nothing races.
+//! Needs a multi-thread runtime (`#[tokio::test(flavor = "multi_thread")]`): on one thread the tasks cannot race.
 
 use std::{fmt, sync::Arc};
 
@@ -35,23 +37,23 @@ mod view;
 
 use bench::{Bench, Checked, caught};
 
-/// How the suite comes by a store.
+/// Opens the stores under test.
 ///
-/// A closure from a clock to a fresh store is one: enough for a store that does not survive its process.
+/// A closure from a clock to a new store is a fixture, which suffices for a store that does not survive its process.
 pub trait Fixture {
     /// The store under test.
     type Store: Store;
 
-    /// A fresh store without records that reads time from `clock`.
+    /// Opens a new store without records that reads time from `clock`.
     fn open(&self, clock: Arc<dyn Clock>) -> impl Future<Output = Result<Self::Store>>;
 
-    /// Another handle on the same records. A store that only one process can use hands out the same one again.
+    /// Opens another handle on the same records. For a store that only one process can use, returns the same handle.
     fn another(&self, store: &Arc<Self::Store>) -> impl Future<Output = Result<Arc<Self::Store>>> {
         let same = store.clone();
         async { Ok(same) }
     }
 
-    /// Drops the store and opens its records again; `None` where they are gone.
+    /// Closes the store and reopens its records; `None` if the store does not keep them.
     fn reopen(
         &self,
         store: Self::Store,
@@ -75,20 +77,20 @@ where
     }
 }
 
-/// How much the suite does.
+/// Size of the suite: how many histories, racers and fences.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How many random histories run against store and model.
+    /// Number of random histories.
     pub histories: u32,
-    /// How many steps each of them has.
+    /// Number of steps in each history.
     pub steps: u32,
-    /// Where randomness starts; `None` for another start each time. A failure names its seed.
+    /// Random seed; `None` for a new one on each run. A failure reports its seed.
     pub seed: Option<u64>,
-    /// How many tasks race.
+    /// Number of racing tasks.
     pub racers: usize,
-    /// How often they do.
+    /// Number of races in each case.
     pub rounds: u8,
-    /// How many fences are compared with each other.
+    /// Number of fences that are compared with each other.
     pub fences: u32,
 }
 
@@ -108,13 +110,13 @@ impl Default for Options {
 /// Runs the whole suite with default [`Options`].
 ///
 /// # Panics
-/// When a case fails, naming each that did with what was expected.
+/// When a case fails; the message lists each failed case with expected and actual result.
 pub async fn run<F: Fixture>(fixture: F) {
     let report = check(&fixture, &Options::default()).await;
     assert!(report.failures.is_empty(), "{report}");
 }
 
-/// Runs the whole suite and reports instead of panicking.
+/// Runs the whole suite and returns a report instead of panicking.
 pub async fn check<F: Fixture>(fixture: &F, options: &Options) -> Report {
     let mut runner = Runner {
         fixture,
@@ -128,21 +130,21 @@ pub async fn check<F: Fixture>(fixture: &F, options: &Options) -> Report {
     runner.report
 }
 
-/// What the suite found.
+/// Result of the suite.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// The cases that held.
+    /// Names of the cases that passed.
     pub passed: Vec<&'static str>,
-    /// The cases that did not.
+    /// The cases that failed.
     pub failures: Vec<Failure>,
 }
 
-/// A case that did not hold.
+/// A failed case.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Which case.
+    /// Name of the case.
     pub case: &'static str,
-    /// What was expected, and what came instead.
+    /// Expected and actual result.
     pub message: String,
 }
 
@@ -162,7 +164,7 @@ struct Runner<'a, F> {
     report: Report,
 }
 
-/// Runs cases one by one, each on a fresh store, under the names of their functions.
+/// Runs cases one by one, each on a new store, named after their functions.
 macro_rules! cases {
     ($runner:ident, $module:ident: $($case:ident),* $(,)?) => {
         $($runner.case(stringify!($case), $module::$case).await;)*

@@ -1,4 +1,4 @@
-//! Strategies for property tests: keys, bodies and requests, as the contract has them.
+//! Proptest strategies for keys, bodies and requests, valid and invalid by the contract.
 //!
 //! ```
 //! use proptest::{prop_assert, prop_assert_eq, proptest};
@@ -22,7 +22,8 @@ mod json;
 
 use json::Spelling;
 
-/// Keys that are accepted: 1 to 255 bytes of visible ASCII. None begins with a quote, so each means the same bare and quoted.
+/// Valid keys: 1 to 255 bytes of visible ASCII, without quotes and backslashes, so each is the same key bare and
+/// quoted.
 pub fn keys() -> impl Strategy<Value = String> {
     let bytes = prop_oneof![
         8 => vec(visible(), 1..=40),
@@ -32,7 +33,7 @@ pub fn keys() -> impl Strategy<Value = String> {
     bytes.prop_map(|bytes| bytes.into_iter().map(char::from).collect())
 }
 
-/// Keys that are refused: empty, too long, or with something in them that is not visible ASCII.
+/// Invalid keys: empty, too long, or with a character that is not visible ASCII.
 pub fn invalid_keys() -> impl Strategy<Value = String> {
     let odd = prop_oneof![
         Just(' '),
@@ -43,7 +44,7 @@ pub fn invalid_keys() -> impl Strategy<Value = String> {
         Just('\u{1f511}'),
     ];
     let with_odd = (keys(), odd, any::<Index>()).prop_map(|(mut key, odd, at)| {
-        // Keys are ASCII, so every byte is a place.
+        // Keys are ASCII, so every byte offset is a character boundary.
         key.insert(at.index(key.len() + 1), odd);
         key
     });
@@ -55,7 +56,7 @@ pub fn invalid_keys() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Visible ASCII without quote and backslash, which a quoted key would have to escape.
+/// Visible ASCII except quote and backslash, which must be escaped in a quoted key.
 fn visible() -> impl Strategy<Value = u8> {
     prop::sample::select(
         (b'!'..=b'~')
@@ -64,19 +65,19 @@ fn visible() -> impl Strategy<Value = u8> {
     )
 }
 
-/// JSON objects as text; no member is named twice.
+/// JSON objects as text, without duplicate member names.
 pub fn bodies() -> impl Strategy<Value = String> {
     (json::objects(), any::<Spelling>()).prop_map(|(json, spelling)| json.spelled(&spelling))
 }
 
-/// A JSON body and the same one spelled in another way: member order, white space and escapes differ; numbers are kept as written.
+/// Two texts of the same JSON body: member order, white space and escapes differ; numbers are written alike.
 pub fn respelled_bodies() -> impl Strategy<Value = (String, String)> {
     let spellings = any::<(Spelling, Spelling)>();
     (json::objects(), spellings)
         .prop_map(|(json, (one, other))| (json.spelled(&one), json.spelled(&other)))
 }
 
-/// A JSON body and another one that looks much like it: one value differs, if only in how a number is written.
+/// A JSON body and a similar one: one value differs, possibly only in how a number is written.
 pub fn other_bodies() -> impl Strategy<Value = (String, String)> {
     let spellings = any::<(Spelling, Spelling)>();
     (json::objects(), any::<Index>(), spellings).prop_map(|(json, at, (one, other))| {
@@ -85,12 +86,12 @@ pub fn other_bodies() -> impl Strategy<Value = (String, String)> {
     })
 }
 
-/// Requests with a key and a JSON body, to this path.
+/// Requests to this path with a key and a JSON body.
 pub fn requests(path: &'static str) -> impl Strategy<Value = Request<Bytes>> {
     (keys(), bodies()).prop_map(move |(key, body)| request(path, &key, body))
 }
 
-/// A request, its duplicate in another spelling, and another request under the same key.
+/// A request, a duplicate whose JSON is formatted differently, and another request under the same key.
 pub fn duplicates(path: &'static str) -> impl Strategy<Value = [Request<Bytes>; 3]> {
     let spellings = any::<(Spelling, Spelling)>();
     (keys(), json::objects(), any::<Index>(), spellings).prop_map(

@@ -1,7 +1,7 @@
-//! Waiting for a condition instead of for a time.
+//! Polls a condition instead of sleeping for a fixed time.
 //!
-//! A test that sleeps and hopes fails on a busy machine, and wastes time on an idle one.
-//! These poll until the condition holds, and fail with its description after [`PATIENCE`].
+//! A test that sleeps for a fixed time fails on a busy machine, and wastes time on an idle one.
+//! These functions poll until the condition holds, and panic with its description after [`PATIENCE`].
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -12,22 +12,22 @@
 //! # });
 //! ```
 //!
-//! Not for a runtime whose clock is paused: there the minute passes as soon as no task is ready,
-//! however little a thread or a server outside of the runtime has done.
+//! Do not use on a runtime whose clock is paused: such a clock skips the whole of [`PATIENCE`] as soon as no task is
+//! ready, even if a thread or a server outside the runtime is still working.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How long a condition may take before the test has failed: long enough for a machine that does much else.
+/// Timeout of a condition: 60 seconds, long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the condition is looked at.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// When it does not hold within [`PATIENCE`]; the message says `what` was waited for.
+/// When the condition does not hold within [`PATIENCE`]; the panic message contains `what`.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
@@ -40,10 +40,10 @@ pub fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> impl Future<Ou
     }
 }
 
-/// As [`until`], for a condition that needs no waiting itself; the future can be sent to another thread.
+/// Like [`until`], for a synchronous condition; the future is `Send` if the condition is.
 ///
 /// # Panics
-/// When it does not hold within [`PATIENCE`]; the message says `what` was waited for.
+/// When the condition does not hold within [`PATIENCE`]; the panic message contains `what`.
 #[track_caller]
 pub fn until_true(what: &str, mut holds: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
@@ -56,10 +56,10 @@ pub fn until_true(what: &str, mut holds: impl FnMut() -> bool) -> impl Future<Ou
     }
 }
 
-/// As [`until`], for tests without a runtime.
+/// Like [`until`], for tests without a runtime: blocks the thread.
 ///
 /// # Panics
-/// When the condition does not hold within [`PATIENCE`]; the message says `what` was waited for.
+/// When the condition does not hold within [`PATIENCE`]; the panic message contains `what`.
 #[track_caller]
 pub fn until_blocking(what: &str, mut holds: impl FnMut() -> bool) {
     let caller = std::panic::Location::caller();

@@ -1,13 +1,14 @@
-//! Signs webhooks as their senders do, to send them to what is tested.
+//! Signs webhook deliveries as their senders do, to test the service that receives them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use refrain::key::Sender;
 use sha2::Sha256;
 
-/// The headers with which `sender` would send this body: its id, where that stands in a header, and its signature.
+/// Returns the headers with which `sender` delivers this body: the signature, and the event id if `sender` sends it as
+/// a header.
 ///
-/// `time` is when it is sent, in seconds since 1970; GitHub and Shopify do not sign it.
+/// `time` is the time of sending, in seconds since 1970; GitHub and Shopify do not sign it.
 ///
 /// ```
 /// use refrain::{clock::Timestamp, key::Sender, policy::Signature};
@@ -21,7 +22,7 @@ use sha2::Sha256;
 /// ```
 ///
 /// # Panics
-/// When a secret of Standard Webhooks is not base64 behind `whsec_`.
+/// When a Standard Webhooks secret is not base64 after the prefix `whsec_`.
 #[must_use]
 pub fn signed(
     sender: Sender,

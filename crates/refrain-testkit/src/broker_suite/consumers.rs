@@ -1,4 +1,4 @@
-//! Consumers on the broker: each message's effect once.
+//! Consumers on the broker: each message takes effect once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ pub(super) async fn duplicate_producers_have_one_effect<F: Fixture>(
     Ok(Ran::Held)
 }
 
-/// Logs what it handles.
+/// Returns a handler that records each message as an effect.
 pub(super) fn logging(
     effects: &Effects,
 ) -> impl Fn(Job) -> std::future::Ready<Result<refrain::Outcome, Failure>> + Clone + Send + Sync + 'static
@@ -63,7 +63,7 @@ pub(super) async fn two_workers_share_the_work<F: Fixture>(stage: &Stage<'_, F>)
     Ok(Ran::Held)
 }
 
-/// Where the transport hands a message to one consumer only, each has a queue of its own with the same message in it.
+/// Where the transport delivers a message to one consumer only, each consumer gets its own queue with the same message.
 pub(super) async fn two_consumers_do_not_shadow_each_other<F: Fixture>(
     stage: &Stage<'_, F>,
 ) -> Checked<Ran> {

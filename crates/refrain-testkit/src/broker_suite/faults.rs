@@ -1,4 +1,4 @@
-//! Workers that die, connections that break, a server that is killed.
+//! Faults: workers that die, connections that break, a server that is killed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
     stage::{Broken, Checked, Effects, Stage, WORKER, broken, done, expect, numbered},
 };
 
-/// How long a server may take, both times together, until it is there again: some start slowly on a busy machine.
+/// Time allowed for both restarts of a server together: some servers start slowly on a busy machine.
 const COMING_BACK: Duration = Duration::from_secs(120);
 
 pub(super) async fn a_worker_that_dies_loses_nothing<F: Fixture>(
@@ -32,7 +32,8 @@ pub(super) async fn a_worker_that_dies_loses_nothing<F: Fixture>(
     };
     let dying = stage.consumer(&broker, WORKER).with_in_flight_max(5);
     let dying = dying.run(hanging, std::future::pending());
-    // Dropped in the middle, as if its process had been killed; the records are in doubt, the messages not acknowledged.
+    // Dropped in the middle, as if the process were killed: the messages are not acknowledged, their outcomes unknown.
+    // settled.
     tokio::select! {
         ended = dying => broken(format!("the consumer ended by itself: {ended:?}"))?,
         started = stage.wait(Duration::ZERO, || starts.len() >= 5) => started?,
@@ -65,7 +66,7 @@ pub(super) async fn a_server_that_is_killed_in_mid_load_loses_nothing<F: Fixture
     disturbed(stage, disturb).await
 }
 
-/// Producers and consumers at work, something happens twice in the middle, and each message has its effect once.
+/// Disturbs working producers and consumers twice; each message must take effect once.
 async fn disturbed<F: Fixture>(
     stage: &Stage<'_, F>,
     disturb: impl AsyncFn() -> refrain::Result<bool>,
@@ -117,7 +118,7 @@ async fn disturbed<F: Fixture>(
     Ok(Ran::Held)
 }
 
-/// Publishes again, under the same id, until the broker says that it holds the message.
+/// Publishes the message under the same id until the broker confirms it.
 async fn publish_surely<F: Fixture>(
     stage: &Stage<'_, F>,
     publisher: &dyn Publisher,

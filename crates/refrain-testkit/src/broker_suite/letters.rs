@@ -1,4 +1,4 @@
-//! Dead letters, and letting them through again.
+//! Dead letters, and their redrive.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use super::{
     stage::{ATTEMPTS, Checked, Effects, Stage, WORKER, broken, done, expect},
 };
 
-/// Who looks after the dead letters.
+/// Name of the consumer that reads dead letters.
 const UNDERTAKER: &str = "undertaker";
 
 pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fixture>(

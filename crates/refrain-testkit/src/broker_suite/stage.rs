@@ -1,4 +1,4 @@
-//! What a case works with: a fresh queue, connections to it, and consumers that log what they do.
+//! Test stage of a case: a new queue, connections to it, and consumers that record effects.
 
 use std::{
     any::Any,
@@ -22,11 +22,11 @@ use super::Fixture;
 
 /// The consumer's name where a case has only one.
 pub(super) const WORKER: &str = "worker";
-/// How often a failed message is tried.
+/// Maximum attempts of a failed message.
 pub(super) const ATTEMPTS: u16 = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What is wrong, in words.
+/// Why a case failed.
 #[derive(Debug)]
 pub(crate) struct Broken(pub(super) String);
 
@@ -42,7 +42,7 @@ pub(super) fn broken<T>(message: impl Into<String>) -> Checked<T> {
     Err(Broken(message.into()))
 }
 
-/// A broker that panics breaks the case it does so in, and the suite goes on.
+/// Turns a panic of the broker into a failure of the case, so that the suite continues.
 pub(super) async fn caught<T>(case: impl Future<Output = Checked<T>>) -> Checked<T> {
     let mut case = pin!(case);
     poll_fn(|context| {
@@ -58,7 +58,7 @@ fn panicked(panic: &(dyn Any + Send)) -> String {
     format!("the broker panicked: {}", text.unwrap_or("without a word"))
 }
 
-/// Compares what came with what was expected.
+/// Fails unless `got` equals `want`.
 pub(super) fn expect<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Checked {
     match got == want {
         true => Ok(()),
@@ -66,19 +66,19 @@ pub(super) fn expect<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Check
     }
 }
 
-/// A fresh queue.
+/// A new queue with its dead-letter queue and an engine.
 pub(super) struct Stage<'a, F> {
     pub(super) fixture: &'a F,
-    /// A name that nobody has used.
+    /// Unused queue name.
     pub(super) queue: String,
-    /// Where its dead letters go.
+    /// Dead-letter queue.
     pub(super) dead: String,
     pub(super) engine: Engine,
 }
 
 impl<'a, F: Fixture> Stage<'a, F> {
     pub(super) fn new(fixture: &'a F, case: &str) -> Self {
-        // Short, since some transports take short names only; random, since the server may be an old one.
+        // Short, because some transports limit the length; random, because the server may hold queues of earlier runs.
         let case: String = case.chars().take(24).collect();
         let queue = format!("refrain_{case}_{:016x}", rand::random::<u64>());
         Self {
@@ -89,7 +89,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
         }
     }
 
-    /// A new connection for the consumer of this name.
+    /// Opens a new connection for the consumer of this name.
     pub(super) async fn connect(&self, consumer: &str) -> Checked<Arc<dyn Broker>> {
         self.connect_to(&self.queue, consumer).await
     }
@@ -99,12 +99,12 @@ impl<'a, F: Fixture> Stage<'a, F> {
         Ok(self.fixture.connect(queue, consumer, ack_wait).await?)
     }
 
-    /// Until when something must have happened that takes `time`.
+    /// Deadline for an event that takes `time`.
     pub(super) fn late(&self, time: Duration) -> Instant {
         Instant::now() + time + self.fixture.patience()
     }
 
-    /// How long a delivery that nobody cares for is away.
+    /// Time after which an abandoned delivery is redelivered.
     pub(super) fn away(&self, guarantees: Guarantees) -> Duration {
         guarantees.ack_wait.unwrap_or(self.fixture.ack_wait())
     }
@@ -113,7 +113,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
         Ok(broker.publish(&self.queue, message).await?)
     }
 
-    /// The next delivery, which must come in time.
+    /// Returns the next delivery; fails if none arrives in time.
     pub(super) async fn next(&self, broker: &dyn Broker, takes: Duration) -> Checked<Delivery> {
         let late = self.late(takes);
         loop {
@@ -130,7 +130,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
         }
     }
 
-    /// Nothing comes for that long.
+    /// Fails if a delivery arrives within this time.
     pub(super) async fn nothing(&self, broker: &dyn Broker, within: Duration) -> Checked {
         let until = Instant::now() + within;
         loop {
@@ -144,7 +144,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
         }
     }
 
-    /// A consumer in a hurry.
+    /// A consumer with a short lease and short backoff.
     pub(super) fn consumer(&self, broker: &Arc<dyn Broker>, name: &str) -> Consumer {
         let terms = Terms {
             guarantee: refrain::Guarantee::AtLeastOnce,
@@ -161,7 +161,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
             .with_drain(self.fixture.patience())
     }
 
-    /// Runs consumers until something is so, and a while longer: what happens twice happens late.
+    /// Runs consumers until `is_done`, then shuts them down.
     pub(super) async fn run<H, W>(
         &self,
         consumers: Vec<Consumer>,
@@ -192,7 +192,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
         done
     }
 
-    /// Waits until something is so.
+    /// Waits until `is_done`.
     pub(super) async fn wait(&self, time: Duration, is_done: impl Fn() -> bool) -> Checked {
         let waiting = async {
             while !is_done() {
@@ -206,12 +206,12 @@ impl<'a, F: Fixture> Stage<'a, F> {
     }
 }
 
-/// What handlers did, in order. Clones share it.
+/// Effects of handlers, in order. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Effects(Arc<Mutex<Vec<String>>>);
 
 impl Effects {
-    /// The payload took effect.
+    /// Records the message's payload as an effect.
     pub(super) fn add(&self, job: &Job) {
         self.note(text(&job.message));
     }
@@ -232,7 +232,7 @@ impl Effects {
         self.lock().iter().filter(|it| *it == text).count()
     }
 
-    /// Each of these, once, and nothing else.
+    /// Expects each of these exactly once, and nothing else.
     pub(super) fn expect_each_once(&self, wanted: &[String]) -> Checked {
         let mut all = self.all();
         all.sort_unstable();
@@ -254,19 +254,19 @@ impl Effects {
     }
 }
 
-/// The payload as text.
+/// The message's payload as text.
 pub(super) fn text(message: &Message) -> String {
     String::from_utf8_lossy(&message.payload).into_owned()
 }
 
-/// Numbered messages, and what they say.
+/// Returns numbered messages and their payloads.
 pub(super) fn numbered(count: usize) -> (Vec<Message>, Vec<String>) {
     let texts: Vec<String> = (0..count).map(|number| format!("m{number}")).collect();
     let message = |text: &String| Message::new(text.clone()).with_id(format!("id-{text}"));
     (texts.iter().map(message).collect(), texts)
 }
 
-/// What a handler that has done its work answers.
+/// Handler result of a message that was processed.
 pub(super) fn done() -> Result<Outcome, Failure> {
     Ok(Outcome::new(0, "done"))
 }

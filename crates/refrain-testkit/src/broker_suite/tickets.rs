@@ -1,4 +1,4 @@
-//! Deliveries one by one, without a consumer.
+//! Single deliveries without a consumer: pull, ack, nack, drop.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) async fn a_message_comes_as_it_was_published<F: Fixture>(
         expect(name, came.header(name), Some(value))?;
     }
     expect("first attempt", delivery.attempt, 1)?;
-    // Redrives go to the subject that a message came under.
+    // A redrive publishes to the subject that a message was received on.
     broker
         .publish(&came.subject, &Message::new("back").with_id("back"))
         .await?;
@@ -119,7 +119,7 @@ pub(super) async fn a_message_given_back_waits_for_its_delay<F: Fixture>(
     delivery.ticket.nack(delay).await?;
     let again = stage.next(&*broker, delay).await?;
     let waited = given_back.elapsed();
-    // Servers round.
+    // Tolerates 10 %, because servers round delays.
     if waited < delay.mul_f64(0.9) {
         return broken(format!(
             "given back for {delay:?}, it came after {waited:?}"
@@ -184,7 +184,7 @@ pub(super) async fn a_dropped_pull_loses_nothing<F: Fixture>(stage: &Stage<'_, F
     for number in 0..5 {
         let message = Message::new(format!("p{number}")).with_id(format!("p{number}"));
         let pulling = broker.pull(1, Duration::from_secs(5));
-        // Dropped at some moment between asking and getting.
+        // Dropped at some moment between request and response.
         let dropped = timeout(Duration::from_millis(2 * number), pulling).await;
         drop(dropped);
         stage.publish(&*broker, &message).await?;

@@ -1,4 +1,4 @@
-//! Duplicate deliveries and crashes of consumers, on a broker in memory.
+//! Duplicate deliveries and crashes of consumers, on an in-memory broker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,18 +23,18 @@ use crate::{
     ledger::Fall,
 };
 
-/// Where a consumer's dead letters have to go, so that the harness finds them.
+/// Dead-letter destination that a consumer under test must use; the harness reads it.
 pub const DEAD_LETTERS: &str = "dead-letters";
 
 const QUEUE: &str = "messages";
 const NAME: &str = "under-test";
 const OTHER: &str = "another-under-test";
-/// The harness's own name, under which it looks at dead letters.
+/// Consumer name under which the harness reads dead letters.
 const LOOKING: &str = "harness";
 const ACK_WAIT: Duration = Duration::from_millis(200);
-/// How long a message may take to be done with.
+/// Timeout for a message to be acknowledged.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an effect may come later than the acknowledgement, and has to stay away after it.
+/// How long the harness waits for late effects after the last acknowledgement.
 const QUIET: Duration = Duration::from_millis(150);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -74,22 +74,22 @@ const PANICS: Case = Case {
     fix: "Mark and acknowledge after handling alone; a failed message is given back.",
 };
 
-/// What a consumer under test has to work with.
+/// What the harness passes to a consumer under test.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Stand {
-    /// Where messages come from, and dead letters go: to [`DEAD_LETTERS`].
+    /// Source of the messages; also takes the dead letters, published to [`DEAD_LETTERS`].
     pub broker: Arc<dyn Broker>,
-    /// What the consumer has to call itself.
+    /// Name that the consumer must use.
     pub name: String,
-    /// Where its handler writes what it does.
+    /// Ledger to which the handler records its effects.
     pub ledger: Ledger,
 }
 
-/// Panics unless the consumer handles each message once, and keeps its guarantee whatever crashes.
+/// Asserts that the consumer handles each message once, and keeps its guarantee after every injected crash.
 ///
 /// `consume` is called once for each life of the process, and runs until it is dropped.
-/// It has to be called within a tokio runtime.
+/// Call it within a tokio runtime.
 ///
 /// ```no_run
 /// # use refrain::{Engine, Guarantee, Outcome, consume::Consumer, store::Memory};
@@ -111,7 +111,7 @@ pub struct Stand {
 /// ```
 ///
 /// # Panics
-/// When a case does not hold, naming each hole with what was seen and the fix.
+/// When a case fails; the message names each bug, what was observed, and the fix.
 pub async fn assert_consumer<F>(
     guarantee: Guarantee,
     consume: impl Fn(Stand) -> F + Send + Sync + 'static,
@@ -121,7 +121,7 @@ pub async fn assert_consumer<F>(
     check_consumer(guarantee, consume).await.must_hold();
 }
 
-/// As [`assert_consumer`], and reports instead of panicking.
+/// Like [`assert_consumer`], but returns a report instead of panicking.
 pub async fn check_consumer<F>(
     guarantee: Guarantee,
     consume: impl Fn(Stand) -> F + Send + Sync + 'static,
@@ -147,14 +147,14 @@ where
 
 type Consume = dyn Fn(Stand) -> Going<()> + Send + Sync;
 
-/// A broker and a ledger of their own, and consumers that are started again when they end.
+/// A broker and a ledger of its own, and consumers that are restarted when they end.
 struct Trial {
     consume: Arc<Consume>,
     memory: Memory,
     ledger: Ledger,
     ids: Vec<String>,
     running: JoinSet<()>,
-    /// Whom messages are for so far.
+    /// Consumers started so far.
     names: Vec<&'static str>,
 }
 
@@ -185,7 +185,7 @@ impl Trial {
         self.names.push(name);
         self.running.spawn(async move {
             loop {
-                // Whoever runs a consumer starts it again when it ends or panics.
+                // As a supervisor does: restart the consumer when it ends or panics.
                 drop(caught(async { consume(stand.clone()).await }).await);
                 sleep(LOOK_EVERY).await;
             }
@@ -210,7 +210,9 @@ impl Trial {
         self.ledger.count().unwrap_or_default()
     }
 
-    /// How often it took effect once everything is done with; whether it is.
+    /// Waits until all messages are acknowledged and no more effects occur; returns the effects, and whether all
+    /// messages
+    /// were acknowledged in time.
     async fn settled(&self, want: usize) -> (usize, bool) {
         let since = Instant::now();
         while self.backlog() > 0 && since.elapsed() < PATIENCE {
@@ -239,7 +241,7 @@ impl Trial {
         }
     }
 
-    /// What the guarantee promises of one message that met a crash.
+    /// Checks what the guarantee promises for one message that met a crash.
     fn promised(
         &self,
         guarantee: Guarantee,
@@ -269,7 +271,7 @@ async fn plain(consume: &Arc<Consume>) -> Seen {
     delivered(consume, &[0, 1], 2).await
 }
 
-/// These messages at once, by number.
+/// Publishes these messages, given by index, and expects `want` effects.
 async fn delivered(consume: &Arc<Consume>, which: &[usize], want: usize) -> Seen {
     let mut trial = Trial::new(consume);
     trial.start(NAME);
@@ -280,7 +282,7 @@ async fn delivered(consume: &Arc<Consume>, which: &[usize], want: usize) -> Seen
     trial.exactly(want, &after).await
 }
 
-/// The copy comes when the first one is done with.
+/// Publishes the duplicate after the first message is acknowledged.
 async fn duplicate(consume: &Arc<Consume>) -> Seen {
     let mut trial = Trial::new(consume);
     trial.start(NAME);
@@ -290,7 +292,7 @@ async fn duplicate(consume: &Arc<Consume>) -> Seen {
     trial.exactly(1, "after the same message again").await
 }
 
-/// Two consumers of one message both get it, the second one when the first is done with it.
+/// Two consumers of one message both handle it, the second after the first has acknowledged it.
 async fn two(consume: &Arc<Consume>) -> Seen {
     let mut trial = Trial::new(consume);
     drop(trial.memory.subscribe(QUEUE, OTHER));
@@ -302,7 +304,7 @@ async fn two(consume: &Arc<Consume>) -> Seen {
     trial.exactly(2, after).await
 }
 
-/// The process dies each time that the consumer has waited once more.
+/// Kills the process at each await of the consumer in turn.
 async fn dies(guarantee: Guarantee, consume: &Arc<Consume>) -> Seen {
     for awaits in 1..=CRASHES_MAX {
         let mut trial = Trial::new(consume);
@@ -339,7 +341,7 @@ async fn at_point(
     Some(trial.promised(guarantee, settled, &struck(fall, at, &place)))
 }
 
-/// Until the message is acknowledged, and what comes behind that had its time.
+/// Waits until the message is acknowledged, then for late effects.
 async fn until_done(memory: Memory) {
     while memory.backlog(QUEUE, NAME) > 0 {
         sleep(LOOK_EVERY).await;
@@ -347,7 +349,7 @@ async fn until_done(memory: Memory) {
     sleep(QUIET).await;
 }
 
-/// A consumer that lives until there is nothing more to do.
+/// Returns a consumer that runs until there is no more work.
 fn one_life(trial: &Trial) -> impl FnOnce() -> Going<()> + Send + 'static {
     let (consume, stand) = (trial.consume.clone(), trial.stand(NAME));
     let idle = until_done(trial.memory.clone());

@@ -1,4 +1,4 @@
-//! One life of a process: a runtime that dies with all that it runs.
+//! Simulates one life of a process: a runtime that is dropped with all its tasks.
 
 use std::{
     future::poll_fn,
@@ -11,22 +11,22 @@ use tokio::{runtime::Builder, sync::oneshot, time::timeout};
 
 use crate::{Ledger, door::Going};
 
-/// When a life ends early.
+/// When the simulated process dies.
 #[derive(Debug, Clone)]
 pub(super) enum Death {
-    /// Once the work has waited so many times.
+    /// After the work was polled this many times without completing.
     AtAwait(usize),
-    /// At the point at which the ledger is armed.
+    /// At the crash point at which the ledger is armed.
     AtPoint(Ledger),
 }
 
-/// How long a life may take.
+/// Maximum duration of a life.
 const LIFE_MAX: Duration = Duration::from_secs(30);
 
-/// What the work came to; nothing if it died before, which it does after [`LIFE_MAX`] at the latest.
+/// Runs `work` in a new runtime; returns its result, or `None` if it died first, at the latest after [`LIFE_MAX`].
 ///
-/// On a thread of its own, because a runtime may not be dropped within another one; and on time of its own,
-/// because the test's may be paused.
+/// It runs on its own thread, because a runtime must not be dropped within another runtime, and because the clock of
+/// the test's runtime may be paused.
 pub(super) async fn live<T: Send + 'static>(
     work: impl FnOnce() -> Going<T> + Send + 'static,
     death: Death,
@@ -37,7 +37,7 @@ pub(super) async fn live<T: Send + 'static>(
         let runtime = runtime.unwrap_or_else(|error| panic!("no runtime can be made: {error}"));
         let ended = runtime.block_on(async { timeout(LIFE_MAX, until(work(), death)).await });
         drop(runtime);
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = tell.send(ended.ok().flatten());
     });
     told.await.ok().flatten()
@@ -54,7 +54,7 @@ async fn until<T>(work: Going<T>, death: Death) -> Option<T> {
     }
 }
 
-/// Polls so many times, then drops; what it came to, if it did before.
+/// Polls up to `times` times, then drops the future; returns its result if it completed before that.
 pub(super) async fn cut<T>(work: Going<T>, times: usize) -> Option<T> {
     let (mut work, mut left) = (pin!(work), times);
     poll_fn(|context| match Pin::new(&mut *work).poll(context) {

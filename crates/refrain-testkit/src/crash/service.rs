@@ -19,7 +19,7 @@ use crate::{
     ledger::Fall,
 };
 
-/// How long a retry may be told to come back, and an answer may take.
+/// Timeout for a response, and for retries that are answered "in flight" or "busy".
 const PATIENCE: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -44,7 +44,7 @@ const LOST: Case = Case {
     fix: "Keep the answer durably before it leaves, and replay it.",
 };
 
-/// One operation with a key of its own, and its ledger.
+/// One operation with its own key and ledger.
 struct Trial<'m> {
     guarantee: Guarantee,
     makers: &'m Makers,
@@ -63,7 +63,7 @@ pub(super) async fn check(guarantee: Guarantee, makers: Makers) -> Report {
     report
 }
 
-/// The caller's future is dropped at each await; the process lives on.
+/// Drops the caller's future at each await in turn; the process lives on.
 async fn hangs_up(guarantee: Guarantee, makers: &Makers) -> Seen {
     for awaits in 1..=CRASHES_MAX {
         let trial = Trial::new(guarantee, makers).await;
@@ -83,7 +83,7 @@ async fn hangs_up(guarantee: Guarantee, makers: &Makers) -> Seen {
     Ok(())
 }
 
-/// The runtime dies at each await.
+/// Drops the runtime at each await in turn.
 async fn dies(guarantee: Guarantee, makers: &Makers) -> Seen {
     for awaits in 1..=CRASHES_MAX {
         let trial = Trial::new(guarantee, makers).await;
@@ -138,7 +138,7 @@ impl<'m> Trial<'m> {
         }
     }
 
-    /// The request in a process of its own.
+    /// Sends the request in a simulated process that dies as `death` says.
     async fn life(&self, death: Death) -> Option<Got> {
         let (makers, ledger) = (self.makers.clone(), self.ledger.clone());
         let request = self.request.clone();
@@ -152,7 +152,7 @@ impl<'m> Trial<'m> {
         ended.unwrap_or_else(|_| Err(format!("nothing within {PATIENCE:?}")))
     }
 
-    /// As a client retries: for as long as it is told to come back.
+    /// Retries like a client, as long as the response says to retry later.
     async fn retried(&self, door: &Door) -> Got {
         let since = Instant::now();
         loop {
@@ -165,7 +165,7 @@ impl<'m> Trial<'m> {
         }
     }
 
-    /// What the guarantee promises, held against the ledger and the last answer.
+    /// Compares what the guarantee promises with the ledger and the last response.
     fn judge(&self, end: &Got, after: &str) -> Seen {
         let effects = self.ledger.all().map_err(|error| error.to_string())?;
         let seen = |why: String| {
@@ -187,7 +187,7 @@ impl<'m> Trial<'m> {
         if self.guarantee != Guarantee::AtMostOnce && saw != Saw::Completed {
             return seen("it has to come to its end when it is retried".into());
         }
-        // The one that crashed may have taken effect; nobody knows.
+        // The outcome of the crashed request is unknown: it may have executed.
         let mut audit = Audit::new(self.guarantee);
         let named = effects.first().map_or(&*self.key, |effect| &*effect.key);
         audit.saw(named, Saw::Unknown);

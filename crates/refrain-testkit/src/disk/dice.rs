@@ -1,17 +1,17 @@
-//! Seeded numbers: the same seed throws the same ones.
+//! Seeded pseudorandom number generator: the same seed gives the same numbers.
 
-/// Throws numbers that depend on its seed alone.
+/// Pseudorandom number generator (SplitMix64).
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice with this seed.
+    /// Returns a generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number.
+    /// Returns the next number.
     pub fn throw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,17 +19,17 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is above 0.
+    /// Returns a number below `end`, which must be above 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.throw() % end
     }
 
-    /// Whether a thing happens that does so in `percent` of all cases.
+    /// Returns `true` with a probability of `percent`.
     pub fn happens(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these, of which there is at least one.
+    /// Returns a random element of `of`, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }

@@ -1,19 +1,19 @@
-//! What of a folder is durable, and what has only been written.
+//! Tracks which changes to a folder are durable and which are only written.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
 use super::Dice;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR: u64 = 512;
 
-/// A folder as the device holds it, and what is on the way there.
+/// The contents of a folder: synced state, and the changes since then.
 #[derive(Debug, Default)]
 pub(super) struct Durable {
     files: Vec<File>,
     names: BTreeMap<String, usize>,
     synced: BTreeMap<String, usize>,
-    /// Changes to names since the last sync of the folder.
+    /// The names after each change since the last sync of the folder.
     unsynced: Vec<BTreeMap<String, usize>>,
 }
 
@@ -30,7 +30,7 @@ enum Change {
 }
 
 impl Durable {
-    /// What is in the folder now.
+    /// Reads the folder; everything in it counts as synced.
     pub(super) fn of(folder: &Path) -> io::Result<Self> {
         let mut durable = Self::default();
         for entry in fs::read_dir(folder)? {
@@ -50,7 +50,7 @@ impl Durable {
         self.names.get(name).copied()
     }
 
-    /// An empty file: a new one, or the one that has the name, cut.
+    /// Creates an empty file, or truncates the existing file of that name.
     pub(super) fn create(&mut self, name: &str) -> usize {
         if let Some(number) = self.number(name) {
             self.set_len(number, 0);
@@ -96,12 +96,12 @@ impl Durable {
         }
     }
 
-    /// The system has given up on these bytes: they can be read until the machine stops, and are never written.
+    /// Drops unsynced changes after a failed sync: they stay readable until the machine stops, and are never written.
     pub(super) fn lose(&mut self, number: usize) {
         self.files[number].unsynced.clear();
     }
 
-    /// Makes in `into` what a loss of power may leave.
+    /// Writes to `into` the files as a power loss may leave them.
     pub(super) fn crash(&self, dice: &mut Dice, into: &Path) -> io::Result<()> {
         let kept = dice.below(self.unsynced.len() as u64 + 1) as usize;
         let names = match kept {
@@ -117,7 +117,7 @@ impl Durable {
 
 impl File {
     fn crash(&self, dice: &mut Dice) -> Vec<u8> {
-        // Nothing, everything, or anything in between has reached the device.
+        // Probability that a sector reached the device: 0 % for none, 100 % for all.
         let percent = *dice.pick(&[0, 10, 50, 90, 100]);
         let mut bytes = self.synced.clone();
         for change in &self.unsynced {
@@ -127,7 +127,7 @@ impl File {
     }
 }
 
-/// Makes the change sector by sector, as far as each `arrives`.
+/// Applies the change sector by sector; `arrives` decides whether each sector reached the device.
 fn apply(bytes: &mut Vec<u8>, change: &Change, arrives: &mut dyn FnMut() -> bool) {
     match change {
         Change::SetLen(len) if arrives() => bytes.resize(*len as usize, 0),

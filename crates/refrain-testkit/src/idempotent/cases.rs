@@ -1,4 +1,4 @@
-//! The cases, each with a ledger and keys of its own.
+//! The cases, each with its own ledger and keys.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     holes::Seen,
 };
 
-/// How long an answer may take, and a key may stay in flight when nobody works on it any more.
+/// Timeout for a response, and for a key to leave the in-flight state once no request runs.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -45,7 +45,7 @@ impl Trial {
         in_time(self.going()).await
     }
 
-    /// Sends it again for as long as it is said to be in flight.
+    /// Repeats the request while the response is "in flight" or "busy".
     async fn decided(&self) -> Got {
         let since = Instant::now();
         loop {
@@ -58,7 +58,7 @@ impl Trial {
         }
     }
 
-    /// The ledger has to show so many effects.
+    /// Checks that the ledger contains `want` effects.
     fn effects(&self, want: usize, after: &str) -> Seen {
         let effects = self.ledger.all().map_err(|error| error.to_string())?;
         let attempts: Vec<_> = effects.iter().map(|it| it.attempt.as_str()).collect();
@@ -144,7 +144,7 @@ fn must_succeed(end: &Got) -> Seen {
     }
 }
 
-/// Also whether the first one could be met in flight at all.
+/// Sends a duplicate at each await of the first request. The `bool` says whether the first request awaited at all.
 pub(super) async fn in_flight(makers: &Makers) -> (bool, Seen) {
     for awaits in 1..=AWAITS_MAX {
         let trial = Trial::new(makers).await;
@@ -159,7 +159,7 @@ pub(super) async fn in_flight(makers: &Makers) -> (bool, Seen) {
     (true, Ok(()))
 }
 
-/// A duplicate comes while the first one waits at an await; both go on.
+/// Sends a duplicate while the first request is suspended at an await, then runs both to the end.
 async fn met(trial: &Trial, first: Going<Got>, awaits: usize) -> Seen {
     let (first, duplicate) = tokio::join!(in_time(first), in_time(trial.going()));
     let at = format!("after a duplicate at the first one's await {awaits}");
@@ -176,7 +176,7 @@ async fn met(trial: &Trial, first: Going<Got>, awaits: usize) -> Seen {
     }
 }
 
-/// Polls so many times; whether it ended before that.
+/// Polls the future up to `times` times; returns whether it completed.
 async fn polled(going: &mut Going<Got>, times: usize) -> bool {
     let mut left = times;
     poll_fn(|context| match Pin::new(&mut *going).poll(context) {

@@ -1,9 +1,9 @@
-//! Another request that looks much like the first.
+//! Makes a different request that resembles the first.
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// The body with one thing changed; `None` where there is nothing to change.
+/// Returns the body with one value changed, or `None` for an empty body.
 pub(super) fn other(body: &Bytes) -> Option<Bytes> {
     if body.is_empty() {
         return None;
@@ -15,7 +15,7 @@ pub(super) fn other(body: &Bytes) -> Option<Bytes> {
     }
 }
 
-/// Changes the first number, else the first text.
+/// Changes the first number, or the first string if there is no number.
 fn change(json: &mut Value) -> bool {
     change_where(json, &|it| it.is_number()) || change_where(json, &|it| it.is_string())
 }

@@ -1,4 +1,4 @@
-//! Effects held against what clients were told.
+//! [`Audit`]: compares effects with what clients observed.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,22 +6,22 @@ use refrain::Guarantee;
 
 use super::Effect;
 
-/// What a client was told about a request.
+/// The final answer that a client received for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Seen {
-    /// It succeeded: first-hand, or replayed.
+    /// Success: the original response or a replay.
     Completed,
-    /// It ended without success, and that is the outcome that is kept.
+    /// Failure, and the failure is the stored outcome.
     Failed,
-    /// It had no effect, and the key is free again.
+    /// No effect, and the key is free again.
     Released,
-    /// Whether it took effect is not known; also when no answer came at all.
+    /// Unknown outcome, or no answer at all.
     Unknown,
-    /// It was refused as a duplicate: in flight, another request, past retention.
+    /// Refused as a duplicate: in flight, key reused by another request, or past retention.
     Refused,
 }
 
-/// What clients saw, to be held against a [`Ledger`](crate::Ledger).
+/// What clients observed, to be compared with a [`Ledger`](crate::Ledger).
 ///
 /// ```
 /// use refrain::Guarantee;
@@ -42,22 +42,22 @@ pub struct Audit {
     keys: BTreeMap<String, Answers>,
 }
 
-/// What all clients together saw of one key.
+/// What all clients observed for one key.
 #[derive(Debug, Clone, Default)]
 struct Answers {
     seen: Vec<Seen>,
-    /// Attempts that were said to have had no effect.
+    /// Attempts that were reported as released without effect.
     released: Vec<String>,
 }
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which one: `I1`, `I9` or `I14`.
+    /// The invariant: `I1`, `I9` or `I14`.
     pub invariant: &'static str,
-    /// Under which key.
+    /// The idempotency key.
     pub key: String,
-    /// What is wrong.
+    /// Description of the violation.
     pub what: String,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Violation {
 }
 
 impl Audit {
-    /// An audit of operations that promise this.
+    /// Returns an audit of operations with this guarantee.
     #[must_use]
     pub fn new(guarantee: Guarantee) -> Self {
         Self {
@@ -77,28 +77,28 @@ impl Audit {
         }
     }
 
-    /// Notes what a client was told.
+    /// Records an answer that a client received.
     pub fn saw(&mut self, key: &str, seen: Seen) {
         self.answers(key).seen.push(seen);
     }
 
-    /// Notes that this very attempt was said to have had no effect.
+    /// Records that this attempt was reported as released without effect.
     pub fn saw_released(&mut self, key: &str, attempt: impl ToString) {
         let answers = self.answers(key);
         answers.seen.push(Seen::Released);
         answers.released.push(attempt.to_string());
     }
 
-    /// How many effects were one too many. Under at-least-once that is allowed, and counted.
+    /// Returns the number of surplus effects: those after the first of each key. At-least-once allows them.
     #[must_use]
     pub fn duplicates(&self, effects: &[Effect]) -> usize {
         let surplus = |effects: Vec<&Effect>| effects.len().saturating_sub(1);
         by_key(effects).into_values().map(surplus).sum()
     }
 
-    /// Holds `effects` against what was seen; empty when all is well.
+    /// Compares `effects` with what clients observed; returns no violation if all invariants hold.
     ///
-    /// To be called when every client has its last answer, or has given up (which is [`Seen::Unknown`]).
+    /// Call it after every client has its last answer or has given up ([`Seen::Unknown`]).
     #[must_use]
     pub fn check(&self, effects: &[Effect]) -> Vec<Violation> {
         let mut by_key = by_key(effects);
@@ -167,7 +167,7 @@ impl Answers {
         })
     }
 
-    /// Refused as a duplicate, though there is no original that anybody heard of.
+    /// I9: every request was refused as a duplicate, but no original ever ran.
     fn none_swallowed(&self, effects: &[&Effect]) -> Option<(&'static str, String)> {
         let only_refused = self.saw(Seen::Refused) && self.seen.iter().all(|s| *s == Seen::Refused);
         (only_refused && effects.is_empty()).then(|| {
@@ -192,7 +192,7 @@ impl Answers {
         Some(("I14", what.into()))
     }
 
-    /// Whether anything was seen that an effect can stand behind.
+    /// Whether a client saw an answer that allows an effect.
     fn may_have_effect(&self) -> bool {
         self.saw(Seen::Completed) || self.saw(Seen::Unknown)
     }

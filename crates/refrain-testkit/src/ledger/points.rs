@@ -1,4 +1,4 @@
-//! Places where a crash may come.
+//! Crash points: named places in an operation where the harness injects a crash.
 
 use std::{
     panic::resume_unwind,
@@ -10,16 +10,16 @@ use tokio::{sync::Notify, task::yield_now};
 
 use super::Ledger;
 
-/// How the harness strikes at a point.
+/// The kind of crash that the harness injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fall {
-    /// The code that came there panics.
+    /// The operation panics at the point.
     Panic,
-    /// It never gets further: whoever runs it dies meanwhile.
+    /// The operation never continues past the point: its process dies.
     Stop,
 }
 
-/// Which points were reached, and at which one to strike.
+/// Counts the points that were reached, and holds the one to crash at.
 #[derive(Debug, Default)]
 pub(super) struct Points {
     state: Mutex<State>,
@@ -30,25 +30,25 @@ pub(super) struct Points {
 struct State {
     reached: usize,
     armed: Option<(usize, Fall)>,
-    /// The name of the point at which it struck.
+    /// Name of the point where the crash happened.
     fallen: Option<String>,
 }
 
 impl Ledger {
-    /// A place where a crash may come, named for reports. The [crash harness](crate::crash) strikes at each; nothing else does.
+    /// A crash point, named for reports. Only the [crash harness](crate::crash) injects crashes.
     ///
-    /// It suspends once, as whatever talks to another system does.
+    /// It yields once to the runtime, as a call to another system does.
     ///
     /// # Panics
-    /// When the harness wants it to.
+    /// When the crash harness injects a panic here.
     ///
     /// # Cancellation
-    /// Safe to drop: that is what it is there for.
+    /// Safe to drop: the harness drops it to simulate a crash.
     pub async fn point(&self, name: &str) {
         yield_now().await;
         match self.0.points.reach(name) {
             None => {}
-            // Not `panic!`: a panic on purpose does not belong among the messages of a test.
+            // `resume_unwind`, not `panic!`: it keeps deliberate panics out of the test output.
             Some(Fall::Panic) => resume_unwind(Box::new(format!("on purpose, at `{name}`"))),
             Some(Fall::Stop) => {
                 self.0.points.fell.notify_one();
@@ -57,7 +57,7 @@ impl Ledger {
         }
     }
 
-    /// Notes one effect as [`record`](Self::record) does, with a [`point`](Self::point) before and one behind it.
+    /// Records one effect like [`record`](Self::record), with a crash [`point`](Self::point) before and after it.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -72,7 +72,7 @@ impl Ledger {
     /// As for [`record`](Self::record).
     ///
     /// # Cancellation
-    /// Dropped, it may have been noted or not, as with a real effect.
+    /// When dropped, the effect may or may not be recorded, as with a real effect.
     pub async fn take_effect(&self, key: &str, attempt: impl ToString) -> Result<()> {
         let attempt = attempt.to_string();
         self.point("before the effect").await;
@@ -81,7 +81,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// How many effects there are, under whatever key.
+    /// Returns the number of effects under all keys.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -89,19 +89,19 @@ impl Ledger {
         Ok(self.all()?.len())
     }
 
-    /// Strikes at the `at`-th point from now on, the first being 1, once.
+    /// Injects one crash at the `at`-th point from now; the first point is 1.
     pub(crate) fn arm(&self, at: usize, fall: Fall) {
         let mut state = self.0.points.lock();
         *state = State::default();
         state.armed = Some((at, fall));
     }
 
-    /// Where it struck.
+    /// The name of the point where the crash happened.
     pub(crate) fn fallen(&self) -> Option<String> {
         self.0.points.lock().fallen.clone()
     }
 
-    /// Until somebody was stopped.
+    /// Waits until the operation is stopped at a point.
     pub(crate) async fn fell(&self) {
         self.0.points.fell.notified().await;
     }

@@ -1,4 +1,4 @@
-//! What a store can get wrong. Each flaw is one that was met in the wild, or is one slip away.
+//! Bugs that a store can have. Each was found in a real store, or is an easy mistake.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use refrain::{
 
 macro_rules! flaws {
     ($($(#[$doc:meta])* $flaw:ident,)*) => {
-        /// Something wrong with a [`Model`](crate::Model), on purpose.
+        /// A deliberate bug in a [`Model`](crate::Model).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Flaw { $($(#[$doc])* $flaw,)* }
 
         impl Flaw {
-            /// Every flaw there is.
+            /// Every flaw.
             pub const ALL: &[Self] = &[$(Self::$flaw,)*];
         }
     };
 }
 
 flaws! {
-    /// Keeps outcomes and no claims.
+    /// Stores outcomes but no claims.
     KeepsNoClaims,
-    /// Settles and renews whatever fence is shown.
+    /// Accepts any fence in settle and renew.
     ForgetsFence,
     /// Never compares fingerprints.
     NoFingerprintCheck,
@@ -36,94 +36,94 @@ flaws! {
     NoCredentialCheck,
     /// Compares the fingerprint before the credential.
     FingerprintFirst,
-    /// Says "in flight" before it compares anything.
+    /// Answers "in flight" before it compares credential and fingerprint.
     InFlightFirst,
-    /// Takes a lapsed claim for no claim at all.
+    /// Treats a lapsed claim as absent.
     LapsedIsAbsent,
-    /// Claims stand for ever.
+    /// Leases never lapse.
     NeverLapses,
-    /// Runs anew what may have taken effect, whatever was promised.
+    /// Takes over a lapsed claim under every guarantee, also where the request may have executed.
     TakesOverAnything,
-    /// Takes over as often as anybody asks.
+    /// Takes over without a limit on attempts.
     NoAttemptsLimit,
-    /// Never runs anew what is in doubt, receipt or not.
+    /// Never lets an exactly-once claim overtake an indeterminate attempt, even when that attempt has no receipt.
     NeverOvertakes,
-    /// Takes the word of who looked for the receipt of any attempt for the last one's.
+    /// Overtakes the last attempt although the receipt lookup was for an earlier one.
     OvertakesAnyFence,
-    /// Stands in for an attempt that can still act with one that writes no receipt.
+    /// Overtakes an attempt that can still act with a claim that writes no receipt.
     OvertakesWithoutReceipt,
-    /// Stands in for an attempt that never wrote a receipt.
+    /// Overtakes an attempt that never writes a receipt.
     OvertakesTheUnreceipted,
-    /// Stands in for attempts in doubt as often as anybody asks.
+    /// Overtakes indeterminate attempts without a limit on attempts.
     OvertakesWithoutLimit,
-    /// Frees the key because one attempt of several had no effect.
+    /// A release of one attempt frees the key although earlier attempts may have executed.
     ReleasesEarlierAttempts,
-    /// Refuses the holder whose lease lapsed, though nobody took over.
+    /// Rejects a completion or renewal after the lease lapsed, although no other claim took over.
     RefusesLateTruth,
     /// A second completion overwrites the first.
     OutcomeChanges,
-    /// A release is acknowledged and not carried out.
+    /// Acknowledges a release without freeing the key.
     KeepsReleased,
-    /// A doubt frees the key.
+    /// Settling with doubt frees the key.
     DoubtFrees,
-    /// A doubt ends what the next retry should take over.
+    /// Settling an at-least-once claim with doubt prevents the takeover by the next retry.
     DoubtIsFinal,
-    /// Believes "it never happened" while the attempt can still act.
+    /// Accepts "it never happened" while the attempt can still act.
     SettlesTooEarly,
-    /// After retention the key is free.
+    /// Frees the key when retention ends, instead of leaving a tombstone.
     NoTombstone,
-    /// Outcomes are replayed for ever.
+    /// Replays outcomes for ever.
     NoRetention,
-    /// A lease of zero stands for ever.
+    /// A lease of zero never lapses.
     ZeroLeaseIsEndless,
-    /// Takes milliseconds for seconds.
+    /// Divides leases by 1,000, as if milliseconds were seconds.
     WrongUnits,
-    /// The same claimant, asking again, is told to wait for itself.
+    /// Answers a repeated claim of the same claimant with "in flight".
     ForgetsClaimant,
-    /// Bodies go through text.
+    /// Converts bodies to UTF-8 text, so binary bodies change.
     TextBodies,
-    /// Trailers are dropped.
+    /// Drops trailers.
     LosesTrailers,
-    /// Fences are issued more than once.
+    /// Issues the same fence more than once.
     RepeatsFences,
-    /// Of several records one is kept.
+    /// Stores several records under one map key, so only one is kept.
     MixesUpRecords,
-    /// A batch is decided on what was there before it.
+    /// Decides all claims of a batch against the state before the batch.
     BatchIsBlind,
-    /// Claims are read first and written a millisecond later. Needs a runtime with timers.
+    /// Reads the record first and writes the claim 1 ms later, so claims race. Needs a runtime with timers.
     LooksThenActs,
-    /// Time is what the wall clock shows.
+    /// Uses the wall clock as store time.
     TrustsWallClock,
-    /// A sweep takes what is indeterminate with it.
+    /// A sweep removes indeterminate records.
     SweepsDoubt,
-    /// A sweep takes every outcome with it.
+    /// A sweep removes every outcome.
     SweepsOutcomes,
-    /// A sweep always says that it took as many as it was asked to.
+    /// A sweep always reports that it removed as many records as it may.
     SweepsWithoutEnd,
-    /// Lists come backwards.
+    /// Lists records in reverse order.
     ListsOutOfOrder,
-    /// Lists do not look at the state that was asked for.
+    /// Lists ignore the requested state.
     ListsEveryState,
-    /// Records are gone after a restart.
+    /// Loses all records on restart.
     ForgetsOnReopen,
-    /// Erasing is acknowledged and not carried out.
+    /// Acknowledges an erase without erasing the record.
     KeepsErased,
-    /// Erases what is in flight or in doubt, too.
+    /// Erases in-flight and indeterminate records, too.
     ErasesAnything,
-    /// Counts records as they were last looked at, whatever time has made of them.
+    /// Counts records by their stored state, without applying lapsed leases and ended retention.
     CountsWithoutTime,
-    /// Says that it tells of settlements, and does not.
+    /// Hands out watches but never notifies them of settlements.
     SettlesInSilence,
-    /// After a restart what was erased is back.
+    /// Restores erased records on restart.
     ForgetsErasedOnReopen,
-    /// After a restart the count of fences begins anew.
+    /// Restarts the fence counter on restart.
     RepeatsFencesOnReopen,
 }
 
 const AGES: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 impl Flaw {
-    /// [`step`], as this flaw has it.
+    /// [`step`] with this flaw.
     pub(super) fn step(self, record: Option<Record>, command: Command, now: Timestamp) -> Stepped {
         let record = self.bend_record(record, &command, now);
         let command = self.bend_command(command, record.as_ref());
@@ -146,7 +146,7 @@ impl Flaw {
         stepped
     }
 
-    /// Whether a sweep wrongly takes this record.
+    /// Whether a sweep wrongly removes this record.
     pub(super) fn sweeps(self, record: &Record) -> bool {
         match &record.state {
             State::Indeterminate { .. } => self == Self::SweepsDoubt,
@@ -155,7 +155,7 @@ impl Flaw {
         }
     }
 
-    /// What the flawed store takes the record for.
+    /// Alters the record before [`step`] sees it.
     fn bend_record(
         self,
         record: Option<Record>,
@@ -218,7 +218,7 @@ impl Flaw {
         Some(record)
     }
 
-    /// What the flawed store hears.
+    /// Alters the command before [`step`] sees it.
     fn bend_command(self, command: Command, record: Option<&Record>) -> Command {
         let current = record.and_then(Record::fence);
         match (command, self) {
@@ -286,7 +286,7 @@ impl Flaw {
         }
     }
 
-    /// What the flawed store answers without asking [`step`]; the record stays as it is.
+    /// Replies without calling [`step`]; the record does not change.
     fn overrule(self, record: Option<&Record>, command: &Command, now: Timestamp) -> Option<Reply> {
         let record = record?;
         let lapses = match record.state {
@@ -320,7 +320,7 @@ impl Flaw {
     }
 }
 
-/// Whether the record can be erased.
+/// Whether the record may be erased: completed or a tombstone.
 fn has_ended(record: &Record, now: Timestamp) -> bool {
     let aged = step(Some(record.clone()), Command::Age, now).record;
     matches!(
@@ -329,7 +329,7 @@ fn has_ended(record: &Record, now: Timestamp) -> bool {
     )
 }
 
-/// A fence that nobody was granted.
+/// A fence that is never granted.
 const NO_FENCE: Fence = Fence {
     epoch: 0,
     counter: 0,
@@ -348,7 +348,7 @@ fn completes(command: &Command, fence: Fence) -> bool {
     matches!(command, Command::Settle(shown, Settlement::Complete { .. }) if *shown == fence)
 }
 
-/// A completed record as if it had not ended yet.
+/// Returns the in-flight state from which a completed record can be completed again.
 fn reopened(fence: Fence) -> State {
     let hold = Hold {
         fence,

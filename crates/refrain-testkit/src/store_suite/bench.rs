@@ -1,4 +1,4 @@
-//! What a case works with: a fresh store, its clock, and the questions it asks.
+//! Test bench of a case: a new store, its clock, and helpers for claims and settlements.
 
 use std::{
     any::Any,
@@ -26,7 +26,7 @@ pub(super) const RETENTION: Duration = Duration::from_secs(3_600);
 pub(super) const REMEMBER: Duration = Duration::from_secs(86_400);
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
 
-/// What is wrong, in words.
+/// Why a case failed.
 #[derive(Debug)]
 pub(super) struct Broken(pub(super) String);
 
@@ -38,7 +38,7 @@ impl From<refrain::Error> for Broken {
     }
 }
 
-/// A store that panics breaks the case it does so in, and the suite goes on.
+/// Turns a panic of the store into a failure of the case, so that the suite continues.
 pub(super) async fn caught(case: impl Future<Output = Checked>) -> Checked {
     let mut case = pin!(case);
     poll_fn(|context| {
@@ -54,7 +54,7 @@ fn panicked(panic: &(dyn Any + Send)) -> String {
     format!("the store panicked: {}", text.unwrap_or("without a word"))
 }
 
-/// Compares what came with what was expected.
+/// Fails unless `got` equals `want`.
 pub(super) fn expect<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Checked {
     match got == want {
         true => Ok(()),
@@ -65,7 +65,7 @@ pub(super) fn expect<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Check
     }
 }
 
-/// Outcomes can be long; what differs shows early, or in the length.
+/// Debug text cut to 700 characters, because outcomes can be long; differences show early, or in the length.
 pub(super) fn brief(value: &impl Debug) -> String {
     let text = format!("{value:?}");
     match text.char_indices().nth(700) {
@@ -74,11 +74,11 @@ pub(super) fn brief(value: &impl Debug) -> String {
     }
 }
 
-/// A fresh store with two handles on it.
+/// A new store with two handles on it.
 pub(super) struct Bench<S> {
     pub(super) clock: ManualClock,
     pub(super) store: Arc<S>,
-    /// Another handle on the same records.
+    /// The second handle on the same records.
     pub(super) twin: Arc<S>,
 }
 
@@ -90,7 +90,7 @@ impl<S: Store> Bench<S> {
         Ok(Self { clock, store, twin })
     }
 
-    /// The handles again, as a task takes them.
+    /// Returns a handle for a racing task: the two handles alternate.
     pub(super) fn handle(&self, racer: usize) -> Arc<S> {
         match racer % 2 {
             0 => self.store.clone(),
@@ -109,7 +109,7 @@ impl<S: Store> Bench<S> {
         }
     }
 
-    /// Asks, and expects this answer and a record that stays as it is.
+    /// Claims; expects this verdict and an unchanged record.
     pub(super) async fn refused(&self, what: &str, claim: &Claim, want: Verdict) -> Checked {
         let before = self.view(claim.id).await?;
         expect(what, self.ask(claim).await?, want)?;
@@ -126,7 +126,7 @@ impl<S: Store> Bench<S> {
         Ok(self.store.settle(id, fence, end).await?)
     }
 
-    /// Settles and expects it to stand.
+    /// Settles; expects the settlement to be applied.
     pub(super) async fn end(&self, id: RecordId, fence: Fence, end: Settlement) -> Checked {
         let what = format!("settling with {}", brief(&end));
         expect(&what, self.settle(id, fence, end).await?, Settled::Applied)
@@ -141,7 +141,7 @@ impl<S: Store> Bench<S> {
         Ok(self.store.renew(id, fence, lease).await?)
     }
 
-    /// The record as the second handle sees it, in a form that can be compared.
+    /// Reads the record through the second handle, in comparable form.
     pub(super) async fn view(&self, id: RecordId) -> Checked<Option<Record>> {
         let reading = self.twin.read(id).await?;
         if let Some(reading) = &reading {
@@ -151,7 +151,7 @@ impl<S: Store> Bench<S> {
     }
 }
 
-/// Asks one claim of a store.
+/// Sends a single claim to a store.
 pub(super) async fn ask(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     let mut verdicts = store.claim(std::slice::from_ref(claim)).await?;
     match verdicts.pop() {
@@ -160,7 +160,7 @@ pub(super) async fn ask(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     }
 }
 
-/// Identities that do not come in the order of their numbers.
+/// Record identities whose order differs from that of their numbers.
 pub(super) fn id(number: u64) -> RecordId {
     let mixed = u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(8));
     RecordId((mixed << 64 | u128::from(number)).to_be_bytes())
@@ -192,7 +192,7 @@ pub(super) fn receipted(number: u64) -> Claim {
     }
 }
 
-/// The same claim, standing in for an attempt whose receipt is not there.
+/// The same claim, overtaking the attempt with this fence, which has no receipt.
 pub(super) fn overtaking(claim: Claim, fence: Fence) -> Claim {
     Claim {
         overtakes: Some(fence),

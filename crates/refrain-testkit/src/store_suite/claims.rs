@@ -1,4 +1,4 @@
-//! Claims: T1, T2, T3, T8, and who asks again.
+//! Claims: T1, T2, T3, T8, and repeated claims of one claimant.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub(super) async fn t3_credential_then_fingerprint_then_state<S: Store>(
             fingerprint: changed.fingerprint,
             ..stranger.clone()
         };
-        // All that is left of a record after retention is its fingerprint.
+        // A tombstone keeps only the fingerprint.
         let (other, neither) = match stage {
             Stage::Tombstone => (Verdict::Expired, Verdict::Mismatch),
             _ => (Verdict::OtherCredential, Verdict::OtherCredential),
@@ -74,7 +74,7 @@ pub(super) async fn t3_credential_then_fingerprint_then_state<S: Store>(
             ("another credential and fingerprint", both, neither),
         ];
         for (what, ask, want) in asks {
-            // Also from the claimant that holds it.
+            // Also from the claimant that holds the record.
             let anew = Claim {
                 claimant: Claimant::random(),
                 ..ask.clone()
@@ -233,7 +233,7 @@ pub(super) async fn a_batch_answers_in_order<S: Store>(bench: &Bench<S>) -> Chec
     expect("the verdicts of a batch", got?, want)
 }
 
-/// I3: what becomes of one record shows in no other.
+/// I3: a change to one record affects no other record.
 pub(super) async fn records_do_not_interact<S: Store>(bench: &Bench<S>) -> Checked {
     let bystander = claim(100);
     let grant = bench.granted(&bystander).await?;

@@ -1,4 +1,4 @@
-//! What a store that says it survives its process must still know after a restart.
+//! What a store that declares that it survives its process must keep after a restart.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ pub(super) async fn a_restart_keeps<F: Fixture>(fixture: &F, stage: Stage) -> Ch
     }
 }
 
-/// Who asked is forgotten with the process that asked, and an attempt may be given its full time anew.
+/// Compares everything but the claimant, which a restart may lose, and the settle time, which it may only postpone.
 fn still_the_same(before: Option<Record>, after: Option<Record>) -> Checked {
     let settle_left = |record: &Option<Record>| match record.as_ref().map(|record| &record.state) {
         Some(State::Indeterminate { hold, .. }) => hold.settles,
@@ -55,8 +55,8 @@ fn timeless(mut record: Record) -> Record {
     record
 }
 
-/// A store that is alone with its records knows that their holders are gone, and may let their leases lapse.
-/// It may not forget them, and a holder that lives on elsewhere is still heard.
+/// A store with exclusive access to its records knows after a restart that their holders are gone, and may let their
+/// leases lapse. It must keep the records, and must accept a write of a holder in another process.
 async fn still_claimed<S: Store>(bench: &Bench<S>, first: &Claim, fence: Fence) -> Checked {
     let record = bench.view(first.id).await?;
     let known = record.as_ref().and_then(|record| record.fence());
@@ -79,7 +79,7 @@ async fn still_claimed<S: Store>(bench: &Bench<S>, first: &Claim, fence: Fence) 
     expect("a claim after that", bench.ask(&claim(1)).await?, want)
 }
 
-/// Also where the key began another life since, and where the store has swept.
+/// Also for a key that was claimed again after the erase, and after sweeps.
 pub(super) async fn a_restart_keeps_what_was_erased<F: Fixture>(fixture: &F) -> Checked {
     let mut bench = Bench::open(fixture).await?;
     let (tombstone, _) = Stage::Tombstone.reach(&bench, 2).await?;
@@ -135,7 +135,7 @@ pub(super) async fn time_passes_while_closed<F: Fixture>(fixture: &F) -> Checked
     Ok(())
 }
 
-/// Nobody knows how long a machine was off, and the wall clock is no witness.
+/// A store cannot know how long the machine was off, and must not trust the wall clock for it.
 pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Checked {
     let bench = Bench::open(fixture).await?;
     let (first, _) = Stage::Completed.reach(&bench, 1).await?;
@@ -164,7 +164,7 @@ pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Chec
 }
 
 impl<S: Store> Bench<S> {
-    /// Drops every handle, lets something happen to the clock, and opens the records again.
+    /// Closes every handle, lets `meanwhile` change the clock, and reopens the records.
     async fn restarted<F: Fixture<Store = S>>(
         self,
         fixture: &F,
@@ -174,7 +174,7 @@ impl<S: Store> Bench<S> {
         drop(twin);
         let store = Arc::into_inner(store)
             .ok_or_else(|| Broken("the fixture keeps a handle on the store".into()))?;
-        // What happens meanwhile must be seen by the new handle, not by the one that is dropped.
+        // Change the clock only now, so that the new handle sees the change and the closed one does not.
         meanwhile(&clock);
         let reopened = fixture.reopen(store, clock.shared()).await?;
         let store = Arc::new(reopened.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Records that an operator takes away on purpose: T13.
+//! Records that an operator erases: T13.
 
 use refrain::{Store, record::Erased};
 

@@ -1,4 +1,4 @@
-//! I4: a write whose fence is not current changes nothing, whatever it is and whatever it meets.
+//! I4: a write whose fence is not current changes nothing, for every kind of write in every state.
 
 use refrain::{Fence, Outcome, RecordId, Settled, Settlement, Store};
 
@@ -22,7 +22,7 @@ pub(super) async fn i4_a_wrong_fence_changes_nothing<S: Store>(bench: &Bench<S>)
     Ok(())
 }
 
-/// The fence of a holder that was overtaken, while the new holder runs and after each way for it to end.
+/// Writes with the fence of an overtaken holder, while the new holder runs and after each way in which it can end.
 pub(super) async fn i4_an_overtaken_fence_changes_nothing<S: Store>(bench: &Bench<S>) -> Checked {
     for number in 1..=2 {
         let (first, old) = Stage::UpForTakeover.reach(bench, number).await?;
@@ -87,7 +87,7 @@ const RIGHT_LOOKING: Fence = Fence {
     nonce: 1,
 };
 
-/// Fences that differ from the right one in one part each.
+/// Fences that each differ from the right one in one field.
 fn wrong(right: Fence) -> [Fence; 3] {
     let Fence {
         epoch,

@@ -1,4 +1,4 @@
-//! Random histories, run against the store and the model side by side.
+//! Runs random histories against the store and the model, and compares them.
 
 use rand::{SeedableRng as _, rngs::StdRng};
 use refrain::{
@@ -17,10 +17,10 @@ use crate::{ManualClock, Model};
 
 mod op;
 
-/// How many shorter histories are tried when one shows a difference.
+/// Maximum number of shorter histories to try after a failure.
 const SHRINKS_MAX: u32 = 400;
 
-/// Expects every reply and every record of the store to be the model's.
+/// Expects every reply and every record of the store to equal the model's.
 pub(super) async fn agree<F: Fixture>(fixture: &F, options: &Options) -> Checked {
     let start = options.seed.unwrap_or_else(rand::random);
     for number in 0..u64::from(options.histories) {
@@ -38,7 +38,7 @@ fn history(seed: u64, steps: u32) -> Vec<Op> {
     (0..steps).map(|_| Op::random(&mut rng)).collect()
 }
 
-/// Leaves out whatever the difference does not need, and tells the rest.
+/// Shrinks the history to the steps that the failure needs, and reports them.
 async fn shrunk<F: Fixture>(
     fixture: &F,
     seed: u64,
@@ -67,7 +67,7 @@ async fn shrunk<F: Fixture>(
     ))
 }
 
-/// Runs one history on a fresh store and a fresh model.
+/// Runs one history on a new store and a new model.
 async fn replay<F: Fixture>(fixture: &F, history: &[Op]) -> Checked {
     let clock = ManualClock::new();
     let mut pair = Pair {
@@ -87,12 +87,12 @@ async fn replay<F: Fixture>(fixture: &F, history: &[Op]) -> Checked {
     Ok(())
 }
 
-/// The store under test and the model, on one clock.
+/// The store under test and the model, on the same clock.
 struct Pair<S> {
     store: S,
     model: Model,
     clock: ManualClock,
-    /// What was granted, with the fence that each gave out for it.
+    /// Grants, each with the fence of the store and the fence of the model.
     grants: Vec<Granted>,
 }
 
@@ -102,7 +102,7 @@ struct Granted {
     by_model: Fence,
 }
 
-/// Whose fence it is.
+/// Which of the two issued a fence.
 #[derive(Clone, Copy)]
 enum Side {
     Store,
@@ -133,7 +133,7 @@ impl<S: Store> Pair<S> {
                 self.clock.jump(*span);
                 Ok(())
             }
-            // How many went is left open: a store may drop a record as soon as it meets it.
+            // The number of swept records may differ: a store may drop an expired record on access.
             Op::Sweep(at_most) => {
                 self.store.sweep(*at_most).await?;
                 Ok(())
@@ -165,7 +165,7 @@ impl<S: Store> Pair<S> {
         Ok(())
     }
 
-    /// The claims as each side hears them: what one stands in for is each side's own fence.
+    /// The claims as sent to each side: `overtakes` holds that side's own fence.
     fn claims(&self, claims: &[(Claim, Option<usize>)]) -> (Vec<Claim>, Vec<Claim>) {
         let both = claims.iter().map(|(claim, overtakes)| {
             let picked = overtakes.map(|back| self.pick(claim.id, Some(back)));
@@ -194,7 +194,8 @@ impl<S: Store> Pair<S> {
         expect("the list", got, want)
     }
 
-    /// What is in flight or in doubt is counted exactly; what has ended may be counted until it is swept.
+    /// The counts of in-flight and indeterminate records must be equal. Ended records may be counted until they are
+    /// swept.
     async fn census(&self) -> Checked {
         let got = self.store.census().await?;
         let want = self.model.census().await?;
@@ -207,7 +208,7 @@ impl<S: Store> Pair<S> {
         expect(&what, fits, true)
     }
 
-    /// Both sides hold the same.
+    /// Expects equal records on both sides.
     async fn compare(&self) -> Checked {
         for number in 0..IDS {
             let id = id(number);
@@ -232,7 +233,7 @@ impl<S: Store> Pair<S> {
         }
     }
 
-    /// One of the record's fences, counted from the last; or one that nobody was granted.
+    /// Returns one of the record's fences, counted from the last grant, or a fence that was never granted.
     fn pick(&self, id: RecordId, pick: Option<usize>) -> (Fence, Fence) {
         let of_record: Vec<_> = self.grants.iter().rev().filter(|g| g.id == id).collect();
         match (pick, of_record.len()) {
@@ -244,7 +245,7 @@ impl<S: Store> Pair<S> {
         }
     }
 
-    /// The number of the grant in place of the fence, which each side makes its own way.
+    /// Replaces a fence with the number of its grant, because store and model issue different fences.
     fn name(&self, side: Side, fence: Fence) -> Fence {
         let same = |granted: &Granted| match side {
             Side::Store => granted.by_store == fence,
@@ -270,7 +271,7 @@ impl<S: Store> Pair<S> {
     }
 }
 
-/// A fence that nobody was granted.
+/// A fence that is never granted.
 const NOBODYS: Fence = Fence {
     epoch: u32::MAX,
     counter: u64::MAX,

@@ -1,4 +1,4 @@
-//! What operators see: every record once, in the order of identities, by state.
+//! Lists for operators: each record once, ordered by identity, filtered by state.
 
 use refrain::{
     RecordId, Store,
@@ -49,7 +49,8 @@ pub(super) async fn lists_come_by_state<S: Store>(bench: &Bench<S>) -> Checked {
     Ok(())
 }
 
-/// A list shows what a claim would meet, also where nobody has touched the record since its time came.
+/// A list shows the state that a claim would find, also for a record that was not accessed since its lease or retention
+/// ended.
 pub(super) async fn lists_go_by_what_time_has_made_of_records<S: Store>(
     bench: &Bench<S>,
 ) -> Checked {
@@ -70,7 +71,7 @@ pub(super) async fn lists_go_by_what_time_has_made_of_records<S: Store>(
     Ok(())
 }
 
-/// What is in flight or in doubt is counted exactly; of what has ended a store need not know yet that its time came.
+/// In-flight and indeterminate records are counted exactly. An ended record may still be counted in its earlier state.
 pub(super) async fn a_census_counts_every_record_by_state<S: Store>(bench: &Bench<S>) -> Checked {
     let none = Census::default();
     expect("an empty store", bench.store.census().await?, none)?;
@@ -85,7 +86,7 @@ pub(super) async fn a_census_counts_every_record_by_state<S: Store>(bench: &Benc
             stage.reach(bench, base * 10 + number).await?;
         }
     }
-    // Reaching the last of them took a lease: what was in flight before it has lapsed.
+    // Reaching the last state advanced the clock by a lease, so the in-flight records before it have lapsed.
     let want = Census {
         in_flight: 1,
         completed: 4,
@@ -101,7 +102,7 @@ pub(super) async fn a_census_counts_every_record_by_state<S: Store>(bench: &Benc
     expect("the ended ones after retention", ended, 4)
 }
 
-/// Goes through all pages and checks each.
+/// Walks through all pages and checks each.
 async fn walk<S: Store>(
     bench: &Bench<S>,
     state: Option<StateName>,
@@ -130,7 +131,7 @@ async fn walk<S: Store>(
     Err(Broken("a list of a few records has 1000 pages".into()))
 }
 
-/// What is listed is what is read.
+/// A listed record equals the record as read.
 async fn agrees<S: Store>(bench: &Bench<S>, reading: Reading) -> Checked {
     let read = bench.view(reading.id).await?;
     expect("a record as listed", view::of_reading(reading), read)

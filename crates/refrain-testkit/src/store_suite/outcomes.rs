@@ -1,11 +1,11 @@
-//! I2: an outcome comes back as it went in, to the byte.
+//! I2: a replayed outcome equals the stored outcome byte for byte.
 
 use refrain::{Outcome, RecordId, Store, Verdict, outcome::Packer};
 
 use super::bench::{Bench, Broken, Checked, claim, completion, expect, id};
 
 pub(super) async fn i2_outcomes_come_back_to_the_byte<S: Store>(bench: &Bench<S>) -> Checked {
-    // From zero on: the identity that is all zeros is one like any other.
+    // Starts at 0 to cover the identity that is all zeros.
     for (number, (what, outcome)) in (0..).zip(samples()?) {
         comes_back(bench, number, what, outcome).await?;
     }
@@ -38,7 +38,7 @@ async fn comes_back<S: Store>(
         return Err(Broken(format!("{what}: expected a replay")));
     };
     same(what, &replayed, &outcome, ask.id)?;
-    // The bytes must be whole under the record's identity.
+    // The encoded bytes must decode under the record's identity.
     let decoded = Outcome::decode(replayed.encoded().clone(), ask.id)?;
     same(what, &decoded, &outcome, ask.id)?;
     Ok(decoded)

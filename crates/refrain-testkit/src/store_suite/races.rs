@@ -1,4 +1,4 @@
-//! Many tasks, two handles, one record.
+//! Races: many tasks on two handles of one store.
 
 use std::{
     collections::HashSet,
@@ -20,7 +20,7 @@ use super::{
     view,
 };
 
-/// How many claims go to the store at once where many are needed.
+/// Claims in a batch, where a case needs many.
 const BATCH: u32 = 100;
 
 pub(super) async fn one_of_many_is_granted<S: Store>(
@@ -45,7 +45,7 @@ pub(super) async fn one_of_many_is_granted<S: Store>(
     Ok(())
 }
 
-/// The late holder completes while others take over: one of both happens, never a bit of each.
+/// A late completion races with takeovers: either the completion or one takeover wins, never both.
 pub(super) async fn completion_races_takeover<S: Store>(
     bench: &Bench<S>,
     options: &Options,
@@ -99,7 +99,7 @@ impl Answer {
     }
 }
 
-/// Between a grant and its release nobody else is granted.
+/// Between a grant and its release no other claim is granted.
 pub(super) async fn holders_exclude_each_other<S: Store>(
     bench: &Bench<S>,
     options: &Options,
@@ -174,9 +174,8 @@ async fn grants(store: &impl Store, start: u32) -> Checked<Vec<Fence>> {
     Ok(fences)
 }
 
-/// Lets that many tasks loose at the same moment, in turn on one handle and the other. They keep
-/// coming back until all are there, since whoever is woken one after the other does not race: the
-/// first has ended before the last is woken.
+/// Starts `racers` tasks at the same moment, alternating between the two handles.
+/// The tasks yield until all of them run. With a wake-up per task the first would end before the last starts.
 async fn race<S, T, Run, Running>(bench: &Bench<S>, racers: usize, run: Run) -> Checked<Vec<T>>
 where
     S: Store,

@@ -1,4 +1,4 @@
-//! Exactly-once: attempts whose receipt was looked for and is not there. T6 and T8.
+//! Exactly-once: attempts whose receipt was looked up and not found. T6 and T8.
 
 use refrain::{
     Claim, Fence, Settled, Settlement, Store, Verdict,
@@ -10,7 +10,7 @@ use super::bench::{
     receipted,
 };
 
-/// Brings a record in doubt under exactly-once.
+/// Makes an exactly-once record indeterminate.
 async fn doubted<S: Store>(bench: &Bench<S>, number: u64) -> Checked<Fence> {
     let ask = receipted(number);
     let fence = bench.granted(&ask).await?.fence;
@@ -111,7 +111,7 @@ pub(super) async fn t6_a_release_speaks_for_one_attempt<S: Store>(bench: &Bench<
     bench.end(ask.id, first, Settlement::Release).await?;
     expect("the released record", bench.view(ask.id).await?, None)?;
     let mut last = doubted(bench, 1).await?;
-    // As often as it takes: what was not sent is not counted.
+    // More often than the default `attempts_max` of 10: a released attempt is not counted.
     for _ in 0..12 {
         let grant = bench.granted(&overtaking(receipted(1), last)).await?;
         expect("the attempt", grant.attempt, 2)?;

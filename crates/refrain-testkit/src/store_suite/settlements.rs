@@ -15,7 +15,7 @@ use super::{
     stage::Stage,
 };
 
-/// How long news of a settlement may take to another handle, on a busy machine.
+/// Timeout for a settlement to wake a watch on another handle, on a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) async fn t4_renewing_prolongs_the_lease<S: Store>(bench: &Bench<S>) -> Checked {
@@ -43,7 +43,7 @@ pub(super) async fn t4_renewing_brings_back_a_lapsed_claim<S: Store>(bench: &Ben
         let (first, fence) = stage.reach(bench, number).await?;
         bench.clock.advance(LEASE);
         if stage == Stage::Lapsed {
-            // Whoever looks at a lapsed claim does not end it.
+            // A claim that finds the lapsed record must not end it.
             let seen = bench.ask(&claim(number)).await?;
             let doubted = matches!(seen, Verdict::Indeterminate(_));
             expect("a lapsed claim is in doubt", doubted, true)?;
@@ -62,7 +62,7 @@ pub(super) async fn t4_renewing_brings_back_a_lapsed_claim<S: Store>(bench: &Ben
     Ok(())
 }
 
-/// How a failed attempt is given up while its record goes on counting: the lease ends at once.
+/// A lease of zero gives up a failed attempt: the lease ends at once, and the record keeps its count of attempts.
 pub(super) async fn t4_renewing_for_no_time_ends_the_lease<S: Store>(bench: &Bench<S>) -> Checked {
     let ask = || Claim {
         attempts_max: 3,
@@ -87,7 +87,7 @@ pub(super) async fn t5_completing_replays<S: Store>(bench: &Bench<S>) -> Checked
         let want = Verdict::Replay(outcome(ask.id));
         let what = "a claim on a completed one";
         bench.refused(what, &claim(number), want.clone()).await?;
-        // Its claimant, too: the right to run is used up.
+        // Also for its own claimant: a completed record is never granted again.
         bench
             .refused("the claimant asking again", &ask, want)
             .await?;
@@ -136,7 +136,7 @@ pub(super) async fn t5_the_first_outcome_stays<S: Store>(bench: &Bench<S>) -> Ch
     let (first, fence) = Stage::Completed.reach(bench, 1).await?;
     let before = bench.view(first.id).await?;
     let other = Outcome::new(500, b"other").sealed(first.id);
-    // The answer to the first completion may have been lost: asking again is no fault.
+    // A repeated completion is no error: the reply to the first may have been lost.
     bench.end(first.id, fence, completion(other)).await?;
     let after = bench.view(first.id).await?;
     expect("the record after a second completion", after, before)?;
@@ -246,7 +246,7 @@ pub(super) async fn t10_never_happened_needs_doubt<S: Store>(bench: &Bench<S>) -
     Ok(())
 }
 
-/// A store need not tell; one that says so tells the other handle, whichever way it ends.
+/// Watches are optional. A store that offers them must wake the other handle after every kind of settlement.
 pub(super) async fn a_settlement_wakes_who_watches_elsewhere<S: Store>(
     bench: &Bench<S>,
 ) -> Checked {

@@ -1,4 +1,4 @@
-//! How a record is brought into each of its states.
+//! Brings a record into each of its states.
 
 use refrain::{Claim, Fence, Store};
 
@@ -6,13 +6,13 @@ use super::bench::{
     Bench, Checked, DOUBT, LEASE, RETENTION, claim, completion, outcome, repeatable,
 };
 
-/// A state that a record can be found in.
+/// A state of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     InFlight,
-    /// At-most-once, and its lease is over.
+    /// At-most-once, with a lapsed lease.
     Lapsed,
-    /// At-least-once, and its lease is over.
+    /// At-least-once, with a lapsed lease.
     UpForTakeover,
     Indeterminate,
     Completed,
@@ -29,7 +29,7 @@ impl Stage {
         Self::Tombstone,
     ];
 
-    /// Brings a new record there; answers the claim that began it and its fence.
+    /// Brings a new record into this state; returns its first claim and its fence.
     pub(super) async fn reach<S: Store>(
         self,
         bench: &Bench<S>,

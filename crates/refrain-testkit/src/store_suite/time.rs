@@ -1,4 +1,4 @@
-//! What time does, T7, T11 and T12, and what it never does.
+//! Transitions by time, T7, T11 and T12, and what time must not change.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ pub(super) async fn the_wall_clock_is_not_believed<S: Store>(bench: &Bench<S>) -
     for (base, forward) in [(10, true), (20, false)] {
         for (number, stage) in (base..).zip([Stage::InFlight, Stage::Completed, Stage::Tombstone]) {
             let (first, _) = stage.reach(bench, number).await?;
-            // What is past its time by the steady clock goes now.
+            // Remove records that are already expired by the steady clock.
             sweep_all(bench).await?;
             let before = bench.view(first.id).await?;
             match forward {
@@ -109,7 +109,7 @@ pub(super) async fn the_wall_clock_is_not_believed<S: Store>(bench: &Bench<S>) -
     Ok(())
 }
 
-/// A store may drop whole files of records, or one by one, and at once or later: what counts is what is left.
+/// A store may drop expired records one by one or by whole files, at once or later; only the remaining records count.
 pub(super) async fn a_sweep_takes_only_what_is_past_its_time<S: Store>(
     bench: &Bench<S>,
 ) -> Checked {
@@ -118,13 +118,13 @@ pub(super) async fn a_sweep_takes_only_what_is_past_its_time<S: Store>(
     }
     bench.clock.advance(RETENTION + REMEMBER);
     let mut kept = Vec::new();
-    // Last to first: what takes longest to reach must not age the others on its way.
+    // In reverse order: reaching a state advances the clock, which must not age the records made before it.
     for (number, stage) in (10..).zip(Stage::ALL.iter().rev()) {
         kept.push(stage.reach(bench, number).await?.0.id);
     }
     let before = views(bench, &kept).await?;
     let swept = sweep_all(bench).await?;
-    // The five, and the outcome of which a tombstone is left.
+    // The five records, and the outcome of the record that is now a tombstone.
     let fits = swept <= 6;
     expect("sweeps take no more than is past its time", fits, true)?;
     expect("what is kept", views(bench, &kept).await?, before)?;
@@ -164,7 +164,7 @@ async fn views<S: Store>(
     Ok(views)
 }
 
-/// Sweeps until nothing more goes.
+/// Sweeps until a sweep removes nothing.
 async fn sweep_all<S: Store>(bench: &Bench<S>) -> Checked<u32> {
     let mut swept = 0;
     for _ in 0..100 {

@@ -1,5 +1,5 @@
-//! Readings and verdicts in a form in which two stores can be compared:
-//! aged to the moment of the reading, moments as time left, outcomes sealed.
+//! Readings and verdicts in a comparable form:
+//! aged to the time of the reading, timestamps as remaining time, outcomes sealed.
 
 use refrain::{
     Fence, RecordId, Verdict,
@@ -8,7 +8,7 @@ use refrain::{
     store::Reading,
 };
 
-/// What a reading amounts to: a store may, or may not yet, have carried out what time does.
+/// The record of a reading, aged: a store may or may not have applied lapsed leases and ended retention yet.
 pub(super) fn of_reading(reading: Reading) -> Option<Record> {
     let Reading { id, record, now } = reading;
     let record = record.map(|outcome| outcome.sealed(id));
@@ -33,7 +33,7 @@ pub(super) fn of_reading(reading: Reading) -> Option<Record> {
     Some(record)
 }
 
-/// The verdict with its outcome sealed: a store may keep it either way.
+/// The verdict with its outcome sealed: a store may return it sealed or not.
 pub(super) fn of_verdict(verdict: Verdict, id: RecordId) -> Verdict {
     match verdict {
         Verdict::Replay(outcome) => Verdict::Replay(outcome.sealed(id)),
@@ -41,7 +41,7 @@ pub(super) fn of_verdict(verdict: Verdict, id: RecordId) -> Verdict {
     }
 }
 
-/// The same record with other names for its fences.
+/// The same record with its fences renamed.
 pub(super) fn renamed(mut record: Record, rename: impl Fn(Fence) -> Fence) -> Record {
     match &mut record.state {
         State::InFlight { hold, .. } | State::Indeterminate { hold, .. } => {

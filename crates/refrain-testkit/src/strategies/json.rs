@@ -1,10 +1,10 @@
-//! JSON that can be spelled in many ways.
+//! JSON values that can be written in many equivalent ways.
 
 use std::collections::BTreeMap;
 
 use proptest::{collection, prelude::*, sample::Index};
 
-/// A JSON value; numbers are kept as they are written.
+/// A JSON value; numbers are kept as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Json {
     Null,
@@ -15,7 +15,7 @@ pub(super) enum Json {
     Object(BTreeMap<String, Json>),
 }
 
-/// How a value is spelled: each number decides one thing, over and over again.
+/// Formatting choices for a JSON text: each byte makes one choice, and the list repeats.
 #[derive(Debug, Clone)]
 pub(super) struct Spelling(Vec<u8>);
 
@@ -28,7 +28,7 @@ impl Arbitrary for Spelling {
     }
 }
 
-/// Objects with a member or more, three deep at the most.
+/// Objects with at least one member and a nesting depth of at most 3.
 pub(super) fn objects() -> impl Strategy<Value = Json> {
     let leaf = prop_oneof![
         Just(Json::Null),
@@ -45,7 +45,7 @@ pub(super) fn objects() -> impl Strategy<Value = Json> {
     collection::btree_map(texts(), value, 1..5).prop_map(Json::Object)
 }
 
-/// Also those that no float can hold.
+/// Includes numbers that no float can represent exactly.
 fn numbers() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<i64>().prop_map(|number| number.to_string()),
@@ -80,12 +80,12 @@ impl Json {
         writer.text
     }
 
-    /// The same with one value changed.
+    /// Returns a copy with one value changed.
     pub(super) fn changed(&self, at: Index) -> Self {
         let mut json = self.clone();
         let mut left = at.index(json.leaves().max(1));
         if !json.change(&mut left) {
-            // There is no value in it anywhere.
+            // The object contains no scalar value.
             json = Self::Object(BTreeMap::from([("more".into(), Self::Null)]));
         }
         json
@@ -116,7 +116,7 @@ impl Json {
             }
             Self::Null => *self = Self::Bool(false),
             Self::Bool(truth) => *truth = !*truth,
-            // The same amount, written differently, is another body: numbers count as written.
+            // A number written differently makes another body, even if its value is equal.
             Self::Number(number) if number.contains(['.', 'e']) => number.push('0'),
             Self::Number(number) => number.push_str(".0"),
             Self::Text(text) => text.push('x'),

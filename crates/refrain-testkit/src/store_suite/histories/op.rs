@@ -1,4 +1,4 @@
-//! The steps of a random history: few keys, few requests, few callers, so that they meet.
+//! Steps of a random history. Few keys, requests and callers, so that they interact.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use refrain::{
 
 use super::super::bench::id;
 
-/// How many keys a history is about.
+/// Number of keys in a history.
 pub(super) const IDS: u64 = 3;
 
 #[derive(Debug, Clone)]
 pub(super) enum Op {
-    /// With each claim, which of the record's fences it stands in for, counted from the last.
+    /// Each claim with the fence that it overtakes, if any, counted from the record's last grant.
     Claim(Vec<(Claim, Option<usize>)>),
     Settle {
         id: RecordId,
-        /// Which of the record's fences, counted from the last; `None` for one that nobody has.
+        /// One of the record's fences, counted from the last grant; `None` for a fence that was never granted.
         pick: Option<usize>,
         end: Settlement,
     },
@@ -73,12 +73,12 @@ fn any_id(rng: &mut StdRng) -> RecordId {
     id(rng.random_range(0..IDS))
 }
 
-/// Mostly the last fence, now and then an older one or nobody's.
+/// Mostly the last fence, sometimes an older one or one that was never granted.
 fn pick(rng: &mut StdRng) -> Option<usize> {
     one_of(rng, &[Some(0), Some(0), Some(0), Some(1), Some(2), None])
 }
 
-/// Each key once: the claims of a batch stand on their own, and which of two comes first is left open.
+/// At most one claim for each key: the order in which a store decides the claims of a batch is unspecified.
 fn batch(rng: &mut StdRng) -> Vec<(Claim, Option<usize>)> {
     let len = one_of(rng, &[1, 1, 1, 2, 4]);
     let overtakes = &[None, None, Some(0), Some(0), Some(1)];
