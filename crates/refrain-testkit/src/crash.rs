@@ -12,8 +12,8 @@
 //! before and one after the effect. The kinds of crash: the caller's future is dropped, the whole runtime is dropped
 //! with all its tasks, the code panics, or the response is lost.
 //!
-//! Your function makes the service, or runs the consumer, once for each life of the process. Create whatever
-//! survives a crash, such as the store, outside that function. Use short leases: the harness waits for them to lapse.
+//! Your function makes the service, or runs the consumer, once for each life of the process. Create things that
+//! survive a crash, such as the store, outside that function. Use short leases: the harness waits for them to lapse.
 //!
 //! ```
 //! use std::time::Duration;

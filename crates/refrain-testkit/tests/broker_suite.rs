@@ -1,5 +1,5 @@
-//! The broker that comes with the library, through the suite that every broker runs,
-//! and the same broker with a flaw, which the suite has to find.
+//! Tests the broker suite: the in-memory broker of the library passes it,
+//! and the suite detects each deliberate flaw in that broker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ async fn memory_in_order() {
     broker_suite::run(InProcess(Memory::new().with_order())).await;
 }
 
-/// What is wrong with a broker.
+/// A deliberate bug in a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     LosesHeaders,
@@ -171,7 +171,7 @@ impl Drop for FlawedTicket {
         if let Some(ticket) = self.ticket.take()
             && self.flaw == Flaw::AcknowledgesWhenDropped
         {
-            // Done when it is called: the queue is in memory.
+            // Takes effect when called, without polling the future: the queue is in memory.
             drop(ticket.ack());
         }
     }
@@ -205,7 +205,7 @@ fn flaws_are_found() {
         (Flaw::CountsFromOne, "attempts_are_counted"),
         (Flaw::MixesGroups, "groups_stay_in_order"),
     ];
-    // Side by side, since most of the suite waits.
+    // In parallel, because the suite spends most of its time waiting.
     std::thread::scope(|scope| {
         for (flaw, case) in found_by {
             scope.spawn(move || check(flaw, case));

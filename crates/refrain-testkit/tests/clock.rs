@@ -1,11 +1,11 @@
-//! The clock that the other tests stand on: what each way of turning it moves, and what it leaves alone.
+//! Tests [`ManualClock`]: which of its clocks each method moves.
 
 use std::time::Duration;
 
 use refrain::clock::{Clock, Timestamp};
 use refrain_testkit::ManualClock;
 
-/// Turns a new clock and says by how many milliseconds wall and steady moved, and whether the boot id changed.
+/// Moves a new clock; checks by how many milliseconds wall and steady clock moved, and whether the boot id changed.
 fn check(turn: impl FnOnce(&ManualClock), want: (i64, i64, bool)) {
     let clock = ManualClock::new();
     let (wall, steady) = (clock.wall(), clock.steady());

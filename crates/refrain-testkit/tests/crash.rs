@@ -1,5 +1,5 @@
-//! What a crash leaves behind is where most homemade deduplication breaks: a mark without an effect, an effect without a mark.
-//! The harness has to find each, and to be silent where the guarantee is kept.
+//! Most homemade deduplication breaks on a crash: it leaves a mark without an effect, or an effect without a mark.
+//! The harness must detect both, and must report nothing where the guarantee is kept.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -26,7 +26,7 @@ use refrain_testkit::{
     crash::{DEAD_LETTERS, Stand, check_consumer, check_service},
 };
 
-/// The shortest that a policy takes.
+/// The shortest lease that a policy accepts.
 const LEASE: Duration = Duration::from_secs(1);
 
 fn request(key: &str) -> Request<Body> {
@@ -48,7 +48,7 @@ fn terms(guarantee: Guarantee) -> Terms {
     }
 }
 
-/// A naive service behind the layer; the store outlives it.
+/// A naive service behind the layer; the store survives the simulated crashes.
 fn refrained(guarantee: Guarantee) -> impl Fn(Ledger) -> Router {
     let store = Memory::new();
     move |ledger| {
@@ -79,7 +79,7 @@ async fn what_refrain_guards_keeps_its_guarantee() {
 
 #[tokio::test]
 async fn a_guarantee_that_is_not_kept_is_found() {
-    // At-least-once runs again what died behind its effect: that is not exactly once.
+    // At-least-once executes again after a crash that followed the effect: that is not exactly-once.
     let loose = refrained(Guarantee::AtLeastOnce);
     let report = check_service(Guarantee::ExactlyOnce, loose, request).await;
     assert_eq!(
@@ -87,7 +87,7 @@ async fn a_guarantee_that_is_not_kept_is_found() {
         ["process-dies", "handler-panics"],
         "{report}"
     );
-    // At-most-once leaves doubt where nothing happened: that is not at least once.
+    // At-most-once leaves an unknown outcome although nothing happened: that is not at-least-once.
     let strict = refrained(Guarantee::AtMostOnce);
     let report = check_service(Guarantee::AtLeastOnce, strict, request).await;
     assert_eq!(
@@ -99,13 +99,13 @@ async fn a_guarantee_that_is_not_kept_is_found() {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
-    /// The mark is set last.
+    /// Sets the mark after the effect.
     EffectThenMark,
-    /// The mark is set first, and taken off by nobody.
+    /// Sets the mark before the effect and never removes it.
     MarkThenEffect,
 }
 
-/// A service with a mark in a table that outlives it.
+/// A service that keeps its marks in a table that survives the simulated crashes.
 fn marked(flaw: Flaw) -> impl Fn(Ledger) -> Router {
     let marks = Arc::new(Mutex::new(HashMap::new()));
     move |ledger| {
@@ -128,7 +128,7 @@ fn marked(flaw: Flaw) -> impl Fn(Ledger) -> Router {
     }
 }
 
-/// Time is turned in the test's own runtime, because a lock that stays is waited for.
+/// Paused clock, because the harness waits until its timeout for a mark that stays.
 #[tokio::test(start_paused = true)]
 async fn marks_beside_the_effect_are_found_wanting() {
     let crashes = ["client-hangs-up", "process-dies", "handler-panics"];
@@ -185,18 +185,18 @@ async fn refrains_consumer_keeps_its_guarantee() {
     }
 }
 
-/// What a hand-made consumer gets wrong.
+/// Bugs of a handwritten consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrong {
-    /// It knows no ids.
+    /// No deduplication at all.
     NoDedup,
-    /// It marks an id as done before it handles.
+    /// Marks an id as done before handling the message.
     MarkFirst,
-    /// It acknowledges before it handles.
+    /// Acknowledges before handling the message.
     AckFirst,
-    /// Its marks are shared by all consumers.
+    /// All consumers share their marks.
     NoName,
-    /// It remembers the last id alone.
+    /// Remembers only the last id.
     LastOnly,
 }
 
@@ -215,7 +215,7 @@ fn hand_made(wrong: Wrong) -> impl Fn(Stand) -> std::pin::Pin<Box<dyn Future<Out
     }
 }
 
-/// One message after the other, so that there are no races to find.
+/// Handles messages one after the other, so that there are no races.
 async fn one(
     wrong: Wrong,
     marks: &Mutex<HashSet<String>>,

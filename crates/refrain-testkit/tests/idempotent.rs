@@ -1,5 +1,5 @@
-//! An assertion that finds nothing is worse than none, and so is one that cries wolf:
-//! each hole is built once, and has to be found, alone; the right service passes.
+//! Tests [`assert_idempotent`] for missed bugs and for false alarms:
+//! it must report each deliberate bug and no other, and pass a correct service.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,23 +21,23 @@ use http_body::Frame;
 use refrain::{Engine, Policy, http::RefrainLayer, store::Memory};
 use refrain_testkit::{Ledger, Report, assert_idempotent, idempotent::check};
 
-/// What a hand-made service gets wrong.
+/// Bugs of a handwritten service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// It knows no keys.
+    /// Ignores the key.
     NoKey,
-    /// It looks, runs, and only then writes down.
+    /// Check-then-act: looks the key up, executes, and only then stores the key.
     CheckThenAct,
-    /// It keeps the answer when somebody has read it.
+    /// Stores the response only once the client has read it.
     KeptWhenRead,
-    /// It replays to whatever comes under the key.
+    /// Replays to any request under the key, without comparing the body.
     NotCompared,
-    /// It takes the same body for a duplicate, whatever its key.
+    /// Treats the same body as a duplicate, even under another key.
     AcrossKeys,
-    /// It claims, and a duplicate is refused for ever.
+    /// Claims the key, and refuses every duplicate for ever.
     NeverAnswered,
-    /// It does nothing at all.
+    /// Has no effect.
     NoEffect,
 }
 
@@ -117,7 +117,7 @@ fn plain(status: u16, text: impl Into<Body>) -> Response<Body> {
     response.body(text.into()).unwrap()
 }
 
-/// Keeps the answer once it was read to its end, and forgets the claim if it was not.
+/// Stores the response once its body was read to the end, and drops the claim otherwise.
 struct Reading {
     inner: Body,
     answers: Answers,
@@ -196,7 +196,7 @@ async fn each_hole_is_found_and_nothing_else() {
     }
 }
 
-/// Time is turned, because the assertion waits for an end that does not come.
+/// Paused clock, because the check waits until its timeout for a response that never comes.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_stays_in_flight_is_found() {
     let report = found(Flaw::NeverAnswered).await;

@@ -1,4 +1,4 @@
-//! The oracle that the crash tests believe: it must lose no effect, and its audit must find every lie.
+//! Tests the ledger, on which the crash tests rely: it must lose no effect, and its audit must find every violation.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use refrain_testkit::{
     ledger::Effect,
 };
 
-/// Which invariants the audit finds broken, for one key with this many effects.
+/// Checks which invariants the audit reports as violated, for one key with this many effects.
 fn check(guarantee: Guarantee, effects: usize, seen: &[Seen], want: &[&str]) {
     let by = |attempt: usize| Effect {
         key: "key".into(),
@@ -96,7 +96,7 @@ fn many_writers_lose_nothing() {
         for writer in 0..4 {
             let path = &path;
             scope.spawn(move || {
-                // Each its own handle, as each process has.
+                // A handle of its own, as in a separate process.
                 let ledger = Ledger::open(path).unwrap();
                 for number in 0..250 {
                     ledger.record(&format!("key-{writer}"), number).unwrap();

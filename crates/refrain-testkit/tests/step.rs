@@ -1,6 +1,6 @@
-//! The state machine alone, driven through random histories of one record.
+//! Property tests of the state machine alone, with random histories of one record.
 //!
-//! Whatever is asked, in whatever order and however late: the invariants of the contract hold.
+//! The invariants of the contract hold for any commands in any order and with any delays.
 //! The store suite checks stores against the state machine; this file checks the state machine against the contract.
 
 use std::{collections::HashMap, time::Duration};
@@ -12,10 +12,10 @@ use refrain::{
     record::{Change, Claimant, Command, Erased, Reason, Record, Reply, State, Stepped, step},
 };
 
-/// Outcomes are numbers here: what they are is nothing to the state machine.
+/// Outcomes are numbers here, because the state machine does not look into them.
 type Outcome = u32;
 
-/// One step of a history: time passes, then something is asked.
+/// One step of a history: a delay, then a command.
 #[derive(Debug, Clone)]
 struct Move {
     wait: Duration,
@@ -24,7 +24,7 @@ struct Move {
 
 #[derive(Debug, Clone)]
 enum Ask {
-    /// And for which attempt it stands in.
+    /// A claim, and the attempt that it overtakes.
     Claim(Claim, Option<Pick>),
     Renew(Pick, Duration),
     Settle(Pick, Settlement<Outcome>),
@@ -32,15 +32,15 @@ enum Ask {
     Age,
 }
 
-/// Which fence is shown: one that was granted, counted from the last, or nobody's.
+/// The fence of a command: a granted fence, counted from the last, or `None` for a fence that was never granted.
 type Pick = Option<usize>;
 
-/// What happened in one step.
+/// One step as it was executed.
 #[derive(Debug)]
 struct Seen {
-    /// The record as it lay there.
+    /// The record as stored before the step.
     found: Option<Record<Outcome>>,
-    /// The record with what time has done to it by now.
+    /// The record aged to the time of the step.
     aged: Option<Record<Outcome>>,
     command: Command<Outcome>,
     now: Timestamp,
@@ -53,7 +53,7 @@ const NOBODYS: Fence = Fence {
     nonce: 9,
 };
 
-/// Runs a history from an absent record on.
+/// Runs a history that starts with an absent record.
 fn run(history: Vec<Move>) -> Vec<Seen> {
     let mut now = Timestamp(1_000_000);
     let mut record = None;
@@ -104,7 +104,7 @@ fn granted(stepped: &Stepped<Outcome>) -> Option<Fence> {
     }
 }
 
-/// A grant that is not the answer to the same claimant asking again.
+/// A new grant, not the repeated grant to the same claimant.
 fn newly_granted(stepped: &Stepped<Outcome>) -> Option<Fence> {
     granted(stepped).filter(|_| stepped.change == Change::Record)
 }
@@ -117,7 +117,7 @@ fn erased(stepped: &Stepped<Outcome>) -> bool {
     stepped.reply == Reply::Erased(Erased::Gone)
 }
 
-/// Whether the record, found completed or as a tombstone, was past retention.
+/// Whether a completed record or tombstone was found, past retention.
 fn retention_ended(seen: &Seen) -> bool {
     let ended = !matches!(
         seen.aged.as_ref().map(|record| &record.state),
@@ -209,11 +209,12 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// I1: a dispatch that may have taken effect is followed by another only where both sides promise no more than at-least-once,
-    /// or where it was under exactly-once and its receipt is not there: then both write one, or it can no longer act.
+    /// I1: a dispatch that may have executed is followed by another one only in two cases.
+    /// All of them are at-least-once; or it was exactly-once and has no receipt, and either both attempts write
+    /// receipts or it can no longer act.
     #[test]
     fn i1_what_may_have_taken_effect_is_not_run_again(history in a_history()) {
-        // The dispatches since the key was last free, none of which was proven void.
+        // Dispatches since the key was last free that are not proven to be without effect.
         let mut open: HashMap<Fence, Guarantee> = HashMap::new();
         for seen in &history {
             if retention_ended(seen) {
@@ -228,7 +229,7 @@ proptest! {
                     let may = match stood_in_for {
                         Some(hold) if hold.settles <= seen.now => {
                             let was_receipted = open.get(&hold.fence) == Some(&Guarantee::ExactlyOnce);
-                            // No receipt, and none can come.
+                            // No receipt exists, and none can be written any more.
                             open.clear();
                             was_receipted
                         }
@@ -243,18 +244,18 @@ proptest! {
                     prop_assert!(may, "{seen:#?}");
                     open.insert(fence, claim.guarantee);
                 }
-                // Attempts that were overtaken before may have had their effect: at-least-once lets that be,
+                // Earlier, overtaken attempts may have executed: at-least-once accepts that,
                 // and under exactly-once the record stays.
                 (Command::Settle(_, Settlement::Release | Settlement::NeverHappened), _)
                     if applied(&seen.after) && seen.after.record.is_none() => open.clear(),
-                // An operator's word: it runs again, on purpose.
+                // The operator's decision: the key executes again on purpose.
                 (Command::Erase, _) if erased(&seen.after) => open.clear(),
                 _ => (),
             }
         }
     }
 
-    /// I2 and I5: the outcome that was first kept is the one that is replayed, until retention ends.
+    /// I2 and I5: until retention ends, every replay is the outcome that was stored first.
     #[test]
     fn i2_i5_the_first_outcome_is_the_only_one(history in a_history()) {
         let mut kept = None;
@@ -295,7 +296,7 @@ proptest! {
         }
     }
 
-    /// Whatever is answered with anything but "applied" was not carried out.
+    /// A write that is not answered with "applied" changes nothing.
     #[test]
     fn a_refused_write_changes_nothing(history in a_history()) {
         for seen in &history {
@@ -305,8 +306,9 @@ proptest! {
         }
     }
 
-    /// I15: a claim that is not granted touches nothing.
-    /// One exception, on the safe side: who may not run it again, and finds a lapsed claim, leaves it in doubt (T7).
+    /// I15: a claim that is not granted changes nothing.
+    /// One exception, on the safe side: a claim that finds a lapsed lease and may not take over makes the record
+    /// indeterminate (T7).
     #[test]
     fn i15_a_claim_that_is_refused_touches_nothing(history in a_history()) {
         for seen in &history {
@@ -340,7 +342,7 @@ proptest! {
         }
     }
 
-    /// I8: what was dispatched is never lost to time, and to nothing but a proof that it had no effect.
+    /// I8: time never removes a dispatched record; only a proof that it had no effect does.
     #[test]
     fn i8_a_dispatch_never_vanishes(history in a_history(), later in millis(&[0, 1, 30_000, 315_360_000_000])) {
         for seen in &history {
@@ -365,7 +367,7 @@ proptest! {
         }
     }
 
-    /// I9: only who was granted it can be told that it is taken; a first request is never swallowed.
+    /// I9: a claim is refused only if an earlier one was granted; a first request is never swallowed.
     #[test]
     fn i9_a_refusal_has_an_original(history in a_history()) {
         let mut dispatched = false;
@@ -383,7 +385,8 @@ proptest! {
         }
     }
 
-    /// I11: every new grant has a fence above all before; the same claimant asking again gets the one it has.
+    /// I11: the fence of a new grant is above all earlier ones; a repeated claim of the same claimant gets its own
+    /// again.
     #[test]
     fn i11_fences_grow(history in a_history()) {
         let mut last = None;
@@ -404,7 +407,7 @@ proptest! {
         }
     }
 
-    /// I12: once the lease is over nobody is told to wait, and retries come to an end.
+    /// I12: once the lease has lapsed no claim is answered "in flight", and takeovers come to an end.
     #[test]
     fn i12_nobody_waits_for_ever(history in a_history(), ask in a_claim()) {
         let Some(last) = history.into_iter().last() else { return Ok(()) };
@@ -431,7 +434,7 @@ proptest! {
         prop_assert!(ended, "ten takeovers, though four attempts are the most");
     }
 
-    /// Late truth: whoever holds the current fence can complete, however late, and it stands.
+    /// Late truth: the holder of the current fence can complete at any later time.
     #[test]
     fn t5_the_holder_can_always_complete(history in a_history(), late in millis(&[0, 60_000, 315_360_000_000])) {
         for seen in history {
@@ -451,8 +454,8 @@ proptest! {
         }
     }
 
-    /// T6: under exactly-once the proof that one attempt had no effect says nothing about those before it,
-    /// and nothing runs again beyond the limit of attempts.
+    /// T6: under exactly-once, a proof that one attempt had no effect says nothing about earlier attempts;
+    /// and no claim is granted beyond the limit of attempts.
     #[test]
     fn t6_a_release_speaks_for_one_attempt(history in a_history()) {
         for seen in &history {
@@ -473,7 +476,7 @@ proptest! {
         }
     }
 
-    /// T13: only what has ended can be erased, and anything else stays as it is.
+    /// T13: only an ended record can be erased; any other stays as it is.
     #[test]
     fn t13_only_what_has_ended_is_erased(history in a_history()) {
         for seen in &history {
@@ -488,7 +491,7 @@ proptest! {
         }
     }
 
-    /// T10: a key is freed as "never happened" only once the attempt can no longer act.
+    /// T10: "never happened" frees a key only once the attempt can no longer act.
     #[test]
     fn t10_never_happened_waits(history in a_history()) {
         for seen in &history {
@@ -504,7 +507,7 @@ proptest! {
         }
     }
 
-    /// Time does the same in one go as in many, and before a command the same as within it.
+    /// Aging in one step equals aging in several, and aging before a command equals aging within it.
     #[test]
     fn aging_early_changes_nothing(history in a_history(), wait in millis(&[0, 1, 30_000, 60_000, 200_000])) {
         for seen in history {
@@ -518,7 +521,7 @@ proptest! {
         }
     }
 
-    /// Same record, same command, same moment: same answer.
+    /// The same record, command and time give the same result.
     #[test]
     fn the_step_is_pure(history in a_history()) {
         for seen in history {
@@ -526,7 +529,7 @@ proptest! {
         }
     }
 
-    /// What a store may leave unwritten is what the step says: nothing at all, or the lease alone.
+    /// `Change` says truthfully what a store must write: nothing, only the lease, or the whole record.
     #[test]
     fn a_change_is_called_what_it_is(history in a_history()) {
         for seen in history {
@@ -540,7 +543,7 @@ proptest! {
         }
     }
 
-    /// Nobody may take over before the holder's own budget is used up: its lease is never cut by a claim.
+    /// A claim never shortens the holder's lease: no takeover before the lease has lapsed.
     #[test]
     fn a_claim_never_shortens_the_lease(history in a_history()) {
         for seen in &history {
@@ -558,7 +561,7 @@ proptest! {
     }
 }
 
-/// The record with everything out of it that a renewal may change.
+/// The record without the fields that a renewal may change.
 fn without_lease(mut record: Record<Outcome>) -> Record<Outcome> {
     if let State::InFlight { hold, .. } | State::Indeterminate { hold, .. } = &mut record.state {
         hold.settles = Timestamp(0);

@@ -1,7 +1,7 @@
-//! The contract's table of transitions, written out: what every command meets in every state.
+//! The contract's table of transitions, written out: every command in every state.
 //!
-//! The rows are by hand, from the contract and not from the code.
-//! A pair that is missing fails the test, as does one that is there twice.
+//! The rows are written by hand, from the contract and not from the code.
+//! A missing or duplicate pair of state and command fails the test.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,14 +11,15 @@ use refrain::{
     record::{Claimant, Command, Erased, Hold, Reason, Record, Reply, State, step},
 };
 
-/// Columns: command, reply, what is left, and the transition where it is one.
+/// Columns: command, reply, resulting record, and the transition if there is one.
 ///
-/// What is left: `same` is the record as found;
-/// `first` is in flight by who asks, `next` and `third` the same as a second and third attempt; `running` is in flight by its holder;
-/// `given-back` is in doubt as before the last attempt.
+/// Resulting record: `same` is the record as found;
+/// `first` is in flight, held by the claimant of the command; `next` and `third` are the same as attempt 2 and 3;
+/// `running` is in flight, held by its earlier holder, with a new lease;
+/// `given-back` is indeterminate, with the last attempt not counted.
 ///
-/// `stand-in` is a claim that knows the receipt of the last attempt not to be there; `stand-in-bare` writes no receipt itself,
-/// `stand-in-wrong` has looked for another attempt's.
+/// `stand-in` is a claim that overtakes the last attempt, which has no receipt; `stand-in-bare` writes no receipt
+/// itself; `stand-in-wrong` looked up the receipt of another attempt.
 const TABLE: &str = include_str!("step_table.txt");
 
 const COMMANDS: usize = 17;
@@ -54,7 +55,7 @@ fn every_command_in_every_state_does_what_the_contract_says() {
     }
 }
 
-/// The transitions of the contract, each named by at least one row.
+/// Each transition of the contract is named by at least one row.
 #[test]
 fn every_transition_is_in_the_table() {
     for number in 1..=13 {
@@ -83,7 +84,7 @@ fn check(state: &str, command: Command<&'static str>, reply: &str, left: &str, r
 const NOW: Timestamp = Timestamp(1_000_000_000);
 const LEASE: Duration = Duration::from_secs(30);
 const SETTLE_AFTER: Duration = Duration::from_secs(90);
-/// What is left of the lease, and until the attempt can no longer act, where they are not over.
+/// Remaining lease, and time until the attempt can no longer act, where they have not ended.
 const LEFT: Duration = Duration::from_secs(20);
 const SETTLE_LEFT: Duration = Duration::from_secs(60);
 const RETENTION: Duration = Duration::from_secs(3_600);
@@ -111,7 +112,7 @@ fn claim(claimant: Claimant, fingerprint: u8, credential: u8) -> Claim {
     }
 }
 
-/// The commands under this name in the table.
+/// Returns the commands that have this name in the table.
 fn commands(name: &str) -> Vec<Command<&'static str>> {
     let ask = |claim| vec![Command::Claim(claim, fence(8))];
     let settle = |end| vec![Command::Settle(fence(7), end)];
@@ -183,7 +184,7 @@ fn hold(guarantee: Guarantee, attempts: u16, settles: Timestamp) -> Hold {
     }
 }
 
-/// The record in the state of this name.
+/// Returns the record in the state of this name.
 fn found(state: &str) -> Option<Record<&'static str>> {
     use Guarantee::{AtLeastOnce, AtMostOnce, ExactlyOnce};
     let acts = NOW + SETTLE_LEFT;
@@ -237,7 +238,7 @@ fn found(state: &str) -> Option<Record<&'static str>> {
     })
 }
 
-/// The reply of this name, with what it tells of the record that was found.
+/// Returns the reply of this name for the record that was found.
 fn reply_named(name: &str, found: Option<&Record<&'static str>>) -> Reply<&'static str> {
     let verdict = match name {
         "granted-1" if stands_free(found) => granted(8, 1),
@@ -265,7 +266,7 @@ fn reply_named(name: &str, found: Option<&Record<&'static str>>) -> Reply<&'stat
     Reply::Verdict(verdict)
 }
 
-/// Whether there is nothing that stands in the way of a first grant.
+/// Whether the record does not prevent a first grant.
 fn stands_free(found: Option<&Record<&'static str>>) -> bool {
     !matches!(
         found.map(|record| &record.state),
@@ -291,7 +292,7 @@ fn doubt_of(found: Option<&Record<&'static str>>) -> refrain::record::Doubt {
     }
 }
 
-/// The record that is left, by its name in the table.
+/// Returns the resulting record by its name in the table.
 fn record_left(
     name: &str,
     found: Option<Record<&'static str>>,

@@ -1,5 +1,5 @@
-//! The suite, checked: the model passes it, and a model with a flaw does not, whatever the flaw.
-//! A case that no flaw can fail would be no case.
+//! Tests the store suite: the model passes it, and a model with any flaw fails it.
+//! A case that no flaw can fail is useless.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -9,7 +9,7 @@ use refrain_testkit::{
     store_suite::{self, Fixture, Options, Report},
 };
 
-/// A model that survives its process, with something wrong about it if so wanted.
+/// A model that survives its process, optionally with a flaw.
 struct Models(Option<Flaw>);
 
 impl Fixture for Models {
@@ -52,7 +52,7 @@ async fn a_closure_is_enough_for_a_store_in_memory() {
     store_suite::run(|clock| async { Ok(Model::new(clock)) }).await;
 }
 
-/// Which case must notice which flaw; others may, too.
+/// The case that must detect each flaw; other cases may detect it, too.
 const NOTICED: &[(Flaw, &str)] = &[
     (Flaw::KeepsNoClaims, "t1_an_absent_key_is_granted"),
     (Flaw::ForgetsFence, "i4_a_wrong_fence_changes_nothing"),
@@ -183,11 +183,11 @@ async fn every_flaw_is_noticed() {
     assert_eq!(idle, [&"histories"], "cases that no flaw fails");
 }
 
-/// Flaws that one handle on a running store shows.
+/// Flaws that show through one handle on a running store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_histories_notice_flaws_by_themselves() {
     let unseen = [
-        // These show only in a race, over a restart, or in what a history does not hold.
+        // These show only in a race, after a restart, or in steps that histories do not contain.
         Flaw::LooksThenActs,
         Flaw::BatchIsBlind,
         Flaw::ForgetsOnReopen,

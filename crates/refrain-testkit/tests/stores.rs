@@ -1,4 +1,4 @@
-//! The stores that come with the library, through the suite that every store runs.
+//! Runs the store suite against the stores of the library.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ async fn memory() {
     store_suite::run(|clock| async { Ok(Memory::with_options(1 << 30, clock)) }).await;
 }
 
-/// Each store in its own folder; a restart finds its folder by its number.
+/// Each store in its own folder; a restart finds the folder by its number.
 struct Folders {
     root: TempDir,
     opened: AtomicU32,

@@ -1,4 +1,4 @@
-//! What the strategies promise, held against the library itself: a property is only as good as what it is tried with.
+//! Checks the strategies against the library: keys are valid or invalid, and bodies equal or different, as promised.
 
 use proptest::{prop_assert, prop_assert_eq, prop_assert_ne, proptest};
 use refrain::{Key, fingerprint::Json, key::Syntax};
