@@ -180,8 +180,7 @@ impl Model {
         }
     }
 
-    /// Decides each claim against the snapshot `seen` instead of the current records: two claims for one key are both
-    /// granted.
+    /// Decides each claim against the snapshot `seen`, not the current records: grants two claims for one key.
     fn claim_by(&self, seen: &HashMap<RecordId, Record>, claims: &[Claim]) -> Vec<Result<Verdict>> {
         let mut shared = self.shared();
         let decide = |claim: &Claim| {

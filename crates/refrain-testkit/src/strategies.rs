@@ -22,8 +22,7 @@ mod json;
 
 use json::Spelling;
 
-/// Valid keys: 1 to 255 bytes of visible ASCII, without quotes and backslashes, so each is the same key bare and
-/// quoted.
+/// Valid keys: 1 to 255 bytes of visible ASCII, without quotes and backslashes: the same key bare and quoted.
 pub fn keys() -> impl Strategy<Value = String> {
     let bytes = prop_oneof![
         8 => vec(visible(), 1..=40),

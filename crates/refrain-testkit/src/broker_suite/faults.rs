@@ -33,7 +33,6 @@ pub(super) async fn a_worker_that_dies_loses_nothing<F: Fixture>(
     let dying = stage.consumer(&broker, WORKER).with_in_flight_max(5);
     let dying = dying.run(hanging, std::future::pending());
     // Dropped in the middle, as if the process were killed: the messages are not acknowledged, their outcomes unknown.
-    // settled.
     tokio::select! {
         ended = dying => broken(format!("the consumer ended by itself: {ended:?}"))?,
         started = stage.wait(Duration::ZERO, || starts.len() >= 5) => started?,

@@ -210,9 +210,8 @@ impl Trial {
         self.ledger.count().unwrap_or_default()
     }
 
-    /// Waits until all messages are acknowledged and no more effects occur; returns the effects, and whether all
-    /// messages
-    /// were acknowledged in time.
+    /// Waits until all messages are acknowledged and no more effects occur.
+    /// Returns the number of effects, and whether all messages were acknowledged in time.
     async fn settled(&self, want: usize) -> (usize, bool) {
         let since = Instant::now();
         while self.backlog() > 0 && since.elapsed() < PATIENCE {

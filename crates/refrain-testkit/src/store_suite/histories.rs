@@ -194,8 +194,7 @@ impl<S: Store> Pair<S> {
         expect("the list", got, want)
     }
 
-    /// The counts of in-flight and indeterminate records must be equal. Ended records may be counted until they are
-    /// swept.
+    /// The counts of in-flight and indeterminate records must be equal. Ended records may be counted until swept.
     async fn census(&self) -> Checked {
         let got = self.store.census().await?;
         let want = self.model.census().await?;
