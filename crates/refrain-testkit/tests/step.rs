@@ -385,8 +385,7 @@ proptest! {
         }
     }
 
-    /// I11: the fence of a new grant is above all earlier ones; a repeated claim of the same claimant gets the same
-    /// fence.
+    /// I11: a new grant has a fence above all earlier ones; a repeated claim of the same claimant gets the same fence.
     #[test]
     fn i11_fences_grow(history in a_history()) {
         let mut last = None;

@@ -1,8 +1,8 @@
-//! A proxy that breaks things on purpose: it loses answers, sends requests twice, cuts, delays, resets and reorders.
+//! Fault-injection proxy: drops responses, duplicates requests, and cuts, delays, resets and reorders them.
 //!
-//! Which requests, and how often, is said by [`Rule`]s. What a rule does to the n-th request that it matches depends on
-//! the seed alone, so that a run can be repeated.
-//! What no rule touches passes through as it is. Each client's connection has a connection of its own to the upstream.
+//! [`Rule`]s say which requests are hit, and how often. Whether a rule hits the n-th request that it matches depends
+//! only on the seed and the rule's number, so a run can be repeated.
+//! A request that no rule hits passes unchanged. Each client connection has its own connection to the upstream.
 //!
 //! ```
 //! use refrain_verify::chaos::Rule;
@@ -49,14 +49,14 @@ pub use rules::{Listed, RULES_MAX, Rules};
 use crate::place::Place;
 pub use crate::place::Trust;
 
-/// The most connections of clients at a time; more wait.
+/// Maximum number of concurrent client connections; more connections wait.
 const CONNECTIONS_MAX: usize = 4_096;
-/// No descriptor is free: it helps to wait for one.
+/// Pause after a failed accept, such as when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long running exchanges may take once the proxy is told to stop.
+/// Time for running exchanges to end after shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The proxy's rules, what it did, and where it sends to. Clones share it.
+/// A fault-injection proxy: its upstream, its rules, and a journal of injected faults. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Chaos(Arc<Shared>);
 
@@ -70,19 +70,19 @@ struct Shared {
 }
 
 impl Chaos {
-    /// In front of `upstream`, which is `http://HOST:PORT` or `https://HOST:PORT`, with dice of this seed and no rules.
-    /// With TLS, those are believed whom the machine trusts.
+    /// Returns a proxy for `upstream` (`http://HOST:PORT` or `https://HOST:PORT`), with this random seed and no rules.
+    /// With TLS it trusts the machine's certificate authorities.
     ///
     /// # Errors
-    /// [`BadRule`] where it is no such address.
+    /// [`BadRule`] when `upstream` is not such an address.
     pub fn new(upstream: &str, seed: u64) -> Result<Self, BadRule> {
         Self::trusting(upstream, seed, &Trust::Machine)
     }
 
-    /// The same, with a say in whose certificates are believed.
+    /// Like [`new`](Self::new), with a choice of trusted certificates.
     ///
     /// # Errors
-    /// [`BadRule`] where it is no such address, or no certificates can be had.
+    /// [`BadRule`] when `upstream` is not such an address, or the certificates cannot be loaded.
     pub fn trusting(upstream: &str, seed: u64, trust: &Trust) -> Result<Self, BadRule> {
         let bad = || {
             BadRule::new(format!(
@@ -115,7 +115,7 @@ impl Chaos {
         Ok(Self::before(place, seed))
     }
 
-    /// In front of whatever listens there.
+    /// Returns a proxy for the service at this address.
     pub(crate) fn before(upstream: Place, seed: u64) -> Self {
         Self(Arc::new(Shared {
             upstream,
@@ -126,28 +126,28 @@ impl Chaos {
         }))
     }
 
-    /// What it does to which requests.
+    /// Returns the rules.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.0.rules
     }
 
-    /// What it did.
+    /// Returns the journal of injected faults.
     #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.0.journal
     }
 
-    /// How many requests passed untouched.
+    /// Returns how many requests passed unchanged.
     #[must_use]
     pub fn passed(&self) -> u64 {
         self.0.passed.load(Relaxed)
     }
 
-    /// Serves until `shutdown`, then lets running exchanges end, for a while.
+    /// Serves until `shutdown`, then waits up to 5 seconds for running exchanges.
     ///
     /// # Errors
-    /// When the listener is gone.
+    /// When the listener fails.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -161,7 +161,7 @@ impl Chaos {
         }
         drop((listener, ending));
         let all = async { while connections.join_next().await.is_some() {} };
-        // Who takes longer is cut off: that is what this proxy is for.
+        // Longer exchanges are cut off, which is acceptable for a fault-injection proxy.
         let _ = tokio::time::timeout(DRAIN, all).await;
         Ok(())
     }
@@ -202,7 +202,7 @@ fn is_fatal(error: &io::Error) -> bool {
     )
 }
 
-/// Where a request came from, for the journal.
+/// Client address, for the log.
 pub(crate) type Peer = SocketAddr;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Proof from outside: what a service does with duplicates, lost answers and broken connections.
+//! Black-box tests of a service: duplicates, lost responses and broken connections.
 //!
-//! [`chaos`] stands between a client and a service and does on purpose what networks do by themselves.
-//! [`verify`] sends a service every kind of duplicate there is, counts effects, and names the holes.
+//! [`chaos`] is a proxy that injects network faults between a client and a service.
+//! [`verify`] sends a service every kind of duplicate, counts effects, and reports each bug it finds.
 
 #![warn(rustdoc::broken_intra_doc_links)]
 

@@ -1,4 +1,4 @@
-//! Where something listens, and how it is reached: in the clear or with TLS.
+//! Address of a service and how to connect to it: plain TCP or TLS.
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
@@ -16,24 +16,24 @@ use tokio_rustls::{
     },
 };
 
-/// Whose certificates are believed.
+/// Which TLS certificates to trust.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of the authorities that the machine trusts.
+    /// Those of the machine's trusted certificate authorities.
     #[default]
     Machine,
-    /// Those of the authorities in this PEM file, and no others.
+    /// Only those of the certificate authorities in this PEM file.
     File(PathBuf),
-    /// Everybody's: who answers is not checked.
+    /// Any certificate: the server's identity is not verified.
     Anybody,
 }
 
-/// A connection, in the clear or with TLS.
+/// A connection, plain TCP or TLS.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
 
-/// `host:port`, and who has to answer there where it is TLS.
+/// Address as `host:port`, with the expected server name for TLS.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) address: String,
@@ -47,7 +47,7 @@ impl fmt::Debug for Place {
 }
 
 impl Place {
-    /// In the clear.
+    /// Returns an address reached over plain TCP.
     pub(crate) fn plain(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
@@ -55,7 +55,7 @@ impl Place {
         }
     }
 
-    /// With TLS; the host of the address has to prove that it is that.
+    /// Returns an address reached over TLS; the certificate must be valid for the host.
     pub(crate) fn secured(address: &str, tls: TlsConnector) -> Result<Self, String> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -68,12 +68,12 @@ impl Place {
         })
     }
 
-    /// Whether it is reached in the clear.
+    /// Whether connections are plain TCP.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
@@ -99,7 +99,7 @@ fn told(error: &io::Error) -> String {
 }
 
 impl Trust {
-    /// What makes TLS connections to whom it believes.
+    /// Returns a TLS connector that trusts these certificates.
     pub(crate) fn connector(&self) -> Result<TlsConnector, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -144,7 +144,7 @@ impl Trust {
     }
 }
 
-/// Believes everybody, though not in a handshake that is broken.
+/// Accepts any certificate, but still verifies the handshake signatures.
 #[derive(Debug)]
 struct Gullible(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! Answers: what the upstream says, or we do, and how that goes on to the client.
+//! Responses: from the upstream or from this proxy, and how they are sent to the client.
 
 use std::{io::Write as _, mem::MaybeUninit};
 
@@ -12,28 +12,28 @@ use super::{
     request::Asked,
 };
 
-/// An answer, of which the body is still to be read.
+/// A response whose body has not been read yet.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// Its head as it goes to the client, without the end.
+    /// The head as sent to the client, without its final fields and blank line.
     head: Vec<u8>,
-    /// A body of our own.
+    /// Body of a response made by this proxy.
     own: Vec<u8>,
     framing: Framing,
     is_chunked: bool,
-    /// Whether the upstream can be asked again over the same connection.
+    /// Whether the upstream keeps the connection open for another request.
     pub(super) stays_open: bool,
     asked: Asked,
 }
 
 impl Answer {
-    /// An answer of our own, in words; the connection ends with it.
+    /// Returns a text response made by this proxy; the connection closes after it.
     pub(super) fn own(status: StatusCode, text: &str, asked: Asked) -> Self {
         let own = format!("refrain chaos: {text}\n").into_bytes();
         let reason = status.canonical_reason().unwrap_or_default();
         let mut head = start(status, reason, asked, 0);
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = write!(
             head,
             "content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n",
@@ -50,13 +50,13 @@ impl Answer {
         }
     }
 
-    /// Whether the client may ask again over the same connection, as far as this answer goes.
+    /// Whether this response lets the client send another request on the same connection.
     pub(super) fn keeps_alive(&self) -> bool {
         let ends_with_connection = !self.is_chunked && !matches!(self.framing, Framing::Length(_));
         self.asked.keeps_alive && !ends_with_connection
     }
 
-    /// The answer as it goes to the client.
+    /// Returns the message to send to the client.
     pub(super) fn shown(mut self, keeps_alive: bool, manner: Manner) -> Flow {
         let connection: &[u8] = match (self.asked.is_new, keeps_alive) {
             (true, true) | (false, false) => b"",
@@ -69,13 +69,13 @@ impl Answer {
         Flow::new(self.head, self.framing, self.is_chunked, manner)
     }
 
-    /// The answer where nobody hears it.
+    /// Returns the message for a response that is read and discarded.
     pub(super) fn unheard(self) -> Flow {
         Flow::new(Vec::new(), self.framing, false, Manner::Unheard)
     }
 }
 
-/// Reads the head of the answer to what was asked, of which `bytes` is all.
+/// Parses a complete response head.
 pub(super) fn read<'h>(
     bytes: &'h [u8],
     fields: &mut [MaybeUninit<Header<'h>>],

@@ -1,4 +1,4 @@
-//! The control address: rules come and go while the proxy runs.
+//! Control API: adds and removes rules while the proxy runs.
 
 use axum::{
     Json, Router,
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::{Chaos, rule::Rule};
 
-/// The most bytes of a request here.
+/// Maximum size of a request body, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// The routes of the control address: `GET|POST|DELETE /rules`, `DELETE /rules/{number}`, `GET /log?after=N`, `GET /`.
+/// Routes of the control API: `GET|POST|DELETE /rules`, `DELETE /rules/{number}`, `GET /log?after=N`, `GET /`.
 pub fn router(chaos: Chaos) -> Router {
     Router::new()
         .route("/", get(overview))

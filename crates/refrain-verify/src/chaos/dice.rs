@@ -1,10 +1,10 @@
-//! Random faults that a seed decides.
+//! Deterministic random faults: the same on every run with the same seed.
 
 use crate::mix::mixed;
 
-/// Whether the `n`-th request that a rule matches is hit, of which `share` in a million are.
+/// Whether the `n`-th request that a rule matches is hit, with a probability of `share` in a million.
 pub(super) fn hits(seed: u64, rule: u64, n: u64, share: u32) -> bool {
-    // Each place of the three has a mixing of its own, so that neighbours have nothing in common.
+    // Mixed separately, so that neighbouring seeds, rules and numbers are uncorrelated.
     let thrown = mixed(mixed(mixed(seed) ^ rule) ^ n);
     thrown % 1_000_000 < u64::from(share)
 }

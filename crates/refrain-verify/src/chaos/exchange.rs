@@ -1,4 +1,4 @@
-//! One request and its answer, inside the future of who asks: there is no task for a connection.
+//! One request and its response, polled inside the client connection's task: the upstream connection has no task.
 
 use std::{
     future::poll_fn,
@@ -24,22 +24,22 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A connection to the upstream.
 pub(super) type Upstream = Side<Box<dyn Stream>>;
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// The connection took not a byte of the request, which may go over another one.
+    /// No byte of the request was sent, so it may be sent over another connection.
     Unsent,
-    /// One of both sides broke off, or what came is no answer.
+    /// The client or the upstream closed the connection, or the response is malformed.
     Lost,
 }
 
-/// A new connection; `None` where nobody listens.
+/// Opens a new connection; `None` if that fails.
 pub(super) async fn connect(place: &Place) -> Option<Upstream> {
     let connecting = timeout(CONNECT_MAX, place.connect());
     Some(Side::new(connecting.await.ok()?.ok()?))
 }
 
-/// Sends a request on, and reads the head of its answer. What is left of the request stays in it.
+/// Sends a request and reads the head of its response. An unsent rest of the request stays in `request`.
 pub(super) async fn ask<C: AsyncRead + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
@@ -63,7 +63,7 @@ pub(super) fn poll_ask<C: AsyncRead + Unpin>(
             Poll::Ready(Err(Stuck::To(_))) if !request.has_begun() => {
                 return Poll::Ready(Err(Failed::Unsent));
             }
-            // It may have said why it takes no more.
+            // The upstream takes no more of the request; it may have sent a response that says why.
             Poll::Ready(Err(Stuck::To(_))) => request.give_up(),
             Poll::Ready(Err(Stuck::From(_) | Stuck::Cut)) => {
                 return Poll::Ready(Err(Failed::Lost));
@@ -100,7 +100,7 @@ fn poll_head(
     }
 }
 
-/// Shows an answer to the client while the rest of its request goes on, if there is any.
+/// Sends a response to the client, and meanwhile the unsent rest of the request to the upstream.
 pub(super) async fn relay<C: AsyncRead + AsyncWrite + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
@@ -118,7 +118,7 @@ pub(super) async fn relay<C: AsyncRead + AsyncWrite + Unpin>(
     .await
 }
 
-/// Lets the rest of a request go on that was answered before its end.
+/// Sends the rest of a request whose response came early.
 pub(super) async fn finish<C: AsyncRead + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
@@ -126,7 +126,7 @@ pub(super) async fn finish<C: AsyncRead + Unpin>(
 ) {
     if !request.is_over() {
         let sent = poll_fn(|context| request.poll(client, &mut upstream.io, context));
-        // Who answered may take no more of it.
+        // The upstream may stop reading after its response.
         let _ = sent.await;
     }
 }

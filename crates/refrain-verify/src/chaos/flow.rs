@@ -1,4 +1,4 @@
-//! A message on its way from one side to the other: as it comes, cut, trickling, or heard by nobody.
+//! Forwards one message from one side to the other: unchanged, cut, slowed, or discarded.
 
 use std::{
     fmt,
@@ -18,50 +18,50 @@ use tokio::{
 
 use super::side::Side;
 
-/// How much is gathered before it is written.
+/// Maximum number of body bytes buffered before a write.
 const GATHERED_MAX: usize = 16 << 10;
-/// What is longer is written from where it was read to.
+/// Longer pieces are written directly from the read buffer, without a copy.
 const COPIED_MAX: usize = 4 << 10;
-/// How long what is before a cut has to leave.
+/// Time for the bytes before a cut to be sent.
 const BEFORE_THE_CUT: Duration = Duration::from_millis(50);
-/// How often a trickling body gives out a piece.
+/// Writes per second of a slowed body.
 const TRICKLES_PER_SECOND: u64 = 20;
 
-/// A message on its way.
+/// A message being forwarded.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// What is written next: the head, and what was gathered of the body.
+    /// Bytes to write next: the head, and buffered body bytes.
     out: Vec<u8>,
-    /// How much of that was written.
+    /// Number of bytes of `out` already written.
     written: usize,
-    /// Where the body ends that is read.
+    /// Framing of the incoming body: where it ends.
     framing: Framing,
-    /// Whether the body leaves in chunks.
+    /// Whether the outgoing body is chunked.
     is_chunked: bool,
     manner: Manner,
-    /// Nothing more comes of the body.
+    /// Whether the whole body has been read into `out`.
     is_gathered: bool,
-    /// Whether any of it has left.
+    /// Whether any byte was sent.
     has_begun: bool,
-    /// Whether all of it has left.
+    /// Whether the whole message was sent.
     is_sent: bool,
-    /// Whether no more of it is taken.
+    /// Whether sending was abandoned.
     is_given_up: bool,
 }
 
-/// How a message goes on.
+/// How a message is forwarded.
 #[derive(Debug)]
 pub(super) enum Manner {
     AsItComes,
-    /// Its body breaks off behind so many bytes.
+    /// The body is cut after this many bytes.
     Cut(u64),
-    /// What is before the cut has to leave first.
+    /// The cut is reached; waits until the bytes before it are sent.
     Cutting(Pin<Box<Sleep>>),
     Slow(Box<Trickle>),
     Unheard,
 }
 
-/// A body that trickles.
+/// State of a slowed body.
 #[derive(Debug)]
 pub(super) struct Trickle {
     held: Bytes,
@@ -74,7 +74,7 @@ impl Manner {
         Self::Cutting(Box::pin(sleep(BEFORE_THE_CUT)))
     }
 
-    /// So many bytes a second.
+    /// Slows to about this many bytes per second, in pieces of whole bytes and thus at least 20 bytes per second.
     pub(super) fn slow(rate: u64) -> Self {
         let piece = (rate / TRICKLES_PER_SECOND).max(1);
         Self::Slow(Box::new(Trickle {
@@ -85,14 +85,14 @@ impl Manner {
     }
 }
 
-/// Why a message does not go on.
+/// Why a message cannot be forwarded further.
 #[derive(Debug)]
 pub(super) enum Stuck {
-    /// Who sends it broke off, or what came is no body.
+    /// The sender closed the connection, or its body is malformed.
     From(io::Error),
-    /// Who gets it takes no more.
+    /// The receiver accepts no more.
     To(io::Error),
-    /// It was cut on purpose.
+    /// Cut by a fault.
     Cut,
 }
 
@@ -112,7 +112,7 @@ impl From<Broken> for Stuck {
 }
 
 impl Flow {
-    /// A message of which nothing has left. `head` is all that comes before the body.
+    /// Returns an unsent message. `head` is everything before the body.
     pub(super) fn new(head: Vec<u8>, framing: Framing, is_chunked: bool, manner: Manner) -> Self {
         Self {
             out: head,
@@ -127,51 +127,51 @@ impl Flow {
         }
     }
 
-    /// A message that is there as a whole.
+    /// Returns a message that is completely in memory.
     pub(super) fn whole(message: Vec<u8>) -> Self {
         Self::new(message, Framing::Length(0), false, Manner::AsItComes)
     }
 
-    /// Whether any of it has left.
+    /// Whether any byte was sent.
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Whether all of it has left: what comes next is another message.
+    /// Whether the whole message was sent, so the next bytes belong to another message.
     pub(super) fn is_sent(&self) -> bool {
         self.is_sent
     }
 
-    /// Whether all of it has left, or no more of it is taken.
+    /// Whether the whole message was sent, or sending was abandoned.
     pub(super) fn is_over(&self) -> bool {
         self.is_sent || self.is_given_up
     }
 
-    /// No more of it is taken.
+    /// Abandons sending.
     pub(super) fn give_up(&mut self) {
         self.is_given_up = true;
     }
 
-    /// Whether nothing of the body is left to be read.
+    /// Whether the whole body was read.
     pub(super) fn is_read(&self) -> bool {
         self.is_gathered || self.framing.is_over()
     }
 
-    /// Takes in what was read of a message that is to be had as a whole; all of it once that is there.
+    /// Buffers the input of a message that is needed in one piece; returns the message once it is complete.
     ///
     /// # Errors
-    /// When what came is no body.
+    /// When the body is malformed.
     pub(super) fn take_whole(&mut self, input: &mut BytesMut) -> Result<Option<Vec<u8>>, Stuck> {
         self.gather(input, usize::MAX)?;
         Ok(self.is_gathered.then(|| std::mem::take(&mut self.out)))
     }
 
-    /// How much of it is gathered.
+    /// Number of bytes buffered.
     pub(super) fn gathered_len(&self) -> usize {
         self.out.len()
     }
 
-    /// Takes from one side and gives to the other what there is and can be; ready once all of it has left.
+    /// Moves as many bytes as possible from one side to the other; ready once the whole message is sent.
     pub(super) fn poll<F, T>(
         &mut self,
         from: &mut Side<F>,
@@ -204,7 +204,7 @@ impl Flow {
         }
     }
 
-    /// Writes a long piece of a body that goes on as it is.
+    /// Writes a long piece of an unchanged body directly from the read buffer.
     fn poll_long(
         &mut self,
         input: &mut BytesMut,
@@ -226,7 +226,7 @@ impl Flow {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when the next piece may go.
+    /// Ready when the next piece may be sent.
     fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.manner {
             Manner::Slow(trickle) => trickle.pause.as_mut().poll(context),
@@ -234,7 +234,7 @@ impl Flow {
         }
     }
 
-    /// Takes in what was read of the body, up to a limit; whether more has to be read before it can go on.
+    /// Buffers body bytes up to a limit; returns whether it needs more input.
     fn gather(&mut self, input: &mut BytesMut, bytes_max: usize) -> Result<bool, Stuck> {
         while !self.is_gathered && self.out.len() < bytes_max {
             match &mut self.manner {
@@ -281,7 +281,7 @@ impl Flow {
 
     fn add(&mut self, data: &[u8]) {
         if self.is_chunked && !data.is_empty() {
-            // Writing to memory does not fail.
+            // Writing to memory cannot fail.
             let _ = write!(self.out, "{:x}\r\n", data.len());
             self.out.extend_from_slice(data);
             self.out.extend_from_slice(b"\r\n");
@@ -305,7 +305,7 @@ impl Flow {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Nothing more comes from who sends it.
+    /// Handles end of stream from the sender.
     fn end(&mut self) -> Result<(), Stuck> {
         if !self.framing.ends_with_connection() {
             return Err(Stuck::From(io::ErrorKind::UnexpectedEof.into()));
@@ -335,7 +335,7 @@ impl Flow {
 }
 
 impl Trickle {
-    /// The next piece; the pause behind it makes up the rate.
+    /// Returns the next piece, and starts the pause that keeps the rate.
     fn next(&mut self) -> Bytes {
         let pause = Duration::from_millis(1_000 / TRICKLES_PER_SECOND);
         self.pause.as_mut().reset(Instant::now() + pause);

@@ -1,4 +1,4 @@
-//! What is done to a request that a rule strikes.
+//! Injects the fault of a rule into a request.
 
 use std::{
     collections::HashMap,
@@ -24,20 +24,20 @@ use super::{
 };
 use crate::place::Place;
 
-/// How large a request may be to be sent twice.
+/// Maximum size of a request that is buffered to be sent in one piece or twice.
 const TWICE_BYTES_MAX: usize = 16 << 20;
-/// How long an answer that nobody will see is listened to.
+/// Maximum time to read a response that is discarded.
 const UNSEEN_MAX: Duration = Duration::from_secs(60);
 
-/// Requests that are held back until another one has overtaken them, by rule.
+/// Requests held back until another request has overtaken them, by rule.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 
 impl Waiting {
-    /// The one that waits for somebody to overtake it; else the caller is that one, and has this to wait for.
+    /// Returns the held request for the caller to overtake. If there is none, holds the caller: returns its receiver.
     fn meet(&self, rule: u64) -> Result<oneshot::Sender<()>, oneshot::Receiver<()>> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has gone away meanwhile cannot be overtaken.
+        // A closed sender: the held request was dropped and cannot be overtaken.
         if let Some(other) = waiting.remove(&rule).filter(|other| !other.is_closed()) {
             return Ok(other);
         }
@@ -47,7 +47,7 @@ impl Waiting {
     }
 }
 
-/// What became of a request, and what the upstream said to it.
+/// Result of an injected fault: what the client gets, and the upstream's status.
 pub(super) struct Harmed {
     pub(super) shown: Result<(Answer, Manner), Ended>,
     pub(super) upstream: Option<u16>,
@@ -75,7 +75,7 @@ impl Harmed {
 }
 
 impl Line {
-    /// Does to this request what the rule says.
+    /// Injects the rule's fault into this request.
     pub(super) async fn harm(
         &mut self,
         rule: u64,
@@ -111,20 +111,20 @@ impl Line {
         }
     }
 
-    /// When the connection is closed, the client sees a reset instead of an orderly end.
+    /// Makes the later close of the client's connection a reset instead of an orderly end.
     fn reset_when_closed(&self) {
         if let Err(error) = self.client.io.set_zero_linger() {
             tracing::warn!(%error, "the connection is closed in order instead of reset");
         }
     }
 
-    /// The upstream answers to the end, and nobody hears it.
+    /// Reads the upstream's response to its end and discards it.
     async fn drop_answer(&mut self, request: &mut Request) -> Harmed {
         let Ok(answer) = self.pass(request).await else {
             return Harmed::ended(None);
         };
         let status = answer.status.as_u16();
-        // The connection to the upstream goes with the client's.
+        // The upstream connection closes together with the client's.
         if let Some(mut upstream) = self.upstream.take() {
             let mut unheard = answer.unheard();
             let onward = &mut request.onward;
@@ -143,7 +143,7 @@ impl Line {
         match self.chaos.0.reorder.meet(rule) {
             Ok(other) => {
                 let answer = self.pass(request).await;
-                // It may have waited long enough meanwhile.
+                // The held request may have timed out meanwhile.
                 let _ = other.send(());
                 (Harmed::shown(answer), Some("overtook another".into()))
             }
@@ -172,7 +172,7 @@ impl Line {
         request.onward = Flow::whole(whole);
         let answer = self.pass(request).await;
         let note = match later {
-            // At once: what the second one got is worth knowing.
+            // Without a delay, wait for the second response to note its status.
             Duration::ZERO => match second.await {
                 Ok(Some(status)) => format!("the second one got {status}"),
                 _ => "the second one got no answer".into(),
@@ -182,7 +182,7 @@ impl Line {
         (Harmed::shown(answer), Some(note))
     }
 
-    /// The request goes out whole on a connection of its own, which outlives the client's.
+    /// Sends the complete request on a separate connection, which outlives the client's.
     async fn reset_after(&mut self, request: &mut Request) -> (Harmed, Option<String>) {
         let whole = match self.whole(request).await {
             Ok(whole) => whole,
@@ -202,7 +202,7 @@ impl Line {
         (Harmed::ended(None), note)
     }
 
-    /// Reads a request to its end; answers all of it as it goes on.
+    /// Reads a request to its end; returns the bytes to send to the upstream.
     async fn whole(&mut self, request: &mut Request) -> Result<Vec<u8>, String> {
         let broken =
             |why: &dyn std::fmt::Display| format!("its body could not be read whole: {why}");
@@ -228,7 +228,8 @@ impl Line {
     }
 }
 
-/// Sends over a connection of its own and hears the answer out; answers its status. Tells when all has left.
+/// Sends a request on a separate connection and reads the whole response; returns its status. Signals `taken` once the
+/// request is sent.
 async fn send_alone(
     upstream: &Place,
     request: Vec<u8>,

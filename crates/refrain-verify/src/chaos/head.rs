@@ -1,6 +1,6 @@
-//! Heads: what is asked and answered, and how each goes on to the other side.
+//! Request and response heads: parsing, and forwarding to the other side.
 //!
-//! Fields go on as they came, in their case and order, without those that belong to one connection.
+//! Fields are forwarded as they came, in their case and order, without hop-by-hop fields.
 
 use bytes::{Buf as _, BytesMut};
 use http::{HeaderName, StatusCode, header};
@@ -12,15 +12,15 @@ use super::{
     request::{self, Asked, Request},
 };
 
-/// How large a head may be.
+/// Limits on a head.
 const LIMITS: Limits = Limits {
     bytes_max: 256 << 10,
     fields_max: 100,
 };
-/// What is usually written behind a head without another allocation.
+/// Spare capacity after a head, which usually avoids another allocation.
 pub(super) const ROOM: usize = 1 << 10;
 
-/// Why a request is not taken.
+/// Why a head is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     status: StatusCode,
@@ -43,19 +43,19 @@ impl From<Broken> for Refused {
     }
 }
 
-/// What a connection remembers between two looks at its heads.
+/// State of a connection's head parser.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
     names: Names,
-    /// Where the line starts up to which was looked.
+    /// Start of the line at which the search for the end of the head resumes.
     start: usize,
 }
 
 impl Heads {
-    /// Takes the head of a request off the front of what was read; `None` when it is not all there.
+    /// Takes a request head from the front of the input; `None` if it is incomplete.
     ///
     /// # Errors
-    /// When it is malformed, over a limit, or could be read in two ways.
+    /// When it is malformed, over a limit, or ambiguous.
     pub(super) fn request(&mut self, input: &mut BytesMut) -> Result<Option<Request>, Refused> {
         if self.start == 0 {
             check_start(input)?;
@@ -70,7 +70,7 @@ impl Heads {
         head.map(Some)
     }
 
-    /// Takes the head of the answer to what was asked off the front of what was read; `None` when it is not all there.
+    /// Takes a response head from the front of the input; `None` if it is incomplete. Skips interim (1xx) responses.
     ///
     /// # Errors
     /// When it is malformed, or over a limit.
@@ -85,7 +85,7 @@ impl Heads {
             });
             input.advance(end);
             let head = head?;
-            // What only comes before an answer is between the upstream and us.
+            // Interim responses are for this proxy, not for the client.
             if !head.status.is_informational() {
                 return Ok(Some(head));
             }
@@ -108,7 +108,7 @@ impl Heads {
     }
 }
 
-/// Writes the fields that go on, and answers what they all say. The length of a body that is chunked stays behind.
+/// Writes the forwarded fields and returns what all fields say. Drops the length of a chunked body.
 pub(super) fn pass_fields(
     out: &mut Vec<u8>,
     fields: &[Header<'_>],
@@ -130,7 +130,7 @@ pub(super) fn pass_fields(
     Ok(said)
 }
 
-/// Whether a field concerns one connection alone.
+/// Whether a field is hop-by-hop.
 fn stays_behind(name: &HeaderName) -> bool {
     match *name {
         header::CONNECTION

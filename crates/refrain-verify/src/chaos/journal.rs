@@ -1,4 +1,4 @@
-//! What was done to whom, the last of it.
+//! Journal of the most recent injected faults.
 
 use std::{
     collections::VecDeque,
@@ -10,33 +10,33 @@ use tokio::time::Instant;
 
 use super::rule::Fault;
 
-/// How many events are kept.
+/// Maximum number of events kept.
 const EVENTS_MAX: usize = 10_000;
-/// How much of a path is kept.
+/// Maximum length of a recorded path, in bytes.
 const PATH_BYTES_MAX: usize = 200;
 
-/// What was done to one request.
+/// One injected fault.
 #[derive(Debug, Clone, Serialize)]
 pub struct Event {
-    /// Counts events, from 1.
+    /// Number of the event, starting at 1.
     pub number: u64,
     /// Milliseconds since the proxy started.
     pub at_ms: u64,
-    /// The rule that did it.
+    /// Number of the rule.
     pub rule: u64,
-    /// What was done.
+    /// The fault.
     pub fault: Fault,
     /// The request's method.
     pub method: String,
-    /// The request's path, its beginning where it is long.
+    /// The request's path, truncated if it is long.
     pub path: String,
-    /// What the upstream answered, where it did.
+    /// Status of the upstream's response, if there was one.
     pub upstream: Option<u16>,
-    /// What did not go as the rule says, if anything.
+    /// Details, such as why the fault did not happen as the rule says.
     pub note: Option<String>,
 }
 
-/// The last events.
+/// The most recent injected faults.
 #[derive(Debug)]
 pub struct Journal {
     since: Instant,
@@ -53,7 +53,7 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// The events behind this number, oldest first.
+    /// Returns the events with a number above `number`, oldest first.
     #[must_use]
     pub fn after(&self, number: u64) -> Vec<Event> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Journal {
         inner.1.iter().filter(is_later).cloned().collect()
     }
 
-    /// How many events there were in all.
+    /// Returns the number of events since the start, including dropped ones.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).0

@@ -1,4 +1,4 @@
-//! One client's connection: requests go on to the upstream one after another, and something may happen to each.
+//! One client connection: forwards its requests to the upstream one after another, with faults.
 
 use std::{
     future::poll_fn,
@@ -23,11 +23,11 @@ use super::{
 };
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// How long, and how much, is listened to from who still sends though nothing more is taken.
+/// Drain limits, in time and bytes, after our write side is closed.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 256 << 10;
 
-/// The client's connection is to end at once, without an answer or in the midst of one.
+/// The client's connection must close at once, without a response or in the middle of one.
 #[derive(Debug)]
 pub(super) struct Ended;
 
@@ -37,27 +37,27 @@ impl From<io::Error> for Ended {
     }
 }
 
-/// One client's connection.
+/// A client connection with its upstream connection.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) chaos: Chaos,
     pub(super) client: Side<TcpStream>,
-    /// The connection to the upstream, while it stands.
+    /// The upstream connection, while it is open.
     pub(super) upstream: Option<Upstream>,
-    /// Changes when the proxy is told to stop.
+    /// Closes when the proxy shuts down.
     ended: watch::Receiver<()>,
 }
 
-/// What a client says next.
+/// The next event on the client's connection.
 enum Next {
     Request(Request),
     Refused(Refused),
-    /// Nothing.
+    /// The client closed the connection, or the proxy shuts down.
     End,
 }
 
 pub(super) async fn serve(chaos: Chaos, stream: TcpStream, peer: Peer, ended: watch::Receiver<()>) {
-    // Each piece leaves at once: what is measured and cut here is the application's, not the network's.
+    // No Nagle delay: cuts and delays must come from the rules, not from the TCP stack.
     let _ = stream.set_nodelay(true);
     let line = Line {
         chaos,
@@ -71,10 +71,10 @@ pub(super) async fn serve(chaos: Chaos, stream: TcpStream, peer: Peer, ended: wa
 }
 
 impl Line {
-    /// Answers requests until the last one.
+    /// Serves requests until the connection ends.
     async fn serve(mut self) -> Result<(), Ended> {
         let mut ended = self.ended.clone();
-        // Only wakes: it is asked again and again.
+        // Only wakes the task at shutdown, and then stays pending because it is polled again.
         let mut ending = pin!(async move {
             let _ = ended.changed().await;
             std::future::pending::<()>().await;
@@ -101,7 +101,7 @@ impl Line {
         ending: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<Next>> {
-        // One that closed, or said something unasked, is not asked again.
+        // A connection that closed, or sent bytes without a request, is not reused.
         if let Some(upstream) = &mut self.upstream
             && upstream.poll_read(context).is_ready()
         {
@@ -133,7 +133,7 @@ impl Line {
         self.ended.has_changed().is_err()
     }
 
-    /// Answers a request, and whether another one may follow.
+    /// Serves a request; returns whether another may follow on the connection.
     async fn answer(&mut self, mut request: Request) -> Result<bool, Ended> {
         let (method, path) = (request.method.as_str(), request.uri.path());
         let Some((rule, fault)) = self.chaos.rules().judge(method, path) else {
@@ -151,13 +151,13 @@ impl Line {
         self.show(answer, manner, &mut request.onward).await
     }
 
-    /// Sends a request over this client's own connection to the upstream, which is made when it is needed.
+    /// Sends a request over this client's own upstream connection; connects if there is none.
     pub(super) async fn pass(&mut self, request: &mut Request) -> Result<Answer, Ended> {
         if self.upstream.is_some() {
             match self.ask(request).await {
-                // With TLS a part may have left even where the whole could not.
+                // With TLS a part may have been sent even if the write failed, so do not send it again.
                 Err(Failed::Unsent) if self.chaos.0.upstream.is_plain() => {}
-                // As without us in between, the client sees its connection end.
+                // Close the client's connection, as the upstream would without this proxy.
                 answer => return answer.map_err(|_| Ended),
             }
         }
@@ -182,7 +182,7 @@ impl Line {
         .await
     }
 
-    /// Tells a client that waits for it to send its body.
+    /// Sends `100 Continue` if the client waits for it.
     pub(super) async fn say_go_on(&mut self, request: &mut Request) -> io::Result<()> {
         let is_expected = std::mem::take(&mut request.asked.expects_continue);
         if is_expected && !request.onward.is_read() && self.client.input.bytes.is_empty() {
@@ -197,14 +197,15 @@ impl Line {
         Answer::own(StatusCode::BAD_GATEWAY, &text, request.asked)
     }
 
-    /// Shows an answer while the rest of its request goes on, if there is any; whether another request may follow.
+    /// Sends a response to the client while the rest of its request is forwarded; returns whether another request may
+    /// follow.
     async fn show(
         &mut self,
         answer: Answer,
         manner: Manner,
         request: &mut Flow,
     ) -> Result<bool, Ended> {
-        // Who answers before it has heard all is asked nothing else.
+        // If the response came before the end of the request, do not reuse the connections.
         let keeps_alive = answer.keeps_alive() && request.is_sent() && !self.is_ending();
         let stays_open = answer.stays_open && request.is_sent();
         let Some(upstream) = &mut self.upstream else {
@@ -222,7 +223,7 @@ impl Line {
         Ok(keeps_alive)
     }
 
-    /// Gives an answer of our own.
+    /// Sends a response made by this proxy.
     async fn say(&mut self, answer: Answer) -> Result<(), Ended> {
         let mut flow = answer.shown(false, Manner::AsItComes);
         let mut nobody = Side::new(tokio::io::empty());
@@ -230,7 +231,8 @@ impl Line {
         said.await.map_err(|_| Ended)
     }
 
-    /// Ends the connection. Who still sends is listened to for a moment, or it might lose the answer to a reset.
+    /// Closes the connection. First drains client data for a moment: unread data would reset the connection, and the
+    /// client might lose the response.
     async fn close(mut self) -> Result<(), Ended> {
         self.upstream = None;
         self.client.io.shutdown().await?;

@@ -1,4 +1,4 @@
-//! Requests: what a client wants, and how that goes on to the upstream.
+//! Requests: how they are parsed and sent to the upstream.
 
 use std::mem::MaybeUninit;
 
@@ -11,33 +11,33 @@ use super::{
     head::{ROOM, Refused, check_end, pass_fields, put, refused, write_chunked},
 };
 
-/// The longest target that is taken: what the library can hold.
+/// Maximum length of a request target, in bytes: the limit of [`Uri`].
 const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
 
-/// A request, of which the body is still to be read.
+/// A request whose body has not been read yet.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) asked: Asked,
-    /// As it goes to the upstream.
+    /// The message to send to the upstream.
     pub(super) onward: Flow,
 }
 
-/// What a client wants besides the answer itself.
+/// Properties of a request that determine its response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
-    /// Whether it speaks HTTP/1.1.
+    /// Whether the client speaks HTTP/1.1.
     pub(super) is_new: bool,
-    /// Whether it asks for the head alone.
+    /// Whether it is a HEAD request.
     pub(super) is_to_head: bool,
     pub(super) keeps_alive: bool,
-    /// Whether it waits to be told before it sends its body.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     pub(super) expects_continue: bool,
 }
 
 impl Asked {
-    /// What can be known of a request that is none.
+    /// Defaults for a request that could not be parsed.
     pub(super) const NOTHING: Self = Self {
         is_new: true,
         is_to_head: false,
@@ -46,7 +46,7 @@ impl Asked {
     };
 }
 
-/// Reads the head of a request, of which `bytes` is all.
+/// Parses a complete request head.
 pub(super) fn read<'h>(
     bytes: &'h [u8],
     fields: &mut [MaybeUninit<Header<'h>>],
@@ -90,7 +90,7 @@ pub(super) fn read<'h>(
 }
 
 fn asked(method: &Method, is_new: bool, said: &Said) -> Asked {
-    // The chunks count; who sends a length as well is not trusted with a second request.
+    // Chunked encoding overrides the length. A request with both may be a smuggling attempt: no other one follows.
     let is_twofold = said.is_chunked && said.length.is_some();
     Asked {
         is_new,

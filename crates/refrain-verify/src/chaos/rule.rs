@@ -1,54 +1,54 @@
-//! A rule: which requests, what is done to them, how often.
+//! Rules: which requests are hit, by which fault, how often.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use refrain::policy::{Operation, Policy, units};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// One whole, in millionths.
+/// The share 100 %, in millionths.
 pub(super) const ALWAYS: u32 = 1_000_000;
-/// The longest that anything is held up.
+/// Maximum delay.
 const DELAY_MAX: Duration = Duration::from_hours(1);
 
-/// What is done to a request or its answer.
+/// A fault injected into a request or its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The upstream gets the request and answers; the client's connection is closed instead.
+    /// The upstream gets the request and responds; the client's connection is closed instead.
     DropAnswer,
-    /// The upstream gets the request twice: at once, or again that much later. The client gets the first answer.
+    /// The upstream gets the request twice: at once, or again after this delay. The client gets the first response.
     Twice(Duration),
-    /// The request is held up.
+    /// The request is delayed.
     Delay(Duration),
-    /// The answer is held up.
+    /// The response is delayed.
     DelayAnswer(Duration),
-    /// The answer's body ends at this byte, and the connection with it.
+    /// The response body is cut after this many bytes, and the connection is closed.
     Cut(u64),
     /// The client's connection is reset; the upstream gets nothing.
     ResetBefore,
-    /// The client's connection is reset once the request has been sent on; the upstream runs it.
+    /// The client's connection is reset after the request is sent to the upstream, which executes it.
     ResetAfter,
-    /// The request is held back until another one of the same rule has overtaken it, or this time has passed.
+    /// The request is held back until another one of the same rule has overtaken it, or until this timeout.
     Reorder(Duration),
-    /// The answer's body trickles, so many bytes a second.
+    /// The response body is slowed to about this many bytes per second, at least 20.
     Slow(u64),
 }
 
-/// Which requests, what is done to them, how often.
+/// A rule: which requests are hit, by which fault, how often.
 ///
 /// As text: `ROUTE FAULT [SHARE] [xTIMES]`, such as `POST /v1/payments drop-answer 30% x5`.
 #[derive(Clone)]
 pub struct Rule {
     route: String,
     matcher: Policy,
-    /// What is done.
+    /// The fault.
     pub fault: Fault,
-    /// To how many of a million of them.
+    /// Share of matching requests that are hit, in millionths.
     pub share: u32,
-    /// How often at the most; `None` without an end.
+    /// Maximum number of hits; `None` for no limit.
     pub times: Option<u64>,
 }
 
-/// Why a rule cannot be taken.
+/// Why a rule or setting is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadRule(String);
@@ -60,10 +60,10 @@ impl BadRule {
 }
 
 impl Rule {
-    /// This fault for every request of the route, which is written as in a policy.
+    /// Returns a rule that applies this fault to every request of the route, which is written as in a policy.
     ///
     /// # Errors
-    /// [`BadRule`] where that is no route.
+    /// [`BadRule`] when the route is invalid.
     pub fn new(route: &str, fault: Fault) -> Result<Self, BadRule> {
         let bad = |error| BadRule::new(format!("`{route}` is no route: {error}"));
         let operation = Operation::new(route).map_err(bad)?;
@@ -77,7 +77,7 @@ impl Rule {
         })
     }
 
-    /// Which requests.
+    /// Returns the route.
     #[must_use]
     pub fn route(&self) -> &str {
         &self.route

@@ -1,4 +1,4 @@
-//! The rules in force, and which of them a request falls under.
+//! The active rules, and which of them hits a request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,10 +9,10 @@ use super::{
     rule::{BadRule, Fault, Rule},
 };
 
-/// The most rules at a time.
+/// Maximum number of rules.
 pub const RULES_MAX: usize = 1_000;
 
-/// The rules in force.
+/// The active rules.
 #[derive(Debug)]
 pub struct Rules {
     seed: u64,
@@ -22,20 +22,20 @@ pub struct Rules {
 #[derive(Debug, Default)]
 struct Inner {
     rules: Vec<Listed>,
-    /// Numbers are not used again, so that a rule that came later does not fall as one that is gone.
+    /// Number of the last rule. Numbers are not reused, because the random choices depend on them.
     last: u64,
 }
 
-/// A rule, what it is called, and what it did so far.
+/// A rule with its number and counters.
 #[derive(Debug, Clone, Serialize)]
 pub struct Listed {
-    /// What it is called.
+    /// Number of the rule.
     pub number: u64,
-    /// What it says.
+    /// The rule itself.
     pub rule: Rule,
-    /// How many requests it matched.
+    /// Number of requests it matched.
     pub matched: u64,
-    /// To how many of them it was done.
+    /// Number of matched requests that it hit.
     pub hit: u64,
 }
 
@@ -47,16 +47,16 @@ impl Rules {
         }
     }
 
-    /// What the dice go by.
+    /// Returns the random seed.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// One more rule, behind the others; answers what it is called.
+    /// Appends a rule; returns its number.
     ///
     /// # Errors
-    /// [`BadRule`] where there are too many.
+    /// [`BadRule`] when there are [`RULES_MAX`] rules already.
     pub fn add(&self, rule: Rule) -> Result<u64, BadRule> {
         let mut inner = self.lock();
         if inner.rules.len() >= RULES_MAX {
@@ -75,13 +75,13 @@ impl Rules {
         Ok(number)
     }
 
-    /// All rules, in their order.
+    /// Returns all rules, in order.
     #[must_use]
     pub fn list(&self) -> Vec<Listed> {
         self.lock().rules.clone()
     }
 
-    /// Takes one away; `false` where there is none of this number.
+    /// Removes a rule; returns `false` if no rule has this number.
     pub fn remove(&self, number: u64) -> bool {
         let mut inner = self.lock();
         let before = inner.rules.len();
@@ -89,12 +89,12 @@ impl Rules {
         inner.rules.len() < before
     }
 
-    /// Takes all away; answers how many there were.
+    /// Removes all rules; returns how many there were.
     pub fn clear(&self) -> usize {
         std::mem::take(&mut self.lock().rules).len()
     }
 
-    /// What is done to this request: the first rule that matches and whose dice fall so. Counts.
+    /// Returns the fault of the first rule that matches and that the random choice selects. Updates the counters.
     pub(super) fn judge(&self, method: &str, path: &str) -> Option<(u64, Fault)> {
         let mut inner = self.lock();
         for listed in &mut inner.rules {

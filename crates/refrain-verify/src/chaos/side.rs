@@ -11,7 +11,7 @@ use tokio::io::AsyncRead;
 
 use super::head::Heads;
 
-/// A connection, and what was read from it and not taken yet.
+/// A connection, with the bytes that were read from it but not consumed yet.
 #[derive(Debug)]
 pub(super) struct Side<S> {
     pub(super) io: S,
@@ -28,24 +28,24 @@ impl<S: AsyncRead + Unpin> Side<S> {
         }
     }
 
-    /// Reads what has come; 0 at the end.
+    /// Polls a read into the input buffer; 0 at end of stream.
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.input.poll_read(&mut self.io, context)
     }
 
-    /// Reads what comes next; 0 at the end.
+    /// Reads into the input buffer; 0 at end of stream.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context)).await
     }
 
-    /// Ready when the connection broke while nothing is expected from it. That the other side will say no more is no reason.
+    /// Ready when the connection fails while no data is expected. End of stream is not a failure.
     pub(super) fn poll_broken(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.input.bytes.is_empty() {
             return Poll::Pending;
         }
         match self.poll_read(context) {
             Poll::Ready(Err(error)) => Poll::Ready(error),
-            // What came is for later.
+            // Bytes that arrive stay in the buffer.
             _ => Poll::Pending,
         }
     }

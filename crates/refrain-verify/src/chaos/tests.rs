@@ -1,6 +1,6 @@
-//! What passes is the same however the network cuts it into pieces, and ends where it ends.
+//! Messages pass unchanged however the network splits them, and end at the right byte.
 //!
-//! A message whose end is misjudged takes the next one's first bytes with it, or leaves its own last ones for it.
+//! A wrong message end would take bytes of the next message, or leave bytes to it.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use super::{
     side::Side,
 };
 
-/// A connection whose bytes come in these pieces, and which ends then.
+/// A connection that delivers these pieces and then ends.
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl AsyncRead for Pieces {
@@ -30,7 +30,7 @@ impl AsyncRead for Pieces {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.0.pop_front() {
-            // Every other time there is nothing yet.
+            // An empty piece simulates a read that is not ready.
             Some(piece) if piece.is_empty() => {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
@@ -48,7 +48,7 @@ impl AsyncRead for Pieces {
     }
 }
 
-/// All ways to send this in two pieces, and the one that sends every byte by itself.
+/// Every split of `bytes` in two, the split into single bytes, and the whole.
 fn cuts(bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
     let two = |at: usize| vec![bytes[..at].to_vec(), Vec::new(), bytes[at..].to_vec()];
     let each = bytes.iter().flat_map(|byte| [vec![*byte], Vec::new()]);
@@ -58,14 +58,14 @@ fn cuts(bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
     all
 }
 
-/// Whose messages are read.
+/// The sender of the messages.
 #[derive(Debug, Clone, Copy)]
 enum From {
     Client,
     Upstream(Asked),
 }
 
-/// All messages as they go on, one behind the other, and how the connection ended.
+/// Returns all messages as forwarded, one after the other, and how the connection ended.
 async fn passed(pieces: Vec<Vec<u8>>, from: From) -> (String, &'static str) {
     let mut side = Side::new(Pieces(pieces.into()));
     let mut out = Vec::new();
@@ -94,7 +94,7 @@ async fn passed(pieces: Vec<Vec<u8>>, from: From) -> (String, &'static str) {
     (String::from_utf8(out).unwrap(), end)
 }
 
-/// A message without the chunks, which are the network's to cut: all that they carry, and whether that ends.
+/// The message with its chunks joined, because the chunk boundaries depend on the reads: the data, trailers and end.
 fn plain(message: &str) -> String {
     let Some((head, body)) = message.split_once("chunked\r\n\r\n") else {
         return message.to_owned();
@@ -116,7 +116,7 @@ async fn check(from: From, sent: &str, goes_on: &str, end: &str) {
         let (out, ended) = passed(pieces.clone(), from).await;
         let out: Vec<_> = out.split('|').map(plain).collect();
         let out = out.join("|");
-        // How much of a message leaves before it turns out to be none is up to the pieces.
+        // How much of a malformed message is forwarded before the error depends on the pieces.
         let is_right = match end {
             "broke off" => goes_on.starts_with(&out),
             _ => goes_on == out,
@@ -129,7 +129,7 @@ async fn check(from: From, sent: &str, goes_on: &str, end: &str) {
 #[tokio::test]
 async fn requests_pass_whole_wherever_they_are_cut() {
     for (sent, goes_on, end) in [
-        // Pipelined, with every kind of end; fields as they came but for the connection's own.
+        // Pipelined, with every kind of message end; fields unchanged except hop-by-hop ones.
         (
             "GET /a?b=c HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nX-Odd-CASE:  v \r\n\r\n\
              POST /b HTTP/1.1\r\nContent-Length: 3\r\nhost: x\r\n\r\nabc\
@@ -141,7 +141,7 @@ async fn requests_pass_whole_wherever_they_are_cut() {
              HEAD /d HTTP/1.1\r\n\r\n|",
             "end",
         ),
-        // Both a length and chunks: the chunks count, and the length stays behind.
+        // Both a length and chunks: the chunks count, and the length is removed.
         (
             "POST / HTTP/1.1\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\na.|",
@@ -227,21 +227,21 @@ async fn answers_pass_whole_wherever_they_are_cut() {
             "HTTP/1.1 200 Fine\r\ntransfer-encoding: chunked\r\n\r\nabc.|",
             "end",
         ),
-        // Who speaks HTTP/1.0 gets no chunks.
+        // An HTTP/1.0 client gets no chunks.
         (
             old,
             chunked,
             "HTTP/1.0 200 Fine\r\nconnection: keep-alive\r\n\r\nabc|",
             "end",
         ),
-        // Who speaks HTTP/1.1 is told where it ends.
+        // An HTTP/1.1 client gets chunks, so that it can tell where the body ends.
         (
             new,
             open,
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nabc.|",
             "end",
         ),
-        // What only comes before an answer stays behind; what is behind one to HEAD is the next.
+        // Interim responses are not forwarded; bytes after a response to HEAD belong to the next response.
         (
             to_head,
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n\
@@ -272,7 +272,7 @@ async fn answers_pass_whole_wherever_they_are_cut() {
     }
 }
 
-/// Where the first message of these bytes ends for the client, in which manner it goes on.
+/// Forwards a response in this manner; returns the body as sent, and whether it was complete.
 async fn harmed(answer: &str, manner: Manner) -> (String, bool) {
     let mut side = Side::new(Pieces(VecDeque::from([answer.as_bytes().to_vec()])));
     side.read().await.unwrap();
@@ -318,7 +318,7 @@ async fn a_slow_body_comes_in_pieces_at_its_rate() {
     let since = tokio::time::Instant::now();
     let answer =
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n";
-    // Two bytes each twentieth of a second.
+    // Two bytes every 50 ms.
     let (body, is_whole) = harmed(answer, Manner::slow(40)).await;
     assert_eq!(body, "2\r\nab\r\n2\r\ncd\r\n1\r\ne\r\n0\r\n\r\n");
     assert!(is_whole);
