@@ -43,7 +43,7 @@ pub struct Model {
     /// The machine's clocks; read only with [`Flaw::TrustsWallClock`].
     clock: Arc<dyn Clock>,
     time: StoreClock,
-    /// The clock reading when the model was opened; [`reopened`](Self::reopened) resumes store time from it.
+    /// The clock reading when the model was opened; [`Model::reopened`] resumes store time from it.
     mark: ClockMark,
     secret: Secret,
     guarantees: Guarantees,

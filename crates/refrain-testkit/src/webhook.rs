@@ -5,8 +5,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use refrain::key::Sender;
 use sha2::Sha256;
 
-/// Returns the headers with which `sender` delivers this body: the signature, and the event id if `sender` sends it as
-/// a header.
+/// Returns the headers with which `sender` delivers this body: the signature, and the event id if it is a header.
 ///
 /// `time` is the time of sending, in seconds since 1970; GitHub and Shopify do not sign it.
 ///

@@ -307,8 +307,7 @@ proptest! {
     }
 
     /// I15: a claim that is not granted changes nothing.
-    /// One exception, on the safe side: a claim that finds a lapsed lease and may not take over makes the record
-    /// indeterminate (T7).
+    /// One exception, on the safe side: a claim that finds a lapsed lease and may not take over leaves doubt (T7).
     #[test]
     fn i15_a_claim_that_is_refused_touches_nothing(history in a_history()) {
         for seen in &history {

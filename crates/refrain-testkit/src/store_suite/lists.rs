@@ -49,8 +49,8 @@ pub(super) async fn lists_come_by_state<S: Store>(bench: &Bench<S>) -> Checked {
     Ok(())
 }
 
-/// A list shows the state that a claim would find, also if nothing accessed the record since its lease or retention
-/// ended.
+/// A list shows the state that a claim would find, also for a lapsed lease or an ended retention that no access has
+/// applied yet.
 pub(super) async fn lists_go_by_what_time_has_made_of_records<S: Store>(
     bench: &Bench<S>,
 ) -> Checked {
