@@ -1,7 +1,7 @@
-//! What a service does with duplicates, seen from outside: one case for each hole that is known in the field.
+//! Black-box tests of how a service handles duplicates: one case for each known class of idempotency bug.
 //!
-//! Each [`Case`] sends real requests with fresh keys, counts effects, and comes to a [`Verdict`]. Services differ in what
-//! they answer; a case accepts every answer that is safe, and the documentation lists them.
+//! Each [`Case`] sends real requests with new keys, counts effects, and gives a [`Verdict`]. Services differ in their
+//! responses; a case accepts every safe response, and the documentation lists them.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,13 +52,13 @@ use plan::Way;
 use service::Service;
 use stage::{Stage, Stop, World};
 
-/// Why nothing, or nothing more, could be tested.
+/// Why nothing, or nothing more, can be tested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// The plan does not fit the service.
+    /// The plan does not match the service.
     #[error("{0}")]
     Plan(String),
-    /// The service, or what counts its effects, cannot be reached.
+    /// The service, or the source of the effect count, is unreachable.
     #[error("{0}")]
     Unreachable(String),
 }
@@ -72,13 +72,13 @@ impl From<Stop> for Trouble {
     }
 }
 
-/// Runs the plan's cases one after another; `progress` hears of each as it ends.
+/// Runs the plan's cases one after another; calls `progress` after each.
 ///
 /// # Errors
-/// [`Trouble`] where the service cannot be reached, refuses the plain request, or its effects cannot be counted.
+/// [`Trouble`] when the service is unreachable, refuses the plain request, or its effects cannot be counted.
 ///
 /// # Cancellation
-/// Safe to drop: a service that was started is killed, a paused one goes on, no connection stays.
+/// Safe to drop: kills a service that it started, resumes a paused one, and closes all connections.
 pub async fn run(
     plan: &Plan,
     mut progress: impl FnMut(&Operation, &CaseReport),
@@ -134,7 +134,7 @@ fn is_asked_for(plan: &Plan, case: &Case) -> bool {
     plan.only.is_empty() || plan.only.iter().any(|id| id == case.id)
 }
 
-/// Runs can neither be counted nor told apart.
+/// Whether runs can neither be counted nor told apart by their responses.
 fn is_blind(world: &World<'_>) -> bool {
     !world.counter.is_exact() && world.identity == Identity::None
 }

@@ -197,8 +197,7 @@ impl Line {
         Answer::own(StatusCode::BAD_GATEWAY, &text, request.asked)
     }
 
-    /// Sends a response to the client while the rest of its request is forwarded; returns whether another request may
-    /// follow.
+    /// Sends a response to the client and the rest of its request to the upstream; returns whether another may follow.
     async fn show(
         &mut self,
         answer: Answer,

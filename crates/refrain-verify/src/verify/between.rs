@@ -1,4 +1,4 @@
-//! Our own fault proxy between us and the service, with one thing to do.
+//! A [`Chaos`] proxy with one rule, between a case and the service.
 
 use tokio::{net::TcpListener, task::JoinHandle};
 
@@ -8,7 +8,7 @@ use crate::{
     place::Place,
 };
 
-/// Runs until it is dropped.
+/// A running proxy; it stops when this is dropped.
 #[derive(Debug)]
 pub(super) struct Between {
     pub(super) place: Place,
@@ -16,7 +16,7 @@ pub(super) struct Between {
 }
 
 impl Between {
-    /// In front of `upstream`: does `fault` to the first `times` requests, and lets others pass.
+    /// Starts a proxy for `upstream` that applies `fault` to the first `times` requests, and passes all others.
     pub(super) async fn new(
         upstream: &Place,
         seed: u64,

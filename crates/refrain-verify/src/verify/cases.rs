@@ -1,4 +1,4 @@
-//! The cases: what each does, what it reveals, and the fix.
+//! The cases: what each does, the bug it reveals, and the fix.
 
 use super::stage::{Stage, Stop};
 
@@ -15,24 +15,24 @@ mod requests;
 
 pub(super) use judge::MOMENT;
 
-/// Decided before all others, because they need to know.
+/// This case runs before all others, because they depend on its result.
 pub(super) const SAME_BODY: &str = "same-body-other-key";
 
-/// One thing that is tried.
+/// A test case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Case {
-    /// What programs call it; stays as it is.
+    /// Stable identifier for programs.
     pub id: &'static str,
-    /// What people call it.
+    /// Title for people.
     pub title: &'static str,
-    /// What is done, and what is expected.
+    /// What the case does, and what it expects.
     pub explanation: &'static str,
-    /// What is wrong with a service that fails it.
+    /// The bug that a failure reveals.
     pub hole: &'static str,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: &'static str,
-    /// Whether it means nothing where runs cannot be counted.
+    /// Whether the case is meaningless when runs cannot be counted.
     pub(super) needs_count: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) const fn case(
     }
 }
 
-/// A case that looks at answers alone.
+/// A case that checks only responses.
 const fn shown(case: Case) -> Case {
     Case {
         needs_count: false,
@@ -303,7 +303,7 @@ pub const CASES: [Case; 34] = [
     ),
 ];
 
-/// Runs the case of this name.
+/// Runs the case with this id.
 pub(super) async fn run(id: &str, stage: &mut Stage<'_>) -> Result<(), Stop> {
     match id {
         "sequential-duplicate" => duplicates::sequential(stage).await,

@@ -1,15 +1,15 @@
-//! The same request written in another way, and another request that looks much like it.
+//! Rewrites a request: the same content written differently, or a similar but different request.
 //!
-//! All of it works on the text, so that numbers stay as they were written.
+//! Works on the text, so that numbers stay as written.
 
 use serde_json::Value;
 
 use super::stage::KEY;
 
-/// How many other requests are thought of.
+/// Maximum number of variants of a body.
 const VARIANTS_MAX: usize = 8;
 
-/// The JSON object with its members the other way round; `None` where there are not two.
+/// The JSON object with its members in reverse order; `None` if it has fewer than two.
 pub(super) fn reordered(body: &[u8]) -> Option<Vec<u8>> {
     is_json(body, Value::is_object).then_some(())?;
     let text = body.trim_ascii();
@@ -24,7 +24,7 @@ pub(super) fn reordered(body: &[u8]) -> Option<Vec<u8>> {
     is_worth_it.then(|| [&b"{"[..], &members.join(&b','), b"}"].concat())
 }
 
-/// The JSON body with other white space between its parts.
+/// The JSON body with additional white space between tokens; `None` if it is no object or array.
 pub(super) fn spaced(body: &[u8]) -> Option<Vec<u8>> {
     is_json(body, |value| value.is_object() || value.is_array()).then_some(())?;
     let mut spaced = Vec::with_capacity(body.len() * 2);
@@ -37,8 +37,8 @@ pub(super) fn spaced(body: &[u8]) -> Option<Vec<u8>> {
     Some(spaced)
 }
 
-/// Other requests that look much like this one, the likeliest to be accepted first: another number, another text, more members.
-/// What stands for the key stays as it is.
+/// Similar but different bodies, those most likely to be accepted first: another number, another string, an extra
+/// member. A value that contains the key does not change.
 pub(super) fn variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
     let mut all = match is_json(body, |_| true) {
         _ if body.is_empty() => return Vec::new(),
@@ -74,7 +74,7 @@ fn json_variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
     all
 }
 
-/// `a=1&b=x`: one value after another, numbers first, and one pair more.
+/// `a=1&b=x`: one changed value at a time, numbers first, then one with an extra pair.
 fn form_variants(body: &[u8], by: u64) -> Vec<Vec<u8>> {
     let (mut numbers, mut texts, mut at) = (Vec::new(), Vec::new(), 0);
     for pair in body.split(|byte| *byte == b'&') {
@@ -112,7 +112,7 @@ fn holds_key(part: &[u8]) -> bool {
     part.windows(KEY.len()).any(|it| it == KEY.as_bytes())
 }
 
-/// The body with this much more in it; `None` where that cannot be done.
+/// The body with this many bytes of padding; `None` if it cannot be padded.
 pub(super) fn padded(body: &[u8], bytes: usize) -> Option<Vec<u8>> {
     let padding = "x".repeat(bytes);
     if !is_json(body, |_| true) {
@@ -129,21 +129,21 @@ fn is_json(body: &[u8], is_so: impl Fn(&Value) -> bool) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|value| is_so(&value))
 }
 
-/// `body` with the digits from `start` to `end` as a higher number.
+/// `body` with the digits from `start` to `end` replaced by a higher number.
 fn raised(body: &[u8], start: usize, end: usize, by: u64) -> Vec<u8> {
     let digits = std::str::from_utf8(&body[start..end]).unwrap_or_default();
     let number = match digits.parse::<u64>() {
         Ok(number) => number.wrapping_add(by).to_string(),
-        // Too long to be counted with: one digit more makes it another one.
+        // Too large for `u64`: more digits make it a different number.
         Err(_) => format!("{digits}{by}"),
     };
     [&body[..start], number.as_bytes(), &body[end..]].concat()
 }
 
-/// Where the whole numbers of a JSON text stand.
+/// Positions of the integer parts of the numbers in a JSON text.
 fn numbers(body: &[u8]) -> Vec<(usize, usize)> {
     let (mut at, mut found) = (0, Vec::new());
-    // What follows a point or an exponent is part of the number before it.
+    // Digits after a decimal point or an exponent belong to the number before.
     let (mut was_digit, mut is_tail) = (false, false);
     walk(body, |byte, place| {
         let is_digit = matches!(place, Place::Outside(_)) && byte.is_ascii_digit();
@@ -159,14 +159,14 @@ fn numbers(body: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Where the texts of a JSON text stand that are no names of members, without their quotes.
+/// Positions of the string values in a JSON text, without their quotes; member names are left out.
 fn texts(body: &[u8]) -> Vec<(usize, usize)> {
     let (mut at, mut start, mut found) = (0, None, Vec::new());
     walk(body, |byte, place| {
         match (place, start) {
             (Place::String, None) => start = Some(at + 1),
             (Place::Outside(_), Some(from)) => {
-                // The quote before this byte, or before white space, ended it.
+                // The last quote before this byte ended the string; white space may stand in between.
                 let end = body[..at]
                     .iter()
                     .rposition(|byte| *byte == b'"')
@@ -195,13 +195,13 @@ fn texts(body: &[u8]) -> Vec<(usize, usize)> {
 }
 
 enum Place {
-    /// In a string, its quotes among it.
+    /// In a string, including its quotes.
     String,
-    /// So deep in objects and arrays.
+    /// Outside strings, at this nesting depth.
     Outside(usize),
 }
 
-/// Tells each byte of a JSON text, and where it stands.
+/// Calls `each` for each byte of a JSON text with its place.
 fn walk(text: &[u8], mut each: impl FnMut(u8, Place)) {
     let (mut depth, mut is_string, mut is_escaped) = (0_usize, false, false);
     for &byte in text {

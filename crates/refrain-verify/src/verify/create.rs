@@ -1,4 +1,4 @@
-//! Something that an operation can be about, made with another operation first.
+//! Creates a resource with one operation, for use by the operation under test.
 
 use serde_json::Value;
 
@@ -9,11 +9,11 @@ use super::{
     wire::{Answer, send},
 };
 
-/// Sends the operation once, and answers what the service calls what it created: the member `name` or `id` of the
-/// answer, or the last part of its `Location`.
+/// Sends the operation once; returns the id of the created resource: the member `name` or `id` of the response or of
+/// its `data`, or the last segment of its `Location`.
 ///
 /// # Errors
-/// [`Trouble`] where the service does not answer, refuses, or does not say.
+/// [`Trouble`] when the service does not respond, refuses the request, or returns no id.
 pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<String, Trouble> {
     let place = Way::new(plan).and_then(|way| way.to(&plan.target));
     let place = place.map_err(Trouble::Plan)?;

@@ -1,8 +1,8 @@
-//! Keys and unique words that a seed decides.
+//! Keys and unique words derived from the seed.
 
 use crate::mix::mixed;
 
-/// Draws the `n`-th number of a case of a seed.
+/// Returns the `n`-th pseudorandom number of a case.
 fn number(seed: u64, case: &str, n: u64) -> u64 {
     let start = mixed(seed);
     let named = case
@@ -11,7 +11,7 @@ fn number(seed: u64, case: &str, n: u64) -> u64 {
     mixed(named ^ n)
 }
 
-/// A key that looks like a random UUID, because some services take nothing else.
+/// Returns a key in the form of a random UUID, because some services accept no other form.
 pub(super) fn key(seed: u64, case: &str, n: u64) -> String {
     let high = number(seed, case, 2 * n) & !0xf000 | 0x4000;
     let low = number(seed, case, 2 * n + 1) & !(0b11 << 62) | (0b10 << 62);
@@ -25,7 +25,7 @@ pub(super) fn key(seed: u64, case: &str, n: u64) -> String {
     )
 }
 
-/// A word for `{{unique}}`.
+/// Returns a replacement for `{{unique}}`.
 pub(super) fn unique(seed: u64, case: &str, n: u64) -> String {
     format!("rv{:016x}", number(!seed, case, n))
 }

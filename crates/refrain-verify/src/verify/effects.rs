@@ -1,4 +1,4 @@
-//! How often an operation took effect.
+//! Counts how often an operation took effect.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::{
     wire::{Answer, Request, send},
 };
 
-/// How long a count may take.
+/// Timeout for reading the count.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 
-/// What came of a case so far.
+/// Effects of a case so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Effects {
     pub(super) count: u64,
-    /// Counted at the source, not from answers, which show only what they show.
+    /// Whether effects are counted at the source; a count by responses misses effects without a response.
     pub(super) is_exact: bool,
 }
 
@@ -25,17 +25,17 @@ impl Effects {
         self.count > most
     }
 
-    /// Certain only where they are counted at the source.
+    /// Always `false` unless effects are counted at the source, because otherwise some may be unseen.
     pub(super) fn under(self, least: u64) -> bool {
         self.is_exact && self.count < least
     }
 }
 
-/// Counts at the source.
+/// Counts effects at the source.
 #[derive(Debug, Clone)]
 pub(super) struct Counter {
     counting: Counting,
-    /// The headers of the operation, where the count comes from the same place.
+    /// The operation's headers, sent with the count request if it goes to the service itself.
     headers: Vec<(String, String)>,
     way: Way,
 }
@@ -61,7 +61,7 @@ impl Counter {
         }
     }
 
-    /// Counts at a place that has nothing to do with what is tested.
+    /// Returns a counter at an address unrelated to the system under test.
     pub(super) fn elsewhere(counting: Counting, way: &Way) -> Self {
         Self {
             counting,
@@ -70,12 +70,12 @@ impl Counter {
         }
     }
 
-    /// Whether there is a source to count at.
+    /// Whether effects are counted at the source.
     pub(super) fn is_exact(&self) -> bool {
         self.counting != Counting::Answers
     }
 
-    /// Whether it counts for one key or one unique word alone.
+    /// Whether the count is per key or per unique word.
     pub(super) fn is_keyed(&self) -> bool {
         let text = match &self.counting {
             Counting::Sql { statement, .. } => statement,
@@ -85,7 +85,7 @@ impl Counter {
         text.contains("{key}") || text.contains("{unique}")
     }
 
-    /// The count now, of this key and unique word where it goes by them.
+    /// Reads the count now, for this key and unique word if the count is keyed.
     pub(super) async fn read(&self, key: &str, unique: &str) -> Result<u64, String> {
         match &self.counting {
             Counting::Answers => Ok(0),
@@ -166,7 +166,7 @@ fn counted(answer: &Answer, pointer: Option<&str>) -> Result<u64, String> {
     number.ok_or_else(|| help.to_owned())
 }
 
-/// A key in an address.
+/// Percent-encodes a key for a URL.
 pub(super) fn escaped(key: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let each = key.bytes().map(|byte| match is_plain(byte) {

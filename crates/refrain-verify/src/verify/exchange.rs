@@ -1,35 +1,35 @@
-//! What was said, for the report: shortened, and without secrets.
+//! Exchanges for the report: shortened, and without secrets.
 
 use serde::{Deserialize, Serialize};
 
 use super::wire::{Request, Sent};
 
-/// How much of a body a report shows.
+/// Maximum number of body bytes in a report.
 const SHOWN_BYTES_MAX: usize = 2_048;
-/// How much of a header's value a report shows.
+/// Maximum number of bytes of a header value in a report.
 const VALUE_BYTES_MAX: usize = 300;
 
-/// What is said of a message that the broker holds.
+/// Response line of a message that the broker confirmed.
 const PUBLISHED: &str = "published";
 
-/// One request and what came back.
+/// One request and its response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// What it was for.
+    /// Purpose of the request.
     pub label: String,
     /// Milliseconds since the case began.
     pub at_ms: u64,
-    /// Milliseconds until the answer was there, or would not come.
+    /// Milliseconds until the response was complete or failed.
     pub took_ms: u64,
     /// The request's first line and headers.
     pub request: Vec<String>,
-    /// The request's body, its beginning where it is long.
+    /// The request's body, truncated if it is long.
     pub request_body: String,
-    /// The answer's status; none where no answer came.
+    /// The response's status; `None` if there was no response.
     pub status: Option<u16>,
-    /// The answer's first line and headers, or why none came.
+    /// The response's first line and headers, or why there was no response.
     pub response: Vec<String>,
-    /// The answer's body, its beginning where it is long.
+    /// The response's body, truncated if it is long.
     pub response_body: String,
 }
 
@@ -72,7 +72,7 @@ impl Exchange {
 }
 
 impl Exchange {
-    /// A message that was published, and whether the broker holds it.
+    /// Records a published message, and whether the broker confirmed it.
     pub(super) fn published(
         label: &str,
         queue: &str,
@@ -99,7 +99,7 @@ impl Exchange {
         }
     }
 
-    /// Whether it is a message that the broker holds.
+    /// Whether it is a message that the broker confirmed.
     pub(super) fn is_published(&self) -> bool {
         self.response.first().is_some_and(|said| said == PUBLISHED)
     }
@@ -117,7 +117,7 @@ fn line(name: &str, value: &str, secret: &[String]) -> String {
     if !named.any(|secret| secret.eq_ignore_ascii_case(name)) {
         return format!("{name}: {}", beginning(value, VALUE_BYTES_MAX));
     }
-    // What kind it is may be told: `Bearer`, or the name of a cookie.
+    // Keep the scheme, such as `Bearer`, or the name of a cookie.
     let kind = value.find([' ', '=']).map_or("", |at| &value[..=at]);
     format!("{name}: {kind}***")
 }

@@ -1,4 +1,4 @@
-//! `verify.toml`: the same as the flags say, for several operations.
+//! `verify.toml`: the same settings as the flags, for several operations.
 
 use std::{
     fmt, fs,
@@ -14,14 +14,14 @@ use super::plan::{BadPlan, Counting, Operation, Process, Trust, header};
 const FILE_BYTES_MAX: u64 = 4 << 20;
 const OPERATIONS_MAX: usize = 100;
 
-/// What a `verify.toml` says.
+/// Contents of a `verify.toml`.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// Where the service is.
+    /// URL of the service.
     pub url: Option<String>,
-    /// Whose certificates are believed, where it says so.
+    /// Which TLS certificates to trust, if set.
     pub trust: Option<Trust>,
-    /// How effects are counted, where it says so.
+    /// How effects are counted, if set.
     pub counting: Option<Counting>,
     /// The service's process.
     pub process: Process,
@@ -29,7 +29,7 @@ pub struct File {
     pub operations: Vec<Operation>,
 }
 
-/// Why a file cannot be used: where, and what is wrong.
+/// Why a file is invalid: the position and the error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadFile {
     place: String,
@@ -102,19 +102,19 @@ struct TypedOperation {
 }
 
 impl File {
-    /// Reads a file. Bodies written `@FILE` are read from beside it.
+    /// Reads a file. A body written `@FILE` is read from a path relative to this file.
     ///
     /// # Errors
-    /// [`BadFile`] with the place of the first mistake.
+    /// [`BadFile`] with the position of the first error.
     pub fn read(path: &Path) -> Result<Self, BadFile> {
         let (text, name, folder) = text(path)?;
         Self::parse(&text, &name, &folder)
     }
 
-    /// Reads the text of a file that is called `name`; other files are sought in `folder`.
+    /// Parses the text of a file with this `name`; paths are relative to `folder`.
     ///
     /// # Errors
-    /// [`BadFile`] with the place of the first mistake.
+    /// [`BadFile`] with the position of the first error.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, BadFile> {
         let at = |offset: usize, message: String| mistake(name, text, offset, message);
         let typed: Typed = typed(text, name)?;
@@ -144,7 +144,7 @@ impl File {
     }
 }
 
-/// What a text says, or the place of the first mistake.
+/// Parses a TOML text; an error has the position of the first mistake.
 pub(super) fn typed<T: serde::de::DeserializeOwned>(text: &str, name: &str) -> Result<T, BadFile> {
     toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
@@ -152,7 +152,7 @@ pub(super) fn typed<T: serde::de::DeserializeOwned>(text: &str, name: &str) -> R
     })
 }
 
-/// The text of a file, what to call it, and its folder.
+/// Reads a file; returns its text, its name for error messages, and its folder.
 pub(super) fn text(path: &Path) -> Result<(String, String, PathBuf), BadFile> {
     let name = path.display().to_string();
     let bad = |message: String| BadFile {
@@ -165,7 +165,7 @@ pub(super) fn text(path: &Path) -> Result<(String, String, PathBuf), BadFile> {
     Ok((text, name, folder))
 }
 
-/// A mistake at a byte of the text.
+/// Makes an error for a byte offset in the text.
 pub(super) fn mistake(name: &str, text: &str, offset: usize, message: String) -> BadFile {
     BadFile {
         place: place(name, text, offset),
@@ -201,7 +201,8 @@ impl TypedOperation {
 }
 
 impl Operation {
-    /// Says what kind the body is: as given, else JSON or text by its looks. A `Content-Type` header goes before it.
+    /// Sets the content type: the given one, or JSON or text by the first byte of the body.
+    /// A `Content-Type` header takes precedence.
     pub fn set_content_type(&mut self, given: Option<&str>) {
         let has_one = self
             .headers
@@ -222,10 +223,10 @@ impl Operation {
     }
 }
 
-/// A body as given: text, or `@FILE` that is sought in `folder`.
+/// Returns a body: the text itself, or the contents of `@FILE`, relative to `folder`.
 ///
 /// # Errors
-/// [`BadPlan`] where the file cannot be read.
+/// [`BadPlan`] when the file cannot be read.
 pub fn body(text: &str, folder: &Path) -> Result<Vec<u8>, BadPlan> {
     let Some(name) = text.strip_prefix('@') else {
         return Ok(text.as_bytes().to_owned());
@@ -234,10 +235,10 @@ pub fn body(text: &str, folder: &Path) -> Result<Vec<u8>, BadPlan> {
     limited(&path).map_err(|error| BadPlan(format!("{}: cannot be read: {error}", path.display())))
 }
 
-/// How effects are counted, from `postgres://… SELECT …`.
+/// Parses how effects are counted with SQL, from `postgres://… SELECT …`.
 ///
 /// # Errors
-/// [`BadPlan`] where it is no address and statement.
+/// [`BadPlan`] when it is not a PostgreSQL address followed by a statement.
 pub fn sql(text: &str) -> Result<Counting, BadPlan> {
     let split = text.split_once(char::is_whitespace);
     let is_good = |(database, _): &(&str, &str)| {
@@ -263,10 +264,10 @@ pub(super) fn counting(effects: Effects) -> Result<Counting, BadPlan> {
     }
 }
 
-/// A time as people write it, where one is given.
+/// Parses an optional duration.
 ///
 /// # Errors
-/// [`BadPlan`] where it is none.
+/// [`BadPlan`] when the duration is invalid.
 pub fn duration(text: Option<&str>) -> Result<Option<Duration>, BadPlan> {
     let read = text.map(|text| units::duration(text).map_err(|error| BadPlan(error.to_string())));
     read.transpose()
@@ -285,7 +286,7 @@ fn limited(path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// `name:line:column` of a byte.
+/// `name:line:column` of a byte offset.
 fn place(name: &str, text: &str, offset: usize) -> String {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

@@ -1,33 +1,34 @@
-//! What tells the answers of two runs apart, and whether a duplicate was answered about the same run.
+//! Identifies the run that a response belongs to, and compares the responses to duplicates.
 
 use serde_json::Value;
 
 use super::wire::Answer;
 
-/// What tells the answers of two runs apart.
+/// The part of a response that identifies its run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// A member of the JSON.
+    /// A member of the JSON body, by its JSON pointer.
     Member(String),
     Location,
     Body,
-    /// Answers of different runs look alike.
+    /// None: responses of different runs look alike.
     None,
 }
 
-/// Whether two answers are about the same run.
+/// Whether two responses belong to the same run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Likeness {
     Same,
     Other,
-    /// One of them does not say.
+    /// Unknown: one of them has no identity.
     Silent,
 }
 
 impl Identity {
-    /// Found from the answers of two runs; each is given with its names (key and unique word), which may be echoed.
+    /// Finds what differs between the responses of two runs.
+    /// Each response comes with its key and unique word, which it may echo.
     ///
-    /// Where the requests were not the same, an echo may differ, and only what is called an id, or a Location, is believed.
+    /// If the requests differed, echoed content may differ as well, so only an id member or a `Location` counts.
     pub(super) fn find(
         one: (&Answer, &[String]),
         other: (&Answer, &[String]),
@@ -55,7 +56,7 @@ impl Identity {
         }
     }
 
-    /// Whether each run has a name of its own, rather than something that happened to differ.
+    /// Whether the identity is an id or a `Location`, not a part that happened to differ.
     pub(super) fn is_by_name(&self) -> bool {
         match self {
             Self::Member(member) => is_id(member),
@@ -64,7 +65,7 @@ impl Identity {
         }
     }
 
-    /// What this answer says it is about.
+    /// The identity of the run in this response.
     pub(super) fn of(&self, answer: &Answer) -> Option<String> {
         match self {
             Self::Member(pointer) => {
@@ -77,7 +78,7 @@ impl Identity {
         }
     }
 
-    /// Whether both are about the same run.
+    /// Compares the runs of two responses.
     pub(super) fn compare(&self, one: &Answer, other: &Answer) -> Likeness {
         let decided = |is_same| match is_same {
             true => Likeness::Same,
@@ -89,7 +90,7 @@ impl Identity {
         if is_alike(one, other) {
             return Likeness::Same;
         }
-        // One that leads to the result says no more than where it is; any other lost what it should say.
+        // A 303 shows only its `Location`. Any other response without an identity is inconclusive.
         let leads = one.status == 303 || other.status == 303;
         match (one.header("location"), other.header("location")) {
             (Some(one), Some(other)) if leads => decided(one == other),
@@ -98,12 +99,12 @@ impl Identity {
     }
 }
 
-/// Whether both say the same, but for what is new in every answer, and however it is written.
+/// Whether both bodies are equal, except for members that change in every response, and for JSON formatting.
 pub(super) fn is_alike(one: &Answer, other: &Answer) -> bool {
     one.body == other.body || lasting(&one.body) == lasting(&other.body)
 }
 
-/// The body without what is new in every answer; JSON with its members in order.
+/// The body without members that change in every response; JSON with sorted members.
 fn lasting(body: &[u8]) -> String {
     match serde_json::from_slice::<Value>(body) {
         Ok(mut json) => {
@@ -130,13 +131,13 @@ fn plain((answer, names): (&Answer, &[String])) -> String {
     nameless(&String::from_utf8_lossy(&answer.body), names)
 }
 
-/// The text without any of these.
+/// The text without these names.
 pub(super) fn nameless(text: &str, names: &[String]) -> String {
     let all = names.iter().filter(|name| !name.is_empty());
     all.fold(text.to_owned(), |text, name| text.replace(&**name, ""))
 }
 
-/// The places of all plain members that both have, that differ and that last; those not deep come first.
+/// Pointers to all scalar members that both have, that differ, and that replays do not change; shallow ones first.
 fn differing(place: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
     let (Value::Object(one), Value::Object(other)) = (one, other) else {
         return;
@@ -164,7 +165,7 @@ fn is_id(pointer: &str) -> bool {
     matches!(&*small, "id" | "uuid" | "guid" | "reference" | "number") || is_ending
 }
 
-/// Whether a member of this name is new in every answer: when it was written, and what traces it.
+/// Whether a member of this name changes in every response: timestamps, and request or trace ids.
 fn is_passing(name: &str) -> bool {
     let small = name.to_ascii_lowercase();
     let small = small.trim_start_matches("x-").trim_start_matches("x_");
@@ -216,7 +217,7 @@ mod tests {
                 r#"{"at":2,"confirmation":"b"}"#,
                 member("/confirmation"),
             ),
-            // Any answer has these new, a replay too.
+            // Every response has new values of these, a replay too.
             (
                 r#"{"request_id":1,"at":1,"createdAt":5}"#,
                 r#"{"request_id":2,"at":2,"createdAt":6}"#,

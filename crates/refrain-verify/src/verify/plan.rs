@@ -1,4 +1,4 @@
-//! What is tested, and how.
+//! The test plan: what is tested, and how.
 
 use std::time::Duration;
 
@@ -8,42 +8,42 @@ use super::stage::{KEY, UNIQUE};
 use crate::place::Place;
 pub use crate::place::Trust;
 
-/// The most requests at once in one case.
+/// Maximum number of concurrent requests in a case.
 pub const CONCURRENT_MAX: usize = 256;
 
-/// What is tested, and how. Made by hand or read from a file with [`super::File`].
+/// A test plan. Built in code or read from a file with [`super::File`].
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where the service is.
+    /// Address of the service.
     pub target: Target,
-    /// Whose certificates are believed where TLS is spoken.
+    /// Which TLS certificates to trust.
     pub trust: Trust,
-    /// What keys and bodies go by.
+    /// Random seed of keys and unique words.
     pub seed: u64,
     /// How effects are counted.
     pub counting: Counting,
-    /// The process of the service, where it may be killed and paused.
+    /// The service's process, if it may be killed and paused.
     pub process: Process,
-    /// How long one answer may take.
+    /// Timeout of one response.
     pub timeout: Duration,
-    /// How long a key may stay in flight once nobody works on it.
+    /// How long a key may stay in flight once no request runs.
     pub patience: Duration,
-    /// How much later the late duplicate comes.
+    /// Delay of the late duplicate.
     pub late: Duration,
-    /// How long the count of effects has to stay as it is.
+    /// How long the count of effects must stay unchanged.
     pub settle: Duration,
-    /// How many duplicates come at once.
+    /// Number of concurrent duplicates.
     pub concurrent: usize,
-    /// The cases to run; all where none is named.
+    /// Ids of the cases to run; empty for all.
     pub only: Vec<String>,
     /// The operations under test.
     pub operations: Vec<Operation>,
-    /// Whether an operation that cannot be tried is left out with the reason, instead of ending the run.
+    /// Whether an operation that cannot be tested is skipped with the reason, instead of ending the run.
     pub leaves_out: bool,
 }
 
 impl Plan {
-    /// A plan with the usual times and no operations yet.
+    /// Returns a plan with default times and no operations.
     #[must_use]
     pub fn new(target: Target, seed: u64) -> Self {
         Self {
@@ -64,76 +64,76 @@ impl Plan {
     }
 }
 
-/// How effects are counted, the strongest first.
+/// How effects are counted, most reliable first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Counting {
-    /// A statement on PostgreSQL that answers with one number.
+    /// A PostgreSQL statement that returns one number.
     Sql {
-        /// Where.
+        /// Address of the database.
         database: String,
-        /// What; `{key}` and `{unique}` are filled in.
+        /// The statement; `{key}` and `{unique}` are replaced.
         statement: String,
     },
-    /// An address that answers with a number, or with a list that is counted.
+    /// A URL that returns a number, or a list whose items are counted.
     Url {
-        /// Where; `{key}` and `{unique}` are filled in.
+        /// The URL; `{key}` and `{unique}` are replaced.
         url: String,
-        /// Where in the JSON the number or list is.
+        /// JSON pointer to the number or list.
         pointer: Option<String>,
     },
-    /// Ids in the answers: an effect that no answer tells of is not seen.
+    /// Distinct ids in the responses: misses an effect without a response.
     Answers,
 }
 
-/// The process of the service. Nothing else is ever signalled.
+/// The process of the service. No other process is ever signalled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
-    /// What starts the service.
+    /// Shell command that starts the service.
     pub command: Option<String>,
-    /// The running process; without a command somebody else starts it again.
+    /// Pid of the running process; without a command, others must restart it.
     pub pid: Option<u32>,
 }
 
 /// One operation under test.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// What the report calls it, where that is not method and path.
+    /// Name in the report, if it is not method and path.
     pub title: Option<String>,
-    /// `POST`.
+    /// HTTP method, such as `POST`.
     pub method: String,
-    /// Path and query behind the target's own; `{{unique}}` is filled in.
+    /// Path and query, appended to the target's prefix; `{{unique}}` and `{{key}}` are replaced.
     pub path: String,
-    /// Headers of each request, with the credential.
+    /// Headers of each request, including the credential.
     pub headers: Vec<(String, String)>,
-    /// A body that the service accepts; `{{unique}}` is filled in.
+    /// A body that the service accepts; `{{unique}}` and `{{key}}` are replaced.
     pub body: Vec<u8>,
-    /// The header that carries the key, where `{{key}}` stands nowhere else.
+    /// The header that carries the key, unless `{{key}}` stands elsewhere in the request.
     pub key_header: String,
-    /// The credential of somebody else.
+    /// Credential of another caller.
     pub other_credential: Option<(String, String)>,
     /// A newer credential of the same caller.
     pub rotated_credential: Option<(String, String)>,
-    /// A body for the same key that is another request.
+    /// A different body, to send under the same key.
     pub other_body: Option<Vec<u8>>,
-    /// Another path that takes the same body.
+    /// Another path that accepts the same body.
     pub other_path: Option<String>,
-    /// A body that is refused with 4xx.
+    /// A body that the service refuses with 4xx.
     pub bad_body: Option<Vec<u8>>,
     /// A body that fails with 5xx.
     pub failing_body: Option<Vec<u8>>,
-    /// A body that takes the service a while.
+    /// A body that takes the service longer to process.
     pub slow_body: Option<Vec<u8>>,
-    /// How long the service says that it keeps answers.
+    /// Declared retention period of responses.
     pub retention: Option<Duration>,
-    /// How long the service says that a claim stands.
+    /// Declared lease of a claim.
     pub lease: Option<Duration>,
 }
 
 impl Operation {
-    /// From `POST /v1/payments`.
+    /// Parses an operation such as `POST /v1/payments`.
     ///
     /// # Errors
-    /// [`BadPlan`] where it is no method and path.
+    /// [`BadPlan`] when it is not a method and a path.
     pub fn new(text: &str) -> Result<Self, BadPlan> {
         let parts: Vec<_> = text.split_whitespace().collect();
         let [method, path] = parts[..] else {
@@ -163,19 +163,19 @@ impl Operation {
         })
     }
 
-    /// As the report calls it.
+    /// Returns the name in the report.
     #[must_use]
     pub fn name(&self) -> String {
         let plain = || format!("{} {}", self.method, self.path);
         self.title.clone().unwrap_or_else(plain)
     }
 
-    /// Whether each request can be told from all others by its content.
+    /// Whether `{{unique}}` makes the content of each request different.
     pub(super) fn is_unique(&self) -> bool {
         has(&self.body, UNIQUE) || has(self.path.as_bytes(), UNIQUE)
     }
 
-    /// Whether the key stands in the body, the path or a header of its own as `{{key}}`.
+    /// Whether the key stands in the body, the path or a header as `{{key}}`.
     pub(super) fn holds_key(&self) -> bool {
         let mut headers = self.headers.iter();
         self.has_key_in_body()
@@ -188,7 +188,7 @@ impl Operation {
         has(&self.body, KEY)
     }
 
-    /// Every body has to carry the key where one does.
+    /// Checks that every alternative body contains the key if the main body does.
     pub(super) fn check(&self) -> Result<(), String> {
         let bodies = [
             ("other-body", &self.other_body),
@@ -221,10 +221,10 @@ fn bad_operation(text: &str) -> BadPlan {
     ))
 }
 
-/// A header from `Name: value`.
+/// Parses a header from `Name: value`.
 ///
 /// # Errors
-/// [`BadPlan`] where it is none.
+/// [`BadPlan`] when the header is invalid.
 pub fn header(text: &str) -> Result<(String, String), BadPlan> {
     let bad = || BadPlan(format!("`{text}` is no header; write \"Name: value\""));
     let (name, value) = text.split_once(':').ok_or_else(bad)?;
@@ -235,25 +235,25 @@ pub fn header(text: &str) -> Result<(String, String), BadPlan> {
     (is_name && is_value).then_some(named).ok_or_else(bad)
 }
 
-/// Why something cannot be tested as it was asked for.
+/// Why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadPlan(pub(super) String);
 
-/// Where a service is: `http://HOST[:PORT][/PREFIX]`, or `https://`.
+/// Address of a service: `http://HOST[:PORT][/PREFIX]`, or `https://`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub(super) is_tls: bool,
     /// `host:port`.
     pub(super) address: String,
-    /// As the `Host` header says it.
+    /// Value of the `Host` header.
     pub(super) authority: String,
-    /// What goes before every path; without a slash behind it.
+    /// Prefix of every path, without a trailing slash.
     pub(super) prefix: String,
 }
 
 impl Target {
-    /// The same with this in front of every path, where nothing else is.
+    /// Sets the prefix of every path, unless the target has one.
     #[must_use]
     pub fn or_prefix(mut self, prefix: &str) -> Self {
         if self.prefix.is_empty() {
@@ -262,13 +262,13 @@ impl Target {
         self
     }
 
-    /// Scheme, host and port, as they were given.
+    /// Scheme, host and port as given.
     pub(super) fn origin(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
         format!("{scheme}://{}", self.authority)
     }
 
-    /// Whether it is on this machine by its name.
+    /// Whether the host is `localhost` or a loopback address.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         let host = self.address.rsplit_once(':').map_or("", |(host, _)| host);
@@ -278,7 +278,7 @@ impl Target {
     }
 }
 
-/// How all the places of a plan are reached. TLS is set up once, where any of them needs it.
+/// TLS setup shared by all connections of a plan; present only if a connection needs TLS.
 #[derive(Clone)]
 pub(super) struct Way(Option<TlsConnector>);
 
@@ -296,7 +296,7 @@ impl Way {
         }
     }
 
-    /// To where effects are counted alone.
+    /// Returns the setup for counting effects only.
     pub(super) fn to_count(counting: &Counting, trust: &Trust) -> Result<Self, String> {
         let is_tls = matches!(counting, Counting::Url { url, .. } if url.starts_with("https://"));
         Ok(Self(is_tls.then(|| trust.connector()).transpose()?))

@@ -1,4 +1,4 @@
-//! Before any case: does the plain request work, is its effect counted, and what tells two runs apart?
+//! Runs before all cases: checks that the plain request works and is counted, and finds what tells two runs apart.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
@@ -17,13 +17,13 @@ use super::{
     wire::Answer,
 };
 
-/// How long the first effect may take to be counted.
+/// Timeout for the first effect to be counted.
 const EFFECT_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Effects that take longer than this do not come with the answer.
+/// An effect that is counted later than this is asynchronous: it may come after the response.
 const LATE: Duration = Duration::from_millis(20);
 
-/// The world of an operation, and what became of the same body under another key.
+/// Prepares an operation's cases; also reports on the same body under another key.
 pub(super) async fn world<'p>(
     plan: &'p Plan,
     way: &Way,
@@ -90,7 +90,7 @@ pub(super) async fn world<'p>(
     Ok((world, report))
 }
 
-/// The plain request: it has to succeed, and to be counted.
+/// Sends the plain request, which must succeed and be counted.
 async fn plain(
     world: &mut World<'_>,
     service: &mut Service,
@@ -110,12 +110,12 @@ async fn plain(
     let seen = stage.into_exchanges();
     (world.status, world.latency) = (first.status, latency);
     world.is_late = late > LATE;
-    // However slowly effects come: a count that has not waited for them tells nothing.
+    // Wait longer for slow effects: a count taken too early is wrong.
     world.settle = plan.settle.max(late * 3);
     Ok((one, first, seen))
 }
 
-/// What a duplicate of a completed run is refused with, where it is not replayed.
+/// The response that refuses a duplicate of a completed run, if the service does not replay.
 async fn refusal(
     world: &World<'_>,
     service: &mut Service,
@@ -127,7 +127,7 @@ async fn refusal(
     Ok(refused.map(|answer| without(&answer, &one.names())))
 }
 
-/// Finds out which other body the service takes, and how it answers.
+/// Finds a different body that the service accepts, and its response.
 async fn varied(
     world: &mut World<'_>,
     service: &mut Service,
@@ -149,7 +149,7 @@ async fn varied(
     Ok(found.map(|(_, answer, intent)| (answer, intent)))
 }
 
-/// What the report says about how effects were counted.
+/// Describes for the report how effects are counted.
 pub(super) fn said(world: &World<'_>) -> String {
     let place = |url: &str| refrain::policy::redacted(url);
     match (&world.plan.counting, &world.identity) {
@@ -182,7 +182,7 @@ fn usable(answer: Answer, operation: &Operation) -> Result<Answer, Trouble> {
     }
 }
 
-/// How long the first effect took to be counted.
+/// Returns how long the first effect took to be counted.
 async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
     let since = Instant::now();
     if !stage.world.counter.is_exact() {
@@ -205,7 +205,7 @@ async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
     }
 }
 
-/// Two requests that are alike under two keys are two intended effects.
+/// Judges two equal requests under two keys: they are two intended effects.
 fn judge(
     stage: &mut Stage<'_>,
     second: &super::wire::Sent,

@@ -1,4 +1,4 @@
-//! What was found, and the forms in which it is written down.
+//! The report of a run, and its output formats.
 
 use std::{fmt, time::Duration};
 
@@ -14,17 +14,17 @@ pub use html::html;
 pub use junit::junit;
 pub use sarif::{sarif, sarif_log};
 
-/// What a case came to.
+/// Result of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Safe.
+    /// The service is safe.
     Pass,
-    /// Not tried, for a reason that is given.
+    /// Not run, with a reason.
     Skipped,
-    /// Safe, and not what clients may hope for.
+    /// Safe, but not what clients may expect.
     Warn,
-    /// A hole.
+    /// A bug was found.
     Fail,
 }
 
@@ -39,42 +39,42 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// All that was found.
+/// Report of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Of this form; 1.
+    /// Version of the report format: 1.
     pub version: u32,
-    /// Where the service is.
+    /// Address of the service.
     pub target: String,
-    /// What keys and bodies went by.
+    /// Random seed of keys and unique words.
     pub seed: u64,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
-    /// What was found of each operation.
+    /// Reports of the operations.
     pub operations: Vec<OperationReport>,
 }
 
-/// What was found of one operation.
+/// Report of one operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationReport {
-    /// `POST /v1/payments`.
+    /// Name, such as `POST /v1/payments`.
     pub operation: String,
     /// How effects were counted.
     pub counting: String,
-    /// Whether effects were seen in answers alone.
+    /// Whether effects were counted only by responses.
     pub is_weak: bool,
-    /// Whether effects could not be seen at all, so that most cases were skipped.
+    /// Whether effects could not be counted at all, so that most cases were skipped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_blind: bool,
-    /// Each case.
+    /// Reports of the cases.
     pub cases: Vec<CaseReport>,
-    /// Why it was not tested at all, where it was not.
+    /// Why the operation was not tested, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
 
 impl OperationReport {
-    /// Of an operation that was not tested.
+    /// Returns the report of an operation that was not tested.
     #[must_use]
     pub fn left_out(operation: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
@@ -88,26 +88,26 @@ impl OperationReport {
     }
 }
 
-/// What a case came to, and why.
+/// Report of one case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseReport {
-    /// Which.
+    /// Id of the case.
     pub id: String,
-    /// What it is called.
+    /// Title of the case.
     pub title: String,
-    /// What it came to.
+    /// Result of the case.
     pub verdict: Verdict,
-    /// What was seen; the reason where it was skipped.
+    /// Observations, or the reason why the case was skipped.
     pub findings: Vec<String>,
-    /// What is done, and what is expected.
+    /// What the case does, and what it expects.
     pub explanation: String,
-    /// What is wrong with a service that fails it.
+    /// The bug that a failure reveals.
     pub hole: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: String,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
-    /// What was said.
+    /// Requests and responses.
     pub exchanges: Vec<Exchange>,
 }
 
@@ -140,14 +140,14 @@ impl Report {
         self.count(Verdict::Fail) > 0
     }
 
-    /// Whether nothing could be told of any operation: not tested, or its effects could not be seen.
+    /// Whether no operation gave a result: each was not tested, or its effects could not be counted.
     #[must_use]
     pub fn is_blind(&self) -> bool {
         let mut all = self.operations.iter();
         all.all(|it| it.is_blind || it.left_out.is_some())
     }
 
-    /// How many cases came to this.
+    /// Returns the number of cases with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         let cases = self
@@ -158,9 +158,9 @@ impl Report {
     }
 }
 
-/// What fails now and did not before, as `operation: case`.
+/// Lists regressions as `operation: case`: cases that fail now and did not fail before.
 ///
-/// A case that was skipped or not there before counts as worse when it fails.
+/// A case that was skipped or missing before and fails now is a regression.
 #[must_use]
 pub fn worse(before: &Report, now: &Report) -> Vec<String> {
     let failed = |report: &Report| -> Vec<String> {
@@ -181,7 +181,7 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Text in XML or HTML, also within quotes. What XML cannot hold becomes U+FFFD.
+/// Escapes text for XML or HTML, also within quotes. Characters that XML does not allow become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for symbol in text.chars() {

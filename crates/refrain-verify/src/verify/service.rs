@@ -1,4 +1,4 @@
-//! The service's own process, where we may kill and pause it. Nothing else is ever signalled.
+//! The process of the service under test. No other process is ever signalled.
 
 use std::{process::Stdio, time::Duration};
 
@@ -11,35 +11,35 @@ use tokio::{
 
 use super::plan::Process;
 
-/// How long a service may take to start.
+/// Timeout for the service to start.
 const START_MAX: Duration = Duration::from_secs(20);
-/// How long a killed process may take to be gone.
+/// Timeout for a killed process to exit.
 const END_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long something without an address has to live to count as started.
+/// A process without an address counts as started after this time.
 const SEEMS_UP: Duration = Duration::from_millis(200);
 
-/// The process. A child of ours is killed when this is dropped.
+/// The process. A child process is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Service {
     command: Option<String>,
-    /// Where it takes connections, which shows that it is up; a consumer has none.
+    /// Address on which it accepts connections once it has started; a consumer has none.
     address: Option<String>,
     running: Running,
 }
 
 #[derive(Debug)]
 enum Running {
-    /// Ours, in a process group of its own.
+    /// A child process, in its own process group.
     Child(Child, Pid),
-    /// Somebody else's, which we were told.
+    /// A process started by others, given by its pid.
     Told(Pid),
-    /// Nobody told us.
+    /// No process is known.
     Unknown,
 }
 
 impl Service {
-    /// Starts the service where that is ours to do.
+    /// Starts the service if a command and no pid is given.
     pub(super) async fn new(process: &Process, address: Option<&str>) -> Result<Self, String> {
         let pid = process.pid.map(|pid| {
             let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1);
@@ -69,12 +69,12 @@ impl Service {
         Ok(service)
     }
 
-    /// Whether there is a process that we may signal.
+    /// Whether there is a process to signal.
     pub(super) fn is_known(&self) -> bool {
         !matches!(self.running, Running::Unknown)
     }
 
-    /// Whether it can be killed more than once.
+    /// Whether it can be started again, and thus killed more than once.
     pub(super) fn is_ours_to_start(&self) -> bool {
         self.command.is_some()
     }
@@ -88,13 +88,13 @@ impl Service {
         sent.map_err(|error| format!("the service cannot be signalled: {error}"))
     }
 
-    /// `kill -9`.
+    /// Kills the process with SIGKILL and waits until it is gone.
     pub(super) async fn kill(&mut self) -> Result<(), String> {
         self.signal(Signal::KILL)?;
         match &mut self.running {
             Running::Child(child, _) => drop(child.wait().await),
             Running::Told(pid) => {
-                // Until then its port may seem to be open still.
+                // Until it is gone, its port may still look open.
                 let since = Instant::now();
                 while test_kill_process(*pid).is_ok() && since.elapsed() < END_MAX {
                     sleep(LOOK_EVERY).await;
@@ -106,7 +106,7 @@ impl Service {
         Ok(())
     }
 
-    /// Starts it again, or waits until somebody did.
+    /// Starts the service again, or waits until others have.
     pub(super) async fn restart(&mut self) -> Result<(), String> {
         match self.command.is_some() {
             true => self.start().await,
@@ -114,7 +114,7 @@ impl Service {
         }
     }
 
-    /// Stands still until what this answers is dropped.
+    /// Pauses the process with SIGSTOP until the returned guard is dropped.
     pub(super) fn pause(&self) -> Result<Paused<'_>, String> {
         self.signal(Signal::STOP)?;
         Ok(Paused(self))
@@ -164,7 +164,7 @@ impl Service {
         match &self.address {
             Some(address) => TcpStream::connect(address).await.is_ok(),
             None => {
-                // One that ends at once is found out; the rest shows when it works.
+                // Detects a process that exits at once; later failures show up in the cases.
                 sleep(SEEMS_UP).await;
                 true
             }
@@ -178,7 +178,7 @@ impl Drop for Service {
             let _ = self.signal(Signal::KILL);
         }
         if let Running::Child(child, _) = &mut self.running {
-            // It is as good as dead; a moment is enough for nothing of it to be left.
+            // Already killed: wait up to 500 ms to reap it.
             for _ in 0..100 {
                 if !matches!(child.try_wait(), Ok(None)) {
                     break;
@@ -189,7 +189,7 @@ impl Drop for Service {
     }
 }
 
-/// A service that stands still; it goes on when this is dropped.
+/// A paused service; it resumes when this is dropped.
 #[derive(Debug)]
 pub(super) struct Paused<'s>(&'s Service);
 

@@ -1,4 +1,4 @@
-//! What a case has to work with: fresh keys, requests, the count of effects, and a place for what it finds.
+//! Test stage of a case: new keys, requests, the count of effects, and the findings.
 
 use std::{
     collections::BTreeSet,
@@ -24,40 +24,40 @@ use super::{
 };
 use crate::place::Place;
 
-/// What is replaced by a word that no other request has.
+/// Placeholder for a word that is unique to each request.
 pub(super) const UNIQUE: &str = "{{unique}}";
-/// What is replaced by the key, where it is no header.
+/// Placeholder for the key, where it is not sent in a header of its own.
 pub(super) const KEY: &str = "{{key}}";
-/// The most exchanges that a report shows of one case.
+/// Maximum number of exchanges of one case in a report.
 const EXCHANGES_MAX: usize = 60;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What all cases of an operation share.
+/// State shared by all cases of an operation.
 #[derive(Debug)]
 pub(super) struct World<'p> {
     pub(super) plan: &'p Plan,
     pub(super) operation: &'p Operation,
-    /// Where the service listens.
+    /// Address of the service.
     pub(super) place: Place,
-    /// Which of the plan's operations: none has a key of another one.
+    /// Index of the operation in the plan; it makes keys differ between operations.
     pub(super) number: usize,
     pub(super) counter: Counter,
     pub(super) identity: Identity,
-    /// How long a first answer takes.
+    /// Response time of a first request.
     pub(super) latency: Duration,
-    /// How long the count has to stay as it is.
+    /// How long the count of effects must stay unchanged.
     pub(super) settle: Duration,
-    /// Cookies that every answer has, whoever asks: not part of an outcome.
+    /// Cookies that the service sets on every response; not part of an outcome.
     pub(super) usual_cookies: Vec<String>,
-    /// What the plain request is answered with.
+    /// Status of the response to the plain request.
     pub(super) status: u16,
-    /// What a duplicate of a completed run is refused with, where it is not replayed.
+    /// The response that refuses a duplicate of a completed run, if the service does not replay.
     pub(super) refusal: Option<Answer>,
-    /// Effects come later than answers.
+    /// Whether effects may come after the response.
     pub(super) is_late: bool,
-    /// Bodies have to differ, because the service refuses the same one under another key.
+    /// Whether bodies must differ, because the service refuses the same body under another key.
     pub(super) must_vary: bool,
-    /// Which of the variants of its body the service takes.
+    /// Index of the body variant that the service accepts.
     pub(super) variant: Option<usize>,
     pub(super) varied: AtomicU64,
 }
@@ -65,11 +65,11 @@ pub(super) struct World<'p> {
 /// Why a case ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It does not apply, or could not be tried.
+    /// The case does not apply, or could not be run.
     Skip(String),
-    /// What it found already is enough.
+    /// The findings so far are enough.
     Found,
-    /// Nothing more can be tried at all.
+    /// No further case can run.
     Broken(String),
 }
 
@@ -77,34 +77,34 @@ pub(super) enum Stop {
 #[derive(Debug, Clone)]
 pub(super) struct Intent {
     pub(super) key: String,
-    /// The word that stands for `{{unique}}`.
+    /// The word that replaces `{{unique}}`.
     pub(super) unique: String,
     pub(super) request: Request,
-    /// The body before anything is filled in.
+    /// The body before placeholders are replaced.
     template: Vec<u8>,
 }
 
 impl Intent {
-    /// What an answer may echo.
+    /// The key and unique word, which a response may echo.
     pub(super) fn names(&self) -> [String; 2] {
         [self.key.clone(), self.unique.clone()]
     }
 }
 
-/// One case while it runs.
+/// A running case.
 #[derive(Debug)]
 pub(super) struct Stage<'w> {
     pub(super) world: &'w World<'w>,
     pub(super) service: &'w mut Service,
     id: &'static str,
     drawn: u64,
-    /// Keys and unique words so far, for a count that goes by them.
+    /// Keys and unique words so far, for a count by key or unique word.
     names: Vec<(String, String)>,
-    /// The count when the case began, where it goes by nothing.
+    /// The count when the case began, if effects are counted in total.
     before: u64,
     since: Instant,
     seen: Mutex<Vec<Exchange>>,
-    /// What the successful answers say that they are about.
+    /// Identities of the successful responses.
     identities: Mutex<BTreeSet<String>>,
     pub(super) verdict: Verdict,
     pub(super) findings: Vec<String>,
@@ -131,7 +131,7 @@ impl<'w> Stage<'w> {
         };
         if !world.counter.is_keyed() {
             stage.before = match world.is_late {
-                // What came of the case before may still be on its way.
+                // Effects of the previous case may still come.
                 true => stage.effects().await?.count,
                 false => stage.count().await?,
             };
@@ -139,7 +139,7 @@ impl<'w> Stage<'w> {
         Ok(stage)
     }
 
-    /// A fresh key with the operation's own body.
+    /// Returns a new key with the operation's own body.
     pub(super) fn intent(&mut self) -> Intent {
         let body = match self.world.must_vary {
             true => self.another_body(),
@@ -148,7 +148,7 @@ impl<'w> Stage<'w> {
         self.intent_with(&body)
     }
 
-    /// A fresh key with a request that differs from the others in its content too, where that can be done.
+    /// Returns a new key with a request whose content differs from all others, if possible.
     pub(super) fn distinct(&mut self) -> Intent {
         match self.world.operation.is_unique() {
             true => self.intent(),
@@ -164,7 +164,7 @@ impl<'w> Stage<'w> {
         self.varied().unwrap_or_else(|| body.clone())
     }
 
-    /// Another request's body, which no other one has, and which the service takes; `None` where none is known.
+    /// Returns an unused body that the service accepts; `None` if none is known.
     pub(super) fn varied(&self) -> Option<Vec<u8>> {
         let by = self.world.varied.fetch_add(1, Relaxed) + 1;
         let mut all = change::variants(&self.world.operation.body, by);
@@ -172,7 +172,7 @@ impl<'w> Stage<'w> {
         Some(all.swap_remove(at))
     }
 
-    /// A fresh key with this body.
+    /// Returns a new key with this body.
     pub(super) fn intent_with(&mut self, body: &[u8]) -> Intent {
         let seed = self.world.plan.seed;
         let place = format!("{} {}", self.world.number, self.id);
@@ -190,7 +190,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// The same intent with another body; what is unique in it stays the same.
+    /// The same intent with another body; key and unique word stay the same.
     pub(super) fn rewritten(intent: &Intent, body: &[u8]) -> Request {
         Request {
             body: filled(body, (&intent.unique, &intent.key)).into(),
@@ -198,18 +198,18 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// The same intent under another key, which may be any bytes.
+    /// The same intent under another key, which may contain any bytes.
     pub(super) fn rekeyed(&self, intent: &Intent, key: &[u8]) -> Request {
         let (plan, operation) = (self.world.plan, self.world.operation);
         request(plan, operation, &intent.template, (&intent.unique, key))
     }
 
-    /// Sends it straight to the service.
+    /// Sends a request directly to the service.
     pub(super) async fn send(&self, label: &str, request: &Request) -> Sent {
         self.send_via(&self.world.place, label, request).await
     }
 
-    /// Sends it to this place, which leads to the service.
+    /// Sends a request to this address, such as a fault proxy in front of the service.
     pub(super) async fn send_via(&self, place: &Place, label: &str, request: &Request) -> Sent {
         let (since, plan) = (Instant::now(), self.world.plan);
         let sent = wire::send(place, &plan.target.authority, request, plan.timeout).await;
@@ -217,7 +217,7 @@ impl<'w> Stage<'w> {
         sent
     }
 
-    /// Everything but the last byte of it.
+    /// Connects and sends the request except its last byte.
     pub(super) async fn prepare(&self, request: &Request) -> Result<Line, wire::Lost> {
         let plan = self.world.plan;
         let (place, authority) = (&self.world.place, &plan.target.authority);
@@ -250,7 +250,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// The first request of an intent, which has to succeed for the case to mean anything.
+    /// Sends the first request of an intent; ends the case unless it succeeds.
     pub(super) async fn first(&mut self, intent: &Intent) -> Result<Answer, Stop> {
         let sent = self.send("first", &intent.request).await;
         self.must_succeed(sent)
@@ -279,7 +279,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// Sends it again for as long as it is said to be in flight, up to `patience`.
+    /// Repeats the request while the response says "in flight", for up to `patience`.
     pub(super) async fn decided(&self, label: &str, request: &Request, patience: Duration) -> Sent {
         let since = Instant::now();
         loop {
@@ -292,7 +292,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// How often it took effect so far, once that stays as it is.
+    /// Returns the number of effects so far, once it stays unchanged.
     pub(super) async fn effects(&self) -> Result<Effects, Stop> {
         if !self.world.counter.is_exact() {
             let identities = self
@@ -319,7 +319,7 @@ impl<'w> Stage<'w> {
         })
     }
 
-    /// How often it took effect so far.
+    /// Returns the number of effects so far.
     pub(super) async fn count(&self) -> Result<u64, Stop> {
         let counter = &self.world.counter;
         if !counter.is_keyed() {
@@ -335,22 +335,22 @@ impl<'w> Stage<'w> {
         Ok(sum)
     }
 
-    /// Whether both are about the same run.
+    /// Compares the runs of two responses.
     pub(super) fn compare(&self, one: &Answer, other: &Answer) -> Likeness {
         self.world.identity.compare(one, other)
     }
 
-    /// Whether both are about the same run for certain.
+    /// Whether both responses certainly belong to the same run.
     pub(super) fn is_same(&self, one: &Answer, other: &Answer) -> bool {
         self.compare(one, other) == Likeness::Same
     }
 
-    /// Whether both are about different runs for certain.
+    /// Whether the responses certainly belong to different runs.
     pub(super) fn is_other(&self, one: &Answer, other: &Answer) -> bool {
         self.compare(one, other) == Likeness::Other
     }
 
-    /// Whether the answer says that it is still in flight: asking again may get another one.
+    /// Whether the response says that the request is in flight, so a retry may get another response.
     pub(super) fn is_busy(&self, answer: &Answer) -> bool {
         match answer.is_success() {
             true => self.is_pending(answer),
@@ -358,20 +358,20 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// "Accepted, and on its way", where the plain request is answered otherwise.
+    /// Whether the response is a 202 without an identity, although the plain request is answered with another status.
     fn is_pending(&self, answer: &Answer) -> bool {
         let is_unusual = answer.status == 202 && self.world.status != 202;
         is_unusual && self.world.identity.of(answer).is_none()
     }
 
-    /// Whether the answer says that it is done, and not what came of it.
+    /// Whether the response says "done" without the result.
     pub(super) fn only_says_done(&self, answer: &Answer) -> bool {
         let identity = &self.world.identity;
         let is_silent = *identity != Identity::None && identity.of(answer).is_none();
         answer.is_success() && is_silent && answer.status != 303 && says_done(answer)
     }
 
-    /// Whether a duplicate of a completed run is refused in these words.
+    /// Whether the response equals the known refusal of a completed duplicate.
     pub(super) fn is_refusal_of_done(&self, answer: &Answer) -> bool {
         let names = self.names.iter();
         let names = names.flat_map(|(key, unique)| [key.clone(), unique.clone()]);
@@ -380,7 +380,7 @@ impl<'w> Stage<'w> {
         refusal.is_some_and(|it| it.status == answer.status && is_alike(it, &found))
     }
 
-    /// Goes on from what was seen since then.
+    /// Takes over the start time and the exchanges of an earlier stage.
     pub(super) fn continued(mut self, since: Instant, seen: Vec<Exchange>) -> Self {
         (self.since, self.seen) = (since, Mutex::new(seen));
         self
@@ -398,7 +398,7 @@ impl<'w> Stage<'w> {
         self.find(finding.into());
     }
 
-    /// What is worth saying though nothing is wrong with it.
+    /// Records a finding that is not a problem.
     pub(super) fn say(&mut self, finding: impl Into<String>) {
         self.find(finding.into());
     }
@@ -419,7 +419,7 @@ impl<'w> Stage<'w> {
     }
 }
 
-/// A request of the operation with this unique word and this key, in its header or where `{{key}}` stands.
+/// Makes a request with this unique word and this key, in the key header or in place of `{{key}}`.
 pub(super) fn request(
     plan: &Plan,
     operation: &Operation,
@@ -445,7 +445,7 @@ pub(super) fn request(
     }
 }
 
-/// The answer without these names in its body.
+/// The response without these names in its body.
 pub(super) fn without(answer: &Answer, names: &[String]) -> Answer {
     let text = nameless(&String::from_utf8_lossy(&answer.body), names);
     Answer {
@@ -454,7 +454,7 @@ pub(super) fn without(answer: &Answer, names: &[String]) -> Answer {
     }
 }
 
-/// Whether the answer says that it is still in flight: asking again may get another one.
+/// Whether the response says that the request is in flight, so a retry may get another response.
 fn is_busy(answer: &Answer) -> bool {
     match answer.status {
         409 => !says_unknown(answer),
@@ -464,7 +464,7 @@ fn is_busy(answer: &Answer) -> bool {
     }
 }
 
-/// Whether the answer says that nobody knows what became of it: an honest end.
+/// Whether the response reports an unknown outcome, which is an honest answer.
 pub(super) fn says_unknown(answer: &Answer) -> bool {
     let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
     ["unknown", "indeterminate", "in doubt"]
@@ -472,7 +472,7 @@ pub(super) fn says_unknown(answer: &Answer) -> bool {
         .any(|word| text.contains(word))
 }
 
-/// Whether the answer says that it is done already, and does not tell how.
+/// Whether the response says that the request was already completed.
 pub(super) fn says_done(answer: &Answer) -> bool {
     let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
     ["already", "done", "processed", "completed"]

@@ -1,4 +1,4 @@
-//! Requests written byte by byte, because some of them are not what a library would send.
+//! Writes HTTP requests byte by byte, because an HTTP library would refuse to send some of them.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -10,11 +10,11 @@ use tokio::{
 
 use crate::place::{Place, Stream};
 
-/// The largest answer that is read.
+/// Maximum size of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 const FIELDS_MAX: usize = 128;
 
-/// One request, as it goes over the wire. A header may stand twice and hold any bytes.
+/// A request as sent on the wire. A header may occur twice and contain any bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -24,7 +24,7 @@ pub(super) struct Request {
     pub(super) body: Bytes,
 }
 
-/// What came back, whole.
+/// A complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -32,7 +32,7 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// Why no answer came: the connection ended, could not be made, or took too long.
+/// Why there is no response: the connection was closed or refused, or timed out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Lost(pub(super) String);
@@ -40,19 +40,19 @@ pub(super) struct Lost(pub(super) String);
 pub(super) type Sent = Result<Answer, Lost>;
 
 impl Request {
-    /// The same without any header of this name.
+    /// Removes all headers of this name.
     pub(super) fn without(mut self, name: &str) -> Self {
         self.headers
             .retain(|(found, _)| !found.eq_ignore_ascii_case(name));
         self
     }
 
-    /// The same with one header of this name, and no other of it.
+    /// Replaces all headers of this name with one.
     pub(super) fn with(self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.without(name).and(name, value)
     }
 
-    /// The same with one more header.
+    /// Adds a header.
     pub(super) fn and(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.headers
             .push((name.to_owned(), value.as_ref().to_owned()));
@@ -80,7 +80,7 @@ impl Request {
 }
 
 impl Answer {
-    /// A 303 leads to what came of it: forms are answered so.
+    /// Also true for a 303 with a `Location`, which services send after a form.
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status) || self.status == 303 && self.header("location").is_some()
     }
@@ -89,7 +89,7 @@ impl Answer {
         (400..500).contains(&self.status)
     }
 
-    /// The first header of this name.
+    /// Returns the first header of this name.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
@@ -103,17 +103,17 @@ impl Answer {
     }
 }
 
-/// A connection with one request on it, of which the last byte may still be held back.
+/// A connection with one request, whose last byte may still be held back.
 #[derive(Debug)]
 pub(super) struct Line {
     stream: Box<dyn Stream>,
     held: Option<u8>,
-    /// What has come and is not read yet.
+    /// Bytes received but not parsed yet.
     buffer: Vec<u8>,
 }
 
 impl Line {
-    /// Connects and writes everything but the last byte, which [`Line::release`] sends.
+    /// Connects and sends everything except the last byte, which [`Line::release`] sends.
     pub(super) async fn prepare(
         place: &Place,
         authority: &str,
@@ -136,7 +136,7 @@ impl Line {
         })
     }
 
-    /// Sends the last byte: from here on the service has the whole request.
+    /// Sends the last byte, so that the service has the whole request.
     pub(super) async fn release(&mut self) -> Result<(), Lost> {
         match self.held.take() {
             Some(byte) => {
@@ -151,7 +151,7 @@ impl Line {
         }
     }
 
-    /// Writes another request behind the one that was answered.
+    /// Sends another request on the same connection, after a response.
     pub(super) async fn write(
         &mut self,
         authority: &str,
@@ -162,7 +162,7 @@ impl Line {
         timed(patience, self.stream.write_all(&bytes)).await
     }
 
-    /// Waits for the answer.
+    /// Reads the response.
     pub(super) async fn answer(&mut self, patience: Duration) -> Sent {
         self.release().await?;
         let read = async {
@@ -175,7 +175,7 @@ impl Line {
                     }));
                 }
                 is_end = match self.stream.read_buf(&mut self.buffer).await {
-                    // Many services do not say goodbye as TLS asks them to.
+                    // Many services close a TLS connection without `close_notify`.
                     Err(error) if error.kind() == ErrorKind::UnexpectedEof => true,
                     read => read? == 0,
                 };
@@ -190,7 +190,7 @@ impl Line {
     }
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a new connection.
 pub(super) async fn send(
     place: &Place,
     authority: &str,
@@ -212,7 +212,7 @@ async fn timed<T>(
     }
 }
 
-/// The answer in `bytes`, and how many of them it takes; `None` while more has to come.
+/// Parses the response in `bytes`; returns it with its length, or `None` if it is incomplete.
 fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(Answer, usize), Lost>> {
     let mut rest = bytes;
     loop {
@@ -255,7 +255,7 @@ fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(Answer, usize), Lost>> {
     }
 }
 
-/// The body in front of `rest`, and how many bytes of it are taken.
+/// Reads the body at the start of `rest`; returns it with its length.
 fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<(Vec<u8>, usize), Lost>> {
     let cut = || is_end.then(|| Err(Lost("the answer's body was cut".into())));
     if matches!(answer.status, 204 | 304) {
@@ -275,7 +275,7 @@ fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<(Vec<u8>, u
     }
 }
 
-/// The body in chunks, and how many bytes they take; `None` while it is not whole.
+/// Decodes a chunked body; returns it with its encoded length, or `None` if it is incomplete.
 fn unchunked(mut rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut body, whole) = (Vec::new(), rest.len());
     loop {
@@ -285,7 +285,7 @@ fn unchunked(mut rest: &[u8]) -> Option<(Vec<u8>, usize)> {
         let size = usize::from_str_radix(size, 16).ok()?;
         rest = &rest[end + 2..];
         if size == 0 {
-            // Trailers, which nobody looks at, end with an empty line.
+            // Trailers are ignored; they end with an empty line.
             let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
             let trailed = rest.windows(4).position(|four| four == b"\r\n\r\n");
             let used = if end == 0 { 2 } else { trailed? + 4 };

@@ -1,9 +1,10 @@
-//! What a consumer of messages does with duplicates, seen from outside: one case for each hole that is known in the field.
+//! Black-box tests of how a message consumer handles duplicates: one case for each known class of idempotency bug.
 //!
-//! Messages go through a real broker to a consumer in any language; its effects are counted by a ledger or with SQL.
+//! Messages go through a real broker to a consumer in any language; effects are counted at a URL or with SQL.
 //!
 //! ```no_run
-//! # async fn example(publisher: std::sync::Arc<dyn refrain::consume::Publisher>) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn example(publisher: std::sync::Arc<dyn refrain::consume::Publisher>)
+//! # -> Result<(), Box<dyn std::error::Error>> {
 //! use refrain_verify::verify::{Counting, worker::{Lines, Plan, Template, run}};
 //! let mut plan = Plan::new("redis://127.0.0.1", "orders", 7);
 //! plan.counting = Counting::Url { url: "http://127.0.0.1:3000/count?id={id}".into(), pointer: None };
@@ -38,22 +39,22 @@ pub use plan::{CONSUMERS_MAX, Plan, Template};
 
 use scene::{Pace, Scene, World};
 
-/// The ways to the broker.
+/// Connections to the broker.
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// Where messages are published.
+    /// Publishes the messages.
     pub publisher: Arc<dyn Publisher>,
-    /// Where dead letters are looked for.
+    /// Reads the dead letters.
     pub dead: Option<Arc<dyn Broker>>,
 }
 
-/// Runs the plan's cases one after another; `progress` hears of each as it ends.
+/// Runs the plan's cases one after another; calls `progress` after each.
 ///
 /// # Errors
-/// [`Trouble`] where the broker or the count cannot be reached, or the plain message has no effect.
+/// [`Trouble`] when the broker or the count is unreachable, or the plain message has no effect.
 ///
 /// # Cancellation
-/// Safe to drop: a consumer that was started is killed.
+/// Safe to drop: kills a consumer that it started.
 pub async fn run(
     plan: &Plan,
     lines: &Lines,

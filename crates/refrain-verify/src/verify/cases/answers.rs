@@ -1,4 +1,4 @@
-//! What a replay holds.
+//! Cases about the content of replays.
 
 use super::judge::{self, MOMENT};
 use crate::verify::{
@@ -9,7 +9,7 @@ use crate::verify::{
 };
 
 const LARGE: usize = 1 << 20;
-/// What a decoder writes for bytes that it cannot read.
+/// The character that a decoder writes for invalid bytes.
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -61,7 +61,7 @@ pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
     if !holds(&first, &body) && holds(&first, REPLACEMENT) {
         stage.fail("the answer shows what was sent with bytes replaced: it went through text");
     }
-    // One that leads there, or says that it is done, holds nothing to compare.
+    // A 303, or a response that only says "done", has no body to compare.
     let is_replay =
         |it: &Answer| it.is_success() && it.status != 303 && (!says_done(it) || says_done(&first));
     if let Ok(again) = &again
@@ -124,7 +124,7 @@ pub(super) async fn marked(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Any header that speaks of replays, hits or duplicates, and does not deny it.
+/// Whether a header marks the response as a replay, a hit or a duplicate, and does not deny it.
 pub(super) fn is_marked(answer: &Answer) -> bool {
     answer.headers.iter().any(|(name, value)| {
         let (name, value) = (name.to_ascii_lowercase(), value.to_ascii_lowercase());
@@ -145,7 +145,7 @@ async fn twice(stage: &mut Stage<'_>) -> Result<(Answer, Answer), Stop> {
     let first = stage.first(&intent).await?;
     let again = stage.decided("duplicate", &intent.request, MOMENT).await;
     let again = again.ok().filter(Answer::is_success);
-    // One that says that it is done, and not how, is no replay.
+    // A response that only says "done" is no replay.
     let again = again.filter(|it| stage.compare(&first, it) != Likeness::Silent || !says_done(it));
     let again = again.ok_or_else(|| Stop::Skip("the duplicate was not replayed".into()))?;
     Ok((first, again))

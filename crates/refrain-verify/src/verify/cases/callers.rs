@@ -1,4 +1,4 @@
-//! Who asks.
+//! Cases about credentials: other and rotated ones.
 
 use super::judge::MOMENT;
 use crate::verify::stage::{Stage, Stop};
@@ -59,7 +59,7 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A credential that is not accepted shows nothing; how many effects there are when it is.
+/// Skips the case if the service rejects this credential; returns the number of effects so far.
 async fn accepted(
     stage: &mut Stage<'_>,
     which: &str,

@@ -1,4 +1,4 @@
-//! What comes behind a replay on the same connection, and behind clients that hang up.
+//! Cases about connections: requests after a replay on the same connection, and after clients that hung up.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::verify::{
     wire::Sent,
 };
 
-/// How many clients hang up, at as many moments of a run.
+/// Number of clients that hang up, each at another moment of a run.
 const HANG_UPS: u32 = 10;
 
 pub(super) async fn next(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -44,13 +44,13 @@ pub(super) async fn next(stage: &mut Stage<'_>) -> Result<(), Stop> {
             "the next request on the same connection was answered {}: it was read from the middle of the last one",
             next.status
         )),
-        // A closed connection is safe; what was left of the body ended with it.
+        // A closed connection is safe: unread body bytes are discarded with it.
         Err(_) => {}
     }
     Ok(())
 }
 
-/// Whose answers they are, by what they say they are about.
+/// The key that first received each response, by the response's identity.
 type Owners = HashMap<String, String>;
 
 pub(super) async fn apart(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -73,14 +73,14 @@ pub(super) async fn apart(stage: &mut Stage<'_>) -> Result<(), Stop> {
         let sent = stage.decided("retry", &intent.request, judge::MOMENT).await;
         own(stage, &mut owners, &intent, &sent);
         if sent.is_ok_and(|answer| stage.is_busy(&answer)) {
-            // Another case tells of keys that stay locked.
+            // Another case reports keys that stay locked.
             break;
         }
     }
     Ok(())
 }
 
-/// Notes whose answer this is; it must not be anybody else's.
+/// Records which key received this response; fails if another key received the same one.
 fn own(stage: &mut Stage<'_>, owners: &mut Owners, intent: &Intent, sent: &Sent) {
     let answer = sent.as_ref().ok().filter(|answer| answer.is_success());
     let Some(about) = answer.and_then(|answer| stage.world.identity.of(answer)) else {

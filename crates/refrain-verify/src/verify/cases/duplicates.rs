@@ -1,4 +1,4 @@
-//! Duplicates that come one after another.
+//! Cases about sequential duplicates.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// The longest retention that a run waits for.
+/// The longest retention period that a run waits for.
 const RETENTION_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn sequential(stage: &mut Stage<'_>) -> Result<(), Stop> {

@@ -1,4 +1,4 @@
-//! Runs that did not go well.
+//! Cases about failed runs.
 
 use super::{answers::is_marked, judge::MOMENT};
 use crate::verify::{
@@ -72,7 +72,7 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether the service refuses any other request under a used key in these words, too.
+/// Whether the service refuses any other request under a used key with the same response.
 async fn is_usual(stage: &mut Stage<'_>, refusal: &Answer) -> Result<bool, Stop> {
     let intent = stage.intent();
     stage.first(&intent).await?;
@@ -134,7 +134,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether the failure is kept though its cause is gone, and nothing says so.
+/// Fails if an error is still replayed after its cause is gone, without a header that marks it as a replay.
 async fn kept(stage: &mut Stage<'_>, failing: &[u8], intent: &Intent, retry: &Sent) {
     let is_silent = |sent: &Sent| {
         sent.as_ref()

@@ -1,4 +1,4 @@
-//! Duplicates that meet the first one while it runs.
+//! Cases about duplicates that arrive while the first request runs.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::{
 };
 
 const ROUNDS: u64 = 3;
-/// At how many moments of a run a duplicate comes.
+/// Number of moments of a run at which a duplicate arrives.
 const MOMENTS: u32 = 10;
-/// How much the first one is held up for the second to overtake it.
+/// Delay of the first request, so that the second overtakes it.
 const HELD_UP: Duration = Duration::from_millis(300);
-/// By then a request has arrived; one that did not is no case for this.
+/// Longest delay before the first hang-up: by then the request has arrived at the service.
 const ARRIVED: Duration = Duration::from_millis(5);
 
 pub(super) async fn concurrent(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -32,7 +32,7 @@ pub(super) async fn concurrent(stage: &mut Stage<'_>) -> Result<(), Stop> {
     judge::effects(stage, ROUNDS).await
 }
 
-/// All of them are written but for the last byte, which then leaves on all connections together.
+/// Writes all requests except their last bytes, then sends the last bytes on all connections at once.
 async fn at_once(stage: &Stage<'_>, intent: &Intent) -> Vec<Sent> {
     let (concurrent, timeout) = (stage.world.plan.concurrent, stage.world.plan.timeout);
     let mut lines = Vec::new();
@@ -41,7 +41,7 @@ async fn at_once(stage: &Stage<'_>, intent: &Intent) -> Vec<Sent> {
     }
     let since = Instant::now();
     for line in lines.iter_mut().flatten() {
-        // A connection that ended is seen when its answer is waited for.
+        // A closed connection is detected when its response is read.
         let _ = line.release().await;
     }
     let mut answers = tokio::task::JoinSet::new();
@@ -90,7 +90,7 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
                 if !sent.as_ref().is_ok_and(|it| stage.is_busy(it)) {
                     return sent;
                 }
-                // Who is told to come back does so, and finds the first one still at work.
+                // The client retries after a "busy" response, while the first request is still running.
                 sleep(latency / MOMENTS).await;
                 stage
                     .send("duplicate that comes back", &intent.request)
@@ -105,7 +105,7 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
     judge::effects(stage, runs + 1).await
 }
 
-/// The first one is held up in the network, and the retry comes before it.
+/// Delays the first request in the network, so that the retry arrives first.
 async fn overtaken(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent();
     let plan = stage.world.plan;
@@ -145,7 +145,7 @@ pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Sends a request, and hangs up that much later.
+/// Sends a request and closes the connection after this delay.
 pub(super) async fn hung_up(stage: &Stage<'_>, intent: &Intent, later: Duration) -> Sent {
     let mut line = stage.prepare(&intent.request).await?;
     line.release().await?;

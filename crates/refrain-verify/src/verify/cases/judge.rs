@@ -1,4 +1,4 @@
-//! Which answers are safe. Every case accepts all of them, whatever the style of the service.
+//! Decides which responses are safe. Every case accepts all safe responses, in any style of API.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::verify::{
     wire::{Answer, Request, Sent},
 };
 
-/// How long a completed run may take to be known everywhere.
+/// Time for a completed run to become visible everywhere.
 pub(in crate::verify) const MOMENT: Duration = Duration::from_secs(1);
 
-/// A duplicate of a completed run: the first answer again is right; a refusal is safe, and leaves the client without it.
+/// Judges a duplicate of a completed run: a replay is right; a refusal is safe, but withholds the first response.
 pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
     match again {
         Ok(answer) if answer.is_success() => match stage.compare(first, answer) {
@@ -37,11 +37,11 @@ pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
     }
 }
 
-/// About the same run; it should be the same answer, too.
+/// Both belong to the same run; warns if the responses differ.
 fn same(stage: &mut Stage<'_>, first: &Answer, answer: &Answer) {
     let (then, now) = (first.status, answer.status);
     if now != then {
-        // The first PUT creates; another one finds it there.
+        // The first PUT creates the resource; a later one finds it.
         if !(is_put(stage) && then == 201) {
             stage.warn(format!(
                 "the first answer was {then}, the duplicate's is {now}"
@@ -52,12 +52,12 @@ fn same(stage: &mut Stage<'_>, first: &Answer, answer: &Answer) {
     }
 }
 
-/// A PUT puts the same thing into the same place again, whatever it answers.
+/// A repeated PUT stores the same content at the same place, so any response is safe.
 pub(super) fn is_put(stage: &Stage<'_>) -> bool {
     stage.world.operation.method == "PUT"
 }
 
-/// It took effect exactly `wanted` times.
+/// Expects exactly `wanted` effects.
 pub(super) async fn effects(stage: &mut Stage<'_>, wanted: u64) -> Result<(), Stop> {
     let effects = stage.effects().await?;
     let intended = match wanted {
@@ -78,7 +78,7 @@ pub(super) async fn effects(stage: &mut Stage<'_>, wanted: u64) -> Result<(), St
     Ok(())
 }
 
-/// Duplicates that met each other: one answer for all that got one, the others told to come back.
+/// Judges concurrent duplicates: all completed ones get the same response, the others are told to retry.
 pub(super) async fn group(
     stage: &mut Stage<'_>,
     request: &Request,
@@ -94,7 +94,7 @@ pub(super) async fn group(
                 Some(first) if stage.is_other(first, answer) => {
                     stage.fail("duplicates got answers about different runs");
                 }
-                // The fuller one is the first answer; another one may only say that it is done.
+                // Keep the response with the result; another one may only say "done".
                 Some(before) if stage.only_says_done(before) => {
                     first = Some(answer);
                 }
@@ -124,7 +124,7 @@ pub(super) async fn group(
     Ok(())
 }
 
-/// A retry of a run of which nobody knows what became: it has to come to an end. `before` it there were so many effects.
+/// Retries a run with unknown outcome, which must come to an end. There were `before` effects before the run.
 pub(super) async fn aftermath(
     stage: &mut Stage<'_>,
     request: &Request,
@@ -134,7 +134,7 @@ pub(super) async fn aftermath(
     let mut last = stage.decided("retry", request, patience).await;
     let mut effects = stage.effects().await?;
     let since = Instant::now();
-    // "Done", and nothing has come of it: it may be on its way still.
+    // It says "done" but has had no effect: the effect may still come.
     while effects.under(before + 1)
         && last.as_ref().is_ok_and(|it| stage.is_refusal_of_done(it))
         && since.elapsed() < patience

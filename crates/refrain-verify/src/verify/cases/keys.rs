@@ -1,4 +1,4 @@
-//! Keys that are not as they should be.
+//! Cases about missing and unusual keys.
 
 use super::judge::MOMENT;
 use crate::verify::{
@@ -6,7 +6,7 @@ use crate::verify::{
     wire::{Request, Sent},
 };
 
-/// How long a long key is; most services take up to 255 bytes.
+/// Length of a long key, in bytes; most services accept up to 255.
 const LONG: usize = 300;
 
 pub(super) async fn missing(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -20,7 +20,7 @@ pub(super) async fn missing(stage: &mut Stage<'_>) -> Result<(), Stop> {
     .await
 }
 
-/// Where the key is a part of the request, some things cannot be done to it.
+/// Skips a case that needs the key in a header.
 fn not_a_header() -> Stop {
     Stop::Skip("the key is no header of its own: it stands where {{key}} is".into())
 }
@@ -32,7 +32,7 @@ pub(super) async fn empty(stage: &mut Stage<'_>) -> Result<(), Stop> {
     .await
 }
 
-/// Two different requests of which neither has a key to speak of: neither may answer for the other.
+/// Sends two different requests, both without a usable key: neither may get the other's response.
 async fn shared(
     stage: &mut Stage<'_>,
     what: &str,
@@ -110,7 +110,7 @@ pub(super) async fn non_ascii(stage: &mut Stage<'_>) -> Result<(), Stop> {
     .await
 }
 
-/// Two odd keys that are much alike: each is refused, or is a key in its own right.
+/// Sends two unusual keys that resemble each other: each must be refused, or be a key of its own.
 async fn odd(
     stage: &mut Stage<'_>,
     what: &str,
@@ -215,7 +215,7 @@ pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether it was accepted; then its duplicate must not have run.
+/// Returns whether the key was accepted; if so, its duplicate must not have run.
 async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, Stop> {
     let effects = stage.effects().await?;
     let is_accepted = first.as_ref().is_ok_and(|it| it.is_success());
@@ -232,7 +232,7 @@ async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, S
     Ok(is_accepted)
 }
 
-/// A server error is no way to refuse, though nothing came of it.
+/// Warns about a server error: it refuses the request, but should be a 4xx.
 fn warn_of_failures(stage: &mut Stage<'_>, sent: &[Sent]) {
     for sent in sent {
         match sent {

@@ -1,4 +1,4 @@
-//! The service's process is stopped or killed in the middle of a run.
+//! Cases in which the service's process is paused or killed during a run.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::verify::{
     wire::{Line, Lost, Sent},
 };
 
-/// How long a paused service stands still where no lease is told.
+/// Duration of a pause if no lease is given.
 const PAUSE: Duration = Duration::from_secs(3);
-/// The longest lease that a run waits for.
+/// The longest pause that a run waits for.
 const LEASE_MAX: Duration = Duration::from_secs(30);
-/// How far past the lease.
+/// Margin after the lease.
 const BEHIND: Duration = Duration::from_millis(500);
-/// At how many moments of a run the service is killed.
+/// Number of moments of a run at which the service is killed.
 const KILLS: u32 = 3;
 
 pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -38,7 +38,7 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let line = started(stage, &intent).await;
     sleep(latency / 2).await;
     let still = stage.service.pause().map_err(Stop::Skip)?;
-    // Connections are taken by the system; the service reads them when it goes on.
+    // The kernel accepts connections; the paused service reads them when it resumes.
     let duplicate = started(stage, &intent).await;
     sleep(pause).await;
     drop(still);

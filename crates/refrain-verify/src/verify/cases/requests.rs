@@ -1,4 +1,4 @@
-//! Another request under the same key, and the same one written in another way.
+//! Cases about another request under the same key, and the same request written differently.
 
 use super::judge::{self, MOMENT};
 use crate::verify::{
@@ -8,11 +8,11 @@ use crate::verify::{
     wire::{Answer, Request},
 };
 
-/// What is wrong with answering another request with the first one's answer, and whether it may run.
+/// How to judge another request under a used key, and whether it may run.
 struct Terms {
     what: &'static str,
     may_run: bool,
-    /// The difference may mean nothing to this service.
+    /// Whether the difference may be irrelevant to this service.
     is_mild: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn other_body(stage: &mut Stage<'_>) -> Result<(), Stop> {
     another(stage, &intent, &request, &terms).await
 }
 
-/// What is refused under a fresh key, too, shows nothing under a used one.
+/// Skips the case if the service refuses this body under a new key, too.
 async fn alone(stage: &mut Stage<'_>, body: &[u8]) -> Result<(), Stop> {
     let intent = stage.intent_with(body);
     let sent = stage
@@ -100,7 +100,7 @@ pub(super) async fn other_query(stage: &mut Stage<'_>) -> Result<(), Stop> {
 
 type Query = Box<dyn Fn(&str) -> String + Send>;
 
-/// Another query that the service takes under a fresh key, and whether it is one that may mean nothing to it.
+/// Returns a query that the service accepts under a new key, and whether it may be irrelevant to the service.
 async fn changed_query(stage: &mut Stage<'_>) -> Option<(Query, bool)> {
     let (_, query) = split(&stage.world.operation.path);
     let count = change::variants(query.as_bytes(), 1).len();
@@ -172,7 +172,7 @@ async fn another(
                 false => judge_success(stage, has_run, terms),
             }
         }
-        // 501 refuses a method as well as 405 does.
+        // 501 refuses a method, like 405.
         Ok(answer) if answer.status >= 500 && answer.status != 501 => {
             stage.warn(format!("{} was answered {}", terms.what, answer.status));
             if effects.over(before + 1) {
@@ -188,7 +188,7 @@ async fn another(
         Ok(_) => {}
         Err(lost) => stage.warn(format!("{} got no answer: {lost}", terms.what)),
     }
-    // What came between must not have cost the first one its record.
+    // The other request must not have removed the first one's record.
     let again = stage
         .decided("the first again", &intent.request, MOMENT)
         .await;
@@ -264,7 +264,7 @@ async fn rewritten(
     judge::effects(stage, 1).await
 }
 
-/// Path and query, with its question mark.
+/// Splits into path and query; the query includes its question mark.
 fn split(target: &str) -> (&str, &str) {
     target.split_at(target.find('?').unwrap_or(target.len()))
 }

@@ -1,4 +1,4 @@
-//! For people: one page that needs nothing else.
+//! HTML report: one self-contained page.
 
 use super::{super::Exchange, CaseReport, OperationReport, Report, Verdict, escaped};
 
@@ -6,7 +6,7 @@ mod card;
 mod timeline;
 
 const STYLE: &str = include_str!("html/page.css");
-/// What a reader wants to know first stands first.
+/// Order of the verdicts on the page: most important first.
 const VERDICTS: [Verdict; 4] = [
     Verdict::Fail,
     Verdict::Warn,
@@ -14,7 +14,7 @@ const VERDICTS: [Verdict; 4] = [
     Verdict::Skipped,
 ];
 
-/// The report as one self-contained HTML page.
+/// Renders the report as one self-contained HTML page.
 #[must_use]
 pub fn html(report: &Report) -> String {
     let title = format!("refrain verify: {}", escaped(&report.target));
@@ -31,7 +31,7 @@ pub fn html(report: &Report) -> String {
     )
 }
 
-/// What came of it, in one glance.
+/// The summary at the top.
 fn banner(report: &Report, title: &str) -> String {
     let failed = report.count(Verdict::Fail);
     let tested = report.operations.iter().filter(|it| it.left_out.is_none());
@@ -101,12 +101,12 @@ fn operation(at: usize, operation: &OperationReport) -> String {
     )
 }
 
-/// Whether there is more to say than its row does.
+/// Whether the case gets a card with details.
 fn is_told(case: &CaseReport) -> bool {
     matches!(case.verdict, Verdict::Fail | Verdict::Warn)
 }
 
-/// What links to a case.
+/// The anchor of a case.
 fn place(at: usize, case: &CaseReport) -> String {
     let id = case
         .id
@@ -139,7 +139,7 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The tone of an answer; none came, or the service failed: that is bad.
+/// Colour class and label of an exchange; no response and server errors are failures.
 fn tone(exchange: &Exchange) -> (&'static str, String) {
     match exchange.status {
         Some(status @ 200..300) => ("pass", status.to_string()),

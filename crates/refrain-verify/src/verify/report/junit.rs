@@ -1,8 +1,8 @@
-//! For test runners.
+//! JUnit report, for test runners.
 
 use super::{CaseReport, OperationReport, Report, Verdict, escaped};
 
-/// The report as JUnit XML: a suite for each operation.
+/// Renders the report as JUnit XML: a suite for each operation.
 #[must_use]
 pub fn junit(report: &Report) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
@@ -44,7 +44,7 @@ pub fn junit(report: &Report) -> String {
     xml + "</testsuites>\n"
 }
 
-/// An operation that was left out counts as one that was skipped.
+/// An operation that was not tested counts as one skipped test.
 fn left_out(operation: &OperationReport) -> usize {
     usize::from(operation.left_out.is_some())
 }

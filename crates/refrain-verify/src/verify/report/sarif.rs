@@ -1,11 +1,11 @@
-//! For code scanners.
+//! SARIF report, for code scanners.
 
 use serde_json::{Value, json};
 
 use super::{CaseReport, OperationReport, Report, Verdict};
 use crate::verify::CASES;
 
-/// The report as SARIF 2.1.0: a rule for each case, a result for each one that failed or warns.
+/// Renders the report as SARIF 2.1.0: a rule for each case, a result for each failure and warning.
 #[must_use]
 pub fn sarif(report: &Report) -> Value {
     let rules = CASES.iter().map(|case| {
@@ -25,7 +25,7 @@ pub fn sarif(report: &Report) -> Value {
     sarif_log("refrain verify", rules.collect(), results.collect())
 }
 
-/// A SARIF 2.1.0 log of one run of a tool.
+/// Returns a SARIF 2.1.0 log of one run of a tool.
 #[must_use]
 pub fn sarif_log(tool: &str, rules: Vec<Value>, results: Vec<Value>) -> Value {
     json!({

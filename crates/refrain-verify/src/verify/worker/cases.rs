@@ -1,4 +1,4 @@
-//! The cases for consumers: what each does, what it reveals, and the fix.
+//! The cases for consumers: what each does, the bug it reveals, and the fix.
 
 use std::{process::Stdio, time::Duration};
 
@@ -11,15 +11,15 @@ use tokio::{
 use super::scene::{Pace, Scene};
 use crate::verify::{Case, cases::case, stage::Stop};
 
-/// At which parts of a run the consumer is killed, in hundredths; at last when its effect is seen.
+/// When the consumer is killed, in percent of a message's processing time; `None` for when its effect is counted.
 const KILLS: [Option<u32>; 4] = [Some(50), Some(25), Some(75), None];
-/// At which parts of a run a duplicate comes, in hundredths.
+/// When a duplicate arrives, in percent of a message's processing time.
 const MEETINGS: [u32; 3] = [10, 50, 90];
-/// How many dead letters are taken at once.
+/// Number of dead letters pulled at once.
 const LETTERS: usize = 16;
-/// How long somebody else's dead letter is put back for.
+/// Redelivery delay of dead letters that belong to others.
 const LEFT_FOR: Duration = Duration::from_secs(60);
-/// How long letting dead letters through may take.
+/// Timeout of the redrive command.
 const REDRIVE_MAX: Duration = Duration::from_secs(60);
 
 /// All cases for consumers, in the order in which they run.
@@ -96,7 +96,7 @@ pub const CASES: [Case; 10] = [
     ),
 ];
 
-/// Runs the case of this name.
+/// Runs the case with this id.
 pub(super) async fn run(id: &str, scene: &mut Scene<'_>) -> Result<(), Stop> {
     match id {
         "duplicate-message" => duplicate(scene).await,
@@ -113,11 +113,11 @@ pub(super) async fn run(id: &str, scene: &mut Scene<'_>) -> Result<(), Stop> {
     }
 }
 
-/// Before any case: does a plain message have an effect, how many, and how soon?
+/// Runs before all cases: checks that a plain message has an effect; measures how many and how soon.
 pub(super) async fn pace(scene: &mut Scene<'_>) -> Result<Pace, Stop> {
     let id = scene.fresh();
     let since = Instant::now();
-    // A consumer that was just started may have to make its queue first.
+    // A consumer that was just started may have to create its queue first.
     while let Err(stop) = scene.publish("a first message", &id).await {
         if since.elapsed() > scene.plan.patience {
             return Err(stop);
@@ -136,14 +136,14 @@ pub(super) async fn pace(scene: &mut Scene<'_>) -> Result<Pace, Stop> {
         effects: 1,
     };
     if scene.plan.consumers > 1 {
-        // The others may be slower.
+        // Other consumers may be slower.
         scene.reach(scene.plan.consumers).await?;
     }
     scene.pace.effects = scene.quiet().await?.max(1);
     Ok(scene.pace)
 }
 
-/// So many messages were meant; as many effects there have to be.
+/// Expects the effects of this many messages.
 async fn judge(scene: &mut Scene<'_>, messages: u64) -> Result<(), Stop> {
     let unit = scene.pace.effects;
     scene.reach(messages * unit).await?;
@@ -226,7 +226,7 @@ fn slow(scene: &Scene<'_>) -> Vec<u8> {
     slow.unwrap_or(&scene.template.body).clone()
 }
 
-/// How long this body takes to have its effect.
+/// Measures how long this body takes to have its effect.
 async fn timed(scene: &mut Scene<'_>, body: &[u8]) -> Result<Duration, Stop> {
     let (id, since) = (scene.fresh(), Instant::now());
     let before = scene.count().await?;
@@ -251,7 +251,7 @@ async fn late(scene: &mut Scene<'_>) -> Result<(), Stop> {
     judge(scene, 1).await
 }
 
-/// Judged by the plain message of the beginning: as many effects as consumers.
+/// Judged by the plain message of the prelude: one effect for each consumer.
 fn two(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let (consumers, effects) = (scene.plan.consumers, scene.pace.effects);
     if consumers == 1 {
@@ -348,7 +348,7 @@ async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     promised(scene, meant).await
 }
 
-/// A message that stays away proves nothing while nobody takes any.
+/// Skips the case if no consumer runs: a message without an effect then proves nothing.
 async fn is_back(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let (id, before) = (scene.fresh(), scene.count().await?);
     scene.publish("is anybody there?", &id).await?;
@@ -362,7 +362,7 @@ async fn is_back(scene: &mut Scene<'_>) -> Result<(), Stop> {
     }
 }
 
-/// After crashes, the guarantee says how many effects there may be.
+/// Judges the number of effects after crashes by the guarantee.
 async fn promised(scene: &mut Scene<'_>, messages: u64) -> Result<(), Stop> {
     let want = messages * scene.pace.effects;
     let effects = scene.settled().await?;
@@ -424,7 +424,7 @@ async fn replayed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     judge(scene, 1).await
 }
 
-/// Waits for the message among the dead letters, and leaves all of them where they are.
+/// Waits for the message among the dead letters; leaves all of them in the queue.
 async fn is_dead(scene: &Scene<'_>, id: &str) -> Result<bool, Stop> {
     let Some(dead) = &scene.lines.dead else {
         return Ok(false);
@@ -443,7 +443,7 @@ async fn is_dead(scene: &Scene<'_>, id: &str) -> Result<bool, Stop> {
         for delivery in pulled {
             let is_ours = has_id(&delivery);
             is_found |= is_ours;
-            // Who lets dead letters through has to find it.
+            // The redrive command must find it again at once.
             let delay = if is_ours { Duration::ZERO } else { LEFT_FOR };
             let _ = delivery.ticket.nack(delay).await;
         }

@@ -1,4 +1,4 @@
-//! `verify.toml` for consumers: the same as the flags say, for several messages.
+//! `verify.toml` for consumers: the same settings as the flags, for several messages.
 
 use std::path::Path;
 
@@ -13,21 +13,21 @@ use crate::verify::{
 
 const MESSAGES_MAX: usize = 100;
 
-/// What a `verify.toml` for a consumer says.
+/// Contents of a `verify.toml` for a consumer.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct File {
-    /// Where the broker is.
+    /// Address of the broker.
     pub broker: Option<String>,
-    /// What the consumer reads.
+    /// Queue that the consumer reads.
     pub queue: Option<String>,
-    /// Where it puts what it gives up.
+    /// Dead-letter destination of the consumer.
     pub dead_letter: Option<String>,
-    /// What it promises.
+    /// Guarantee of the consumer.
     pub guarantee: Option<Guarantee>,
-    /// How many consumers each get every message.
+    /// Number of consumers that each receive every message.
     pub consumers: Option<u64>,
-    /// Lets dead letters through again.
+    /// Command that redrives dead letters.
     pub redrive_command: Option<String>,
     /// How effects are counted.
     pub counting: Option<Counting>,
@@ -67,19 +67,19 @@ struct TypedMessage {
 }
 
 impl File {
-    /// Reads a file. Bodies written `@FILE` are read from beside it.
+    /// Reads a file. A body written `@FILE` is read from a path relative to this file.
     ///
     /// # Errors
-    /// [`BadFile`] with the place of the first mistake.
+    /// [`BadFile`] with the position of the first error.
     pub fn read(path: &Path) -> Result<Self, BadFile> {
         let (text, name, folder) = file::text(path)?;
         Self::parse(&text, &name, &folder)
     }
 
-    /// Reads the text of a file that is called `name`; other files are sought in `folder`.
+    /// Parses the text of a file with this `name`; paths are relative to `folder`.
     ///
     /// # Errors
-    /// [`BadFile`] with the place of the first mistake.
+    /// [`BadFile`] with the position of the first error.
     pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Self, BadFile> {
         let at = |offset: usize, message: String| mistake(name, text, offset, message);
         let typed: Typed = file::typed(text, name)?;

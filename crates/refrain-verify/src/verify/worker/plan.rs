@@ -1,4 +1,4 @@
-//! What is tested, and how.
+//! The test plan for a consumer: what is tested, and how.
 
 use std::time::Duration;
 
@@ -7,74 +7,74 @@ use refrain::{Guarantee, consume::Message, policy::redacted};
 use super::CASES;
 use crate::verify::plan::{CONCURRENT_MAX, Counting, Process, Trust};
 
-/// The most consumers that may each get every message.
+/// Maximum number of consumers that each receive every message.
 pub const CONSUMERS_MAX: u64 = 100;
 
-/// What stands for the id of a message.
+/// Placeholder for the message id.
 const ID: &str = "{id}";
-/// What stands for the number of a publication: another one each time that something is published.
+/// Placeholder for the publication number, which differs on every publish.
 const NUMBER: &str = "{n}";
 
-/// What is tested, and how.
+/// A test plan for a consumer.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Where the broker is, without secrets.
+    /// Address of the broker, without secrets.
     pub broker: String,
     /// The queue, stream or subject that the consumer reads.
     pub queue: String,
-    /// What ids go by.
+    /// Random seed of ids.
     pub seed: u64,
-    /// How effects are counted; `{id}` is filled in.
+    /// How effects are counted; `{id}` is replaced.
     pub counting: Counting,
-    /// Whose certificates are believed where effects are counted.
+    /// Which TLS certificates to trust when counting effects.
     pub trust: Trust,
-    /// The consumer's process, where it may be killed.
+    /// The consumer's process, if it may be killed.
     pub process: Process,
-    /// What the consumer promises.
+    /// Guarantee of the consumer.
     pub guarantee: Guarantee,
-    /// How many consumers each get every message, and count their effects.
+    /// Number of consumers that each receive every message and whose effects are counted.
     pub consumers: u64,
-    /// How long a message may take to have its effect, a redelivery included.
+    /// Timeout for a message to have its effect, including a redelivery.
     pub patience: Duration,
-    /// How much later the late duplicate comes.
+    /// Delay of the late duplicate.
     pub late: Duration,
-    /// How long the count of effects has to stay as it is.
+    /// How long the count of effects must stay unchanged.
     pub settle: Duration,
-    /// How many duplicates come at once.
+    /// Number of concurrent duplicates.
     pub concurrent: usize,
-    /// Lets dead letters through again; without one the message is published again.
+    /// Command that redrives dead letters; without one the message is published again.
     pub redrive: Option<String>,
-    /// The cases to run; all where none is named.
+    /// Ids of the cases to run; empty for all.
     pub only: Vec<String>,
     /// The messages under test.
     pub messages: Vec<Template>,
 }
 
-/// A message, with places to be filled in: `{id}` for its id, `{n}` for the number of the publication.
+/// A message template with placeholders: `{id}` for its id, `{n}` for the publication number.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Template {
-    /// As the report calls it.
+    /// Name in the report.
     pub name: String,
     /// A body that the consumer handles.
     pub body: Vec<u8>,
     /// Headers of each message.
     pub headers: Vec<(String, String)>,
-    /// What kind the body is.
+    /// Content type of the body.
     pub content_type: Option<String>,
-    /// What the transport calls the message.
+    /// Message id in the transport.
     pub message_id: Option<String>,
-    /// A body that takes the consumer a while.
+    /// A body that takes the consumer longer to process.
     pub slow_body: Option<Vec<u8>>,
-    /// A body that fails when it is first handled, and works when it is delivered again.
+    /// A body that fails on its first delivery and succeeds on redelivery.
     pub failing_body: Option<Vec<u8>>,
-    /// A body that fails until the consumer gives it up, and works after that.
+    /// A body that fails until the consumer dead-letters it, and succeeds after that.
     pub poison_body: Option<Vec<u8>>,
 }
 
 impl Plan {
-    /// A plan with the usual times and no messages yet.
+    /// Returns a plan with default times and no messages.
     #[must_use]
     pub fn new(broker: &str, queue: &str, seed: u64) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// Whether this can be tested at all.
+    /// Checks that the plan can be run.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.counting == Counting::Answers {
             return Err("a consumer answers nobody, so its effects have to be counted: give --effects-url or --effects-sql".into());
@@ -121,7 +121,7 @@ impl Plan {
         self.messages.iter().try_for_each(|it| self.check_id(it))
     }
 
-    /// Duplicates have to share an id, and have to reach the consumer.
+    /// Checks that the message contains an id, and that its duplicates reach the consumer.
     fn check_id(&self, template: &Template) -> Result<(), String> {
         if !template.has_id() {
             return Err(format!(
@@ -145,7 +145,7 @@ impl Plan {
         self.only.is_empty() || self.only.iter().any(|it| it == id)
     }
 
-    /// What the report says about how effects were counted.
+    /// Describes for the report how effects are counted.
     pub(super) fn said(&self) -> String {
         match &self.counting {
             Counting::Url { url, .. } => format!("at {}", redacted(url)),
@@ -154,7 +154,7 @@ impl Plan {
         }
     }
 
-    /// With `{id}` as the counter knows it.
+    /// Replaces `{id}` with the placeholder of the counter.
     pub(super) fn keyed(&self) -> Counting {
         let keyed = |text: &String| text.replace(ID, "{key}");
         match &self.counting {
@@ -175,7 +175,7 @@ impl Plan {
 }
 
 impl Template {
-    /// A message that says this.
+    /// Returns a message with this body.
     #[must_use]
     pub fn new(name: impl Into<String>, body: Vec<u8>) -> Self {
         Self {
@@ -185,7 +185,7 @@ impl Template {
         }
     }
 
-    /// Says what kind the body is: as given, else JSON where it looks like it.
+    /// Sets the content type: the given one, or JSON if the body looks like JSON.
     pub fn set_content_type(&mut self, given: Option<&str>) {
         let start = self.body.trim_ascii_start().first();
         let guessed = matches!(start, Some(b'{' | b'[')).then_some("application/json");
@@ -199,7 +199,7 @@ impl Template {
         in_body || in_header || in_id
     }
 
-    /// The message with this id, published for the `number`-th time.
+    /// Returns the message with this id and publication number.
     pub(super) fn filled(&self, body: &[u8], id: &str, number: u64) -> Message {
         let fill = |text: &str| text.replace(ID, id).replace(NUMBER, &number.to_string());
         let payload = match std::str::from_utf8(body) {

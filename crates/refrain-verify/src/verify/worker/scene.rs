@@ -1,4 +1,4 @@
-//! What a case has to work with: fresh ids, the broker, the count of effects, and a place for what it finds.
+//! Test scene of a case: new ids, the broker, the count of effects, and the findings.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::verify::{
     Exchange, Verdict, draw, effects::Counter, report::millis, service::Service, stage::Stop,
 };
 
-/// The most publications that a report shows of one case.
+/// Maximum number of publications of one case in a report.
 const EXCHANGES_MAX: usize = 60;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// However slowly effects come: the longest wait for a count to stay as it is.
+/// Maximum time for which a count must stay unchanged, also for slow effects.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
 
-/// What all cases share.
+/// State shared by all cases.
 #[derive(Debug)]
 pub(super) struct World<'p> {
     pub(super) plan: &'p Plan,
@@ -24,16 +24,16 @@ pub(super) struct World<'p> {
     pub(super) counter: Counter,
 }
 
-/// What a plain message does.
+/// Measurements of a plain message.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// How long its first effect takes.
+    /// Time until its first effect.
     pub(super) latency: Duration,
-    /// How many effects it has: one for each consumer, where all is well.
+    /// Number of effects: one for each consumer if all is well.
     pub(super) effects: u64,
 }
 
-/// One case while it runs.
+/// A running case.
 #[derive(Debug)]
 pub(super) struct Scene<'w> {
     pub(super) plan: &'w Plan,
@@ -42,13 +42,13 @@ pub(super) struct Scene<'w> {
     pub(super) service: &'w mut Service,
     pub(super) pace: Pace,
     counter: &'w Counter,
-    /// Which case of which message: none has an id of another one.
+    /// Message and case; it makes ids differ between cases.
     place: String,
     drawn: u64,
     published: u64,
-    /// Ids so far, for a count that goes by them.
+    /// Ids so far, for a count by id.
     ids: Vec<String>,
-    /// The count when the case began, where it goes by nothing.
+    /// The count when the case began, if effects are counted in total.
     before: u64,
     since: Instant,
     seen: Vec<Exchange>,
@@ -86,7 +86,7 @@ impl<'w> Scene<'w> {
         Ok(scene)
     }
 
-    /// An id that nothing else has.
+    /// Returns a new id.
     pub(super) fn fresh(&mut self) -> String {
         let id = draw::key(self.plan.seed, &self.place, self.drawn);
         self.drawn += 1;
@@ -94,7 +94,7 @@ impl<'w> Scene<'w> {
         id
     }
 
-    /// Leaves a message out of the count, which was `before` when it was published.
+    /// Excludes a message from the count, which was `before` when it was published.
     pub(super) async fn forget(&mut self, id: &str, before: u64) -> Result<(), Stop> {
         match self.counter.is_keyed() {
             true => self.ids.retain(|it| it != id),
@@ -147,7 +147,7 @@ impl<'w> Scene<'w> {
         self.counter.read(id, id).await.map_err(Stop::Broken)
     }
 
-    /// How often this id took effect; where the count goes by nothing, all of this case.
+    /// Returns the number of effects of these ids; if effects are counted in total, those of the whole case.
     async fn count_of(&self, ids: &[String]) -> Result<u64, Stop> {
         if !self.counter.is_keyed() {
             let now = self.read("").await?;
@@ -162,17 +162,17 @@ impl<'w> Scene<'w> {
         Ok(sum)
     }
 
-    /// How many effects this case has had.
+    /// Returns the number of effects of this case so far.
     pub(super) async fn count(&self) -> Result<u64, Stop> {
         self.count_of(&self.ids).await
     }
 
-    /// Waits until the case has had so many effects; whether it came to that in time.
+    /// Waits until the case has had `want` effects; returns whether it had them in time.
     pub(super) async fn reach(&self, want: u64) -> Result<bool, Stop> {
         self.reach_of(&self.ids, want).await
     }
 
-    /// Waits until a message has had its effects, of which the case had `before` when it was published.
+    /// Waits until a message has had its effects. The case had `before` effects when it was published.
     pub(super) async fn handled(&self, id: &String, before: u64) -> Result<bool, Stop> {
         match self.counter.is_keyed() {
             true => {
@@ -196,10 +196,10 @@ impl<'w> Scene<'w> {
         }
     }
 
-    /// How many effects the case has had once everything that was published has been looked at.
+    /// Returns the number of effects of the case once the consumer has seen all published messages.
     ///
-    /// A message behind the others has its effect when those before it were taken, too; then the count has to stay as it is.
-    /// The effects of that message are left out.
+    /// Publishes a marker message last and waits for its effect, then until the count stays unchanged.
+    /// The marker's own effects are excluded.
     pub(super) async fn settled(&mut self) -> Result<u64, Stop> {
         let before = self.count().await?;
         let marker = self.fresh();
@@ -231,7 +231,7 @@ impl<'w> Scene<'w> {
         Ok(all.saturating_sub(unit))
     }
 
-    /// The count once it stays as it is.
+    /// Returns the count once it stays unchanged.
     pub(super) async fn quiet(&self) -> Result<u64, Stop> {
         let settle = self.plan.settle.max(self.pace.latency * 3).min(SETTLE_MAX);
         let (mut count, mut since) = (self.count().await?, Instant::now());
@@ -250,7 +250,7 @@ impl<'w> Scene<'w> {
         self.say(finding);
     }
 
-    /// What is worth saying though nothing is wrong with it.
+    /// Records a finding that is not a problem.
     pub(super) fn say(&mut self, finding: impl Into<String>) {
         let finding = finding.into();
         if !self.findings.contains(&finding) {

@@ -1,9 +1,9 @@
-//! One case that has something to tell: what was seen, the hole, the fix, and what was said.
+//! Details of a case: findings, bug, fix and exchanges.
 
 use super::{class, escaped, timeline, tone};
 use crate::verify::report::{CaseReport, Exchange};
 
-/// How many exchanges are shown before the reader asks for more.
+/// Number of exchanges shown before the rest is folded.
 const OPEN_MAX: usize = 4;
 
 pub(super) fn card(place: &str, case: &CaseReport) -> String {

@@ -1,14 +1,14 @@
-//! A picture of who was under way when: a bar for each exchange, from its request to its answer.
+//! Timeline of concurrent exchanges: a bar for each, from request to response.
 
 use super::{escaped, tone};
 use crate::verify::report::Exchange;
 
-/// How many exchanges a picture holds.
+/// Maximum number of exchanges in a timeline.
 const LANES_MAX: usize = 16;
 const LABEL_CHARS_MAX: usize = 28;
 const LANE: usize = 34;
 const TOP: usize = 8;
-/// Between the edges and the scale, in percent of the width.
+/// Margin beside the scale, in percent of the width.
 const MARGIN: f64 = 3.0;
 
 pub(super) fn timeline(exchanges: &[Exchange]) -> String {
@@ -32,7 +32,7 @@ pub(super) fn timeline(exchanges: &[Exchange]) -> String {
     )
 }
 
-/// Where a moment stands, in percent of the width.
+/// Horizontal position of a time, in percent of the width.
 fn place(ms: u64, end: u64) -> f64 {
     MARGIN + ms as f64 / end as f64 * (100.0 - 2.0 * MARGIN)
 }
@@ -45,7 +45,7 @@ fn tick(quarter: u64, end: u64, bottom: usize) -> String {
         4 => "end",
         _ => "middle",
     };
-    // A label at its very edge would be cut.
+    // A label at the very edge would be clipped.
     let label = match quarter {
         0 => 1.0,
         4 => 99.0,
@@ -66,7 +66,7 @@ fn lane((at, exchange): (usize, &Exchange), end: u64) -> String {
     );
     let (tone, said) = tone(exchange);
     let label: String = exchange.label.chars().take(LABEL_CHARS_MAX).collect();
-    // Beside its bar, on the side where there is room for it on a small screen too.
+    // Aligned with its bar, on the side that has room on a small screen.
     let (x, anchor) = match (from, to) {
         (from, _) if from <= 30.0 => (from, "start"),
         (_, to) if to >= 70.0 => (to, "end"),
