@@ -1,4 +1,4 @@
-//! Each fault, as a client and the upstream see it: real connections, real bytes.
+//! Each fault as the client and the upstream observe it, over real connections.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(60);
 const BODY: &[u8] = b"{\"paid\":20}";
 
-/// Counts requests, keeps their bodies, answers each with [`BODY`].
+/// Counts requests, stores their bodies, and answers each with [`BODY`].
 struct Upstream {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -71,7 +71,7 @@ fn serve(mut stream: TcpStream, bodies: &Mutex<Vec<Vec<u8>>>) {
     }
 }
 
-/// One message with a length: its head and its body, as much as came of it.
+/// Reads one message with a length: its head, and as much of its body as arrives.
 fn message(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -91,7 +91,7 @@ fn message(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     Some((head, body))
 }
 
-/// The proxy under test, with one rule, on a runtime of its own.
+/// The proxy under test with these rules, on its own runtime.
 struct Stage {
     chaos: Chaos,
     address: SocketAddr,
@@ -140,7 +140,7 @@ impl Stage {
         stream
     }
 
-    /// The one thing that was done.
+    /// Returns the only event in the journal.
     fn event(&self) -> Event {
         let since = Instant::now();
         loop {
@@ -187,7 +187,7 @@ fn a_dropped_answer_took_effect_and_nobody_hears_of_it() {
     assert_eq!(rest(&mut stage.send()).unwrap(), b"");
     assert_eq!(stage.upstream.count(), 1);
     assert_eq!(stage.event().upstream, Some(201));
-    // Once, as the rule says: the retry gets through.
+    // The rule hits once: the retry succeeds.
     assert!(paid(&mut stage.send()));
 }
 
@@ -222,7 +222,7 @@ fn a_delay_holds_up_the_request_and_one_of_the_answer_does_not() {
         if arrived == 1 {
             stage.upstream.wait_for(1);
         }
-        // Looked at well before the time is up, unless this machine stands still: then there is nothing to see.
+        // Checked well before the delay ends; skipped if the machine was too slow.
         let count = stage.upstream.count();
         if since.elapsed() < Duration::from_millis(350) {
             assert_eq!(count, arrived, "{fault}");
@@ -260,7 +260,7 @@ fn a_reset_before_reaches_nobody_and_a_reset_after_does() {
 fn requests_are_answered_in_another_order_than_they_came() {
     let stage = Stage::new(&["POST /pay reorder:20s"]);
     let mut first = stage.send();
-    // Held back until another one comes.
+    // Held back until another request comes.
     first
         .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();

@@ -1,7 +1,7 @@
-//! What no rule strikes passes as if nobody stood in between: to the byte, in both directions at once, and to its end.
+//! A request that no rule hits passes as if there were no proxy: byte for byte, in both directions at once, to its end.
 //!
-//! A fault proxy that adds faults of its own proves nothing: a lost end, a stale connection or a request that
-//! swallows the next one would be blamed on the service behind it.
+//! A fault proxy with bugs of its own proves nothing: a lost end, a stale connection or a request that
+//! swallows the next one would be blamed on the service under test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,10 +20,10 @@ use refrain_verify::chaos::Chaos;
 use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than sockets hold.
+/// More bytes than the socket buffers hold.
 const LARGE: usize = 12 << 20;
 
-/// The proxy under test before a service that does with each connection what the test says.
+/// The proxy under test in front of a service whose connections the test handles.
 struct Stage {
     address: SocketAddr,
     chaos: Chaos,
@@ -79,7 +79,7 @@ impl Stage {
         stream
     }
 
-    /// All that comes back for these bytes until the connection ends.
+    /// Sends these bytes; returns everything received until the connection closes.
     fn exchange(&self, sent: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(sent.as_bytes()).unwrap();
@@ -87,7 +87,7 @@ impl Stage {
     }
 }
 
-/// Everything up to the end of a head.
+/// Reads up to the end of a head.
 fn head(stream: &mut TcpStream) -> io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -97,7 +97,7 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8(head).unwrap())
 }
 
-/// So many bytes.
+/// Reads this many bytes.
 fn body(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     let mut body = vec![0; length];
     stream.read_exact(&mut body).unwrap();
@@ -110,12 +110,12 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8(rest).unwrap()
 }
 
-/// Bytes of which each tells where it is.
+/// Bytes that depend on their position.
 fn large() -> Vec<u8> {
     (0..LARGE).map(|at| (at / 251 + at % 251) as u8).collect()
 }
 
-/// Answers each request with its own head.
+/// Answers each request with the request's own head.
 fn echo_heads(mut stream: TcpStream) {
     while let Ok(head) = head(&mut stream) {
         let length = head.len();
@@ -155,7 +155,7 @@ fn pipelined_requests_are_answered_in_turn_over_one_connection() {
 
 #[test]
 fn bodies_pass_both_ways_at_once() {
-    // Who echoes while it reads stops reading when nobody takes what it says.
+    // An echo server stops reading when the client does not read its response.
     for is_chunked in [false, true] {
         let stage = Stage::new(&[], move |mut stream| {
             let Ok(asked) = head(&mut stream) else { return };
@@ -205,7 +205,7 @@ fn bodies_pass_both_ways_at_once() {
     }
 }
 
-/// A chunked body.
+/// Reads a chunked body.
 fn chunks(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -238,7 +238,7 @@ fn an_answer_before_the_end_of_the_request_arrives_and_the_request_goes_on() {
     let shown = head(&mut stream).unwrap();
     assert!(shown.starts_with("HTTP/1.1 202 Accepted\r\n"), "{shown}");
     assert_eq!(body(&mut stream, 2), b"ok");
-    // Only now the body.
+    // Send the body only after the response.
     stream.write_all(&large()).unwrap();
     assert!(tells.recv_timeout(PATIENCE).unwrap() == large());
     assert_eq!(rest(&mut stream), "");
@@ -250,7 +250,7 @@ fn a_refusal_reaches_who_still_sends() {
         let Ok(_) = head(&mut stream) else { return };
         let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\nconnection: close\r\n\r\nno!";
         stream.write_all(answer).unwrap();
-        // The rest is not read: its connection ends with a reset.
+        // The rest is not read, so the connection closes with a reset.
     });
     let mut stream = stage.connect();
     let asked = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {LARGE}\r\n\r\n");
@@ -270,7 +270,7 @@ fn versions_and_ends_are_brought_together() {
         is_asked
     };
     for (upstream, asked, shown) in [
-        // Who speaks HTTP/1.0 gets no chunks, and its connection ends.
+        // An HTTP/1.0 client gets no chunks, and its connection closes.
         (
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
             "GET / HTTP/1.0\r\n\r\n",
@@ -281,13 +281,13 @@ fn versions_and_ends_are_brought_together() {
             "GET / HTTP/1.1\r\nconnection: close\r\n\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         ),
-        // It may ask for more.
+        // It may keep the connection open.
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na",
             "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n",
             "HTTP/1.0 200 OK\r\ncontent-length: 1\r\nconnection: keep-alive\r\n\r\naHTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\na",
         ),
-        // No body, whatever the head says.
+        // No body, even if the head has a length.
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n",
             "HEAD / HTTP/1.1\r\n\r\nHEAD / HTTP/1.1\r\nconnection: close\r\n\r\n",
@@ -303,14 +303,14 @@ fn versions_and_ends_are_brought_together() {
             "GET / HTTP/1.1\r\nconnection: close\r\n\r\n",
             "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n",
         ),
-        // What is no answer is none.
+        // A malformed response is not forwarded.
         ("SSH-2.0-x\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", ""),
         (
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
             "GET / HTTP/1.1\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
             "",
         ),
-        // An answer that breaks off does not look whole.
+        // A truncated response must not look complete.
         (
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
             "GET / HTTP/1.1\r\n\r\n",
@@ -368,7 +368,7 @@ fn a_connection_that_the_upstream_closed_is_not_used_again() {
             if head(&mut stream).is_ok() {
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
                 stream.write_all(answer).unwrap();
-                // What was not read makes a reset of the end.
+                // Unread bytes turn the close into a reset.
                 if !is_reset {
                     body(&mut stream, 4);
                 }
@@ -383,7 +383,7 @@ fn a_connection_that_the_upstream_closed_is_not_used_again() {
             client.write_all(asked).unwrap();
             assert!(head(&mut client).is_ok(), "request {at}");
             assert_eq!(body(&mut client, 2), b"ok");
-            // It ends without a word, and only then the next one is sent.
+            // The connection closes silently, and only then the next request is sent.
             turns.wait();
             turns.wait();
         }

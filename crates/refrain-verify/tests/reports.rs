@@ -1,4 +1,4 @@
-//! Reports hold whatever a service says, and stay well-formed: a service under test is nobody to trust.
+//! Reports stay well-formed with any content: the service under test is not trusted.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -68,7 +68,7 @@ fn all() -> Report {
     ])
 }
 
-/// Every tag is closed in its order, and quotes and ampersands stand only where they may.
+/// Checks that tags are closed in order, and that quotes and ampersands are escaped.
 fn check_well_formed(text: &str, void: &[&str]) {
     let mut open = Vec::new();
     let mut rest = text;
@@ -133,7 +133,7 @@ fn an_operation_that_was_left_out_is_told_with_its_reason() {
     assert!(page.contains("1 operation tested, 1 left out"), "{page}");
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
-    // A report of before there was such a thing.
+    // A report from before the field existed.
     let old = json.replace("\"left_out\"", "\"something_new\"");
     assert_eq!(
         serde_json::from_str::<Report>(&old).unwrap().operations[1].left_out,

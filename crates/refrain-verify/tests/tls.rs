@@ -1,7 +1,7 @@
-//! A service that is reached with TLS alone gets the same verdicts, and one that cannot prove who it is gets nothing.
+//! A service that is reachable only over TLS gets the same verdicts; an untrusted service gets no requests.
 //!
-//! The faults in between would be lost if our own fault proxy could not speak TLS to the service: a broken service must
-//! fail there too, not only where requests go straight to it.
+//! The fault proxy must speak TLS to the service: a broken service must fail in the cases that use the proxy, too,
+//! not only where requests go straight to the service.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -29,11 +29,11 @@ use tokio_rustls::{
     rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
 };
 
-/// A sample behind TLS.
+/// A sample service behind TLS.
 struct Secured {
     url: String,
     authority: tempfile::NamedTempFile,
-    /// Connections whose handshake came to an end.
+    /// Number of completed handshakes.
     shaken: Arc<AtomicUsize>,
     _sample: Sample,
     serving: JoinHandle<()>,
@@ -46,7 +46,7 @@ impl Drop for Secured {
 }
 
 impl Secured {
-    /// Its certificate says `name`; it is asked for as `host`.
+    /// Starts a service whose certificate is for `name`, reached as `host`.
     async fn start(hole: Hole, name: &str, host: &str) -> Self {
         let sample = Sample::start(hole).await;
         let inner = sample.url.trim_start_matches("http://").to_owned();
@@ -140,7 +140,7 @@ async fn holes_are_seen_through_tls_and_through_the_faults_in_between() {
     assert_eq!(lost.exchanges[0].status, None, "{lost:#?}");
 }
 
-/// Faults in front of a service that speaks TLS alone, and none where it cannot prove who it is.
+/// Injects faults in front of a TLS-only service; refuses one whose certificate is not trusted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_stands_before_a_service_with_tls() {
     let secured = Secured::start(Hole::Nothing, "localhost", "localhost").await;
@@ -150,7 +150,7 @@ async fn chaos_stands_before_a_service_with_tls() {
         (Trust::Machine, "HTTP/1.1 502 "),
     ] {
         let chaos = Chaos::trusting(&secured.url, 7, &trust);
-        // A machine may trust nobody at all.
+        // The machine may have no trusted certificate authorities.
         let Ok(chaos) = chaos else {
             assert_eq!(trust, Trust::Machine);
             continue;

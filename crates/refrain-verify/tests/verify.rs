@@ -1,7 +1,7 @@
-//! Each hole gets its own verdict, and services that are right get none, whatever their style.
+//! Each bug gets its own verdict, and correct services get none, in any style of API.
 //!
-//! The sample service is right by default; a switch opens one hole. What fails and what warns is compared as a whole, so
-//! that a false alarm is as much a failure as a miss.
+//! The sample service is correct by default; a switch enables one bug. All failures and warnings are compared, so
+//! that a false alarm fails the test like a missed bug.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -42,12 +42,12 @@ fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
     cases.map(|case| &*case.id).collect()
 }
 
-/// Runs all cases: `failed` fail, `warned` warn, and nothing else does either.
+/// Runs all cases; expects exactly `failed` to fail and `warned` to warn.
 async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -> Option<String> {
     let sample = Sample::start(hole).await;
     let mut plan = plan(&sample.url, is_counted);
     if hole == Hole::ShortMemory {
-        // Longer than its memory lasts.
+        // Longer than the service remembers keys.
         plan.late = Duration::from_secs(2);
         plan.operations[0].retention = Some(Duration::from_millis(2_500));
     }
@@ -59,7 +59,7 @@ async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -
         .map(|case| format!("{} {}: {}", case.verdict, case.id, case.findings.join("; ")))
         .collect();
     let mut found = (of(&report, Verdict::Fail), of(&report, Verdict::Warn));
-    // Who retries at once after hanging up races with itself, too: whether it meets the gap is a matter of time.
+    // A client that hangs up and retries at once may race with itself, depending on timing.
     if matches!(hole, Hole::NoClaim | Hole::ReadThenLock) && !failed.contains(&"client-hangs-up") {
         found.0.retain(|case| *case != "client-hangs-up");
     }
@@ -113,7 +113,7 @@ async fn what_answers_cannot_tell_is_skipped_and_not_passed() {
     }
 }
 
-/// A first request, its duplicate, and others: no style of a service that is safe is taken for a hole.
+/// A safe style of answering duplicates must not be reported as a bug.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn styles_that_are_safe_are_no_holes() {
     let mut checks = JoinSet::new();
@@ -141,7 +141,7 @@ async fn styles_that_are_safe_are_no_holes() {
     }
 }
 
-/// The key may stand anywhere in the request; then there is no header to be left out or doubled.
+/// The key may stand anywhere in the request; then no header can be omitted or duplicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_in_the_body_is_tested_like_one_in_a_header() {
     let sample = Sample::start(Hole::KeyInBody).await;
@@ -158,7 +158,7 @@ async fn a_key_in_the_body_is_tested_like_one_in_a_header() {
     assert!(skipped.contains(&"key-missing") && skipped.contains(&"key-doubled"));
 }
 
-/// Who is not let in at all shows nothing about whose key it is.
+/// A body that is refused under any key, or a retention that has ended, proves nothing about keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_by_itself_proves_nothing() {
     let sample = Sample::start(Hole::NoFingerprint).await;
@@ -170,7 +170,7 @@ async fn what_is_refused_by_itself_proves_nothing() {
     assert!(skipped.contains(&"other-body") && skipped.contains(&"late-duplicate"));
 }
 
-/// What has no keys at all.
+/// Cases that a service without keys fails.
 const NAIVE: [&str; 18] = [
     "sequential-duplicate",
     "concurrent-duplicates",
@@ -192,7 +192,7 @@ const NAIVE: [&str; 18] = [
     "retention",
 ];
 
-/// The hole, what fails, what warns.
+/// The bug, the cases that fail, the cases that warn.
 type Row = (Hole, &'static [&'static str], &'static [&'static str]);
 
 const ROWS: &[Row] = &[
@@ -289,12 +289,12 @@ async fn each_hole_gets_its_own_verdict_and_no_other() {
     each(ROWS.iter().map(|row| (*row, true)).collect()).await;
 }
 
-/// What answers alone can tell. A request that is swallowed shows where answers have ids.
+/// Results without a count at the source. A swallowed request shows if responses have ids.
 const WEAK_ROWS: &[Row] = &[
     (Hole::IgnoresKey, &NAIVE, &["other-credential"]),
     (
         Hole::NoClaim,
-        // What ran for a client that hung up has no answer to be seen in.
+        // A run for a client that hung up has no response, so it is not counted.
         &["concurrent-duplicates", "duplicate-in-flight"],
         &[],
     ),
@@ -316,7 +316,7 @@ async fn holes_that_answers_show_are_seen_without_a_count() {
     each(WEAK_ROWS.iter().map(|row| (*row, false)).collect()).await;
 }
 
-/// Some at a time: they sleep most of the time.
+/// Runs several rows at a time, because they mostly sleep.
 async fn each(rows: Vec<(Row, bool)>) {
     let turns = Arc::new(Semaphore::new(6));
     let mut checks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! A small payments API that is right by default, with a switch for each hole.
+//! A small payments API that is correct by default, with a switch for each bug.
 
 #![allow(dead_code, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -20,44 +20,44 @@ use axum::{
 };
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 
-/// How long a run takes.
+/// Duration of a run.
 const RUN: Duration = Duration::from_millis(20);
-/// Between reading and claiming, where that is not one step.
+/// Time between reading and claiming, where these are two steps.
 const GAP: Duration = Duration::from_millis(30);
-/// How long a short memory lasts.
+/// How long a service with `ShortMemory` remembers keys.
 const SHORT: Duration = Duration::from_millis(1_500);
 
 type Answer = Response<axum::body::Body>;
 
-/// What is wrong with it.
+/// The bug or the style of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hole {
     Nothing,
-    /// Answers 409 to completed duplicates instead of the answer.
+    /// Answers completed duplicates with 409 instead of the response.
     Refuses,
-    /// Waits for the first one instead of 409. Right.
+    /// Makes duplicates wait for the first request instead of answering 409. Correct.
     Waits,
-    /// Keys are scoped by route. Right.
+    /// Keys are scoped by route. Correct.
     RouteScope,
-    /// No answer has an id. Right, and only a ledger can tell.
+    /// No response has an id. Correct, but only a count at the source can tell.
     Faceless,
-    /// Answers 202 without an id while the first one runs. Right.
+    /// Answers 202 without an id while the first request runs. Correct.
     SaysPending,
-    /// Says of a completed duplicate that it is known, and leads there. Right.
+    /// Answers completed duplicates with 303 to the result. Correct.
     SeesOther,
-    /// Says of a completed duplicate that it is done, and not how. Safe.
+    /// Answers completed duplicates with "done" and without the result. Safe.
     SaysDone,
-    /// Writes the answer anew for each replay, with the time in it. Right.
+    /// Renders the response again for each replay, with the current time. Correct.
     WritesAnew,
-    /// The same, and no answer has an id. Right, and only a ledger can tell.
+    /// The same, and no response has an id. Correct, but only a count at the source can tell.
     FacelessAnew,
-    /// The effect comes a while after the answer. Right.
+    /// The effect comes some time after the response. Correct.
     Later,
-    /// Takes no more than 100 and no members that it does not know. Right.
+    /// Accepts amounts up to 100 and no unknown members. Correct.
     Strict,
-    /// The same, and does not compare requests.
+    /// The same, but does not compare requests.
     StrictNoFingerprint,
-    /// The key is the member `key` of the body. Right.
+    /// The key is the member `key` of the body. Correct.
     KeyInBody,
     IgnoresKey,
     NoClaim,
@@ -117,11 +117,11 @@ struct Shared {
     bodies: Mutex<Vec<Bytes>>,
     effects: AtomicU64,
     runs: AtomicU64,
-    /// What nobody waited for in the end, in the connection that the next one uses.
+    /// Responses that no client read, left in the connection that the next request uses.
     left: Mutex<Vec<JoinHandle<Answer>>>,
 }
 
-/// Reads an answer from a connection that goes back to its pool, whatever is still to come over it.
+/// Reads a response from a connection that returns to its pool even if a response is still to come on it.
 struct Reading {
     shared: Arc<Shared>,
     answer: Option<JoinHandle<Answer>>,
@@ -147,7 +147,7 @@ struct Api {
     shared: Arc<Shared>,
 }
 
-/// A running one; ends with its test.
+/// A running sample service; it stops when dropped.
 pub(crate) struct Sample {
     pub(crate) url: String,
     serving: JoinHandle<()>,
@@ -198,7 +198,7 @@ async fn answer(
     if api.hole == DropsRunOnHangUp {
         return api.guarded(asked).await;
     }
-    // A client that hangs up ends neither the run nor its recording.
+    // A client that hangs up cancels neither the run nor its recording.
     let (hole, shared) = (api.hole, api.shared.clone());
     let run = tokio::spawn(async move { api.guarded(asked).await });
     if hole == MixesAnswers {
@@ -209,7 +209,7 @@ async fn answer(
     run.await.unwrap()
 }
 
-/// An amount up to 100, and nothing but who gets it.
+/// Whether the amount is at most 100 and there are no members but `amount` and `to`.
 fn is_known(body: &[u8]) -> bool {
     let json = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     let is_much = json["amount"].as_u64().is_some_and(|amount| amount > 100);
@@ -232,7 +232,7 @@ impl Asked {
         credential.to_owned()
     }
 
-    /// `Bearer alice-1` and `Bearer alice-2` are the same person.
+    /// `Bearer alice-1` and `Bearer alice-2` are the same caller.
     fn person(&self) -> String {
         self.caller().split('-').next().unwrap().to_owned()
     }
@@ -270,14 +270,14 @@ impl Api {
         others.any(|(_, record)| record.fingerprint == fingerprint)
     }
 
-    /// Claims the key, or answers what is to be said instead.
+    /// Claims the key; returns the response to send instead if it is not granted.
     async fn claim(&self, key: &[u8], fingerprint: &[u8]) -> Option<Answer> {
         if matches!(self.hole, NoClaim | ReadThenLock) {
             let known = self.records().get(key).cloned();
             if let Some(record) = known.filter(|it| it.kept.is_some()) {
                 return Some(self.known(&record, fingerprint));
             }
-            // The gap between reading and writing.
+            // The race window between reading and writing.
             tokio::time::sleep(GAP).await;
             let known = self.records().get(key).cloned();
             if self.hole == ReadThenLock && known.is_some_and(|it| it.kept.is_none()) {
@@ -316,7 +316,7 @@ impl Api {
         }
     }
 
-    /// What is said to a duplicate.
+    /// The response to a duplicate.
     fn known(&self, record: &Record, fingerprint: &[u8]) -> Answer {
         let is_error = record.kept.as_ref().is_some_and(|kept| kept.status >= 400);
         let is_compared = match self.hole {
@@ -362,7 +362,7 @@ impl Api {
         let body = match (self.hole, is_error) {
             (WritesAnew | FacelessAnew, false) if kept.body.starts_with(b"{") => {
                 let text = String::from_utf8_lossy(&kept.body).into_owned();
-                // A moment later, in another order.
+                // A later time, and another order.
                 let anew = text.replace("\"at\":1,", "");
                 Bytes::from(anew.replace('}', ",\"at\":2}"))
             }
@@ -388,7 +388,7 @@ impl Api {
         }
     }
 
-    /// The key with its scope; `None` where the request is not guarded.
+    /// The key with its scope; `None` if the request is not guarded.
     fn key(&self, asked: &Asked) -> Result<Option<Vec<u8>>, u16> {
         if self.hole == KeyInBody {
             let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
@@ -446,7 +446,7 @@ impl Api {
         let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
         let body = match json {
             Ok(json) if self.hole != ByteFingerprint => {
-                // Sorted, because these maps are.
+                // Sorted by the `BTreeMap`.
                 let sorted: std::collections::BTreeMap<_, _> = json
                     .as_object()
                     .cloned()
@@ -470,7 +470,7 @@ impl Api {
         [head.join("\0").as_bytes(), &body].concat()
     }
 
-    /// The operation itself: takes a few milliseconds, then has its effect.
+    /// The operation itself: takes 20 ms, then has its effect.
     async fn run(&self, asked: &Asked) -> Kept {
         let refused = |status: u16, why: &str| Kept {
             status,
