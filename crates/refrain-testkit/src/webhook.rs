@@ -5,7 +5,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use refrain::key::Sender;
 use sha2::Sha256;
 
-/// Returns the headers with which `sender` delivers this body: the signature, and the event id if it is a header.
+/// Returns the headers with which `sender` delivers this body: the signature, and id and time if they are headers.
 ///
 /// `time` is the time of sending, in seconds since 1970; GitHub and Shopify do not sign it.
 ///
@@ -21,7 +21,7 @@ use sha2::Sha256;
 /// ```
 ///
 /// # Panics
-/// When a Standard Webhooks secret is not base64 after the prefix `whsec_`.
+/// When a Svix or Standard Webhooks secret is not base64 after the optional prefix `whsec_`.
 #[must_use]
 pub fn signed(
     sender: Sender,
