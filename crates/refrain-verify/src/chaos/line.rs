@@ -230,7 +230,7 @@ impl Line {
         said.await.map_err(|_| Ended)
     }
 
-    /// Closes the connection. First drains client data for a moment: unread data would reset the connection, and the
+    /// Closes the write side, then drains client data for a moment: a close with unread data would be a reset, and the
     /// client might lose the response.
     async fn close(mut self) -> Result<(), Ended> {
         self.upstream = None;
