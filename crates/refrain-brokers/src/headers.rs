@@ -1,20 +1,22 @@
-//! Headers as JSON, where a broker has no room for bytes.
+//! Message headers encoded as JSON, for brokers that cannot store binary header values.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// Pairs of a name and a text; what is no text as `{"base64": …}`.
+/// Encodes headers as an array of `[name, value]` pairs; a value that is not plain text becomes `{"base64":
+/// …}`.
 pub(crate) fn write(headers: &[(String, Bytes)]) -> Value {
     let pair = |(name, value): &(String, Bytes)| match std::str::from_utf8(value) {
-        // JSON in a database has no room for the zero character.
+        // PostgreSQL's jsonb cannot store the NUL character.
         Ok(text) if !text.contains('\0') => json!([name, text]),
         _ => json!([name, { "base64": STANDARD.encode(value) }]),
     };
     headers.iter().map(pair).collect()
 }
 
-/// What we wrote, or what somebody wrote by hand; what is neither text nor bytes is handed over as JSON.
+/// Decodes headers that [`write`] encoded or that a user wrote by hand; a value of another JSON type is
+/// kept as JSON text.
 pub(crate) fn read(written: Value) -> Vec<(String, Bytes)> {
     let pair = |(name, value): (String, Value)| (name, read_value(value));
     match written {
@@ -44,7 +46,7 @@ fn read_value(value: Value) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    //! Headers are bytes, many a broker keeps text, and people write them by hand.
+    //! Headers are bytes, but many brokers store only text, and users also write headers by hand.
 
     use super::*;
 

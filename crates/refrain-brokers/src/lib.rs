@@ -1,6 +1,7 @@
-//! Message brokers for Refrain's consumers, one file each, so that the library itself names none.
+//! Message brokers for Refrain's consumers, one module per broker. The `refrain` crate itself depends on no
+//! broker client.
 //!
-//! Each sits behind a feature of its own name and passes the one suite in `refrain-testkit`.
+//! Each module has its own Cargo feature and passes the broker conformance suite in `refrain-testkit`.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ mod shelf;
 #[cfg(feature = "nats")]
 mod tls;
 
-/// The example of the page about brokers, compiled.
+/// Compiles the examples of the brokers page as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/brokers.md")]
 struct BrokersPage;
@@ -45,7 +46,8 @@ struct BrokersPage;
 /// Connects to the broker that the source's address names.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for a scheme that this build does not know; otherwise as the broker's own `connect`.
+/// [`ErrorKind::Unsupported`] if this build does not support the scheme; otherwise the errors of the
+/// broker's `connect`.
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
     source.url.check()?;
     let url = source.url.as_str();
@@ -93,12 +95,14 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
     }
 }
 
-/// Lists the dead letters of a queue, `at_most` of them, the oldest first, and takes none of them.
+/// Lists up to `at_most` dead letters of a queue, oldest first, without consuming them.
 ///
-/// The source's consumer is that of the redrive: what it has acknowledged was let through again, and is left out.
+/// The source's consumer is the consumer of the redrive. Dead letters that it acknowledged were already
+/// redriven and are not listed.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for a broker that shows messages only to those who take them; otherwise as [`open`].
+/// [`ErrorKind::Unsupported`] for a broker on which reading a message counts as a delivery; otherwise as
+/// [`open`].
 ///
 /// # Cancellation
 /// May be dropped.
@@ -128,13 +132,13 @@ pub async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLet
     }
 }
 
-/// Without what stands behind a `+`: that is for the broker to read.
+/// Returns the URL scheme without a `+` suffix; the broker's module parses the suffix.
 fn scheme(url: &str) -> &str {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     scheme.split('+').next().unwrap_or_default()
 }
 
-/// Brokers: their schemes, their names, their features, and whether this build has them.
+/// The supported brokers: URL schemes, name, Cargo feature, and whether this build includes the broker.
 const BROKERS: [(&[&str], &str, &str, bool); 6] = [
     (&["nats", "tls"], "NATS", "nats", cfg!(feature = "nats")),
     (
@@ -159,10 +163,11 @@ const BROKERS: [(&[&str], &str, &str, bool); 6] = [
     (&["sqs"], "SQS", "sqs", cfg!(feature = "sqs")),
 ];
 
-/// Checks that this build can talk to the broker at an address, without connecting to it.
+/// Checks that this build supports the broker at an address, without connecting to the broker.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] where it was built without the broker, with the command that builds one with it.
+/// [`ErrorKind::Unsupported`] if the build lacks the broker; the message contains the build command to add
+/// it.
 pub fn check_support(address: &Address) -> Result<()> {
     let scheme = scheme(address.as_str());
     let broker = BROKERS.iter().find(|(names, ..)| names.contains(&scheme));
@@ -189,7 +194,7 @@ fn unknown(url: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! A worker is moved to a machine whose build has fewer brokers: what to do is said before anything starts.
+    //! A build without a broker reports, before anything starts, the build command that adds the broker.
 
     use super::*;
 
@@ -215,7 +220,7 @@ mod tests {
         assert!(said.contains("`mqtt://***@h`"), "{said}");
     }
 
-    /// Features of the command are called as those of this crate.
+    /// The command-line crate uses the same feature names as this crate.
     #[test]
     fn the_command_has_the_features_that_are_named() {
         let manifest = include_str!("../../refrain-cli/Cargo.toml");

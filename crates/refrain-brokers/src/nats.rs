@@ -1,11 +1,11 @@
-//! NATS JetStream: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][,HOST…]`, or `tls://` where the connection must be encrypted.
+//! NATS JetStream: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][,HOST…]`, or `tls://` to require TLS.
 //!
-//! A queue is the name of a stream, or a subject that a stream takes.
-//! Where there is neither, a stream is made: kept in files, one subject, no limits but the server's own.
-//! The consumer is a durable pull consumer with explicit acknowledgements; one that is there is used as it is.
+//! A queue is the name of a stream or a subject of a stream. If neither exists, a stream is created: file
+//! storage, one subject, no limits except the server's. The consumer is a durable pull consumer with
+//! explicit acknowledgements; an existing consumer keeps its configuration.
 //!
-//! Behind a `?` come `credentials=FILE` (a `.creds` file), `ca=FILE` (PEM, who signs the servers' certificates),
-//! `cert=FILE` and `key=FILE` (PEM, who we are).
+//! Query parameters: `credentials=FILE` (a `.creds` file), `ca=FILE` (PEM, the CA of the servers'
+//! certificates), `cert=FILE` and `key=FILE` (PEM, the client certificate and its key).
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -28,10 +28,10 @@ mod trouble;
 use connect::Link;
 pub(crate) use list::dead_letters;
 
-/// How long JetStream may take for an answer.
+/// Timeout of a JetStream request.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A consumer of a stream, and a publisher beside it.
+/// A durable consumer of a JetStream stream, with a publisher on the same connection.
 #[derive(Debug)]
 pub struct Nats {
     publisher: NatsPublisher,
@@ -39,7 +39,7 @@ pub struct Nats {
     guarantees: Guarantees,
 }
 
-/// A publisher to any subject that a stream takes.
+/// Publisher to the subjects of JetStream streams.
 #[derive(Clone)]
 pub struct NatsPublisher {
     context: Context,
@@ -47,14 +47,15 @@ pub struct NatsPublisher {
 }
 
 impl Nats {
-    /// Connects, and finds or makes the stream and the durable consumer.
+    /// Connects, and finds or creates the stream and the durable consumer.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](refrain::ErrorKind::Unavailable) when the server cannot be reached or has no JetStream,
-    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) for an address, a name or a consumer that cannot be used.
+    /// [`ErrorKind::Unavailable`](refrain::ErrorKind::Unavailable) if the server is unreachable or has no
+    /// JetStream, [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) for an invalid address or name, or an
+    /// unusable consumer.
     ///
     /// # Cancellation
-    /// May be dropped; a stream or consumer may have been made.
+    /// May be dropped; the stream or the consumer may have been created.
     pub async fn connect(source: &Source) -> Result<Self> {
         let publisher = NatsPublisher::connect(source.url.as_str()).await?;
         let found = streams::find(&publisher, source).await?;

@@ -1,4 +1,4 @@
-//! Fetching in a task of its own, so that a pull which is dropped halfway loses nothing.
+//! Fetches messages in a separate task, so that a cancelled pull loses no message.
 
 use std::{
     collections::VecDeque,
@@ -14,13 +14,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// What was fetched and not handed over yet.
+/// Buffer of deliveries that were fetched and not yet returned by a pull.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     state: Mutex<State>,
-    /// Behind that it is somebody else's.
+    /// How long a buffered delivery stays ours; after that the broker may deliver it to another consumer.
     fresh_for: Duration,
-    /// Whether a fetch may take longer than the pull that began it.
+    /// Whether a fetch may run longer than the pull that started it.
     outlasts: bool,
     is_closed: AtomicBool,
     closing: Notify,
@@ -32,7 +32,7 @@ struct State {
     held: VecDeque<(Instant, Delivery)>,
 }
 
-/// Since when it is held, and what.
+/// When the broker handed out the deliveries, and the deliveries.
 type Fetched = (Instant, Result<Vec<Delivery>>);
 
 impl Shelf {
@@ -46,14 +46,15 @@ impl Shelf {
         }
     }
 
-    /// Whose fetches may take longer than the pulls that began them: the next pull has what they bring.
+    /// Allows a fetch to run longer than the pull that started it; a later pull returns its messages.
     #[cfg(feature = "sqs")]
     pub(crate) fn with_long_fetches(mut self) -> Self {
         self.outlasts = true;
         self
     }
 
-    /// What is on the shelf, else what is fetched. Dropped, the fetching goes on, and the next pull has what it brings.
+    /// Returns buffered deliveries; if there are none, fetches. If the future is dropped, the fetch
+    /// continues, and the next pull returns its messages.
     pub(crate) async fn pull<F>(
         &self,
         at_most: usize,
@@ -94,7 +95,8 @@ impl Shelf {
         }
         let is_left_over = state.fetching.is_some() || self.outlasts;
         let fetching = state.fetching.get_or_insert_with(|| start(fetch()));
-        // One that was begun here ends by itself in time; one that was left over may have longer to go.
+        // A fetch that this pull started ends by its own deadline; an earlier one may run longer than this
+        // pull may wait.
         let fetched = match is_left_over {
             false => fetching.await,
             true => match timeout(deadline - Instant::now(), fetching).await {
@@ -112,14 +114,14 @@ impl Shelf {
         Ok(state.take(at_most, self.fresh_for))
     }
 
-    /// Ends the fetching; what was not handed over is the caller's to give back.
+    /// Stops fetching and returns the deliveries that no pull returned; the caller nacks them.
     pub(crate) async fn close(&self) -> Vec<Delivery> {
         self.is_closed.store(true, Ordering::SeqCst);
         self.closing.notify_waiters();
         let mut state = self.state.lock().await;
         if let Some(fetching) = state.fetching.take() {
             fetching.abort();
-            // What it had just brought is given back as well.
+            // A fetch that had just finished also brought deliveries.
             if let Ok((since, Ok(fetched))) = fetching.await {
                 state
                     .held
@@ -147,7 +149,7 @@ where
 
 impl State {
     fn take(&mut self, at_most: usize, fresh_for: Duration) -> Vec<Delivery> {
-        // What has lain for too long is delivered again by the broker.
+        // The broker redelivers a message that was buffered for too long.
         self.held.retain(|(since, _)| since.elapsed() < fresh_for);
         let count = at_most.min(self.held.len());
         self.held

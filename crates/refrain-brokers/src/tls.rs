@@ -1,4 +1,5 @@
-//! TLS for every broker: rustls with ring, whatever else a program was built with.
+//! TLS for broker connections: rustls with the ring provider, also if the program installs another default
+//! provider.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,10 +10,12 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-/// Trusts what the file holds, or else what the machine trusts; `own` is our certificate and its key.
+/// Builds a TLS configuration that trusts the CA file, or the system's root certificates without one. `own`
+/// is the client certificate and its private key.
 pub(crate) fn client(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    // A connection in the clear needs none; one with TLS then says that nobody is trusted.
+    // An unencrypted connection needs no root certificates. If none load, a TLS connection fails with an
+    // untrusted issuer.
     let certs = match ca {
         Some(file) => certificates("ca", file)?,
         None => rustls_native_certs::load_native_certs().certs,

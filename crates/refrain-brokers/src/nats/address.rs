@@ -1,11 +1,11 @@
-//! What an address says: servers, who we are, and whom to trust.
+//! Parses the NATS address: servers, credentials and TLS files.
 
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 use refrain::{Error, ErrorKind, Result};
 
-/// An address, taken apart, so that no password reaches a log.
+/// Parsed NATS address; the password is kept apart, so that it never reaches a log.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Address {
     /// Each as `nats://HOST:PORT` or `tls://HOST:PORT`.
@@ -54,7 +54,7 @@ impl Address {
         }
     }
 
-    /// As it may be shown: the servers alone.
+    /// The address for messages and logs: servers only, no credentials.
     pub(super) fn shown(&self) -> String {
         self.servers.join(",")
     }
@@ -112,7 +112,7 @@ fn invalid(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! An address carries a password with an `@` in it, and it must neither be cut there nor end up in a log.
+    //! A password may contain `@`: it must neither be cut there nor reach a log.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! A message in NATS' own form, and back.
+//! Converts messages to and from NATS messages.
 
 use std::str::from_utf8;
 
@@ -9,15 +9,15 @@ use refrain::{
     consume::{HEADER_BYTES_MAX, Message, Position},
 };
 
-/// What JetStream's own deduplication goes by.
+/// The header that JetStream deduplicates by.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 const CONTENT_TYPE: &str = "Content-Type";
-/// NATS has no groups, so that this only travels with the message.
+/// NATS has no message groups: this header only carries the group to the consumer.
 const GROUP: &str = "Refrain-Group";
-/// Headers with this in front are orders to the server, and not about the message.
+/// Headers with this prefix are instructions to the server, not data of the message.
 const OWN_PREFIX: &str = "nats-";
 
-/// The headers that carry all of a message but its payload.
+/// Encodes everything except the payload as NATS headers.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a header that NATS cannot carry.
@@ -64,9 +64,9 @@ fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The message that was delivered, and how often it was until now.
+/// Decodes a delivered message and its attempt number, counted from 1.
 ///
-/// `None` for what did not come from a stream.
+/// `None` for a message that did not come from a stream.
 pub(super) fn message_of(delivered: &jetstream::Message) -> Option<(Message, u32)> {
     let info = delivered.info().ok()?;
     let mut message = Message::new(delivered.payload.clone());
@@ -86,7 +86,7 @@ pub(super) fn message_of(delivered: &jetstream::Message) -> Option<(Message, u32
 pub(super) fn take_headers(message: &mut Message, headers: &HeaderMap) {
     let fields = headers.iter();
     let mut fields: Vec<(&str, _)> = fields.map(|(name, all)| (name.as_ref(), all)).collect();
-    // The client keeps no order between names; a stable one is better than none.
+    // The client does not keep the order of header names; sorting makes the order stable.
     fields.sort_by_key(|(name, _)| *name);
     for (name, values) in fields {
         let first = || values.first().map(|value| value.as_str().to_owned());
@@ -105,7 +105,7 @@ pub(super) fn take_headers(message: &mut Message, headers: &HeaderMap) {
     }
 }
 
-/// What the server was ordered when the message was published must not be ordered again when it goes on elsewhere.
+/// Server instructions of the original publish must not be sent again when the message is republished.
 fn has_own_prefix(name: &str) -> bool {
     let front = name.get(..OWN_PREFIX.len());
     front.is_some_and(|front| front.eq_ignore_ascii_case(OWN_PREFIX))
@@ -113,7 +113,7 @@ fn has_own_prefix(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! A header with a line end in it would let a message write headers of its own.
+    //! A header value with a line break could inject further headers.
 
     use super::*;
 

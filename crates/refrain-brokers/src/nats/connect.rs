@@ -1,4 +1,4 @@
-//! The connection: made once, and made again by itself whenever it is lost.
+//! The NATS connection: opened once, reconnected automatically.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use super::{
 use crate::tls;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// A server that stands still is noticed after two of these.
+/// Ping interval; an unresponsive server is detected after two intervals.
 const PING: Duration = Duration::from_secs(10);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
 
-/// Whether the connection stands, and with whom.
+/// The server's address and whether the connection is up.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) server: String,
@@ -30,10 +30,10 @@ impl Link {
         *self.is_up.borrow()
     }
 
-    /// Waits until the connection stands.
+    /// Waits until the connection is up.
     pub(super) async fn up(&self) {
         let mut is_up = self.is_up.clone();
-        // The sender lives as long as the client, and whoever waits here holds that.
+        // Cannot fail: the client owns the sender, and every caller holds the client.
         let _ = is_up.wait_for(|is_up| *is_up).await;
     }
 }

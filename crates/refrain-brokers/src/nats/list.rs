@@ -1,4 +1,5 @@
-//! Lists dead letters of a stream without taking them: from the first that the consumer has not acknowledged.
+//! Lists the dead letters of a stream without consuming them, from the first one that the consumer has not
+//! acknowledged.
 
 use async_nats::{
     HeaderMap,
@@ -12,7 +13,7 @@ use refrain::{
 
 use super::{NatsPublisher, codec, streams, trouble};
 
-/// Every subject.
+/// Wildcard that matches every subject.
 const ANY: &str = ">";
 
 pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
@@ -46,7 +47,8 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     Ok(letters)
 }
 
-/// The first message that the consumer may still be handed; the stream's first where there is no such consumer.
+/// Sequence number of the first message that the consumer has not acknowledged; 1 if the consumer does not
+/// exist.
 async fn first_open(stream: &Stream, consumer: &str) -> u64 {
     match stream.consumer_info(consumer).await {
         Ok(info) => info.ack_floor.stream_sequence + 1,

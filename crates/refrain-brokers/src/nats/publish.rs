@@ -1,4 +1,4 @@
-//! Publishing: done when JetStream says under which number it holds the message.
+//! Publishing: complete when JetStream acknowledges the message with its sequence number.
 
 use async_nats::jetstream::{
     Error as Refusal,
@@ -10,7 +10,8 @@ use refrain::{Error, ErrorKind, Result, consume::Message};
 
 use super::{NatsPublisher, codec, streams, trouble};
 
-/// Publishes under a subject; where no stream takes it, to the stream of that name, and else to one that is made.
+/// Publishes under a subject. If no stream has the subject, publishes to the stream of that name, or
+/// creates a stream.
 pub(super) async fn publish(
     nats: &NatsPublisher,
     destination: &str,
@@ -44,17 +45,19 @@ async fn send(
         .send_publish(subject.to_owned(), message)
         .await?;
     let held = sent.await?;
-    // Servers before 2.11 may take a message that they lost for one that they hold; it has no number then.
+    // Servers before 2.11 may report a message that they lost as a duplicate; its sequence number is then
+    // 0.
     match held.duplicate && held.sequence == 0 {
         true => Err(PublishError::new(PublishErrorKind::TimedOut)),
         false => Ok(()),
     }
 }
 
-/// A stream that was named instead of a subject can be published to if there is one subject to take.
+/// Returns the subject to publish under if the destination is a stream's name; the stream must have exactly
+/// one subject.
 fn subject_of(nats: &NatsPublisher, name: &str, stream: &stream::Config) -> Result<String> {
     let subjects = &stream.subjects;
-    // The subject itself: its stream was not up a moment ago.
+    // The destination is a subject after all: its stream was unavailable a moment ago.
     if subjects.iter().any(|subject| subject == name) || name != stream.name {
         return Ok(name.to_owned());
     }

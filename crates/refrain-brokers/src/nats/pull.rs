@@ -1,7 +1,8 @@
-//! Pulling: what is there at once; if there is nothing, the next message, and what came with it.
+//! Pulling: returns the available messages; if there are none, waits for the next message and those that
+//! arrived with it.
 //!
-//! Nothing is asked for that is not waited for: a message that the server sends to nobody
-//! comes again only when its patience ends.
+//! No request stays open after its pull ends: a message sent to an abandoned request is redelivered only
+//! after `ack_wait`.
 
 use std::{cmp::min, time::Duration};
 
@@ -12,15 +13,16 @@ use tokio::time::{sleep, timeout};
 
 use super::{Nats, codec, ticket::JetTicket, trouble};
 
-/// How many are asked for at once, whatever the caller wants.
+/// Maximum number of messages per request.
 const BATCH_MAX: usize = 1_000;
-/// For the way to the server and back.
+/// Time for the round trip to the server, added to the caller's `wait`.
 const SLACK: Duration = Duration::from_secs(1);
-/// The server ends a request this much before we stop listening, so that nothing is sent to nobody.
+/// The server's request expires up to this much before our own deadline, so that no message is sent after
+/// we stop listening.
 const MARGIN_MAX: Duration = Duration::from_millis(50);
-/// How long the server may take for what is there at once.
+/// Expiry of a request for the messages that are available now.
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// Between attempts while a server comes up.
+/// Pause between attempts while the server starts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn pull(nats: &Nats, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
@@ -45,7 +47,7 @@ pub(super) async fn pull(nats: &Nats, at_most: usize, wait: Duration) -> Result<
     }
 }
 
-/// Tries again while the server only comes up; the caller ends it.
+/// Retries while the server is starting; the caller's timeout ends the loop.
 async fn insist(
     nats: &Nats,
     at_most: usize,
@@ -87,7 +89,7 @@ async fn at_once(nats: &Nats, at_most: usize, got: &mut Vec<Delivery>) -> Result
     collect(nats, fetch.messages().await, got).await
 }
 
-/// Takes everything that a request brings.
+/// Collects all messages that a request returns.
 async fn collect(
     nats: &Nats,
     batch: Result<Batch, BatchError>,

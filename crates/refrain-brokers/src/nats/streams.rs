@@ -1,4 +1,4 @@
-//! Streams and consumers: found, or made.
+//! Finds or creates streams and consumers.
 
 use std::{cmp::min, time::Duration};
 
@@ -15,18 +15,18 @@ use refrain::{
 
 use super::{NatsPublisher, trouble};
 
-/// Deliveries that are neither acknowledged nor lapsed, those given back with a delay included:
-/// JetStream hands out no more until there are fewer.
+/// Maximum of unacknowledged deliveries (`max_ack_pending`), including those nacked with a delay. At this
+/// limit JetStream stops delivering.
 const HELD_MAX: i64 = 10_000;
 const UNLIMITED: i64 = -1;
 
-/// A consumer, and what it can promise.
+/// A consumer and its delivery guarantees.
 pub(super) struct Found {
     pub(super) consumer: PullConsumer,
     pub(super) guarantees: Guarantees,
 }
 
-/// Finds or makes the stream and the consumer of a source.
+/// Finds or creates the stream and the consumer of a source.
 pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<Found> {
     let (stream, filter) = match locate(nats, &source.queue).await? {
         Some(found) => found,
@@ -42,7 +42,7 @@ pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<Found>
     })
 }
 
-/// The stream of this name, or the one that takes this subject, with the subject to look for in it.
+/// Finds the stream by name or by subject; for a subject, also returns the subject to filter by.
 pub(super) async fn locate(
     nats: &NatsPublisher,
     queue: &str,
@@ -91,7 +91,7 @@ async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Conf
     }
 }
 
-/// Makes a stream for one subject. Nothing is thrown away: where there is no room, publishing fails.
+/// Creates a stream for one subject. A full stream rejects new messages instead of deleting old ones.
 pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::Config> {
     if subject.contains(['*', '>']) {
         let message = format!(
@@ -179,7 +179,8 @@ fn settings(source: &Source, filter: Option<String>) -> pull::Config {
         durable_name: Some(source.consumer.clone()),
         ack_policy: AckPolicy::Explicit,
         ack_wait: source.ack_wait,
-        // The consumer counts, and knows where to put what failed too often.
+        // Refrain counts attempts itself, and sends a message that failed too often to the dead-letter
+        // destination.
         max_deliver: UNLIMITED,
         max_ack_pending: HELD_MAX,
         filter_subject: filter.unwrap_or_default(),
@@ -187,7 +188,7 @@ fn settings(source: &Source, filter: Option<String>) -> pull::Config {
     }
 }
 
-/// A consumer that was there may do what loses messages.
+/// Rejects an existing consumer whose settings would lose messages; warns about a delivery limit.
 fn usable(nats: &NatsPublisher, source: &Source, settings: &consumer::Config) -> Result<()> {
     let what = format!("the consumer {:?}", source.consumer);
     if settings.ack_policy != AckPolicy::Explicit {
@@ -216,7 +217,8 @@ fn not_ours(nats: &NatsPublisher, what: &str, why: &str) -> Error {
 fn guarantees(stream: &stream::Config, settings: &consumer::Config) -> Guarantees {
     let ack_wait = settings.backoff.iter().copied().min();
     Guarantees {
-        // Then the next message comes when the one before is acknowledged, and not when it is given back.
+        // With `max_ack_pending = 1` the next message is delivered only after an acknowledgement, not after
+        // a nack.
         is_ordered: settings.max_ack_pending == 1,
         counts_attempts: true,
         ack_wait: Some(min(
@@ -227,13 +229,13 @@ fn guarantees(stream: &stream::Config, settings: &consumer::Config) -> Guarantee
     }
 }
 
-/// What a stream or a consumer may be called.
+/// Whether the text is a valid name of a stream or a consumer.
 fn is_name(text: &str) -> bool {
     let is_bad = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
     !text.is_empty() && !text.contains(is_bad)
 }
 
-/// As in `orders_dead` for `orders.dead`.
+/// Derives a stream's name from a subject: `orders_dead` for `orders.dead`.
 fn name_for(subject: &str) -> String {
     let fit = |c: char| {
         if is_name(c.encode_utf8(&mut [0; 4])) {

@@ -1,4 +1,4 @@
-//! What becomes of a delivery, told to JetStream, which confirms each.
+//! Acknowledges, nacks and extends deliveries; JetStream confirms each of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,11 +10,11 @@ use refrain::{
 
 use super::{NatsPublisher, connect::Link, trouble};
 
-/// One delivery.
+/// Acknowledgement handle of one delivery.
 pub(super) struct JetTicket {
     client: Client,
     link: Arc<Link>,
-    /// Where JetStream listens for what becomes of it.
+    /// The delivery's acknowledgement subject.
     reply: Subject,
 }
 
@@ -27,7 +27,7 @@ impl JetTicket {
         }
     }
 
-    /// As a request: without an answer nobody knows whether it arrived.
+    /// Sends the acknowledgement as a request, because only a reply proves that JetStream received it.
     async fn tell(&self, kind: AckKind) -> Result<()> {
         let request = Request::new().payload(kind.into());
         let told = self.client.send_request(self.reply.clone(), request).await;

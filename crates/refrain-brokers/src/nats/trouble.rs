@@ -1,4 +1,4 @@
-//! What went wrong, where, and what to do about it.
+//! Maps NATS errors to errors that name the server, the cause and the fix.
 
 use std::{error::Error as StdError, fmt};
 
@@ -8,7 +8,7 @@ use async_nats::{
 };
 use refrain::{Error, ErrorKind};
 
-/// The connection could not be made.
+/// The connection attempt failed.
 pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
     use ConnectErrorKind::{Authentication, AuthorizationViolation, ServerParse, Tls};
     let reason = told(error);
@@ -38,13 +38,13 @@ pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
     Error::new(kind, message)
 }
 
-/// The server did not do what was asked, and may later.
+/// The server did not complete a request; a retry may succeed.
 pub(super) fn unavailable(server: &str, error: impl fmt::Display) -> Error {
     let message = format!("NATS at {server} did not answer: {error}");
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// The connection is lost, and it is being made again.
+/// The connection is lost; the client reconnects.
 pub(super) fn down(server: &str) -> Error {
     let message = format!(
         "the connection to NATS at {server} is lost; it is made again as soon as the server is there"
@@ -52,7 +52,7 @@ pub(super) fn down(server: &str) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// Nobody listens to JetStream's requests.
+/// The server has no JetStream: its API subjects have no responders.
 pub(super) fn no_jetstream(server: &str) -> Error {
     let message = format!(
         "NATS at {server} has no JetStream, or it is not up yet; \
@@ -61,7 +61,7 @@ pub(super) fn no_jetstream(server: &str) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// JetStream answered with a refusal.
+/// JetStream rejected a request.
 pub(super) fn refused(server: &str, what: &str, refusal: &Refusal) -> Error {
     let code = refusal.error_code();
     if [
@@ -79,7 +79,7 @@ pub(super) fn refused(server: &str, what: &str, refusal: &Refusal) -> Error {
         ErrorCode::MEMORY_RESOURCES_EXCEEDED,
         ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
     ];
-    // 4xx is about what was asked, 5xx about the server.
+    // A 4xx code is about the request, a 5xx code about the server.
     let kind = match refusal.code() {
         _ if full.contains(&code) => ErrorKind::Full,
         400..500 => ErrorKind::Invalid,
@@ -89,9 +89,9 @@ pub(super) fn refused(server: &str, what: &str, refusal: &Refusal) -> Error {
     Error::new(kind, message)
 }
 
-/// A request of JetStream failed in one of the many ways that the client tells apart.
+/// A JetStream request failed.
 ///
-/// Where `refusal` is `None`, the reason is somewhere beneath `error`.
+/// Where `refusal` is `None`, the reason is in the source chain of `error`.
 pub(super) fn failed(
     server: &str,
     what: &str,
@@ -109,7 +109,7 @@ pub(super) fn failed(
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// An error with all that lies beneath it, each thing once.
+/// The error's message followed by those of its sources, without repetitions.
 pub(super) fn told(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut beneath = error.source();
