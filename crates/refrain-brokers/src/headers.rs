@@ -15,7 +15,7 @@ pub(crate) fn write(headers: &[(String, Bytes)]) -> Value {
     headers.iter().map(pair).collect()
 }
 
-/// Decodes headers that [`write`] encoded or that a user wrote by hand; a value of another JSON type is
+/// Decodes headers that `write` encoded or that a user wrote by hand; a value of another JSON type is
 /// kept as JSON text.
 pub(crate) fn read(written: Value) -> Vec<(String, Bytes)> {
     let pair = |(name, value): (String, Value)| (name, read_value(value));

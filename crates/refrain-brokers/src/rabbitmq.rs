@@ -1,15 +1,16 @@
 //! RabbitMQ: `amqp://USER:PASSWORD@HOST[:PORT]/VHOST`, or `amqps://` with TLS.
 //!
-//! A queue that is there is used as it is, quorum or classic; one that is missing is declared as a durable quorum queue.
-//! Publishing is confirmed, and a message that no queue takes is an error.
-//! To publish through an exchange, write `exchange:NAME/ROUTING-KEY` for the destination;
-//! a message that came through one has that for its subject.
+//! An existing queue, quorum or classic, is used as it is; a missing one is declared as a durable quorum
+//! queue. Publishes are confirmed, and a message that reaches no queue is an error. To publish through an
+//! exchange, write `exchange:NAME/ROUTING-KEY` as the destination; a message that came through an exchange
+//! has that as its subject.
 //!
-//! What is given back with a delay waits in a queue `refrain.delay.MILLISECONDS.QUEUE`, from which it returns when its time has come;
-//! this wants RabbitMQ 3.10. Such queues go by themselves when they are not used.
+//! A message that is nacked with a delay waits in a queue `refrain.delay.MILLISECONDS.QUEUE` and returns
+//! when the delay ends. This requires RabbitMQ 3.10. The server deletes unused delay queues.
 //!
-//! Behind a `?` come RabbitMQ's own `heartbeat`, `connection_timeout`, `channel_max`, `frame_max` and `auth_mechanism`,
-//! and `ca=FILE` (PEM, who signs the server's certificate), `cert=FILE` and `key=FILE` (PEM, who we are).
+//! Query parameters: RabbitMQ's own `heartbeat`, `connection_timeout`, `channel_max`, `frame_max` and
+//! `auth_mechanism`; `ca=FILE` (PEM, the CA of the server's certificate), `cert=FILE` and `key=FILE` (PEM,
+//! the client certificate and its key).
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -32,24 +33,26 @@ mod trouble;
 use connect::Desk;
 use feed::Feed;
 
-/// How long the server may take for an answer.
+/// Timeout of a request to the server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A consumer of a queue, and a publisher beside it.
+/// A consumer of a RabbitMQ queue, with a publisher on a second connection.
 ///
-/// How long a delivery may be held is the server's `consumer_timeout`, half an hour by default, and cannot be extended.
+/// The server's `consumer_timeout` (30 minutes by default) limits how long a delivery may stay
+/// unacknowledged. It cannot be extended.
 pub struct Rabbit {
     publisher: RabbitPublisher,
     queue: String,
-    /// For the tag that operators see in the list of consumers.
+    /// Part of the consumer tag that operators see in the list of consumers.
     consumer: String,
-    /// A connection apart from the publisher's: a server that is short of room stops reading from those who publish.
+    /// A connection separate from the publisher's, because a server short of memory or disk stops reading
+    /// from publishing connections.
     desk: Desk,
-    /// What comes in; `None` while there is no connection.
+    /// The incoming deliveries; `None` while disconnected.
     feed: Mutex<Option<Feed>>,
 }
 
-/// A publisher to queues, and through exchanges.
+/// Publisher to queues and through exchanges.
 #[derive(Clone)]
 pub struct RabbitPublisher {
     desk: Arc<Desk>,
@@ -57,14 +60,15 @@ pub struct RabbitPublisher {
 }
 
 impl Rabbit {
-    /// Connects, and finds or makes the queue.
+    /// Connects, and finds or declares the queue.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](refrain::ErrorKind::Unavailable) when the server cannot be reached,
-    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) for an address, a password, a virtual host or a queue that cannot be used.
+    /// [`ErrorKind::Unavailable`](refrain::ErrorKind::Unavailable) if the server is unreachable,
+    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) for an unusable address, password, virtual host
+    /// or queue.
     ///
     /// # Cancellation
-    /// May be dropped; the queue may have been made.
+    /// May be dropped; the queue may have been declared.
     pub async fn connect(source: &Source) -> Result<Self> {
         let address = address::Address::parse(source.url.as_str())?;
         delay::fits(&source.queue)?;
@@ -127,7 +131,7 @@ impl Broker for Rabbit {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             is_ordered: false,
-            // A quorum queue counts also what it sent ahead and nobody looked at.
+            // A quorum queue also counts prefetched deliveries that no handler saw.
             counts_attempts: false,
             ack_wait: None,
             age_max: None,

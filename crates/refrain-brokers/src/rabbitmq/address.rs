@@ -1,4 +1,4 @@
-//! What an address says: server, virtual host, who we are, and whom to trust.
+//! Parses the RabbitMQ address: server, virtual host, credentials and TLS files.
 
 use std::{fs, path::PathBuf};
 
@@ -9,11 +9,11 @@ use lapin::{
 use percent_encoding::percent_decode_str;
 use refrain::{Error, ErrorKind, Result};
 
-/// Seconds between signs of life, unless the address says otherwise: a server that stands still is noticed after two.
+/// Default heartbeat interval in seconds; an unresponsive server is detected after two intervals.
 const HEARTBEAT: u16 = 10;
-/// Milliseconds for a connection, unless the address says otherwise.
+/// Default connection timeout in milliseconds.
 const CONNECT: u64 = 5_000;
-/// What the client itself reads behind the `?`.
+/// Query parameters that the AMQP client parses itself.
 const OWN: [&str; 5] = [
     "auth_mechanism",
     "channel_max",
@@ -22,11 +22,11 @@ const OWN: [&str; 5] = [
     "heartbeat",
 ];
 
-/// An address, taken apart.
+/// Parsed RabbitMQ address.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) uri: AMQPUri,
-    /// Without who we are.
+    /// Server and virtual host for messages and logs, without credentials.
     pub(super) shown: String,
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self> {
         let (front, query) = url.split_once('?').unwrap_or((url, ""));
-        // What the parser says of an address that it does not understand may be the address itself.
+        // The parser's error may contain the address with its password, so it is not passed on.
         let mut uri: AMQPUri = with_own(front, query)
             .parse()
             .map_err(|_| invalid("parts that are not understood"))?;
@@ -77,7 +77,7 @@ impl Address {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
-    /// The files that TLS needs, read anew for each connection: certificates are replaced.
+    /// Reads the TLS files again for each connection, because certificates are renewed.
     pub(super) fn tls(&self) -> Result<OwnedTLSConfig> {
         let identity = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
@@ -93,7 +93,7 @@ impl Address {
     }
 }
 
-/// The address with only what the client understands.
+/// The address with only the query parameters that the AMQP client knows.
 fn with_own(front: &str, query: &str) -> String {
     let name = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
     let pairs = query.split('&').filter(|pair| OWN.contains(&&*name(pair)));
@@ -133,7 +133,7 @@ fn invalid(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! An address carries a password, and it must not end up in a log.
+    //! An address contains a password, which must not reach a log.
 
     use super::*;
 

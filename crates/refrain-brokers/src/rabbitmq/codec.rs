@@ -1,4 +1,4 @@
-//! A message in AMQP's own form, and back.
+//! Converts messages to and from AMQP messages.
 
 use bytes::Bytes;
 use lapin::{
@@ -11,19 +11,20 @@ use refrain::{
     consume::{HEADER_BYTES_MAX, Message},
 };
 
-/// Written to disk before it is confirmed.
+/// Delivery mode: the server writes the message to disk before it confirms it.
 const PERSISTENT: u8 = 2;
-/// How often the message was handed out before it waited in a delay queue.
+/// Delivery attempts before the message entered a delay queue.
 pub(super) const ATTEMPTS: &str = "x-refrain-attempts";
-/// Where the message was published to, before it waited in a delay queue.
+/// Destination of the original publish, before the message entered a delay queue.
 pub(super) const SUBJECT: &str = "x-refrain-subject";
-/// What a destination that is no queue begins with.
+/// Prefix of a destination that is an exchange instead of a queue.
 pub(super) const EXCHANGE: &str = "exchange:";
-/// RabbitMQ has no groups, so that this only travels with the message.
+/// RabbitMQ has no message groups: this header only carries the group to the consumer.
 const GROUP: &str = "Refrain-Group";
-/// How often a quorum queue had the message back.
+/// How often a quorum queue returned the message to the queue.
 const RETURNS: &str = "x-delivery-count";
-/// What the server writes about dead letters, and what would send a message to yet other queues.
+/// Headers that the server adds to dead letters, our own delay headers, and headers that route copies to
+/// further queues.
 const SERVERS_OWN: [&str; 12] = [
     RETURNS,
     ATTEMPTS,
@@ -39,10 +40,10 @@ const SERVERS_OWN: [&str; 12] = [
     "BCC",
 ];
 
-/// The properties that carry all of a message but its payload.
+/// Encodes everything except the payload as AMQP properties.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for what AMQP cannot carry.
+/// [`ErrorKind::Invalid`] for a message that AMQP cannot carry.
 pub(super) fn properties_of(message: &Message) -> Result<BasicProperties> {
     let mut headers = FieldTable::default();
     let mut bytes = 0;
@@ -91,9 +92,10 @@ fn invalid(why: &str) -> Error {
     )
 }
 
-/// The properties of a message that waits and comes back: as it was published, with the count that it had.
+/// Properties for a delay queue: those of the published message, plus the attempt count and the original
+/// subject.
 ///
-/// Without its time to live, which would end the waiting too soon, and its user, who need not be ours.
+/// Drops the expiration, which would end the delay too early, and the user id, which need not be our own.
 pub(super) fn waiting(old: &BasicProperties, attempt: u32, subject: &str) -> BasicProperties {
     let mut headers = FieldTable::default();
     for (name, value) in old.headers().iter().flatten() {
@@ -121,7 +123,7 @@ pub(super) fn waiting(old: &BasicProperties, attempt: u32, subject: &str) -> Bas
     new
 }
 
-/// The message that was delivered, and how often it was until now.
+/// Decodes a delivered message and its attempt number, counted from 1.
 pub(super) fn message_of(delivered: &Delivery, payload: Bytes) -> (Message, u32) {
     let properties = &delivered.properties;
     let mut message = Message::new(payload);
@@ -146,7 +148,7 @@ pub(super) fn message_of(delivered: &Delivery, payload: Bytes) -> (Message, u32)
     (message, attempt(headers, delivered.redelivered))
 }
 
-/// The destination that a message was published to, in the words that publishing takes.
+/// The destination of the publish, in the form that `publish` accepts.
 fn subject(delivered: &Delivery) -> String {
     let key = delivered.routing_key.as_str();
     match delivered.exchange.as_str() {
@@ -155,7 +157,7 @@ fn subject(delivered: &Delivery) -> String {
     }
 }
 
-/// A quorum queue counts what came back; a classic one only tells that something did.
+/// The attempt number. A quorum queue counts returns; a classic queue only flags a redelivery.
 fn attempt(headers: &FieldTable, is_redelivered: bool) -> u32 {
     let count = |name: &str| {
         let value = headers.inner().get(name).and_then(bytes_of);
@@ -170,7 +172,7 @@ fn text(value: &Bytes) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// What a header says, as bytes; tables and lists have no such form.
+/// A header's value as bytes; tables and lists are not supported.
 fn bytes_of(value: &AMQPValue) -> Option<Bytes> {
     let text = match value {
         AMQPValue::LongString(value) => return Some(Bytes::copy_from_slice(value.as_bytes())),
@@ -194,8 +196,8 @@ fn bytes_of(value: &AMQPValue) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    //! A message that waited in a delay queue comes back under another routing key and with the server's notes on it;
-    //! whoever handles it must see the message that was published.
+    //! A message returns from a delay queue with another routing key and extra headers of the server; the
+    //! handler must see the message as it was published.
 
     use super::*;
 

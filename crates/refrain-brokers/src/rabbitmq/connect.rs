@@ -1,4 +1,4 @@
-//! Connections: one at a time, and a new one when the old one is lost.
+//! The RabbitMQ connection: opened on demand, reopened after it is lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,11 @@ use tokio_rustls::rustls::crypto::ring;
 
 use super::{ANSWER, address::Address, trouble};
 
-/// For all of the handshake.
+/// Timeout of the whole handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 const GOODBYE: u16 = 200;
 
-/// Whoever needs a connection gets it here.
+/// Holds at most one connection and reconnects on demand.
 pub(super) struct Desk {
     address: Address,
     connection: Mutex<Option<Arc<Connection>>>,
@@ -31,7 +31,7 @@ impl Desk {
         &self.address.shown
     }
 
-    /// The connection that stands, or a new one.
+    /// Returns the open connection, or opens a new one.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>> {
         let mut place = self.connection.lock().await;
         if let Some(connection) = place.as_ref().filter(|held| held.status().connected()) {
@@ -45,7 +45,7 @@ impl Desk {
         Ok(connection)
     }
 
-    /// A channel of its own on the connection.
+    /// Opens a new channel on the connection.
     pub(super) async fn channel(&self) -> Result<Channel> {
         let connection = self.connection().await?;
         channel(&connection, self.server()).await
@@ -53,7 +53,7 @@ impl Desk {
 
     pub(super) async fn close(&self) {
         if let Some(connection) = self.connection.lock().await.take() {
-            // A server that does not answer has lost the connection, too.
+            // A server that does not answer drops the connection by itself.
             let _ = timeout(ANSWER, connection.close(GOODBYE, "closed".into())).await;
         }
     }
@@ -65,7 +65,7 @@ pub(super) async fn channel(connection: &Connection, server: &str) -> Result<Cha
 
 async fn connect(address: &Address) -> Result<Connection> {
     if address.is_tls() {
-        // What rustls does itself where there is one provider; with several it would not know which.
+        // rustls picks its only compiled-in provider; with several it cannot choose, so ring is installed.
         let _ = ring::default_provider().install_default();
     }
     let properties = ConnectionProperties::default().with_connection_name("refrain".into());

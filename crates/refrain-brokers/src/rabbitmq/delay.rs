@@ -1,8 +1,9 @@
-//! Waiting without a plugin: a queue whose messages end after a time, and then go back to where they came from.
+//! Delayed redelivery without a plugin: a queue with a message TTL that dead-letters expired messages to
+//! their original queue.
 //!
-//! The message is put there, confirmed, before the delivery is acknowledged:
-//! a crash between the two makes a duplicate and loses nothing.
-//! The way back is the quorum queue's own dead-lettering with confirmations.
+//! The message is published to the delay queue and confirmed before its delivery is acknowledged: a crash
+//! between the two causes a duplicate, never a loss. Expired messages return through the quorum queue's
+//! at-least-once dead-lettering.
 
 use std::time::Duration;
 
@@ -19,14 +20,14 @@ use super::{
 };
 
 const SHORTEST_MS: u64 = 32;
-/// A little more than twelve days: the server counts milliseconds in 32 bits, and the queue outlives its messages.
+/// About 12.4 days: the server stores milliseconds in 32 bits, and the queue must outlive its messages.
 const LONGEST_MS: u64 = 1 << 30;
-/// A queue goes when it was not used for its messages' time and this much more.
+/// The server deletes a delay queue that is unused for its TTL plus this time, in milliseconds.
 const UNUSED_MS: u64 = 60 * 60 * 1_000;
-/// Leaves room for `refrain.delay.MILLISECONDS.` in front.
+/// Leaves room for the prefix `refrain.delay.MILLISECONDS.`.
 const QUEUE_BYTES_MAX: usize = 220;
 
-/// Whether messages of this queue can wait.
+/// Checks that the queue's name is short enough for the name of a delay queue.
 pub(super) fn fits(queue: &str) -> Result<()> {
     if (1..=QUEUE_BYTES_MAX).contains(&queue.len()) {
         return Ok(());
@@ -37,7 +38,7 @@ pub(super) fn fits(queue: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Lets a message wait, and then go to the queue.
+/// Publishes a message to the delay queue, from which it returns to `queue` after the delay.
 pub(super) async fn put(
     rabbit: &RabbitPublisher,
     queue: &str,
@@ -50,7 +51,7 @@ pub(super) async fn put(
     let connection = rabbit.desk.connection().await?;
     let (server, arguments) = (rabbit.server(), arguments(milliseconds, queue));
     match queues::is_there(&connection, server, &name).await? {
-        // Each time: that tells the server that the queue is in use.
+        // Declared again for every message, which resets the server's expiry timer of the queue.
         true => queues::declare(&connection, server, name.clone(), arguments).await?,
         false => queues::make(&connection, server, name.clone(), arguments).await?,
     }
@@ -74,7 +75,7 @@ fn arguments(milliseconds: u64, queue: &str) -> FieldTable {
         ("x-expires", number(milliseconds + UNUSED_MS)),
         ("x-dead-letter-exchange", text("")),
         ("x-dead-letter-routing-key", text(queue)),
-        // With the default strategy a message is lost if the server ends on its way back.
+        // The default strategy loses a message if the server stops while it dead-letters the message.
         ("x-dead-letter-strategy", text("at-least-once")),
         ("x-overflow", text("reject-publish")),
     ] {
@@ -83,7 +84,7 @@ fn arguments(milliseconds: u64, queue: &str) -> FieldTable {
     arguments
 }
 
-/// Rounded up to one of four steps for each doubling, so that there are few queues: a quarter longer at the most.
+/// Rounds up to one of four steps per power of two, at most 25% longer, so that there are few delay queues.
 fn rounded(delay: Duration) -> u64 {
     let exact = delay.as_nanos().div_ceil(1_000_000);
     let exact = u64::try_from(exact).unwrap_or(u64::MAX);
@@ -94,7 +95,7 @@ fn rounded(delay: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    //! A delay that ends too early is a promise broken; one queue for each millisecond would fill the server.
+    //! A delay must not end early, and one queue per millisecond would overload the server.
 
     use super::*;
 

@@ -1,4 +1,5 @@
-//! Pulling: the server sends as many as may be held, and here they wait to be asked for.
+//! Pulling: the server pushes deliveries up to the prefetch limit, and a pull takes them from the local
+//! stream.
 
 use std::{
     cmp::{max, min},
@@ -22,14 +23,14 @@ use super::{
     trouble,
 };
 
-/// How many may be held at once; the server takes it as a 16-bit number.
+/// Maximum of unacknowledged deliveries; the server stores the prefetch count in 16 bits.
 const PREFETCH_MAX: usize = 10_000;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// What comes in on one connection.
+/// Incoming deliveries of one connection.
 ///
-/// How much the server sends cannot be raised for a consumer that runs,
-/// so another one joins it when more is asked for than ever before.
+/// The prefetch count of a running consumer cannot be raised, so a further consumer is started when a pull
+/// needs more.
 pub(super) struct Feed {
     connection: Arc<Connection>,
     arriving: SelectAll<Consumer>,
@@ -60,7 +61,7 @@ pub(super) async fn pull(rabbit: &Rabbit, at_most: usize, wait: Duration) -> Res
     }
 }
 
-/// Waits for the first, and takes what came with it.
+/// Waits for the first delivery, and takes those that arrived with it.
 async fn next(
     rabbit: &Rabbit,
     place: &mut Option<Feed>,
@@ -82,7 +83,7 @@ async fn next(
     got.push(feed.delivery(rabbit, first)?);
     while got.len() < at_most {
         match feed.arriving.next().now_or_never() {
-            // Trouble shows again at the next pull, and these are good.
+            // An error shows again at the next pull; the deliveries taken so far are valid.
             Some(Some(Ok(next))) => got.push(feed.delivery(rabbit, Some(Ok(next)))?),
             _ => break,
         }
@@ -102,14 +103,14 @@ impl Feed {
         })
     }
 
-    /// Lets the server send as much as is asked for now, beside what is held.
+    /// Raises the prefetch limit to the unacknowledged deliveries plus `at_most`.
     async fn allow(&mut self, rabbit: &Rabbit, at_most: usize) -> Result<()> {
         let held = self.held.load(Ordering::Relaxed);
         let needed = min(held.saturating_add(at_most), PREFETCH_MAX);
         if needed <= self.prefetch {
             return Ok(());
         }
-        // At least twice as much as before, so that few consumers are enough.
+        // At least doubles the prefetch limit, so that few consumers suffice.
         let more = max(needed - self.prefetch, self.prefetch);
         let consumer = self.consumer(rabbit, more as u16).await?;
         self.arriving.push(consumer);
@@ -162,13 +163,13 @@ impl Feed {
     }
 }
 
-/// Operators see the consumer's name; where it is too long for a tag, the server makes one up.
+/// Consumer tag with the consumer's name, for operators; if it is too long, the server generates a tag.
 fn tag(consumer: &str, number: usize) -> ShortString {
-    // Two processes, and two connections of one, may have the same tag: it counts within a channel.
+    // The tag need only be unique within the channel.
     ShortString::try_new(format!("{consumer}.{number}")).unwrap_or_default()
 }
 
-/// Whatever ended the stream of messages, it can be begun anew.
+/// The stream of deliveries ended; the error is retryable.
 fn lost(rabbit: &Rabbit, error: &lapin::Error) -> Error {
     let message = format!(
         "the messages of {:?} at RabbitMQ {} stopped: {error}",

@@ -1,4 +1,4 @@
-//! Publishing: done when the server has confirmed the message, and that a queue took it.
+//! Publishing: complete when the server confirms the message and did not return it as unroutable.
 
 use std::{collections::HashSet, sync::Mutex as StdMutex};
 
@@ -12,15 +12,15 @@ use tokio::sync::Semaphore;
 
 use super::{RabbitPublisher, codec, queues, trouble};
 
-/// How many messages may wait for their confirmation at once, each on a channel of its own.
+/// Maximum of messages that wait for a confirmation, each on its own channel.
 const CHANNELS_MAX: usize = 64;
-/// Destinations that are known to be there; more of them are asked for each time.
+/// Maximum of queues remembered as existing; others are checked at every publish.
 const KNOWN_MAX: usize = 1_000;
 
-/// Channels that nobody uses at the moment, and what is known of the server.
+/// Idle channels and the queues known to exist.
 ///
-/// A channel carries one message at a time: a message that no queue takes comes back without a number,
-/// and only so it is certain which one it was.
+/// A channel carries one message at a time: an unroutable message is returned without a delivery tag, so
+/// only this tells which message it was.
 pub(super) struct Pool {
     idle: StdMutex<Vec<Channel>>,
     known: StdMutex<HashSet<String>>,
@@ -37,7 +37,7 @@ impl Default for Pool {
     }
 }
 
-/// Publishes to a queue, which is made if it is missing, or through an exchange.
+/// Publishes to a queue, which is declared if missing, or through an exchange.
 pub(super) async fn publish(
     rabbit: &RabbitPublisher,
     destination: &str,
@@ -81,11 +81,11 @@ async fn to_queue(
 #[derive(Debug)]
 pub(super) enum Sent {
     Held,
-    /// No queue takes it.
+    /// No queue received the message.
     Returned,
 }
 
-/// Publishes one message and waits for the server's word.
+/// Publishes one message and waits for the confirmation.
 pub(super) async fn send(
     rabbit: &RabbitPublisher,
     exchange: ShortString,
@@ -93,7 +93,7 @@ pub(super) async fn send(
     payload: &[u8],
     properties: BasicProperties,
 ) -> Result<Sent> {
-    // The semaphore is never closed.
+    // `acquire` cannot fail: the semaphore is never closed.
     let _turn = rabbit.pool.turns.acquire().await;
     let channel = match rabbit.pool.take() {
         Some(channel) => channel,
@@ -107,7 +107,8 @@ pub(super) async fn send(
         let sent = channel.basic_publish(exchange, key, options, payload, properties);
         sent.await?.await
     };
-    // A channel whose answer did not come is never used again: the next message would get it.
+    // A channel without a timely answer is not reused: the late answer would be taken for the next
+    // message's.
     let confirmed = trouble::answered(rabbit.server(), publishing).await?;
     let is_refused = confirmed.is_nack();
     let is_returned = confirmed.take_message().is_some();
@@ -129,7 +130,7 @@ async fn confirming(rabbit: &RabbitPublisher) -> Result<Channel> {
 impl Pool {
     fn take(&self) -> Option<Channel> {
         let mut idle = lock(&self.idle);
-        // Those of a connection that was lost are of no use to anybody.
+        // Drops the channels of a lost connection.
         idle.retain(|channel| channel.status().connected());
         idle.pop()
     }
@@ -154,7 +155,7 @@ impl Pool {
     }
 }
 
-/// Nothing here panics while it holds a lock, and what a lock guards is whole at every moment.
+/// Ignores poisoning: no code panics while it holds a lock, and the guarded data is always consistent.
 fn lock<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }

@@ -1,4 +1,4 @@
-//! Queues: found, or made.
+//! Finds or declares queues.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 
 use super::{ANSWER, connect, trouble};
 
-/// A server that is killed just after it made a quorum queue may have forgotten the queue, with all that is in it:
-/// it notes its queues half a second late. So nothing is put into a new one before that.
+/// A server killed right after it declares a quorum queue may lose the queue and its messages, because it
+/// persists the declaration up to 0.5 s later. So a new queue stays empty for this time.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Makes the queue, durable and a quorum queue, unless it is there: then it is used as it is.
+/// Declares a durable quorum queue unless the queue exists; an existing queue is used as it is.
 pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -> Result<()> {
     let name = name(queue)?;
     if is_there(connection, server, &name).await? {
@@ -27,7 +27,7 @@ pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -
     Ok(())
 }
 
-/// Makes a queue, and waits until it would outlive the server.
+/// Declares a queue and waits until the declaration survives a server crash.
 pub(super) async fn make(
     connection: &Connection,
     server: &str,
@@ -39,7 +39,7 @@ pub(super) async fn make(
     Ok(())
 }
 
-/// Declares a queue; one that is there with these arguments counts as used.
+/// Declares a queue; for an existing queue with the same arguments, resets its expiry timer.
 pub(super) async fn declare(
     connection: &Connection,
     server: &str,
@@ -51,7 +51,7 @@ pub(super) async fn declare(
     trouble::answered(server, declaring).await.map(|_| ())
 }
 
-/// On a channel of its own: that there is none closes the channel.
+/// Checks whether a queue exists, on a separate channel, because a missing queue closes the channel.
 pub(super) async fn is_there(
     connection: &Connection,
     server: &str,
@@ -77,7 +77,7 @@ fn quorum() -> FieldTable {
     arguments
 }
 
-/// AMQP's names are short.
+/// Checks the length of a name: AMQP allows 1 to 255 bytes.
 pub(super) fn name(text: &str) -> Result<ShortString> {
     let fitting = ShortString::try_new(text).ok();
     fitting

@@ -1,4 +1,4 @@
-//! What becomes of a delivery.
+//! Acknowledges and nacks deliveries.
 
 use std::{
     sync::{
@@ -21,10 +21,10 @@ use tokio::runtime::Handle;
 
 use super::{RabbitPublisher, codec, delay, trouble};
 
-/// How many deliveries are out and not settled.
+/// Number of unsettled deliveries.
 pub(super) type Held = Arc<AtomicUsize>;
 
-/// One delivery.
+/// Acknowledgement handle of one delivery.
 pub(super) struct RabbitTicket {
     pub(super) acker: Acker,
     pub(super) held: Held,
@@ -47,7 +47,7 @@ impl RabbitTicket {
         self.known(trouble::answered(self.publisher.server(), told).await?)
     }
 
-    /// The channel of a delivery may be gone, and with it the delivery.
+    /// Returns an error if the delivery's channel is gone: the server then requeues the message.
     fn known(&self, is_told: bool) -> Result<()> {
         match is_told {
             true => Ok(()),
@@ -57,7 +57,7 @@ impl RabbitTicket {
 
     async fn put_off(&self, time: Duration) -> Result<()> {
         if !self.acker.usable() {
-            // The server has it back already: a second one that waits would be one too many.
+            // The server has requeued the message already; a delayed copy would be a duplicate.
             return Err(trouble::taken_back(self.publisher.server()));
         }
         let properties = codec::waiting(&self.properties, self.attempt, &self.subject);
@@ -88,13 +88,13 @@ impl Ticket for RabbitTicket {
 }
 
 impl Drop for RabbitTicket {
-    /// The server would wait for half an hour; so it is told that the message is free again.
+    /// Requeues the message; otherwise the server waits for its `consumer_timeout` (30 minutes by default).
     fn drop(&mut self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
         if !self.acker.usable() {
             return;
         }
-        // Without a runtime the connection is about to end, and that tells the server, too.
+        // Without a runtime the connection is about to close, and then the server requeues the message.
         if let Ok(runtime) = Handle::try_current() {
             let acker = self.acker.clone();
             runtime.spawn(async move { acker.nack(requeue()).await });

@@ -1,4 +1,4 @@
-//! What went wrong, where, and what to do about it.
+//! Maps AMQP errors to errors that name the server, the cause and the fix.
 
 use lapin::ErrorKind as Kind;
 use refrain::{Error, ErrorKind, Result};
@@ -6,14 +6,14 @@ use tokio::time::timeout;
 
 use super::ANSWER;
 
-/// AMQP's own numbers.
+/// AMQP reply codes.
 const REFUSED: u16 = 403;
 pub(super) const NOT_FOUND: u16 = 404;
 const LOCKED: u16 = 405;
 const PRECONDITION: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
-/// The number that the server gave its refusal, if it was one.
+/// The AMQP reply code of a rejection by the server.
 pub(super) fn code(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         Kind::ProtocolError(refusal) => Some(refusal.get_id()),
@@ -21,7 +21,7 @@ pub(super) fn code(error: &lapin::Error) -> Option<u16> {
     }
 }
 
-/// What an error of the client means here.
+/// Converts an error of the AMQP client.
 pub(super) fn of(server: &str, error: &lapin::Error) -> Error {
     let fix = match code(error) {
         Some(REFUSED) => "check the user, the password and the permissions",
@@ -54,7 +54,7 @@ pub(super) fn of(server: &str, error: &lapin::Error) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Whether one side does not accept the other's certificate: the server runs, and is reached.
+/// Whether one side rejected the other's certificate: the server is running and reachable.
 fn is_about_certificates(error: &lapin::Error) -> bool {
     let mut beneath: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = beneath {
@@ -70,13 +70,13 @@ fn is_about_certificates(error: &lapin::Error) -> bool {
     false
 }
 
-/// Nothing came back in time.
+/// The request timed out.
 pub(super) fn silent(server: &str) -> Error {
     let message = format!("RabbitMQ at {server} does not answer in time");
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// The channel of a delivery is gone, and the server has taken the message back.
+/// The delivery's channel is gone, and the server requeues the message.
 pub(super) fn taken_back(server: &str) -> Error {
     let message = format!(
         "the connection to RabbitMQ at {server} was lost while a message was handled; it is delivered again"
@@ -84,7 +84,7 @@ pub(super) fn taken_back(server: &str) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// Waits for an answer, but not for ever.
+/// Waits for the server's answer, up to the request timeout.
 pub(super) async fn answered<T>(
     server: &str,
     asked: impl Future<Output = lapin::Result<T>>,
