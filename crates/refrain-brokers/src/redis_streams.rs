@@ -1,15 +1,15 @@
-//! `redis://…`: Redis Streams, read as a consumer group.
+//! Redis Streams (`redis://…`), read through a consumer group.
 //!
-//! The group is called as the consumer is. What is handed out and not heard of for
-//! [`ack_wait`](Source::ack_wait) is taken over by whoever looks next, and that is the redelivery:
-//! the server counts how often. An acknowledged entry stays in the stream for the other groups;
-//! `?trim=handled` behind the address has those removed that every group has handled, and never others.
+//! The group has the consumer's name. An entry that is pending for longer than
+//! [`ack_wait`](Source::ack_wait) is claimed by the next member that checks: this is the redelivery, and
+//! the server counts it. An acknowledged entry stays in the stream for the other groups; the query
+//! parameter `trim=handled` removes only the entries that every group has acknowledged.
 //!
-//! An entry of ours has the fields `payload`, `id`, `group`, `content-type` and `header:NAME`.
-//! One that has no `payload` is handed over as a JSON object of its fields.
+//! An entry that Refrain publishes has the fields `payload`, `id`, `group`, `content-type` and
+//! `header:NAME`. An entry without a `payload` field is delivered as a JSON object of its fields.
 //!
-//! Redis keeps no ids to tell duplicates by: whoever publishes twice under one [`id`](Message::id) adds two entries,
-//! and the consumer handles one of them.
+//! Redis does not deduplicate: two publishes under one [`id`](Message::id) add two entries, and the
+//! consumer handles one of them.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -45,33 +45,35 @@ use line::Line;
 pub(crate) use list::dead_letters;
 use read::Reader;
 
-/// The least that the server's count of milliseconds and our looking around can tell apart.
+/// Minimum `ack_wait`: the server counts in milliseconds, and members check for overdue entries at
+/// intervals.
 const ACK_WAIT_MIN: Duration = Duration::from_millis(100);
-/// Longer ones are cut to this.
+/// Maximum delay of a nack; a longer one is cut to this.
 const DELAY_MAX: Duration = Duration::from_secs(7 * 86_400);
-/// For how long it is remembered that something is not due yet: longer than any delay.
+/// Expiry of the hash of delayed entries; longer than any delay.
 const LATER_KEPT: Duration = Duration::from_secs(14 * 86_400);
 
-/// Publishes to streams.
+/// Publisher to Redis streams.
 pub struct RedisPublisher {
     line: Arc<Line>,
 }
 
-/// A stream, read as a member of a group.
+/// Consumer of a Redis stream, as a member of a consumer group.
 pub struct RedisStreams {
     publisher: RedisPublisher,
     seat: Arc<Seat>,
     shelf: Shelf,
 }
 
-/// A place in a group: who we are, and where.
+/// Membership in a consumer group.
 struct Seat {
     line: Arc<Line>,
     stream: String,
     group: String,
-    /// Nobody else's, so that two connections never take each other's deliveries for their own.
+    /// Unique per connection, so that two connections never take each other's deliveries for their own.
     consumer: String,
-    /// The key of a hash: entry to the moment before which it is not due. Only for what is given back for longer than `ack_wait`.
+    /// Key of a hash from entry id to the time before which the entry is not due. Used for nacks with a
+    /// delay longer than `ack_wait`.
     later: String,
     ack_wait: Duration,
     settings: Settings,
@@ -83,7 +85,8 @@ impl RedisPublisher {
     /// Connects to the server at a `redis://` or `rediss://` address.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an address that is none, or a user that is refused; otherwise [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::Invalid`] for an invalid address or rejected credentials; [`ErrorKind::Unsupported`]
+    /// for a server before 6.2; otherwise [`ErrorKind::Unavailable`].
     ///
     /// # Cancellation
     /// May be dropped.
@@ -102,13 +105,14 @@ impl RedisPublisher {
 }
 
 impl RedisStreams {
-    /// Joins the group of the source's consumer on the source's stream; both are made where they are not there.
+    /// Joins the consumer group of the source's consumer on the source's stream; creates both if missing.
     ///
-    /// A new group begins with what is in the stream; `?start=new` behind the address begins with what comes.
+    /// A new group starts at the beginning of the stream; with the query parameter `start=new`, at its end.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an address that is none, a name that is taken by something else than a stream,
-    /// an `ack_wait` under a tenth of a second, or a user that is refused; otherwise [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::Invalid`] for an invalid address, a key that holds no stream, an `ack_wait` under 100
+    /// ms, or rejected credentials; [`ErrorKind::Unsupported`] for a server before 6.2; otherwise
+    /// [`ErrorKind::Unavailable`].
     ///
     /// # Cancellation
     /// May be dropped.
@@ -170,7 +174,7 @@ impl Publisher for RedisPublisher {
             let mut add = cmd("XADD");
             add.arg(destination).arg("*");
             entry::write(&mut add, message);
-            // Once: a second entry would be a second message to whoever does not go by ids.
+            // Not retried: a second entry is a second message for consumers that do not deduplicate by id.
             self.line.ask::<String>(&add).await.map(drop)
         })
     }
@@ -208,16 +212,17 @@ impl Broker for RedisStreams {
     }
 }
 
-/// An entry in the group's list of what is handed out.
+/// Acknowledgement handle of an entry in the group's pending list.
 struct Held {
     seat: Arc<Seat>,
     id: String,
-    /// As the server counts: tells this delivery from a later one to the same consumer.
+    /// The server's delivery count: tells this delivery from a later one to the same consumer.
     attempt: u32,
 }
 
 impl Held {
-    /// Sets since when it is held, if it still is; `delay` is kept apart where it is longer than `ack_wait`.
+    /// Sets the entry's idle time if this delivery still holds the entry; stores a `delay` longer than
+    /// `ack_wait` in the hash.
     async fn hold(&self, idle: Duration, delay: Option<Duration>) -> Result<bool> {
         let seat = &*self.seat;
         let delay = delay.map_or(String::new(), |delay| delay.as_millis().to_string());
@@ -237,7 +242,8 @@ impl Ticket for Held {
             ack.arg(&self.seat.stream)
                 .arg(&self.seat.group)
                 .arg(&self.id);
-            // What is not in the list any more was acknowledged before, or the list is gone with the stream.
+            // An entry that is not pending was acknowledged before, or the group was deleted with the
+            // stream.
             self.seat.line.ask_again::<i64>(&ack).await.map(drop)
         })
     }
@@ -246,12 +252,13 @@ impl Ticket for Held {
         Box::pin(async move {
             let ack_wait = self.seat.ack_wait;
             let delay = delay.min(DELAY_MAX);
-            // It is looked for when it has been idle for `ack_wait`: so it has been, but for the delay.
+            // The entry becomes overdue after `ack_wait` of idle time, so this sets its idle time to
+            // `ack_wait` minus the delay.
             match ack_wait.checked_sub(delay) {
                 Some(idle) => self.hold(idle, None).await,
                 None => self.hold(Duration::ZERO, Some(delay)).await,
             }
-            // Somebody else's: there is nothing to give back.
+            // `false` means that another delivery holds the entry: there is nothing to nack.
             .map(drop)
         })
     }
@@ -274,7 +281,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// TLS needs somebody who does the sums; whoever was chosen by the program stays.
+/// Installs ring as rustls' crypto provider unless the program has installed a provider.
 fn choose_crypto() {
     use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
     if CryptoProvider::get_default().is_none() {

@@ -1,23 +1,23 @@
-//! Where the server is, and what was asked of the stream.
+//! Parses the Redis address and the stream settings in its query parameters.
 
 use ::redis::{ConnectionInfo, IntoConnectionInfo as _};
 use refrain::{Error, ErrorKind, Result, policy::redacted};
 
-/// An address, taken apart.
+/// Parsed Redis address.
 #[derive(Clone)]
 pub(super) struct Address {
-    /// Without its password, for messages.
+    /// The address without its password, for messages and logs.
     pub(super) shown: String,
     pub(super) server: ConnectionInfo,
     pub(super) settings: Settings,
 }
 
-/// What stands behind the `?`.
+/// The query parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Whether a group that is new begins behind what is in the stream already.
+    /// Whether a new group starts at the end of the stream.
     pub(super) starts_new: bool,
-    /// Whether what all groups have handled is removed.
+    /// Whether entries that every group has acknowledged are removed.
     pub(super) trims: bool,
 }
 
@@ -40,7 +40,7 @@ impl Address {
             let what = "a stream lies on one server, and Sentinel and Cluster are not followed";
             return Err(told(what.into()));
         }
-        // The driver's own words never show the address.
+        // The driver's error never contains the address.
         let server = front.into_connection_info();
         let server = server.map_err(|error| told(error.to_string()))?;
         Ok(Self {
@@ -74,7 +74,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    //! An operator mistypes an address: what is wrong is said before anything is connected, and never with the password.
+    //! An invalid address is reported before connecting, and without the password.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! A message as an entry of a stream, and the other way round.
+//! Converts messages to and from stream entries.
 
 use ::redis::Cmd;
 use bytes::Bytes;
@@ -8,13 +8,13 @@ const PAYLOAD: &str = "payload";
 const ID: &str = "id";
 const GROUP: &str = "group";
 const CONTENT_TYPE: &str = "content-type";
-/// Stands before the name of each header.
+/// Prefix of a header's field name.
 const HEADER: &str = "header:";
 
-/// Fields and values, in order.
+/// Field names and values, in order.
 pub(super) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Writes the message's fields behind the command.
+/// Appends the message's fields to the command.
 pub(super) fn write(command: &mut Cmd, message: &Message) {
     command.arg(PAYLOAD).arg(&message.payload[..]);
     for (name, value) in [
@@ -31,7 +31,7 @@ pub(super) fn write(command: &mut Cmd, message: &Message) {
     }
 }
 
-/// Reads an entry, also one that somebody else wrote.
+/// Decodes an entry, of Refrain or of another program.
 pub(super) fn read(stream: &str, id: &str, fields: Fields) -> Message {
     let is_ours = fields.iter().any(|(name, _)| name == PAYLOAD.as_bytes());
     let mut message = match is_ours {
@@ -47,7 +47,7 @@ pub(super) fn read(stream: &str, id: &str, fields: Fields) -> Message {
     message
 }
 
-/// What we wrote, or somebody who follows us; fields that mean nothing to us are headers.
+/// Decodes an entry in Refrain's format; unknown fields become headers.
 fn ours(fields: Fields) -> Message {
     let mut message = Message::default();
     for (name, value) in fields {
@@ -67,7 +67,8 @@ fn ours(fields: Fields) -> Message {
     message
 }
 
-/// Text becomes a member of a JSON object; what is no text is a header, because it must not be changed.
+/// Decodes an entry in another format: text fields become members of a JSON object, binary fields become
+/// headers, so that their bytes stay unchanged.
 fn foreign(fields: Fields) -> Message {
     let mut members = serde_json::Map::new();
     let mut headers = Vec::new();
@@ -85,7 +86,7 @@ fn foreign(fields: Fields) -> Message {
 
 #[cfg(test)]
 mod tests {
-    //! A service in another language adds entries of its own making, some of them binary: nothing may be changed or lost.
+    //! Entries of services in other languages may be binary; decoding must not change or lose any field.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! The connection that everything but the waiting goes over: shared by many, and made anew when it broke.
+//! The shared Redis connection for all commands except blocking reads; reconnects on demand.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -12,21 +12,21 @@ use tokio::sync::Mutex;
 use super::{address::Address, trouble};
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long an answer may take that is not waited for on purpose.
+/// Timeout of a non-blocking command.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Line {
     client: Client,
     /// The address without its password.
     pub(super) shown: String,
-    /// Held while connecting, so that many who come at once make one connection.
+    /// Held while connecting, so that concurrent callers open one connection.
     connecting: Mutex<()>,
     current: std::sync::Mutex<Current>,
 }
 
 #[derive(Default)]
 struct Current {
-    /// Counts connections, so that only the one that broke is given up.
+    /// Counts connections, so that an error closes only the connection that it occurred on.
     generation: u64,
     connection: Option<MultiplexedConnection>,
 }
@@ -42,7 +42,7 @@ impl Line {
         })
     }
 
-    /// A connection of its own, for whoever waits on it; `None` waits for an answer without end.
+    /// Opens a separate connection for blocking reads; `None` sets no response timeout.
     pub(super) async fn dial(
         &self,
         answer: Option<Duration>,
@@ -55,14 +55,14 @@ impl Line {
             .await
     }
 
-    /// Asks once: what was under way when the connection broke may have been done.
+    /// Sends a command once: if the connection breaks, the command may have been executed.
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         let (generation, mut connection) = self.connection().await.map_err(|it| self.told(it))?;
         let answer = command.query_async(&mut connection).await;
         answer.map_err(|error| self.failed(generation, error))
     }
 
-    /// As [`ask`](Self::ask), and once more over a new connection: for what may be done twice.
+    /// As [`ask`](Self::ask), but retries once on a new connection; for idempotent commands only.
     pub(super) async fn ask_again<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         match self.try_ask(command).await {
             Err(error) if trouble::is_broken(&error) => self.ask(command).await,
@@ -76,7 +76,7 @@ impl Line {
         answer.inspect_err(|error| self.note(generation, error))
     }
 
-    /// Runs a script that may run twice.
+    /// Runs an idempotent script, with one retry on a new connection.
     pub(super) async fn run<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T> {
         match self.try_run(script).await {
             Err(error) if trouble::is_broken(&error) => self.try_run(script).await,

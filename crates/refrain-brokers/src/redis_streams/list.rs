@@ -1,4 +1,5 @@
-//! Lists dead letters of a stream without taking them: what the group was not handed, or has not acknowledged.
+//! Lists the dead letters of a stream without consuming them: entries that are pending or not yet delivered
+//! to the group.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use super::{
     line::Line,
 };
 
-/// What no group has read.
+/// The id before the first entry of a stream.
 const FIRST: &str = "0-0";
 
 type Entries = Vec<(String, Fields)>;
@@ -49,14 +50,14 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
         entries.extend(line.ask_again::<Entries>(&range).await?);
     }
     let letter = |(id, fields): (String, Fields)| {
-        // The server counts entries from the moment that they came.
+        // The first part of an entry's id is its time in milliseconds.
         let millis = id.split('-').next().and_then(|text| text.parse().ok());
         DeadLetter::of(&entry::read(stream, &id, fields), millis.map(Timestamp))
     };
     Ok(entries.into_iter().map(letter).collect())
 }
 
-/// The last entry that the group was handed; `None` where there is no such group.
+/// Id of the last entry delivered to the group; `None` if the group does not exist.
 async fn handed_out(line: &Line, source: &Source) -> Result<Option<String>> {
     let groups: Vec<HashMap<String, Value>> = line
         .ask_again(cmd("XINFO").arg("GROUPS").arg(&source.queue))
@@ -71,7 +72,7 @@ async fn handed_out(line: &Line, source: &Source) -> Result<Option<String>> {
     Ok(group.and_then(|group| text(group, "last-delivered-id")))
 }
 
-/// What was handed out and not acknowledged.
+/// Ids of the pending entries.
 async fn pending(line: &Line, source: &Source, at_most: usize) -> Result<Vec<String>> {
     let mut asked = cmd("XPENDING");
     asked.arg(&source.queue).arg(&source.consumer);

@@ -1,4 +1,4 @@
-//! Meeting a server, joining a group, and leaving it.
+//! Checks the server, and joins and leaves the consumer group.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use refrain::{Error, ErrorKind, Result};
 
 use super::{Seat, line::Line, millis};
 
-/// The oldest server that can take over in one go what was not heard of.
+/// The first version with XAUTOCLAIM, which claims overdue entries in one command.
 const VERSION_MIN: (u32, u32) = (6, 2);
-/// Behind that a consumer that holds nothing is forgotten: it ended without saying so.
+/// A member without pending entries is removed after this time without a sign of life.
 const SILENT_MAX: Duration = Duration::from_secs(86_400);
 
-/// Looks whether a server can hold streams, and warns where it may lose them.
+/// Checks that the server supports streams, and warns if its settings may lose them.
 pub(super) async fn look(line: &Line) -> Result<()> {
     let info: String = line.ask_again(&cmd("INFO")).await?;
     let shown = &line.shown;
@@ -43,14 +43,15 @@ pub(super) async fn look(line: &Line) -> Result<()> {
     Ok(())
 }
 
-/// Makes the group where it is not there, and forgets its members that ended long ago.
+/// Creates the group if missing, and removes members that ended long ago.
 pub(super) async fn join(seat: &Seat) -> Result<()> {
     let start = if seat.settings.starts_new { "$" } else { "0" };
     make_group(seat, start).await?;
     tidy(seat, "").await.map(drop)
 }
 
-/// Makes the group anew, from the beginning of what there is: what was handled is known by its key, and nothing is left out.
+/// Creates the group again, from the beginning of the stream, so that no entry is skipped; handled messages
+/// are known by their keys.
 pub(super) async fn join_again(seat: &Seat) -> Result<()> {
     let Seat { stream, group, .. } = seat;
     tracing::warn!(
@@ -61,11 +62,11 @@ pub(super) async fn join_again(seat: &Seat) -> Result<()> {
     make_group(seat, "0").await
 }
 
-/// Forgets this member, if it holds nothing.
+/// Removes this member if it has no pending entries.
 pub(super) async fn leave(seat: &Seat) -> Result<()> {
     match tidy(seat, &seat.consumer).await {
         Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
-        // A server that is away forgets it later.
+        // If the server is unavailable, another member's join removes this one later.
         _ => Ok(()),
     }
 }

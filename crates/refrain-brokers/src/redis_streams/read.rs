@@ -1,4 +1,4 @@
-//! Fetching: what is due again, and then what is new.
+//! Fetching: first overdue entries, then new ones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,22 +15,22 @@ use super::{
     trouble::{is_broken, is_no_group},
 };
 
-/// How often it is looked for what is due again: a part of `ack_wait`, within these.
+/// Bounds of the interval between checks for overdue entries, which is `ack_wait` / 8.
 const LOOK_EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_millis(250);
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// Pauses between two tries while the server is away.
+/// Backoff while the server is unavailable.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-/// What a walk through the list of what is handed out begins and ends with.
+/// Start and end cursor of a scan of the pending list.
 const BEGINNING: &str = "0-0";
 
-/// Where the reading stands.
+/// State of the reader between fetches.
 pub(super) struct Reader {
-    /// Nobody else's: whoever waits on it for what is new would keep others waiting.
+    /// A separate connection, because a blocking read would block other commands.
     connection: Option<MultiplexedConnection>,
-    /// How far the walk for what is due has come.
+    /// Cursor of the scan for overdue entries.
     cursor: String,
-    /// When the next one is due.
+    /// Time of the next scan for overdue entries.
     look_at: Instant,
     trim_at: Instant,
     overdue: Script,
@@ -55,7 +55,7 @@ impl Reader {
     }
 }
 
-/// The next deliveries; waits for the first, and for the server where it is away.
+/// Fetches the next deliveries; waits for the first one, and retries while the server is unavailable.
 pub(super) async fn fetch(
     seat: Arc<Seat>,
     at_most: usize,
@@ -113,7 +113,7 @@ impl Reader {
         self.fresh(seat, at_most, block).await
     }
 
-    /// What was not heard of for too long, and what was given back and is due.
+    /// Claims entries that are pending for longer than `ack_wait`, and nacked entries that are due.
     async fn overdue(&mut self, seat: &Arc<Seat>, at_most: usize) -> RedisResult<Vec<Delivery>> {
         let mut script = self.overdue.prepare_invoke();
         script.key(&seat.stream).key(&seat.later);
@@ -140,7 +140,7 @@ impl Reader {
         Ok(deliveries.collect())
     }
 
-    /// What nobody in the group has been handed.
+    /// Reads entries that were not yet delivered to the group.
     async fn fresh(
         &mut self,
         seat: &Arc<Seat>,
@@ -150,7 +150,7 @@ impl Reader {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(&seat.group).arg(&seat.consumer);
         read.arg("COUNT").arg(at_most.max(1));
-        // None at all would wait without end.
+        // `BLOCK 0` would wait without a timeout.
         if millis(block) > 0 {
             read.arg("BLOCK").arg(millis(block));
         }
@@ -159,7 +159,8 @@ impl Reader {
             Some(connection) => connection,
             None => seat.line.dial(None).await?,
         };
-        // Put back only when the answer is there: what is left in a connection would be the next one's.
+        // The connection is kept only after a complete answer: a late answer would be taken for the next
+        // command's.
         let answer = timeout(block + ANSWER_MAX, read.query_async(&mut connection));
         let silent = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         let answer: RedisResult<Option<Vec<Read>>> = answer.await.map_err(silent)?;
@@ -173,7 +174,7 @@ impl Reader {
     }
 }
 
-/// An entry as the script answers it: its id, fields and attempt.
+/// An entry in the script's reply: id, fields and attempt number.
 type Taken = (String, Fields, u32);
-/// A stream and its entries.
+/// A stream's name and its entries.
 type Read = (String, Vec<(String, Fields)>);

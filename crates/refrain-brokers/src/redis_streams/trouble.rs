@@ -1,9 +1,9 @@
-//! What the server or the way to it can have against us, in words that say what to do.
+//! Maps Redis errors to errors that name the server, the cause and the fix.
 
 use ::redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 use refrain::{Error, ErrorKind};
 
-/// An error for the person who meets it. `shown` is the address without its password.
+/// Converts an error of the Redis client. `shown` is the address without its password.
 pub(super) fn told(error: RedisError, shown: &str) -> Error {
     let code = error.code().unwrap_or_default();
     let (kind, what) = match (error.kind(), code) {
@@ -41,15 +41,15 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
     Error::new(kind, format!("the Redis server at {shown} {what}")).with_source(error)
 }
 
-/// Whether the group is not there: never made, or gone with its stream.
+/// Whether the consumer group is missing: never created, or deleted with its stream.
 pub(super) fn is_no_group(error: &RedisError) -> bool {
     matches!(error.code(), Some("NOGROUP" | "UNBLOCKED"))
 }
 
-/// Whether the connection is of no use any more.
+/// Whether the connection is no longer usable.
 pub(super) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error() || error.is_timeout()
-        // A server that has become a replica, or is about to go.
+        // A server that became a replica or is loading its data.
         || matches!(
             error.kind(),
             Kind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading)
