@@ -1,14 +1,15 @@
-//! `postgres://…`: queues in a table, for those who have a database and want no other server.
+//! Queues in a PostgreSQL table (`postgres://…`), for applications that want no separate broker.
 //!
-//! A message is a row of `refrain_queue`. Handed out, it is held until [`ack_wait`](Source::ack_wait) has passed on the
-//! database's clock; acknowledged, it is deleted. Each handing out has a number of its own, so that one which
-//! came to an end cannot acknowledge, give back or prolong what somebody else holds by now.
+//! A message is a row of `refrain_queue`. A delivery holds its row for [`ack_wait`](Source::ack_wait),
+//! measured on the database's clock; an acknowledgement deletes the row. Each delivery has its own number,
+//! so that an expired delivery cannot acknowledge, nack or extend a row that another delivery holds.
 //!
-//! Messages of one [`group`](Message::group) are handed out one at a time, in the order in which they were published:
-//! one that is held, or given back for later, holds the others back.
+//! Messages of one [`group`](Message::group) are delivered one at a time, in publish order: a message that
+//! is held or nacked with a delay blocks the rest of its group.
 //!
-//! [`publish_in`] publishes in the caller's own transaction. So does a plain `INSERT`, in any language.
-//! A second message under the [`id`](Message::id) of one that is still in the queue is not taken.
+//! [`publish_in`] publishes in the caller's own transaction. A plain `INSERT` does the same, in any
+//! language. A second message is rejected while a message with the same [`id`](Message::id) is in the
+//! queue.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -45,16 +46,16 @@ use read::Reader;
 use row::Columns;
 pub use table::{SCHEMA, migrate};
 
-/// The least that is told apart from the time that statements take.
+/// Minimum `ack_wait`; a shorter one is in the range of statement run times.
 const ACK_WAIT_MIN: Duration = Duration::from_millis(100);
 
-/// Publishes to queues in a table.
+/// Publisher to queues in a PostgreSQL table.
 #[derive(Debug)]
 pub struct PostgresPublisher {
     pool: Arc<Pool>,
 }
 
-/// A queue in a table.
+/// Consumer of a queue in a PostgreSQL table.
 #[derive(Debug)]
 pub struct PostgresQueue {
     publisher: PostgresPublisher,
@@ -62,7 +63,7 @@ pub struct PostgresQueue {
     shelf: Shelf,
 }
 
-/// What all deliveries of a queue have in common.
+/// State shared by all deliveries of a queue.
 #[derive(Debug)]
 struct Desk {
     pool: Arc<Pool>,
@@ -72,7 +73,7 @@ struct Desk {
 }
 
 impl PostgresPublisher {
-    /// Connects to a database, and makes the table where there is none.
+    /// Connects to a database, and creates the table if missing.
     ///
     /// # Errors
     /// As [`PostgresQueue::connect`].
@@ -88,14 +89,14 @@ impl PostgresPublisher {
 }
 
 impl PostgresQueue {
-    /// Connects to the source's queue, and makes the table where there is none.
+    /// Connects to the source's queue, and creates the table if missing.
     ///
-    /// The address is that of a [store](refrain_stores::postgres::Postgres::open); the table is found by the search path,
-    /// or in the schema that `?schema=` names.
+    /// The address has the form of a [store's address](refrain_stores::postgres::Postgres::open). The table
+    /// is in the search path, or in the schema that the query parameter `schema` names.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes; [`ErrorKind::Invalid`] when address,
-    /// password, certificate, rights or table are not in order, or `ack_wait` is under a tenth of a second.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable or read-only; [`ErrorKind::Invalid`] for an
+    /// invalid address, password, certificate or table, missing privileges, or an `ack_wait` under 100 ms.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -123,16 +124,17 @@ impl PostgresQueue {
     }
 }
 
-/// Publishes in the caller's own transaction: the message is there when that commits, and only then.
+/// Publishes in the caller's own transaction: the message becomes visible when the transaction commits.
 ///
-/// The table is found by the search path of the caller's connection. Answers whether the message was taken:
-/// `false` where one of its [`id`](Message::id) is in the queue already.
+/// The table is found through the search path of the caller's connection. Returns `false` if a message with
+/// the same [`id`](Message::id) is already in the queue.
 ///
 /// # Errors
-/// As the server says; [`ErrorKind::Invalid`] where there is no table. The transaction can then only be rolled back.
+/// [`ErrorKind::Unavailable`] if the `INSERT` fails, also if the table is missing. The transaction can then
+/// only be rolled back.
 ///
 /// # Cancellation
-/// Dropped, the message may be in the transaction or not.
+/// If the future is dropped, the transaction may or may not contain the message.
 pub async fn publish_in(
     client: &impl GenericClient,
     queue: &str,
@@ -154,7 +156,7 @@ impl Publisher for PostgresPublisher {
         Box::pin(async move {
             let columns = Columns::of(destination, message);
             let ask = Ask::Publish(&columns);
-            // With an id it may be asked twice: the second is not taken.
+            // With an id a retry is safe: the unique index rejects a duplicate.
             match message.id {
                 Some(_) => self.pool.ask_again(ask).await.map(drop),
                 None => self.pool.ask(ask).await.map(drop),
@@ -195,7 +197,7 @@ impl Broker for PostgresQueue {
     }
 }
 
-/// A row, as one handing out holds it.
+/// Acknowledgement handle of one delivery of a row.
 struct Held {
     desk: Arc<Desk>,
     id: i64,
@@ -212,7 +214,7 @@ impl Held {
         Error::new(ErrorKind::Held, message)
     }
 
-    /// Whether it was still held.
+    /// Returns whether this delivery still held the row.
     async fn ask(&self, ask: Ask<'_>) -> Result<bool> {
         let rows = self.desk.pool.ask_again(ask).await?;
         let held = rows.first().map(|row| row.try_get(0));
@@ -228,7 +230,7 @@ impl Ticket for Held {
                 return Err(self.somebody_elses());
             }
             if self.is_grouped {
-                // The next one of its group has become free.
+                // The next message of the group is now free.
                 self.desk.pool.bell.notify_one();
             }
             Ok(())
@@ -239,7 +241,7 @@ impl Ticket for Held {
         Box::pin(async move {
             let Self { id, holder, .. } = *self;
             let delay = delay.as_secs_f64();
-            // Somebody else's: there is nothing to give back.
+            // If another delivery holds the row, there is nothing to nack.
             self.ask(Ask::Hold {
                 id,
                 holder,

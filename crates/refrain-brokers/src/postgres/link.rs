@@ -1,4 +1,4 @@
-//! Connections with their statements: made when they are needed, and made anew when they broke.
+//! Database connections with prepared statements; opened on demand, reopened after an error.
 
 use std::{
     sync::{
@@ -21,13 +21,13 @@ use super::{
     table,
 };
 
-/// So many commits are under way at once; each waits for the disk.
+/// Number of pooled connections, which is the number of concurrent commits; each waits for the disk.
 const LINKS: usize = 4;
-/// The server gives up on a statement behind that, we on an answer a little later.
+/// `statement_timeout` of the server; our own timeout is slightly longer.
 const STATEMENT_MAX: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(6);
 
-/// What is asked of the table.
+/// A statement on the queue table, with its parameters.
 #[derive(Clone, Copy)]
 pub(super) enum Ask<'a> {
     Publish(&'a Columns<'a>),
@@ -44,23 +44,23 @@ pub(super) enum Ask<'a> {
     },
 }
 
-/// What is taken, for whom and for how long.
+/// Parameters of a take: which messages, for which holder and for how long.
 #[derive(Clone, Copy)]
 pub(super) struct Take<'a> {
     pub(super) queue: &'a str,
     pub(super) at_most: i64,
     pub(super) holder: i64,
     pub(super) ack_wait: f64,
-    /// The group to begin with; without one, what has no group.
+    /// The group to start from; `None` takes messages without a group.
     pub(super) from: Option<&'a str>,
 }
 
-/// The connections that deliveries are settled and messages published over.
+/// Connection pool for publishing and settling.
 #[derive(Debug)]
 pub(super) struct Pool {
     dial: Dial,
     links: [Link; LINKS],
-    /// Rung when there may be something to take.
+    /// Notified when messages may be available.
     pub(super) bell: Arc<Notify>,
 }
 
@@ -74,12 +74,12 @@ impl Pool {
         }
     }
 
-    /// Asks once: what was under way when the connection broke may have been done.
+    /// Executes a statement once: if the connection breaks, the statement may have been executed.
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         self.idlest().ask(ask).await
     }
 
-    /// Asks, and once more over a new connection: for what may be done twice.
+    /// Executes a statement, with one retry on a new connection; for idempotent statements only.
     pub(super) async fn ask_again(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         let link = self.idlest();
         match link.try_ask(ask).await {
@@ -88,21 +88,21 @@ impl Pool {
         }
     }
 
-    /// The first of those that have the least to do: a quiet queue needs one connection.
+    /// Returns the first of the least busy connections, so that a quiet queue uses only one.
     fn idlest(&self) -> &Link {
         let busy = |link: &&Link| link.busy.load(Ordering::Relaxed);
         self.links.iter().min_by_key(busy).unwrap_or(&self.links[0])
     }
 }
 
-/// A connection: there, or made when it is needed.
+/// One connection, opened on demand.
 #[derive(Debug)]
 pub(super) struct Link {
     dial: Dial,
-    /// Held while connecting, so that many who come at once make one connection.
+    /// Held while connecting, so that concurrent callers open one connection.
     session: Mutex<Option<Arc<Session>>>,
     busy: AtomicUsize,
-    /// Rung when something was published to this queue, where this one listens.
+    /// The queue that this connection listens for, and the waker for its notifications.
     bell: Option<(String, Arc<Notify>)>,
 }
 
@@ -122,11 +122,11 @@ struct Statements {
     hold: Statement,
 }
 
-/// Why there is no answer.
+/// Why a statement returned no rows.
 pub(super) enum Trouble {
-    /// The connection is of no use any more. What was asked may have been done.
+    /// The connection is unusable. The statement may have been executed.
     Lost(Error),
-    /// The server said no: nothing was done.
+    /// The server rejected the statement: nothing was executed.
     Refused(Error),
 }
 
@@ -137,7 +137,7 @@ impl Trouble {
     }
 }
 
-/// Counts those who wait for an answer, also where they stop waiting.
+/// Counts waiting callers; decrements on drop, also if the caller is cancelled.
 struct Busy<'a>(&'a AtomicUsize);
 
 impl Drop for Busy<'_> {
@@ -156,7 +156,7 @@ impl Link {
         }
     }
 
-    /// One that hears of what is published to this queue.
+    /// A connection that listens for messages published to this queue.
     pub(super) fn listening(pool: &Pool, queue: &str) -> Self {
         let bell = (queue.to_owned(), pool.bell.clone());
         Self::new(pool.dial.clone(), Some(bell))
@@ -228,7 +228,7 @@ impl Link {
     async fn prepare(&self, wire: &Wire) -> Result<Statements, tokio_postgres::Error> {
         let client = wire.client();
         table::choose_schema(&self.dial, wire).await?;
-        // By the indexes: a plan made for an empty queue would go on scanning a full one.
+        // Forces index scans: a plan cached for an empty queue would keep scanning a full table.
         let settings = format!(
             "SET statement_timeout = {0}; SET lock_timeout = {0}; SET jit = off; \
              SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
@@ -294,7 +294,7 @@ impl Session {
     }
 }
 
-/// Whether the server is going away, or has come back as something else.
+/// Whether the server is shutting down, became read-only or lost the prepared statements.
 fn ends_connection(error: &tokio_postgres::Error) -> bool {
     let Some(code) = error.code() else {
         return true;

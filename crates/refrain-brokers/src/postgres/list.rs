@@ -1,4 +1,4 @@
-//! Lists dead letters of a queue without taking them.
+//! Lists the dead letters of a queue without consuming them.
 
 use refrain::{
     Result,
@@ -9,7 +9,8 @@ use refrain_stores::postgres::Dial;
 
 use super::{row::Taken, table};
 
-/// The columns of [`Taken`], without the payload; then its size, and when it came, in milliseconds.
+/// The columns of [`Taken`] with an empty payload, then the payload's size in bytes and the publish time in
+/// milliseconds.
 const LIST: &str = "SELECT id, attempts, message_id, group_key, content_type, headers, ''::bytea, \
          octet_length(payload)::bigint, (extract(epoch FROM published_at) * 1000)::bigint \
      FROM refrain_queue WHERE queue = $1 ORDER BY id LIMIT $2";

@@ -1,4 +1,4 @@
-//! Fetching: what is due, with and without a group.
+//! Fetching: takes due messages, with and without a group.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,23 @@ use super::{
     row::Taken,
 };
 
-/// How often it is looked for what has become due: a part of `ack_wait`, within these. What is published is told of.
+/// Bounds of the interval between checks for due messages, which is `ack_wait` / 8. New messages arrive by
+/// `NOTIFY`.
 const LOOK_EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_millis(250);
-/// Pauses between two tries while the server is away.
+/// Backoff while the server is unavailable.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-/// Behind a group's name it makes the least name that is greater.
+/// Appended to a group's name, gives the smallest name greater than it.
 const NEXT: char = '\u{1}';
 
-/// Where the reading stands.
+/// State of the reader between fetches.
 #[derive(Debug)]
 pub(super) struct Reader {
     link: Link,
-    /// The group that is next: all have their turn.
+    /// The group to start from, so that all groups get their turn.
     from: String,
-    /// Whether groups come first: so does what has none.
+    /// Whether the next take starts with grouped messages; alternates, so that neither kind starves the
+    /// other.
     are_groups_first: bool,
 }
 
@@ -56,7 +58,7 @@ impl Reader {
             };
             match more {
                 Ok(more) => taken.extend(more),
-                // What is there already is held, and must be handed over.
+                // The rows taken so far are held by us and must be delivered.
                 Err(_) if !taken.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -121,7 +123,7 @@ fn delivery(desk: &Arc<Desk>, holder: i64, taken: Taken) -> Delivery {
     }
 }
 
-/// The next deliveries; waits for the first, and for the server where it is away.
+/// Fetches the next deliveries; waits for the first one, and retries while the server is unavailable.
 pub(super) async fn fetch(
     desk: Arc<Desk>,
     at_most: usize,

@@ -1,4 +1,4 @@
-//! A message as a row, and the other way round; and the statements about rows.
+//! Converts messages to and from rows, and defines the SQL statements.
 
 use refrain::consume::{Message, Position};
 use serde_json::Value;
@@ -10,17 +10,17 @@ pub(super) const PUBLISH: &str = "INSERT INTO refrain_queue \
      (queue, message_id, group_key, content_type, headers, payload) VALUES ($1, $2, $3, $4, $5, $6) \
      ON CONFLICT (queue, message_id) WHERE message_id IS NOT NULL DO NOTHING";
 
-/// Deletes what is held, and answers whether it is gone: by this, or by one before whose answer was lost.
+/// Deletes a held row; returns whether the row is gone, also by an earlier attempt whose answer was lost.
 pub(super) const ACK: &str = "WITH gone AS (DELETE FROM refrain_queue WHERE id = $1 AND holder = $2 RETURNING 1) \
      SELECT EXISTS (SELECT FROM gone) OR NOT EXISTS (SELECT FROM refrain_queue WHERE id = $1)";
 
-/// Holds it for that long from now, or gives it back for that long; answers whether it was held.
+/// Extends the hold by a time from now, or nacks the row with that delay; returns whether the row was held.
 pub(super) const HOLD: &str = "WITH held AS (UPDATE refrain_queue \
          SET due_at = statement_timestamp() + $3 * interval '1 second', holder = CASE WHEN $4 THEN NULL ELSE holder END \
          WHERE id = $1 AND holder = $2 RETURNING 1) \
      SELECT EXISTS (SELECT FROM held)";
 
-/// Takes what has no group and is due, the longest due first.
+/// Takes due messages without a group, the longest due first.
 pub(super) fn take_free() -> String {
     format!(
         "WITH due AS MATERIALIZED (SELECT id FROM refrain_queue \
@@ -29,9 +29,9 @@ pub(super) fn take_free() -> String {
     )
 }
 
-/// Takes the first message of each group, where that is due: from this group on, in the order of groups.
+/// Takes the first message of each group if it is due, in order of groups, from the given group on.
 ///
-/// Goes from group to group by the index, so that a thousand messages that wait behind the first cost nothing.
+/// Walks from group to group on the index, so that queued messages after a group's first cost nothing.
 pub(super) fn take_grouped() -> String {
     let first = "SELECT id, group_key, due_at FROM refrain_queue WHERE queue = $1 AND group_key";
     format!(
@@ -52,7 +52,7 @@ const TAKE: &str = "UPDATE refrain_queue q SET attempts = q.attempts + 1, holder
      FROM due WHERE q.id = due.id \
      RETURNING q.id, q.attempts, q.message_id, q.group_key, q.content_type, q.headers, q.payload";
 
-/// A message's values, in the order of the columns.
+/// A message's column values, in column order.
 pub(super) struct Columns<'a> {
     queue: &'a str,
     message: &'a Message,
@@ -87,7 +87,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What was taken.
+/// A row that was taken.
 pub(super) struct Taken {
     pub(super) id: i64,
     pub(super) attempt: u32,

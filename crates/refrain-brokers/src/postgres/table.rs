@@ -1,4 +1,4 @@
-//! The table: made where it is not there and may be made, and written out for those who make it by hand.
+//! The queue table: created if missing and permitted, and printed for a DBA to create.
 
 use std::error::Error as _;
 
@@ -6,18 +6,18 @@ use refrain::{Error, ErrorKind, Result};
 use refrain_stores::postgres::{Dial, Wire};
 use tokio_postgres::{Transaction, error::SqlState};
 
-/// The table as a DBA creates it.
+/// The SQL script that creates the queue table.
 pub const SCHEMA: &str = include_str!("../../sql/queue.sql");
 
 const IS_THERE: &str = "SELECT to_regclass('refrain_queue') IS NOT NULL";
 
-/// Makes the table, where there is none; answers whether there was none.
+/// Creates the queue table if missing; returns whether it was created.
 ///
 /// # Errors
-/// When the server cannot be reached or refuses; the message says what to do.
+/// If the server is unreachable or rejects the script; the message names the fix.
 ///
 /// # Cancellation
-/// May be dropped; the table is then there or not.
+/// May be dropped; the table may or may not have been created.
 pub async fn migrate(address: &str) -> Result<bool> {
     ensure(&Dial::new(address)?).await
 }
@@ -40,7 +40,7 @@ pub(super) async fn ensure(dial: &Dial) -> Result<bool> {
     Ok(made)
 }
 
-/// One process at a time.
+/// Creates the table under an advisory lock: one process at a time.
 async fn make(transaction: &Transaction<'_>) -> Result<bool, tokio_postgres::Error> {
     let wait = "SELECT pg_advisory_xact_lock(hashtextextended('refrain queue', 0))";
     transaction.execute(wait, &[]).await?;
@@ -52,10 +52,10 @@ async fn make(transaction: &Transaction<'_>) -> Result<bool, tokio_postgres::Err
     Ok(!there)
 }
 
-/// Has the table looked for where the address says.
+/// Sets the search path to the schema that the address names.
 pub(super) async fn choose_schema(dial: &Dial, wire: &Wire) -> Result<(), tokio_postgres::Error> {
     match dial.schema() {
-        // A plain name: the address was checked for that.
+        // Safe to interpolate: the address parser accepts only plain names.
         Some(schema) => {
             let choose = format!("SET search_path = \"{schema}\"");
             wire.client().batch_execute(&choose).await
@@ -64,7 +64,7 @@ pub(super) async fn choose_schema(dial: &Dial, wire: &Wire) -> Result<(), tokio_
     }
 }
 
-/// An error of the server's, with what to do about it.
+/// Converts an error of the server, with the fix.
 pub(super) fn told(dial: &Dial, error: &tokio_postgres::Error) -> Error {
     let fix = match error.code() {
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => {
@@ -82,7 +82,7 @@ pub(super) fn told(dial: &Dial, error: &tokio_postgres::Error) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Everything that the error knows, on one line. The driver itself says little more than "db error".
+/// The complete error text on one line; the driver's own message is little more than "db error".
 pub(super) fn words(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return format!("{} ({})", said.message(), said.code().code());
