@@ -1,14 +1,16 @@
-//! `kafka://host:port,…`: Apache Kafka, read as a consumer group.
+//! Apache Kafka (`kafka://host:port,…`), read through a consumer group.
 //!
-//! The group is called as the consumer is. The messages of one key (which is their [`group`](Message::group)) are handed out
-//! in order; those without a key have no order. Of each partition only so much is committed as is done without a gap:
-//! whoever takes it over begins with the first message that was not acknowledged, and may meet some that were.
+//! The group has the consumer's name. Messages with the same key (their [`group`](Message::group)) are
+//! delivered in order; messages without a key have no order. The committed offset of a partition covers
+//! only messages that are acknowledged without a gap: after a rebalance the new owner starts at the first
+//! unacknowledged message, and may receive later ones again that were acknowledged.
 //!
-//! A message can be held for as long as its partition is ours. Given back, it waits in this process.
-//! Attempts are counted in this process.
+//! A delivery may be held for as long as this member owns its partition. A nacked message waits in this
+//! process, and this process counts the attempts.
 //!
-//! Settings of librdkafka stand behind the address, as in `kafka://h:9093?security.protocol=ssl&ssl.ca.location=/etc/ca.pem`.
-//! TLS, SASL (PLAIN, SCRAM) and all compressions are built in.
+//! Query parameters are librdkafka settings, as in
+//! `kafka://h:9093?security.protocol=ssl&ssl.ca.location=/etc/ca.pem`. TLS, SASL (PLAIN, SCRAM) and all
+//! compression codecs are built in.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -53,41 +55,42 @@ use book::{Book, Place, Waiting};
 use trouble::{Voice, told};
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// While so many wait to be handed out again, nothing new is fetched.
+/// While this many messages wait for delivery, nothing new is fetched.
 const WAITING_MAX: usize = 10_000;
-/// What is dropped without a word comes again after that.
+/// Redelivery delay of a delivery that was dropped without ack or nack.
 const DROPPED_FOR: Duration = Duration::from_secs(1);
-/// How often it is looked whether the group has formed.
+/// Interval between checks whether the group has assigned partitions.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A batch that cannot be read is met again and again; not so for that long, it has been read or skipped by somebody.
+/// How long an unreadable batch is reported after it was last fetched. librdkafka fetches it again and
+/// again, so after this time without one the batch was read or skipped by another member.
 const UNREADABLE_FOR: Duration = Duration::from_secs(30);
 
-/// Publishes to topics.
+/// Publisher to Kafka topics.
 pub struct KafkaPublisher {
     producer: FutureProducer<Voice>,
     servers: String,
     voice: Voice,
 }
 
-/// A topic, read as a member of a group.
+/// Consumer of a Kafka topic, as a member of a consumer group.
 pub struct Kafka {
     publisher: KafkaPublisher,
     seat: Arc<Seat>,
 }
 
-/// A place in a group.
+/// Membership in a consumer group.
 struct Seat {
     topic: String,
-    /// Until it is closed.
+    /// `None` after close.
     consumer: Mutex<Option<Arc<StreamConsumer<Watch>>>>,
     book: Arc<Mutex<Book>>,
-    /// Rung when something was given back, or all is over.
+    /// Notified when a message is nacked or the broker is closed.
     bell: Notify,
-    /// When a batch was met last that cannot be read, and why.
+    /// Time of the last unreadable batch, and the error message.
     unreadable: Mutex<Option<(Instant, String)>>,
 }
 
-/// Hears of partitions that are taken away.
+/// Client context that handles revoked partitions and librdkafka's log.
 struct Watch {
     book: Arc<Mutex<Book>>,
     voice: Voice,
@@ -115,10 +118,10 @@ impl ConsumerContext for Watch {
 }
 
 impl KafkaPublisher {
-    /// Makes ready to publish; Kafka is asked when something is.
+    /// Creates a publisher; librdkafka connects when it is needed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an address that is none, or a setting that librdkafka does not take.
+    /// [`ErrorKind::Invalid`] for an invalid address, or a setting that librdkafka rejects.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -126,7 +129,7 @@ impl KafkaPublisher {
         let mut settings = address::parse(url)?;
         let servers = servers(&settings);
         settings
-            // What librdkafka itself sends again arrives once, and in order.
+            // With idempotence on, librdkafka's own retries cause no duplicates and keep the order.
             .set("enable.idempotence", "true")
             .set("message.timeout.ms", ANSWER_MAX.as_millis().to_string());
         let voice = Voice::default();
@@ -140,14 +143,14 @@ impl KafkaPublisher {
 }
 
 impl Kafka {
-    /// Joins the group of the source's consumer on the source's topic, which must be there.
+    /// Joins the consumer group of the source's consumer on the source's topic, which must exist.
     ///
-    /// A new group begins with the first message that there is; `?auto.offset.reset=latest` begins with what comes.
-    /// [`ack_wait`](Source::ack_wait) has no meaning here.
+    /// A new group starts at the earliest message; with the query parameter `auto.offset.reset=latest`, at
+    /// the end. [`ack_wait`](Source::ack_wait) has no effect.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an address that is none, a setting that librdkafka does not take, or a topic that is not
-    /// there; [`ErrorKind::Unavailable`] where no broker answers.
+    /// [`ErrorKind::Invalid`] for an invalid address, a setting that librdkafka rejects, or a missing
+    /// topic; [`ErrorKind::Unavailable`] if no broker answers.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -184,21 +187,21 @@ fn settings(source: &Source) -> Result<ClientConfig> {
         }
     };
     default("auto.offset.reset", "earliest");
-    // Others come and go without that all lose their partitions.
+    // Incremental rebalancing: members join and leave without revoking all partitions of the others.
     default("partition.assignment.strategy", "cooperative-sticky");
-    // Whoever has enough to do does not ask for more; that he lives shows otherwise.
+    // A busy member does not poll for more messages; its heartbeats show that it is alive.
     default("max.poll.interval.ms", "86400000");
     default("auto.commit.interval.ms", "250");
     settings
         .set("group.id", &source.consumer)
         .set("enable.auto.offset.store", "false")
-        // Tells "nothing is there" from "nothing was fetched yet".
+        // Tells an empty partition from one that was not fetched yet.
         .set("enable.partition.eof", "true")
         .set("enable.auto.commit", "true");
     Ok(settings)
 }
 
-/// Whether there is such a topic.
+/// Checks that the topic exists.
 async fn look(
     consumer: Arc<StreamConsumer<Watch>>,
     topic: &str,
@@ -236,7 +239,7 @@ impl Publisher for KafkaPublisher {
                 record = record.key(group);
             }
             let sent = self.producer.send(record, Timeout::After(ANSWER_MAX)).await;
-            // Nothing is wrong with the message: it can be published later.
+            // The message itself is valid: a later retry may succeed.
             let kind = ErrorKind::Unavailable;
             sent.map(drop)
                 .map_err(|(error, _)| self.voice.explain(&self.servers, error, kind))
@@ -280,7 +283,7 @@ impl Broker for Kafka {
                 return Ok(());
             };
             let closing = tokio::task::spawn_blocking(move || {
-                // Nothing to commit is no error.
+                // An error for nothing to commit is ignored.
                 let _ = consumer.commit_consumer_state(CommitMode::Sync);
             });
             closing.await.map_err(|error| {
@@ -294,7 +297,7 @@ impl Broker for Kafka {
 impl Drop for Kafka {
     fn drop(&mut self) {
         if let Some(consumer) = locked(&self.seat.consumer).take() {
-            // Leaving the group takes a while, for which nobody else on this thread is to wait.
+            // Leaving the group blocks for a while, so it runs on a separate thread.
             std::thread::spawn(move || drop(consumer));
         }
     }
@@ -306,7 +309,7 @@ impl Kafka {
         let consumer = self.seat.consumer()?;
         let mut trouble = None;
         loop {
-            // In one go, so that what is taken is handed over even where this is dropped at its next wait.
+            // No await between taking and returning the messages, so that a cancelled pull loses none.
             let taken = locked(&self.seat.book).take(at_most);
             if !taken.is_empty() {
                 return Ok(taken.into_iter().map(|it| self.seat.delivery(it)).collect());
@@ -326,7 +329,7 @@ impl Kafka {
         }
     }
 
-    /// Waits until partitions are ours, and each has shown a message or its end.
+    /// Waits until partitions are assigned and each has returned a message or its end.
     async fn ready_within(&self, wait: Duration) -> Result<()> {
         let deadline = Instant::now() + wait;
         let consumer = self.seat.consumer()?;
@@ -354,7 +357,7 @@ impl Kafka {
         }
     }
 
-    /// Waits for the first message, or for one that was given back.
+    /// Waits for the first message, or until a nacked message is due.
     async fn fetch(&self, consumer: &StreamConsumer<Watch>, deadline: Instant) -> Result<()> {
         let (due, waiting) = {
             let book = locked(&self.seat.book);
@@ -372,7 +375,7 @@ impl Kafka {
                 Ok(received) => {
                     let taken = self.take(consumer, received);
                     if taken.is_err() {
-                        // Such errors come in swarms while no broker answers.
+                        // librdkafka repeats such errors rapidly while no broker answers.
                         tokio::time::sleep(left.min(Duration::from_millis(50))).await;
                     }
                     taken
@@ -383,7 +386,7 @@ impl Kafka {
         }
     }
 
-    /// What is here already.
+    /// Takes the messages that librdkafka has already fetched.
     async fn fetch_more(&self, consumer: &StreamConsumer<Watch>, at_most: usize) -> Result<()> {
         while locked(&self.seat.book).waiting() < at_most {
             match timeout(Duration::ZERO, consumer.recv()).await {
@@ -394,7 +397,7 @@ impl Kafka {
         Ok(())
     }
 
-    /// Notes what came: a message, the end of a partition for now, or what is wrong.
+    /// Records what librdkafka returned: a message, the current end of a partition, or an error.
     fn take(
         &self,
         consumer: &StreamConsumer<Watch>,
@@ -455,7 +458,7 @@ impl Seat {
         }
     }
 
-    /// Has everything before this offset committed soon.
+    /// Stores the offset for the next automatic commit: everything before `upto` is done.
     fn commit(&self, partition: i32, upto: i64) -> Result<()> {
         let mut offsets = TopicPartitionList::new();
         let added = offsets.add_partition_offset(&self.topic, partition, Offset::Offset(upto));
@@ -475,11 +478,11 @@ impl Seat {
     }
 }
 
-/// A message of a partition that is ours.
+/// Acknowledgement handle of a message in an assigned partition.
 struct Held {
     seat: Arc<Seat>,
     place: Place,
-    /// To be handed out again, unless it was acknowledged.
+    /// The message to redeliver; `None` after an acknowledgement.
     again: Option<Message>,
     attempt: u32,
 }

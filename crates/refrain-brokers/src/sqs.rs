@@ -1,12 +1,13 @@
-//! `sqs://REGION`: Amazon SQS, standard and FIFO queues.
+//! Amazon SQS (`sqs://REGION`), standard and FIFO queues.
 //!
-//! A delivery is hidden from others for [`ack_wait`](Source::ack_wait), in whole seconds; acknowledged, it is deleted.
-//! A message's [`id`](Message::id) is that which was published with it, the deduplication id of a FIFO queue, or what SQS
-//! calls it. In a FIFO queue (its name ends with `.fifo`) the messages of a [`group`](Message::group) come in order, and SQS
-//! takes an id once in five minutes.
+//! A delivery's visibility timeout is [`ack_wait`](Source::ack_wait), rounded up to whole seconds; an
+//! acknowledgement deletes the message. A message's [`id`](Message::id) is the id that it was published
+//! with, else the deduplication id of a FIFO queue, else the message id of SQS. In a FIFO queue (its name
+//! ends with `.fifo`) the messages of a [`group`](Message::group) arrive in order, and SQS deduplicates by
+//! id within five minutes.
 //!
-//! Credentials are found as the tools of AWS find them, or stand in the address: `sqs://KEY:SECRET@REGION`.
-//! `?endpoint=URL` names another server than Amazon's.
+//! Credentials come from the default AWS credential chain, or from the address: `sqs://KEY:SECRET@REGION`.
+//! The query parameter `endpoint=URL` names a server other than Amazon's.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -51,36 +52,36 @@ use address::Address;
 use trouble::{is_lost, told};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// How long an answer may take beyond what is waited for on purpose.
+/// Time for an answer beyond the long poll's own wait.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// The most that SQS hands over at once, and waits.
+/// SQS limits: messages per receive, and the wait of a long poll.
 const BATCH_MAX: usize = 10;
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// The longest that a message can be hidden.
+/// The longest visibility timeout that SQS allows.
 const HIDDEN_MAX: Duration = Duration::from_secs(12 * 3_600);
-/// Pauses between two tries while SQS is away.
+/// Backoff while SQS is unavailable.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-/// How many queues' addresses are remembered.
+/// Maximum of cached queue URLs.
 const QUEUES_MAX: usize = 1_000;
 
-/// Publishes to queues.
+/// Publisher to SQS queues.
 pub struct SqsPublisher {
     client: Client,
-    /// Each queue's own address.
+    /// Cached queue URLs by queue name.
     urls: Mutex<HashMap<String, String>>,
 }
 
-/// A queue.
+/// Consumer of an SQS queue.
 pub struct Sqs {
     publisher: SqsPublisher,
     seat: Arc<Seat>,
     shelf: Shelf,
-    /// How many fetches in a row brought nothing.
+    /// Number of consecutive empty fetches.
     empty: Arc<AtomicU32>,
     age_max: Option<Duration>,
 }
 
-/// What all deliveries of a queue have in common.
+/// State shared by all deliveries of a queue.
 struct Seat {
     client: Client,
     queue: String,
@@ -89,10 +90,10 @@ struct Seat {
 }
 
 impl SqsPublisher {
-    /// Makes ready to publish; SQS is asked when something is.
+    /// Creates a publisher; the first request to SQS is sent when a message is published.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an address that is none.
+    /// [`ErrorKind::Invalid`] for an invalid address.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -102,7 +103,7 @@ impl SqsPublisher {
         Ok(Self { client, urls })
     }
 
-    /// The address of a queue, by its name, or as it is.
+    /// Returns the URL of a queue, given its name or its URL.
     async fn url(&self, queue: &str) -> Result<String> {
         if queue.starts_with("https://") || queue.starts_with("http://") {
             return Ok(queue.into());
@@ -124,11 +125,11 @@ impl SqsPublisher {
 }
 
 impl Sqs {
-    /// Looks the source's queue up, which must be there.
+    /// Looks up the source's queue, which must exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an address that is none, a queue that is not there, credentials that are refused, or an
-    /// `ack_wait` that is not within a second and twelve hours; otherwise [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::Invalid`] for an invalid address, a missing queue, rejected credentials, or an
+    /// `ack_wait` outside 1 second to 12 hours; otherwise [`ErrorKind::Unavailable`].
     ///
     /// # Cancellation
     /// May be dropped.
@@ -161,7 +162,7 @@ impl Sqs {
     }
 }
 
-/// For how long the queue keeps messages; warns where it has a mind of its own about those that fail.
+/// Returns the queue's message retention; warns if the queue has a redrive policy of its own.
 async fn look(client: &Client, queue: &str, url: &str) -> Result<Option<Duration>> {
     let ask = client
         .get_queue_attributes()
@@ -191,7 +192,7 @@ async fn client(address: &Address) -> Client {
     let mut loader = aws_config::defaults(BehaviorVersion::latest())
         .http_client(http)
         .region(Region::new(address.region.clone()))
-        // What may be sent twice is decided here, and not below.
+        // The SDK must not retry: this module decides which requests may be sent twice.
         .retry_config(RetryConfig::disabled())
         .timeout_config(timeouts.build());
     if let Some((key, secret)) = &address.credentials {
@@ -213,7 +214,8 @@ impl Publisher for SqsPublisher {
                 let message = format!("SQS, {destination}: the message cannot be sent");
                 Error::new(ErrorKind::Invalid, message).with_source(error)
             })?;
-            // Once: a second one in a standard queue would be a second message to whoever does not go by ids.
+            // Not retried: in a standard queue a second message is a duplicate for consumers that do not
+            // deduplicate by id.
             let sent = send.send().await;
             sent.map(drop).map_err(|error| told(destination, error))
         })
@@ -251,9 +253,9 @@ impl Broker for Sqs {
     }
 }
 
-/// The next deliveries; waits for the first, and for SQS where it is away.
+/// Fetches the next deliveries; waits for the first one, and retries while SQS is unavailable.
 ///
-/// Each request is paid for, so an idle consumer asks ever less often: up to the longest that SQS lets one wait.
+/// Each request costs money, so an idle consumer polls for longer: up to the longest wait that SQS allows.
 async fn fetch(
     seat: Arc<Seat>,
     empty: Arc<AtomicU32>,
@@ -310,10 +312,10 @@ impl Seat {
     }
 }
 
-/// A message that is hidden from others.
+/// Acknowledgement handle of a message that is invisible to other consumers.
 struct Held {
     seat: Arc<Seat>,
-    /// What SQS calls this handing out.
+    /// The receipt handle of this delivery.
     handle: String,
 }
 
@@ -362,7 +364,7 @@ impl Ticket for Held {
     fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
         Box::pin(async move {
             match self.hide(delay).await {
-                // Somebody else's: there is nothing to give back.
+                // Another consumer holds the message: there is nothing to nack.
                 Err(error) if error.kind() == ErrorKind::Held => Ok(()),
                 hidden => hidden,
             }
@@ -374,7 +376,7 @@ impl Ticket for Held {
     }
 }
 
-/// In whole seconds, and not less than was asked for.
+/// Rounds up to whole seconds.
 fn whole(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }

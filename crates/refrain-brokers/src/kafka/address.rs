@@ -1,10 +1,10 @@
-//! Which brokers, and which of librdkafka's settings.
+//! Parses the Kafka address: brokers and librdkafka settings.
 
 use percent_encoding::percent_decode_str;
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use refrain::{Error, ErrorKind, Result, policy::redacted};
 
-/// What is decided here, because a consumer stands on it.
+/// Settings that the consumer's correctness depends on; users cannot change them.
 const OURS: [&str; 5] = [
     "bootstrap.servers",
     "group.id",
@@ -13,7 +13,7 @@ const OURS: [&str; 5] = [
     "enable.idempotence",
 ];
 
-/// Reads `kafka://host:port,host:port?name=value`.
+/// Parses `kafka://host:port,host:port?name=value`.
 pub(super) fn parse(address: &str) -> Result<ClientConfig> {
     read(address).map_err(|what| {
         let shown = redacted(address);
@@ -39,7 +39,7 @@ fn read(address: &str) -> Result<ClientConfig, String> {
     let mut settings = ClientConfig::new();
     settings.set("bootstrap.servers", servers);
     settings.set("client.id", "refrain");
-    // Why a connection failed is said nowhere else.
+    // librdkafka gives the reason of a failed connection only in its log.
     settings.set_log_level(RDKafkaLogLevel::Info);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -54,7 +54,7 @@ fn read(address: &str) -> Result<ClientConfig, String> {
 
 #[cfg(test)]
 mod tests {
-    //! An operator mistypes an address: what is wrong is said before anything is connected.
+    //! An invalid address is reported before connecting.
 
     use super::*;
 

@@ -1,4 +1,5 @@
-//! What is handed out of each partition, and up to where all is done: only so far is committed.
+//! Tracks the unacknowledged messages of each partition, and the offset up to which all are acknowledged,
+//! which is committed.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -8,16 +9,16 @@ use std::{
 use refrain::consume::Message;
 use tokio::time::Instant;
 
-/// Which message, and of which turn at its partition.
+/// Identifies a message: partition, offset, and the assignment that it was fetched under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) partition: i32,
     pub(super) offset: i64,
-    /// A partition that is taken away and comes back is another one.
+    /// A partition that is revoked and assigned again gets a new number.
     pub(super) turn: u64,
 }
 
-/// A message on its way to be handed out.
+/// A message that waits for delivery.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     pub(super) place: Place,
@@ -26,28 +27,28 @@ pub(super) struct Waiting {
     due: Instant,
 }
 
-/// All partitions that are ours.
+/// State of all assigned partitions.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     parts: HashMap<i32, Part>,
     turns: u64,
-    /// Partitions that have shown a message or their end.
+    /// Partitions that have returned a message or their end.
     seen: BTreeSet<i32>,
-    /// Fetched, or given back. Not in order of their time: they are few.
+    /// Fetched or nacked messages. Not sorted by due time: they are few.
     waiting: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
 struct Part {
     turn: u64,
-    /// Handed out, or waiting for it.
+    /// Offsets of messages that are delivered or wait for delivery.
     open: BTreeSet<i64>,
-    /// The one behind the last that came.
+    /// The offset after the last fetched message.
     next: i64,
 }
 
 impl Book {
-    /// Notes a message that was fetched.
+    /// Adds a fetched message.
     pub(super) fn fetched(&mut self, partition: i32, offset: i64, message: Message) {
         self.seen.insert(partition);
         let Self { parts, turns, .. } = self;
@@ -75,17 +76,17 @@ impl Book {
         });
     }
 
-    /// A partition has shown its end.
+    /// Records that a partition has returned its end.
     pub(super) fn seen(&mut self, partition: i32) {
         self.seen.insert(partition);
     }
 
-    /// Whether each of these partitions has shown a message or its end.
+    /// Whether each of these partitions has returned a message or its end.
     pub(super) fn were_seen(&self, partitions: &[i32]) -> bool {
         partitions.iter().all(|it| self.seen.contains(it))
     }
 
-    /// Those that are due, in the order in which they came.
+    /// Takes up to `at_most` due messages, in the order in which they were added.
     pub(super) fn take(&mut self, at_most: usize) -> Vec<Waiting> {
         let now = Instant::now();
         let mut taken = Vec::new();
@@ -100,7 +101,7 @@ impl Book {
         taken
     }
 
-    /// When the next one is due, if any waits.
+    /// The earliest due time of the waiting messages.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.waiting.iter().map(|waiting| waiting.due).min()
     }
@@ -109,14 +110,14 @@ impl Book {
         self.waiting.len()
     }
 
-    /// It is done: answers up to where the partition is done now. `None` where it is not ours any more.
+    /// Marks a message as acknowledged; returns the offset to commit. `None` if the partition was revoked.
     pub(super) fn done(&mut self, place: Place) -> Option<i64> {
         let part = self.part(place)?;
         part.open.remove(&place.offset);
         Some(part.open.first().copied().unwrap_or(part.next))
     }
 
-    /// It is to be handed out again, if it is still ours.
+    /// Queues a message for redelivery, unless the partition was revoked.
     pub(super) fn again(&mut self, place: Place, message: Message, attempt: u32, delay: Duration) {
         if self.part(place).is_some() {
             self.waiting.push_back(Waiting {
@@ -132,7 +133,7 @@ impl Book {
         self.part(place).is_some()
     }
 
-    /// The partition is somebody else's.
+    /// Removes a revoked partition.
     pub(super) fn forget(&mut self, partition: i32) {
         self.parts.remove(&partition);
         self.seen.remove(&partition);
@@ -149,7 +150,8 @@ impl Book {
 
 #[cfg(test)]
 mod tests {
-    //! Handlers end in any order, partitions come and go: what is committed is done, with all before it.
+    //! Handlers finish in any order, and partitions come and go: a committed offset covers only
+    //! acknowledged messages.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! A message as a record, and the other way round.
+//! Converts messages to and from Kafka records.
 
 use bytes::Bytes;
 use rdkafka::{
@@ -10,7 +10,7 @@ use refrain::consume::{Message, Position};
 const ID: &str = "refrain-id";
 const CONTENT_TYPE: &str = "content-type";
 
-/// All that stands beside payload and key.
+/// Encodes id, content type and headers as record headers.
 pub(super) fn headers(message: &Message) -> OwnedHeaders {
     let mut headers = OwnedHeaders::new();
     for (name, value) in [(ID, &message.id), (CONTENT_TYPE, &message.content_type)] {
@@ -30,7 +30,8 @@ pub(super) fn headers(message: &Message) -> OwnedHeaders {
     headers
 }
 
-/// Reads a record, also one that somebody else wrote. Its group is its key, where that is text.
+/// Decodes a record, of Refrain or of another program. The record's key becomes the group; invalid UTF-8 in
+/// the key is replaced.
 pub(super) fn read(record: &BorrowedMessage<'_>) -> Message {
     let bytes = |value: Option<&[u8]>| Bytes::copy_from_slice(value.unwrap_or_default());
     let mut message = Message::new(bytes(record.payload()));

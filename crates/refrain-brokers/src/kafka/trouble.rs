@@ -1,4 +1,4 @@
-//! What went wrong, where, and what to do about it.
+//! Maps Kafka errors to errors that name the topic or brokers, the cause and the fix.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -13,18 +13,20 @@ use rdkafka::{
 };
 use refrain::{Error, ErrorKind};
 
-/// How many partitions an error lists.
+/// Maximum number of partitions listed in an error.
 const LISTED_MAX: usize = 8;
 
-/// Hears what librdkafka says aside: its errors tell that no broker answers, and only its log tells why.
+/// Keeps the reason of the last failed connection: librdkafka's errors only say that no broker answers, its
+/// log says why.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Voice {
-    /// Why a connection failed last.
+    /// Reason of the last failed connection.
     last: Arc<Mutex<Option<String>>>,
 }
 
 impl ClientContext for Voice {
-    /// Not as loud as librdkafka has it: what keeps a pull or a publish from its end is told by that.
+    /// Logs at lower levels than librdkafka does: an error that fails a pull or a publish is returned by
+    /// that call.
     fn log(&self, level: Level, fac: &str, message: &str) {
         match level {
             Level::Emerg | Level::Alert | Level::Critical => {
@@ -32,9 +34,9 @@ impl ClientContext for Voice {
             }
             _ => tracing::debug!(target: "librdkafka", "{fac}: {message}"),
         }
-        // The connection failed, as opposed to what is merely of interest.
+        // Facility `FAIL`: a connection failed; other lines are informational.
         if fac == "FAIL" {
-            // In front stand the thread and the broker, twice.
+            // Strips the prefix, which names the thread and, twice, the broker.
             let reason = message
                 .rsplit_once("]: ")
                 .map_or(message, |(_, reason)| reason);
@@ -52,7 +54,8 @@ impl Voice {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An error with its reason, where the connection is what failed. `kind` is what it is if its settings have to change.
+    /// Adds the reason to an error if the connection failed. `kind` is the error kind if the user has to
+    /// change a setting.
     pub(super) fn explain(&self, place: &str, error: KafkaError, kind: ErrorKind) -> Error {
         let told = told(place, error);
         let Some(reason) = self.last().clone() else {
@@ -82,7 +85,7 @@ const CERTIFICATE: &str = "the certificate is not trusted: name who signs it wit
      or ours with ssl.certificate.location and ssl.key.location";
 const TLS: &str = "check whether the brokers speak TLS there: ?security.protocol=ssl or sasl_ssl";
 
-/// An error for the person who meets it.
+/// Converts an error of librdkafka, with the fix.
 pub(super) fn told(place: &str, error: KafkaError) -> Error {
     let (kind, fix) = match &error {
         KafkaError::ClientConfig(..) => {
@@ -115,7 +118,7 @@ fn fix(code: Option<Code>) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Whether a batch came that cannot be read. librdkafka fetches it again and again, and nothing behind it.
+/// Whether a batch cannot be read. librdkafka fetches it again and again, and nothing after it.
 pub(super) fn is_unreadable(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -129,7 +132,7 @@ pub(super) fn is_unreadable(error: &KafkaError) -> bool {
     )
 }
 
-/// Names the cause, where the group stands, and the ways out.
+/// Builds the error for an unreadable batch: cause, positions of the group, and how to continue.
 pub(super) fn unreadable<C: ConsumerContext>(
     topic: &str,
     consumer: &StreamConsumer<C>,
@@ -154,7 +157,7 @@ pub(super) fn unreadable<C: ConsumerContext>(
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// How far each partition of ours was read.
+/// The position of each assigned partition.
 fn places<C: ConsumerContext>(consumer: &StreamConsumer<C>) -> String {
     let Ok(positions) = consumer.position() else {
         return String::new();
@@ -171,7 +174,7 @@ fn places<C: ConsumerContext>(consumer: &StreamConsumer<C>) -> String {
     }
 }
 
-/// Whether there are messages is not known.
+/// The error if no message and no end of a partition arrived: whether there are messages is unknown.
 pub(super) fn not_ready(topic: &str, partitions: usize, wait: Duration) -> Error {
     let message = match partitions {
         0 => format!(

@@ -1,13 +1,13 @@
-//! Which region, who we are, and where else than at Amazon.
+//! Parses the SQS address: region, credentials and endpoint.
 
 use percent_encoding::percent_decode_str;
 use refrain::{Error, ErrorKind, Result, policy::redacted};
 
-/// An address, taken apart.
+/// Parsed SQS address.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) region: String,
-    /// Key and secret, where the address has them.
+    /// Access key and secret key, if the address contains them.
     pub(super) credentials: Option<(String, String)>,
     pub(super) endpoint: Option<String>,
 }
@@ -60,7 +60,7 @@ fn parse(address: &str) -> Result<Address, String> {
 
 #[cfg(test)]
 mod tests {
-    //! An operator mistypes an address: what is wrong is said before anything is sent, and never with the secret.
+    //! An invalid address is reported before anything is sent, and without the secret.
 
     use super::*;
 

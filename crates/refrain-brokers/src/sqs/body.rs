@@ -1,4 +1,4 @@
-//! A message as SQS carries it: text alone, and ten attributes at the most.
+//! Converts messages to and from SQS messages, which carry text and at most ten attributes.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use crate::headers;
 
 const ID: &str = "refrain-id";
 const GROUP: &str = "refrain-group";
-/// All headers in one attribute: there may be more of them than attributes.
+/// All headers in one attribute, because SQS limits the number of attributes.
 const HEADERS: &str = "refrain-headers";
-/// How the body is to be read where it is not the payload itself.
+/// Encoding of the body, if the body is not the payload itself.
 const ENCODING: &str = "refrain-encoding";
 const CONTENT_TYPE: &str = "content-type";
 const OURS: [&str; 5] = [ID, GROUP, HEADERS, ENCODING, CONTENT_TYPE];
-/// The longest name of a group or of a duplicate.
+/// The longest deduplication id or group id, in bytes.
 const NAME_MAX: usize = 128;
 
-/// Puts the message into what is sent.
+/// Adds the message to a send request.
 pub(super) fn write(
     mut send: SendMessageFluentBuilder,
     message: &Message,
@@ -42,7 +42,7 @@ pub(super) fn write(
         (HEADERS, headers),
         (ENCODING, encoding.map(Into::into)),
     ] {
-        // An attribute cannot be empty.
+        // SQS rejects an empty attribute.
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             let text = MessageAttributeValue::builder().data_type("String");
             send = send.message_attributes(name, text.string_value(value).build()?);
@@ -51,7 +51,7 @@ pub(super) fn write(
     if !is_fifo {
         return Ok(send);
     }
-    // Both are needed: a message without them has a name and a group of its own.
+    // A FIFO queue requires both: a message without an id or a group gets its own.
     let id = message.id.clone().unwrap_or_else(random);
     let group = message.group.clone().unwrap_or_else(|| id.clone());
     Ok(send
@@ -59,7 +59,7 @@ pub(super) fn write(
         .message_group_id(fitting(&group)))
 }
 
-/// Reads what was received from this queue.
+/// Decodes a received message and its attempt number, counted from 1.
 pub(super) fn read(queue: &str, received: types::Message) -> (Message, u32) {
     let types::Message {
         message_id,
@@ -90,7 +90,7 @@ fn take(attributes: &mut HashMap<String, MessageAttributeValue>, name: &str) -> 
     attributes.remove(name)?.string_value
 }
 
-/// What others put beside the body.
+/// Message attributes that are not ours become headers.
 fn others(
     attributes: HashMap<String, MessageAttributeValue>,
 ) -> impl Iterator<Item = (String, bytes::Bytes)> {
@@ -104,7 +104,7 @@ fn others(
     })
 }
 
-/// The payload as text that SQS takes, and how it was made.
+/// Encodes the payload as text that SQS accepts; returns the encoding's name, if any.
 fn encoded(payload: &[u8]) -> (String, Option<&'static str>) {
     match std::str::from_utf8(payload) {
         Ok("") => ("-".into(), Some("empty")),
@@ -121,12 +121,12 @@ fn decoded(body: String, encoding: Option<&str>) -> Vec<u8> {
     }
 }
 
-/// Not every character is.
+/// Whether SQS accepts the character in a body.
 fn is_carried(character: char) -> bool {
     matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
 
-/// The text itself where SQS takes it as a name, else its digest.
+/// The text itself if SQS accepts it as an id, else its digest.
 fn fitting(text: &str) -> String {
     let fits = (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_graphic());
     match fits {
@@ -141,7 +141,8 @@ fn random() -> String {
 
 #[cfg(test)]
 mod tests {
-    //! SQS carries text of certain characters, and names of certain lengths; payloads, ids and groups are anything.
+    //! SQS limits the characters of bodies and the length of ids; payloads, ids and groups have no such
+    //! limits.
 
     use super::*;
 

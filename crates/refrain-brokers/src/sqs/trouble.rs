@@ -1,9 +1,9 @@
-//! What SQS or the way to it can have against us, in words that say what to do.
+//! Maps SQS errors to errors that name the queue, the cause and the fix.
 
 use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use refrain::{Error, ErrorKind};
 
-/// An error for the person who meets it.
+/// Converts an error of the AWS SDK.
 pub(super) fn told<E, R>(what: &str, error: SdkError<E, R>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
@@ -42,7 +42,7 @@ fn service(code: &str) -> (ErrorKind, &'static str) {
     (ErrorKind::Unavailable, "see what SQS says")
 }
 
-/// Whether it may help to ask again at once.
+/// Whether the request may have been lost, so that an immediate retry may help.
 pub(super) fn is_lost<E, R>(error: &SdkError<E, R>) -> bool {
     matches!(
         error,
