@@ -32,7 +32,7 @@ struct State {
     held: VecDeque<(Instant, Delivery)>,
 }
 
-/// When the broker handed out the deliveries, and the deliveries.
+/// When the fetch ended, and its deliveries.
 type Fetched = (Instant, Result<Vec<Delivery>>);
 
 impl Shelf {

@@ -1,5 +1,5 @@
-//! An operator looks at the dead letters before letting them through again: looking takes none of them,
-//! and what was let through already is not shown.
+//! An operator lists dead letters before a redrive: listing consumes none of them, and those already
+//! redriven are not listed.
 
 #![cfg(all(
     feature = "nats",
@@ -59,7 +59,7 @@ async fn check(url: &str) {
         assert!(digest.len() == 16 && !digest.contains("key"), "{digest}");
     }
     assert_eq!(listed(2).await.len(), 2, "{url}");
-    // Held by a redrive, it is still there; acknowledged, it is not.
+    // A dead letter held by a redrive is still listed; an acknowledged one is not.
     let pulled = broker.pull(1, Duration::from_secs(30)).await.unwrap();
     let delivery = pulled.into_iter().next().unwrap();
     assert_eq!(delivery.attempt, 1, "{url}: looking counted as a delivery");

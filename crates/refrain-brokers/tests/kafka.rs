@@ -1,5 +1,5 @@
-//! Kafka behind a consumer: handlers end in any order, members come and go, brokers go down,
-//! and whoever takes a partition over must begin with what was not done.
+//! Kafka with a consumer: handlers finish in any order, members join and leave, brokers go down, and the
+//! new owner of a partition must start at the first unacknowledged message.
 
 #![cfg(feature = "kafka")]
 
@@ -44,15 +44,16 @@ mod secured;
 #[path = "kafka/unreadable.rs"]
 mod unreadable;
 
-/// A member that is gone is missed after that: the least that a cluster takes.
+/// The shortest session timeout that a cluster accepts: a dead member is removed after it.
 const SETTINGS: &str = "session.timeout.ms=6000&heartbeat.interval.ms=500";
-/// Until a group has agreed on who reads what.
+/// Time limit for a group to assign its partitions.
 const JOINING: Duration = Duration::from_secs(90);
 
-/// A cluster in this process that speaks Kafka on real sockets. It lives on a thread of its own, which it cannot leave.
+/// A mock Kafka cluster in this process, on real sockets. It runs on its own thread, because it cannot be
+/// moved to another.
 struct Cluster {
     servers: String,
-    /// What is to be done with it, and who waits for that.
+    /// Commands to the cluster's thread, each with a sender for its completion.
     asks: mpsc::Sender<(Ask, mpsc::Sender<()>)>,
 }
 
@@ -71,7 +72,7 @@ impl Cluster {
             tell.send(cluster.bootstrap_servers()).unwrap();
             for (ask, done) in asked {
                 match ask {
-                    // One that is there already is an error here.
+                    // Creating an existing topic is an error here, which is ignored.
                     Ask::Make(topic, partitions) => {
                         let _ = cluster.create_topic(&topic, partitions, 1);
                     }
@@ -105,7 +106,7 @@ impl Cluster {
     }
 }
 
-/// The next deliveries, which must come once the group has formed.
+/// Waits for `count` deliveries, allowing for the time that the group takes to form.
 async fn pull(broker: &Kafka, count: usize) -> Vec<Delivery> {
     let mut pulled = Vec::new();
     let until = Instant::now() + JOINING;
@@ -118,9 +119,10 @@ async fn pull(broker: &Kafka, count: usize) -> Vec<Delivery> {
     pulled
 }
 
-/// A way to a cluster of one broker that can be cut while both ends live on.
+/// A TCP relay to a cluster of one broker; its connections can be cut while both ends keep running.
 ///
-/// A broker tells its clients where it is, and they go there: what it says of itself is changed on the way.
+/// Clients connect to the address that a broker advertises, so the relay replaces that address in the
+/// broker's responses.
 struct Way {
     servers: String,
     cuts: Arc<Mutex<Vec<AbortHandle>>>,
@@ -144,7 +146,7 @@ impl Way {
         Self { servers, cuts }
     }
 
-    /// Cuts every connection, and tells how many there were; the next ones pass.
+    /// Cuts every open connection and returns their number; new connections are forwarded.
     fn cut(&self) -> usize {
         let open = std::mem::take(&mut *self.cuts.lock().unwrap());
         let open = open.iter().filter(|passing| !passing.is_finished());
@@ -158,7 +160,7 @@ async fn pass(client: TcpStream, server: u16, own: u16) -> std::io::Result<()> {
     let (mut from_client, mut to_client) = client.into_split();
     let answers = async {
         loop {
-            // Each message has its length before it.
+            // Each message has a length prefix.
             let len = from_server.read_u32().await?;
             let mut message = vec![0; len as usize];
             from_server.read_exact(&mut message).await?;
@@ -174,7 +176,7 @@ async fn pass(client: TcpStream, server: u16, own: u16) -> std::io::Result<()> {
     }
 }
 
-/// How a broker says where it is.
+/// A broker's advertised address as bytes.
 fn place(port: u16) -> Vec<u8> {
     [b"127.0.0.1", &u32::from(port).to_be_bytes()[..]].concat()
 }
@@ -187,8 +189,7 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     }
 }
 
-/// Connections are cut again and again while messages are published and handled: each is handled,
-/// and those that are acknowledged at last do not come again.
+/// Connections are cut repeatedly under load: every message is handled.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_are_cut_in_mid_load_lose_nothing() {
     const MESSAGES: usize = 400;
@@ -230,7 +231,7 @@ async fn connections_that_are_cut_in_mid_load_lose_nothing() {
         let pulled = broker.pull(16, Duration::from_secs(1)).await;
         for delivery in pulled.unwrap_or_default() {
             handled.insert(text(&delivery));
-            // What cannot be told comes again.
+            // A delivery whose acknowledgement fails is redelivered.
             let _ = delivery.ticket.ack().await;
         }
     }
@@ -297,7 +298,7 @@ async fn whoever_comes_next_begins_with_the_first_that_is_not_done() {
     }
     let mut held = pull(&first, 6).await;
     assert_eq!(held.iter().map(text).collect::<String>(), "012345");
-    // 0, 1 and 4 are done; 2 is in hand, and so nothing behind it is committed.
+    // 0, 1 and 4 are acknowledged; 2 is not, so nothing after it is committed.
     for place in [4, 1, 0] {
         held.remove(place).ticket.ack().await.unwrap();
     }

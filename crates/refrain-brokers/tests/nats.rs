@@ -1,6 +1,6 @@
-//! A consumer trusts its broker in a few plain things: what was published is there, what was acknowledged is gone,
-//! what was given back returns in its time, and a server that was killed is found again.
-//! Here JetStream, by way of the adapter, is held to them.
+//! Checks what a consumer relies on in JetStream, through the adapter: a published message arrives, an
+//! acknowledged one does not return, a nacked one returns after its delay, and the client reconnects to a
+//! killed server.
 #![cfg(feature = "nats")]
 
 use std::{
@@ -30,7 +30,7 @@ use support::{SOON, eventually, one, relay::Relay};
 
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// A name that no other test has, nor an earlier run.
+/// A name unique across tests and runs.
 fn name(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -41,12 +41,12 @@ fn source(queue: &str) -> Source {
     Source::new(nats_url(), queue, "worker")
 }
 
-/// A raw connection, for what an operator does.
+/// A raw JetStream context, for actions of an operator.
 async fn operator(url: &str) -> async_nats::jetstream::Context {
     async_nats::jetstream::new(async_nats::connect(url).await.unwrap())
 }
 
-/// Takes a stream away again.
+/// Deletes a stream.
 async fn drop_stream(queue: &str) {
     let stream = queue.replace('.', "_");
     let _ = operator(&nats_url()).await.delete_stream(stream).await;
@@ -388,7 +388,7 @@ async fn a_server_that_is_away_is_an_error_in_time_and_is_found_again() {
         .unwrap();
     broker.publish("q", &Message::new("a")).await.unwrap();
     server.kill().unwrap();
-    // The loss is seen with the next bytes.
+    // The client notices the loss at its next read or write.
     wait::until("the loss is told", async || {
         broker.pull(1, MOMENT).await.is_err_and(|error| {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -412,7 +412,7 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
         let publisher = NatsPublisher::connect(&url).await.unwrap();
         for number in 0..600 {
             let message = Message::new(number.to_string()).with_id(number.to_string());
-            // The same message again, until the server says that it holds it.
+            // Publishes the same message until the server confirms it.
             while publisher.publish("load", &message).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -424,7 +424,7 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
         while seen.len() < 600 {
             for delivery in consumer.pull(20, SOON).await.unwrap_or_default() {
                 seen.insert(text(&delivery));
-                // One that cannot be told comes again.
+                // A delivery whose acknowledgement fails is redelivered.
                 let _ = delivery.ticket.ack().await;
             }
         }
@@ -440,7 +440,7 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
     ended.expect("everything arrives");
 }
 
-/// A server of the suite's own, with a way to it that can be cut.
+/// A private server for the conformance suite, behind a relay whose connections can be cut.
 struct Suite {
     server: tokio::sync::Mutex<PrivateNats>,
     relay: Relay,

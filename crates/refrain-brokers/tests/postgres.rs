@@ -1,5 +1,6 @@
-//! A queue in a table behind a consumer: whoever holds a message may die, be slow, or give it back, and it must come
-//! again, counted, on the database's clock, and in order within its group. Others publish with a plain INSERT.
+//! A PostgreSQL queue with a consumer: if a holder of a message dies, is slow or nacks, the message is
+//! redelivered with its attempt count, by the database's clock and in order within its group. Other
+//! programs publish with a plain INSERT.
 
 #![cfg(feature = "postgres")]
 
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 
 mod support;
 mod suite {
-    //! The suite that every broker runs.
+    //! The conformance suite of all brokers.
 
     use super::*;
     use refrain::Result;
@@ -72,10 +73,10 @@ mod suite {
 }
 use support::{SOON, full, nothing, one, text};
 
-/// Longer than this process is ever kept from its work.
+/// Longer than this process is ever stalled.
 const ACK_WAIT: Duration = Duration::from_secs(1);
 
-/// A schema on the shared server that nobody else has, and that is dropped in the end.
+/// A schema on the shared server, unique to the test and dropped at the end.
 struct Schema(String);
 
 impl Schema {
@@ -102,7 +103,7 @@ impl Schema {
         PostgresQueue::connect(&self.source()).await.unwrap()
     }
 
-    /// A connection of the application's own.
+    /// A database connection of the application.
     async fn client(&self) -> Client {
         let client = client().await;
         let choose = format!("SET search_path = {}", self.0);
@@ -114,7 +115,7 @@ impl Schema {
 impl Drop for Schema {
     fn drop(&mut self) {
         let drop_schema = format!("DROP SCHEMA {} CASCADE", self.0);
-        // On a thread of its own: this is dropped on a runtime that must not block.
+        // On a separate thread: `drop` runs on a runtime that must not block.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -164,12 +165,12 @@ async fn a_message_arrives_as_it_was_published() {
 async fn a_plain_insert_is_a_message_and_wakes_who_waits() {
     let schema = Schema::new().await;
     let mut source = schema.source();
-    // So that nobody looks by himself for a quarter of a second.
+    // A long `ack_wait` makes the polling interval 250 ms, so that a faster delivery comes from `NOTIFY`.
     source.ack_wait = Duration::from_secs(30);
     let broker = PostgresQueue::connect(&source).await.unwrap();
     let client = schema.client().await;
     let insert = r#"INSERT INTO refrain_queue (queue, payload, headers) VALUES ('orders', 'x', '{"Tenant": "a"}')"#;
-    // On a busy machine all takes longer, so that one of many has to come at once.
+    // A busy machine delays everything, so one fast delivery out of many is enough.
     wait::until("who waits is woken", async || {
         let waiting = async { (one(&broker).await, Instant::now()) };
         let inserting = async {
@@ -315,7 +316,7 @@ async fn a_group_is_handed_out_one_at_a_time_and_in_order() {
     );
     nothing(&other, ACK_WAIT / 4).await;
     for delivery in first {
-        // Given back, it is still the first of its group, and the others wait for it.
+        // A nacked message is still the first of its group, and blocks the others.
         delivery.ticket.nack(ACK_WAIT / 2).await.unwrap();
     }
     nothing(&other, ACK_WAIT / 4).await;
@@ -414,7 +415,7 @@ async fn the_table_is_made_once_and_by_whoever_may() {
     let schema = Schema::new().await;
     assert!(migrate(&schema.url()).await.unwrap());
     assert!(!migrate(&schema.url()).await.unwrap());
-    // As printed, it can be run again.
+    // The printed script can be run again.
     schema.client().await.batch_execute(SCHEMA).await.unwrap();
     let absent = schema.url().replace(&schema.0, "refrain_test_absent");
     let error = migrate(&absent).await.unwrap_err();
@@ -443,7 +444,7 @@ async fn a_table_that_is_another_one_is_told_of() {
     );
 }
 
-/// The server is killed and restarted while messages are published and handled: each is handled, in the order of its group.
+/// The server is killed and restarted under load: every message is handled, in order within its group.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
     const MESSAGES: usize = 400;
@@ -509,7 +510,8 @@ async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
     }
 }
 
-/// A PgBouncer that shares connections between clients would hand the queue's settings and its LISTEN to others.
+/// A PgBouncer in transaction mode shares connections, so that other clients would get the queue's settings
+/// and LISTEN.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_is_used_in_session_mode_and_refused_in_transaction_mode() {
     let server = PrivatePostgres::start().unwrap();

@@ -1,6 +1,6 @@
-//! A consumer trusts its broker in a few plain things: what was published is there, what was acknowledged is gone,
-//! what was given back returns in its time, and a server that was killed is found again.
-//! Here RabbitMQ, by way of the adapter, is held to them, with quorum queues and with classic ones.
+//! Checks what a consumer relies on in RabbitMQ, through the adapter, with quorum and classic queues: a
+//! published message arrives, an acknowledged one does not return, a nacked one returns after its delay,
+//! and the client reconnects to a killed server.
 #![cfg(feature = "amqp")]
 
 use std::{
@@ -36,7 +36,8 @@ use tokio::time::Instant;
 mod support;
 use support::{SOON, eventually, one, relay::Relay};
 
-/// A server that is killed just after it made a quorum queue may have forgotten it: it notes its queues late.
+/// A server killed right after it declares a quorum queue may lose the queue, because it persists the
+/// declaration late.
 const SETTLING: Duration = Duration::from_millis(1_500);
 const MOMENT: Duration = Duration::from_millis(400);
 
@@ -48,7 +49,7 @@ enum Kind {
 
 const KINDS: [Kind; 2] = [Kind::Quorum, Kind::Classic];
 
-/// A raw channel, for what an operator does.
+/// A raw channel, for actions of an operator.
 struct Operator {
     _connection: Connection,
     channel: Channel,
@@ -83,7 +84,7 @@ impl Operator {
     }
 }
 
-/// A name that no other test has, nor an earlier run.
+/// A name unique across tests and runs.
 fn name(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +95,7 @@ fn source(queue: &str) -> Source {
     Source::new(amqp_url(), queue, "worker")
 }
 
-/// A queue of this kind, and its consumer.
+/// Declares a queue of this kind and connects a consumer.
 async fn open(what: &str, kind: Kind) -> (String, Rabbit) {
     let queue = name(what);
     operator(&amqp_url()).await.declare(&queue, kind).await;
@@ -266,8 +267,8 @@ async fn a_queue_is_made_for_what_has_none_yet() {
     assert_eq!(text(&delivery), "a");
     delivery.ticket.ack().await.unwrap();
     drop_queue(&queue).await;
-    // Deleted behind our back: made again, and nothing is sent into the void.
-    // A moment later, since the server takes a while to forget a quorum queue of the same name.
+    // A queue deleted by an operator is declared again, and no message is lost. After a pause, since the
+    // server takes a while to forget a quorum queue of the same name.
     tokio::time::sleep(Duration::from_secs(2)).await;
     wait::until("the queue is made again", async || {
         let published = publisher.publish(&queue, &Message::new("b")).await;
@@ -411,7 +412,8 @@ async fn a_full_queue_says_so() {
     operator.delete(&queue).await;
 }
 
-/// One server for both, since it takes long to start: it is away for a while, and then killed again and again.
+/// One server for both cases, because it starts slowly: first it is down for a while, then it is killed
+/// repeatedly.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_is_found_again_and_nothing_confirmed_is_lost() {
     let mut server = PrivateRabbit::start().unwrap();
@@ -446,11 +448,11 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) 
         let publisher = RabbitPublisher::connect(&url).await.unwrap();
         for number in 0..MESSAGES {
             let message = Message::new(number.to_string()).with_id(number.to_string());
-            // The same message again, until the server says that it holds it.
+            // Publishes the same message until the server confirms it.
             while publisher.publish(&target, &message).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            // So that the server is killed in the middle.
+            // Slow enough that the server is killed in the middle.
             tokio::time::sleep(Duration::from_millis(8)).await;
         }
     });
@@ -459,9 +461,10 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) 
         while seen.len() < MESSAGES {
             for delivery in broker.pull(20, SOON).await.unwrap_or_default() {
                 let text = text(&delivery);
-                // Every third one fails at first.
+                // Three of ten messages fail at the first attempt.
                 let is_done = delivery.attempt > 1 || !text.ends_with(['3', '6', '9']);
-                // What could not be told comes again, unless the server heard it before it died.
+                // A delivery whose settlement failed is redelivered, unless the server processed it before
+                // the kill.
                 let _ = match is_done {
                     true => delivery.ticket.ack().await,
                     false => delivery.ticket.nack(Duration::from_millis(100)).await,
@@ -480,7 +483,7 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) 
     ended.expect("everything arrives");
 }
 
-/// A server of the suite's own, with a way to it that can be cut.
+/// A private server for the conformance suite, behind a relay whose connections can be cut.
 struct Suite {
     kind: Kind,
     server: tokio::sync::Mutex<PrivateRabbit>,

@@ -1,5 +1,6 @@
-//! Redis Streams behind a consumer: whoever holds a message may die, be slow, or give it back, and it must come again,
-//! counted, and never before its time. Streams vanish, servers are killed, and other languages write entries of their own.
+//! Redis Streams with a consumer: if a holder of a message dies, is slow or nacks, the message is
+//! redelivered with its attempt count, never before its time. Streams are deleted, servers are killed, and
+//! programs in other languages add their own entries.
 
 #![cfg(feature = "redis")]
 
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 
 mod support;
 mod suite {
-    //! The suite that every broker runs.
+    //! The conformance suite of all brokers.
 
     use super::*;
     use refrain::Result;
@@ -64,10 +65,10 @@ mod suite {
 }
 use support::{NOW, SOON, full, nothing, one, text};
 
-/// Longer than this process is ever kept from its work.
+/// Longer than this process is ever stalled.
 const ACK_WAIT: Duration = Duration::from_secs(1);
 
-/// A stream on the shared server that nobody else has, and that is swept away in the end.
+/// A stream on the shared server, unique to the test and deleted on drop.
 struct Stream(String);
 
 impl Stream {
@@ -94,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// Asks the server something about the stream, past the broker.
+    /// Sends a command about the stream, bypassing the broker.
     fn ask<T: redis::FromRedisValue>(&self, words: &str) -> T {
         ask(&redis_url(), &words.replace("STREAM", &self.0))
     }
@@ -163,7 +164,7 @@ async fn what_is_not_heard_of_comes_again_counted_and_to_anybody() {
     texts.sort();
     assert_eq!(texts, ["a", "b", "c"]);
     assert!(again.iter().all(|delivery| delivery.attempt == 2));
-    // The first ones are out of date: they neither give back nor prolong what is somebody else's.
+    // The first deliveries have expired: they neither nack nor extend the entry that another member holds.
     for stale in held {
         assert_eq!(
             stale.ticket.extend().await.unwrap_err().kind(),
@@ -204,7 +205,7 @@ async fn what_is_prolonged_stays() {
     nothing(&other, ACK_WAIT * 2).await;
 }
 
-/// Gives a message back for this long, and looks when it comes.
+/// Nacks a message with this delay, and measures when it returns.
 async fn check_delay(delay: Duration) {
     let stream = Stream::new();
     let (broker, other) = (stream.join("c").await, stream.join("c").await);
@@ -330,7 +331,7 @@ async fn closing_gives_back_what_was_fetched_and_forgets_who_holds_nothing() {
     delivery.ticket.ack().await.unwrap();
     staying.close().await.unwrap();
     let consumers: Vec<BTreeMap<String, redis::Value>> = stream.ask("XINFO CONSUMERS STREAM c");
-    // The first still had the message when it left: forgetting it would have lost that.
+    // The first member held a message when it left: removing the member would have lost the message.
     assert!(consumers.len() <= 1, "{consumers:?}");
 }
 
@@ -385,7 +386,8 @@ async fn what_cannot_work_is_told_with_the_fix() {
     );
 }
 
-/// The server is killed and restarted while messages are published and handled: each is handled, and those acknowledged stay so.
+/// The server is killed and restarted under load: every message is handled, and acknowledged ones do not
+/// return.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
     const MESSAGES: usize = 600;
@@ -398,7 +400,7 @@ async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
         async move {
             for number in 0..MESSAGES {
                 let message = Message::new(number.to_string()).with_id(number.to_string());
-                // Under the same id, until it is known to be held.
+                // Publishes under the same id until the server confirms it.
                 while broker.publish("orders", &message).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -433,7 +435,7 @@ async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
     }
     publishing.await.unwrap();
     let _server = killing.await.unwrap();
-    // What was acknowledged does not come again; what could not be, does.
+    // Acknowledged messages do not return; those whose acknowledgement failed do.
     while let Ok(pulled) = broker.pull(16, Duration::from_secs(2)).await
         && !pulled.is_empty()
     {

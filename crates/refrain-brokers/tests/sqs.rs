@@ -1,4 +1,5 @@
-//! SQS behind a consumer, standard and FIFO: what it calls a message, when it hides one, and what it cannot carry.
+//! SQS with a consumer, standard and FIFO queues: message ids, visibility timeouts, and payloads that SQS
+//! cannot carry as they are.
 
 #![cfg(feature = "sqs")]
 
@@ -38,7 +39,7 @@ impl Server {
         Self(PrivateSqs::start().unwrap())
     }
 
-    /// The application's own client.
+    /// An SQS client of the application.
     fn client(&self) -> Client {
         let http = aws_smithy_http_client::Builder::new().build_http();
         let config = aws_sdk_sqs::Config::builder()
@@ -63,7 +64,7 @@ impl Server {
         open_at(self.0.url(), queue, ack_wait).await
     }
 
-    /// A queue that is there.
+    /// Creates a queue and connects a consumer.
     async fn queue(&self, queue: &str) -> Sqs {
         self.make(queue).await;
         self.open(queue, ACK_WAIT).await.unwrap()
@@ -76,10 +77,10 @@ async fn open_at(url: String, queue: &str, ack_wait: Duration) -> Result<Sqs> {
     Sqs::connect(&source).await
 }
 
-/// A name is the same in both kinds of queue but for its end.
+/// Conformance suite for both kinds of queue; a queue's name differs only in its suffix.
 struct Suite {
     server: Server,
-    /// The way of all brokers to the server, which can be cut.
+    /// All brokers connect through this relay, whose connections can be cut.
     relay: Relay,
     end: &'static str,
 }
@@ -111,7 +112,7 @@ impl Fixture for Suite {
     }
 }
 
-/// Publishes under the whole name.
+/// A broker that appends the suffix to the destination.
 #[derive(Debug)]
 struct Named {
     inner: Sqs,
@@ -216,7 +217,7 @@ async fn a_delay_is_not_cut_short() {
 async fn a_fifo_queue_takes_an_id_once() {
     let server = Server::start();
     let broker = server.queue("a.fifo").await;
-    // One that fits no deduplication id, and one that does.
+    // The first id is not valid as a deduplication id, the second one is.
     for id in ["with spaces, and long", "plain"] {
         for _ in 0..2 {
             let message = Message::new("x").with_id(id);

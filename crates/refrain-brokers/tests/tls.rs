@@ -1,5 +1,5 @@
-//! Brokers behind TLS, with certificates of a private authority, as most companies run them.
-//! What is wrong with a certificate is called so: "cannot be reached" sends an operator to the firewall.
+//! Brokers with TLS and certificates of a private CA. An error about a certificate must say so:
+//! "unreachable" would send an operator to the firewall.
 
 #![cfg(all(feature = "nats", feature = "amqp"))]
 
@@ -9,7 +9,7 @@ use refrain_testkit::servers::{PrivateNats, PrivateRabbit, free_port};
 mod support;
 use support::{one, pki::Pki, text};
 
-/// A message goes out and comes in.
+/// Publishes a message and receives it.
 async fn check(url: &str) {
     let source = Source::new(url, "orders", "worker");
     let broker = refrain_brokers::open(&source).await.unwrap();
@@ -21,7 +21,7 @@ async fn check(url: &str) {
     broker.close().await.unwrap();
 }
 
-/// It is refused, and the reason is the certificate.
+/// The connection fails, and the error names the certificate as the cause.
 async fn refused(url: &str) {
     let source = Source::new(url, "orders", "worker");
     let error = refrain_brokers::open(&source).await.unwrap_err();
@@ -52,7 +52,7 @@ async fn nats_over_tls() {
     let host = format!("127.0.0.1:{}", server.port());
     check(&format!("tls://{host}?ca={ca}")).await;
     check(&format!("nats+tls://{host}?ca={ca}")).await;
-    // The server wants it, whether the address says so or not.
+    // The server requires TLS, with or without `tls` in the address.
     check(&format!("nats://{host}?ca={ca}")).await;
     refused(&format!("nats+tls://{host}?ca={strange}")).await;
     refused(&format!("nats://{host}?ca={strange}")).await;
@@ -92,7 +92,7 @@ async fn rabbitmq_over_tls() {
     refused(&url(format!("ca={strange}"))).await;
     server.restart_with(&settings("true")).unwrap();
     check(&url(format!("ca={ca}&{own}"))).await;
-    // The server hangs up, often before its reason has arrived.
+    // The server closes the connection, often before the client has read the reason.
     let source = Source::new(url(format!("ca={ca}")), "orders", "worker");
     let error = refrain_brokers::open(&source).await.unwrap_err();
     assert!(error.to_string().contains("cert=FILE"), "{error}");

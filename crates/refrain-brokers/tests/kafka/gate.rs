@@ -1,4 +1,4 @@
-//! What stands before a secured cluster: TLS, and SASL as its brokers do it. Behind it is the cluster in the clear.
+//! A proxy that adds TLS and SASL, as brokers of a secured cluster do, to an unsecured cluster.
 
 use std::{
     num::NonZeroU32,
@@ -17,16 +17,16 @@ use crate::support::pki::Pki;
 
 pub(crate) const USER: &str = "worker";
 pub(crate) const PASSWORD: &str = "pass/word";
-/// How the question begins which versions there are.
+/// API key of ApiVersions requests.
 const VERSIONS: [u8; 2] = [0, 18];
-/// How the question begins whether a mechanism of SASL is there.
+/// API key of SaslHandshake requests.
 const HANDSHAKE: [u8; 2] = [0, 17];
-/// From this version on, the list of versions has lengths and entries of another form.
+/// From this version on, ApiVersions responses use the flexible encoding.
 const FLEXIBLE: [u8; 2] = [0, 3];
 const ROUNDS: u32 = 4_096;
 const SALT: &[u8] = b"salt of the test";
 
-/// What it asks of clients.
+/// The SASL mechanism that the proxy requires.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Login {
     None,
@@ -37,7 +37,7 @@ pub(crate) enum Login {
 
 pub(crate) struct Gate {
     pub(crate) port: u16,
-    /// How many logins were right.
+    /// Number of successful logins.
     pub(crate) logins: Arc<Mutex<u32>>,
 }
 
@@ -45,7 +45,7 @@ trait Line: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Line for T {}
 
 impl Gate {
-    /// In front of the cluster at this address, with or without TLS.
+    /// Starts the proxy in front of the cluster at this address, with or without TLS.
     pub(crate) async fn start(servers: &str, pki: Option<&Pki>, login: Login) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -78,7 +78,8 @@ async fn pass(
 ) -> Option<()> {
     let mut server = TcpStream::connect(("127.0.0.1", behind)).await.ok()?;
     if login != Login::None {
-        // Which versions there are is asked before the login, and again where the first question was too new.
+        // Clients send ApiVersions before the login, and again with a lower version if the first one was
+        // too new.
         let mut asked = frame(&mut client).await?;
         while asked.starts_with(&VERSIONS) {
             send(&mut server, &asked).await?;
@@ -114,7 +115,7 @@ async fn pass(
     tokio::spawn(async move {
         let _ = copy(&mut from_client, &mut to_server).await;
     });
-    // Brokers say where they are: here, and not where the cluster listens in the clear.
+    // Replaces the port that brokers advertise with the proxy's own.
     while let Some(mut answer) = frame(&mut from_server).await {
         let (old, new) = (
             u32::from(behind).to_be_bytes(),
@@ -144,9 +145,9 @@ async fn send(line: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<()> 
     line.flush().await.ok()
 }
 
-/// The list of versions with the handshake in it, in its first version: the cluster behind knows no logins.
+/// Adds SaslHandshake version 0 to an ApiVersions response, because the cluster supports no logins.
 fn with_handshake(mut versions: Vec<u8>, version: &[u8]) -> Option<Vec<u8>> {
-    // After the number of the question comes the error, and then the list.
+    // The correlation id is followed by the error code and the list.
     if versions.get(4..6)? != [0, 0] {
         return Some(versions);
     }
@@ -167,7 +168,7 @@ fn with_handshake(mut versions: Vec<u8>, version: &[u8]) -> Option<Vec<u8>> {
     Some(versions)
 }
 
-/// Answers the handshake, which names a mechanism, and returns the first message of the login after it.
+/// Answers the SaslHandshake request, and returns the first message of the login.
 async fn shaken(client: &mut Box<dyn Line>, asked: &[u8], login: Login) -> Option<Vec<u8>> {
     let mechanism = match login {
         Login::Plain => "PLAIN",
@@ -198,7 +199,7 @@ type Hash = (
     &'static digest::Algorithm,
 );
 
-/// RFC 5802, the server's side.
+/// SCRAM, server side (RFC 5802).
 async fn scram(client: &mut Box<dyn Line>, first: &[u8], (mac, derive, hash): Hash) -> Option<()> {
     let first = std::str::from_utf8(first).ok()?;
     let bare = first.strip_prefix("n,,")?;

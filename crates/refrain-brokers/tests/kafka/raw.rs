@@ -1,15 +1,15 @@
-//! Batches as no producer of ours writes them.
+//! Writes record batches that no producer of ours writes.
 
 use std::{
     io::{Read, Write},
     net::TcpStream,
 };
 
-/// Bits of a batch's attributes: a compression that nobody knows.
+/// Compression bits of a batch's attributes: an unassigned codec.
 pub(crate) const UNKNOWN: i16 = 6;
 pub(crate) const GZIP: i16 = 1;
 
-/// Has the broker at this address keep a batch of one record whose bytes are no such compression.
+/// Appends a batch of one record whose bytes do not match the given compression.
 pub(crate) fn produce(server: &str, topic: &str, partition: i32, compression: i16) {
     let mut body = Vec::new();
     body.extend((-1_i32).to_be_bytes()); // leader's epoch
@@ -50,7 +50,7 @@ pub(crate) fn produce(server: &str, topic: &str, partition: i32, compression: i1
     stream.read_exact(&mut length).unwrap();
     let mut answer = vec![0; u32::from_be_bytes(length) as usize];
     stream.read_exact(&mut answer).unwrap();
-    // Behind which request, one topic, one partition.
+    // Skips the correlation id, one topic and one partition.
     let at = 4 + 4 + 2 + topic.len() + 4 + 4;
     assert_eq!(answer[at..at + 2], [0, 0], "refused: {answer:?}");
 }

@@ -1,4 +1,4 @@
-//! Dead letters lay in a topic, and a redrive ended before its group had formed: none let through, all well.
+//! A redrive must not end with "no dead letters" before its group has assigned partitions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ async fn a_redrive_waits_until_the_group_has_formed() {
     let redrive = async || {
         let dead = Arc::new(cluster.join("dead", "worker-redrive").await);
         let to = Arc::new(cluster.join("orders", "other").await);
-        // Far too short for a group to form in.
+        // Far too short for a group to form.
         let redrive = Redrive::new(dead.clone(), to, Engine::new(store::Memory::new()))
             .with_idle(Duration::from_millis(10));
         let done = redrive.run().await;
@@ -38,7 +38,8 @@ async fn a_redrive_waits_until_the_group_has_formed() {
     assert_eq!(pull(&worker, 9).await.len(), 9);
 }
 
-/// Another member has the only partition: whether letters are there is not known, and that is no "none".
+/// Another member owns the only partition: whether there are dead letters is unknown, so the redrive must
+/// not report none.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_cannot_look_says_so() {
     let cluster = Cluster::start();

@@ -1,4 +1,4 @@
-//! A cluster that wants TLS and a login, with certificates of a private authority, and every compression.
+//! A cluster with TLS, SASL and certificates of a private CA, and all compression codecs.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     support::{pki::Pki, text},
 };
 
-/// What is behind the `?`, with the password as an address carries it.
+/// A source with these settings as query parameters.
 fn source(gate: &Gate, settings: &str) -> Source {
     let url = format!("kafka://127.0.0.1:{}?{SETTINGS}&{settings}", gate.port);
     Source::new(url, "orders", "c")
@@ -124,7 +124,7 @@ async fn every_compression_is_read() {
             .set("compression.type", compression)
             .create()
             .unwrap();
-        // Long enough that compressing it pays: short ones are sent as they are.
+        // Long enough that compression shrinks it: librdkafka sends smaller messages uncompressed.
         let body = compression.repeat(1_000);
         let record = FutureRecord::<(), _>::to("orders").payload(&body);
         producer

@@ -1,5 +1,5 @@
-//! A batch in a compression that nobody knows lay in the topic, and the worker stood before it without a word:
-//! ready, idle, and its messages never came.
+//! A batch with an unknown compression blocks its partition: the worker must report it instead of looking
+//! ready and idle.
 
 use std::{sync::Arc, time::Duration};
 
@@ -49,7 +49,7 @@ async fn a_batch_that_cannot_be_read_is_told_and_nothing_behind_it_is_skipped() 
             let until = Instant::now() + JOINING;
             loop {
                 let trouble = tally.broker_trouble().unwrap_or_default();
-                // Both: others come, and still it is known that not all do.
+                // Both: messages of other partitions are handled, and the error is still reported.
                 if tally.get(Count::Completed) == 1 && trouble.contains(cause) {
                     return trouble;
                 }
@@ -69,7 +69,7 @@ async fn a_batch_that_cannot_be_read_is_told_and_nothing_behind_it_is_skipped() 
         for word in ["Kafka, orders", "stands still", "--reset-offsets"] {
             assert!(told.contains(word), "{told}");
         }
-        // It is met again and again, and what is behind it does not come.
+        // librdkafka fetches the batch again and again, and nothing after it arrives.
         sleep(Duration::from_secs(2)).await;
         assert_eq!(tally.get(Count::Completed), 1);
         assert!(broker.trouble().is_some());

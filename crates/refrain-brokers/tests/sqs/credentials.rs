@@ -1,4 +1,5 @@
-//! Credentials as the tools of AWS find them: each in a process of its own, since they are found by its environment.
+//! The default AWS credential chain; each case runs in its own process, because the chain reads the
+//! environment.
 
 use std::{fs, io::Write as _, net::TcpListener, process::Command};
 
@@ -9,7 +10,7 @@ use crate::{ACK_WAIT, Server};
 
 const ENDPOINT: &str = "REFRAIN_TEST_SQS_ENDPOINT";
 
-/// What the others start: a consumer whose address has no credentials.
+/// The child process of the other test: a consumer whose address has no credentials.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the other test, in a process of its own"]
 async fn child() {
@@ -41,7 +42,7 @@ fn run(server: &Server, environment: &[(&str, &str)]) -> (bool, String) {
     )
 }
 
-/// What an agent beside the container answers, as in ECS and EKS.
+/// Response of a credentials endpoint for containers, as on ECS and EKS.
 const AGENT: &str = r#"{"AccessKeyId":"key","SecretAccessKey":"secret","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
 
 fn agent() -> String {

@@ -1,4 +1,4 @@
-//! An idle worker sent twelve requests a second, each of which is paid for. Now it waits at the server.
+//! An idle worker must long-poll, because each request to SQS costs money.
 
 use std::{
     sync::{
@@ -18,10 +18,10 @@ use tokio::{
 
 use crate::{ACK_WAIT, Server, support::text};
 
-/// As a consumer pulls.
+/// The wait of a consumer's pull.
 const PULL_WAIT: Duration = Duration::from_secs(1);
 
-/// Passes on to the server, and counts the requests for messages.
+/// Forwards connections to the server, and counts ReceiveMessage requests.
 async fn counting(server: &Server) -> (u16, Arc<AtomicUsize>) {
     let behind = server.0.endpoint();
     let behind = behind.trim_start_matches("http://").to_owned();
@@ -65,14 +65,14 @@ async fn an_idle_consumer_waits_at_the_server() {
     while Instant::now() < until {
         let began = Instant::now();
         assert!(broker.pull(16, PULL_WAIT).await.unwrap().is_empty());
-        // A pull keeps to its time although the request goes on.
+        // A pull returns in time although its request is still open.
         assert!(began.elapsed() < PULL_WAIT * 5, "{:?}", began.elapsed());
     }
-    // 1, 2, 4 and 8 seconds each; before, there were ten in each second.
+    // Polls of 1, 2, 4 and 8 seconds; without long polling there are ten requests per second.
     let asked = receives.load(Ordering::SeqCst);
     assert!((1..=6).contains(&asked), "{asked} requests in 12 s");
 
-    // What comes meanwhile comes at once, and not only with the next request.
+    // A message published during a long poll arrives at once, not only with the next request.
     broker.publish("orders", &Message::new("x")).await.unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     let delivery = loop {

@@ -1,4 +1,4 @@
-//! What the tests of all brokers share.
+//! Helpers shared by the tests of all brokers.
 #![allow(dead_code)]
 
 pub(crate) mod pki;
@@ -12,7 +12,7 @@ use refrain_testkit::wait;
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) const NOW: Duration = Duration::from_millis(1);
 
-/// One delivery, which must come.
+/// Waits for one delivery.
 pub(crate) async fn one(broker: &dyn Broker) -> Delivery {
     let mut pulled = Vec::new();
     wait::until("a message comes", async || {
@@ -24,7 +24,7 @@ pub(crate) async fn one(broker: &dyn Broker) -> Delivery {
     pulled.remove(0)
 }
 
-/// As [`one`], from a server that is not back yet.
+/// As [`one`], but ignores errors while the server is restarting.
 pub(crate) async fn eventually(broker: &dyn Broker) -> Delivery {
     let mut pulled = Vec::new();
     wait::until("a message comes", async || {
@@ -35,13 +35,13 @@ pub(crate) async fn eventually(broker: &dyn Broker) -> Delivery {
     pulled.remove(0)
 }
 
-/// That nothing comes within this time.
+/// Checks that no delivery arrives within this time.
 pub(crate) async fn nothing(broker: &dyn Broker, wait: Duration) {
     let pulled = broker.pull(8, wait).await.unwrap();
     assert!(pulled.is_empty(), "{pulled:?}");
 }
 
-/// A message with everything that a message can have.
+/// A message with every field set.
 pub(crate) fn full() -> Message {
     Message::new(vec![0, 159, 146, 150])
         .with_id("id-1")
@@ -51,7 +51,7 @@ pub(crate) fn full() -> Message {
         .with_header("trace", vec![0, 255])
 }
 
-/// What was published, as the payload's text.
+/// The payload as text.
 pub(crate) fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.payload.to_vec()).unwrap()
 }

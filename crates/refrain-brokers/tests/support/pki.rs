@@ -1,4 +1,4 @@
-//! An authority of the test's own, and certificates that it signs.
+//! A private CA and certificates that it signs.
 #![allow(dead_code)]
 
 use std::{fs, path::PathBuf, sync::Arc};
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-/// The files of an authority, of a server at 127.0.0.1 and of a client.
+/// Key and certificate files of a CA, of a server at 127.0.0.1 and of a client.
 pub(crate) struct Pki {
     folder: tempfile::TempDir,
 }
@@ -23,7 +23,7 @@ impl Pki {
         let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // One name for all would make every certificate look signed by itself.
+        // Distinct names: with one name for all, every certificate would look self-signed.
         params.distinguished_name = named("authority");
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         write("ca.pem", ca.pem());
@@ -49,7 +49,7 @@ impl Pki {
         self.path(name).display().to_string()
     }
 
-    /// For a server of the test's own.
+    /// TLS configuration for a server of the test.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let chain = CertificateDer::pem_file_iter(self.path("server.pem")).unwrap();
         let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();

@@ -1,4 +1,4 @@
-//! A way to a server that can be cut while both ends live on.
+//! A TCP relay in front of a server; its connections can be cut while both ends keep running.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Passes bytes on to a server, on a port of its own.
+/// Forwards connections to a server, on a port of its own.
 pub(crate) struct Relay {
     port: u16,
     open: Arc<Mutex<Vec<AbortHandle>>>,
@@ -36,14 +36,14 @@ impl Relay {
         }
     }
 
-    /// The server's address, by way of the relay.
+    /// The server's URL with the relay's port.
     pub(crate) fn url(&self, url: &str) -> String {
         let (front, rest) = url.rsplit_once("127.0.0.1:").unwrap();
         let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit());
         format!("{front}127.0.0.1:{}{behind}", self.port)
     }
 
-    /// Cuts every connection; the next ones pass.
+    /// Cuts every open connection; new connections are forwarded.
     pub(crate) fn cut(&self) {
         for handle in self.open.lock().unwrap().drain(..) {
             handle.abort();
