@@ -1,4 +1,4 @@
-//! Where the servers' programs are.
+//! Locates the server programs.
 
 use std::{
     env, fs,
@@ -8,24 +8,25 @@ use std::{
 
 use crate::home::is_root;
 
-/// Names the variable with the folder of PostgreSQL's programs.
+/// Environment variable with the folder of PostgreSQL's programs.
 pub const POSTGRES_BIN: &str = "REFRAIN_TEST_POSTGRES_BIN";
-/// Names the variable with the folder of Redis' programs.
+/// Environment variable with the folder of Redis' programs.
 pub const REDIS_BIN: &str = "REFRAIN_TEST_REDIS_BIN";
-/// Names the variable with the folder of `moto_server`.
+/// Environment variable with the folder of `moto_server`.
 pub const SQS_BIN: &str = "REFRAIN_TEST_SQS_BIN";
 
-/// Names the variable with the folder of NATS' program.
+/// Environment variable with the folder of `nats-server`.
 pub const NATS_BIN: &str = "REFRAIN_TEST_NATS_BIN";
-/// Names the variable with the folder of RabbitMQ's programs.
+/// Environment variable with the folder of RabbitMQ's programs.
 pub const AMQP_BIN: &str = "REFRAIN_TEST_AMQP_BIN";
 
-/// Names the variable with the folder of PgBouncer's program.
+/// Environment variable with the folder of `pgbouncer`.
 pub const PGBOUNCER_BIN: &str = "REFRAIN_TEST_PGBOUNCER_BIN";
 
-/// The folder of `postgres` and `initdb`, if there is one on this machine.
+/// Returns the folder of `postgres` and `initdb`, if installed.
 ///
-/// The first of: [`POSTGRES_BIN`], the newest below `/usr/lib/postgresql`, the `PATH`, [`cache_folder`].
+/// Searches in this order: [`POSTGRES_BIN`], the newest version below `/usr/lib/postgresql`, the `PATH`,
+/// [`cache_folder`].
 #[must_use]
 pub fn postgres_binaries() -> Option<PathBuf> {
     let all = ["postgres", "initdb"];
@@ -35,9 +36,9 @@ pub fn postgres_binaries() -> Option<PathBuf> {
         .or_else(|| newest(&cache_folder().join("postgresql"), &all))
 }
 
-/// The folder of `redis-server`, if there is one on this machine.
+/// Returns the folder of `redis-server`, if installed.
 ///
-/// The first of: [`REDIS_BIN`], the `PATH`, [`cache_folder`].
+/// Searches in this order: [`REDIS_BIN`], the `PATH`, [`cache_folder`].
 #[must_use]
 pub fn redis_binaries() -> Option<PathBuf> {
     let all = ["redis-server"];
@@ -47,9 +48,10 @@ pub fn redis_binaries() -> Option<PathBuf> {
         .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
 }
 
-/// The folder of `moto_server`, if there is one on this machine.
+/// Returns the folder of `moto_server`, if installed.
 ///
-/// The first of: [`SQS_BIN`], the environment that `cargo xtask` makes in [`cache_folder`], the `PATH`.
+/// Searches in this order: [`SQS_BIN`], the Python environment that `cargo xtask` creates in
+/// [`cache_folder`], the `PATH`.
 #[must_use]
 pub fn sqs_binaries() -> Option<PathBuf> {
     let all = ["moto_server"];
@@ -59,9 +61,9 @@ pub fn sqs_binaries() -> Option<PathBuf> {
         .or_else(|| on_path(&all))
 }
 
-/// The folder of `nats-server`, if there is one on this machine.
+/// Returns the folder of `nats-server`, if installed.
 ///
-/// The first of: [`NATS_BIN`], the `PATH`, `/usr/sbin`, [`cache_folder`].
+/// Searches in this order: [`NATS_BIN`], the `PATH`, `/usr/sbin`, [`cache_folder`].
 #[must_use]
 pub fn nats_binaries() -> Option<PathBuf> {
     let all = ["nats-server"];
@@ -72,9 +74,9 @@ pub fn nats_binaries() -> Option<PathBuf> {
         .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
 }
 
-/// The folder of `pgbouncer`, if there is one on this machine.
+/// Returns the folder of `pgbouncer`, if installed.
 ///
-/// The first of: [`PGBOUNCER_BIN`], the `PATH`, `/usr/sbin`, [`cache_folder`].
+/// Searches in this order: [`PGBOUNCER_BIN`], the `PATH`, `/usr/sbin`, [`cache_folder`].
 #[must_use]
 pub fn pgbouncer_binaries() -> Option<PathBuf> {
     let all = ["pgbouncer"];
@@ -85,10 +87,11 @@ pub fn pgbouncer_binaries() -> Option<PathBuf> {
         .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
 }
 
-/// The folder of RabbitMQ's own `rabbitmq-server`, if there is one on this machine.
+/// Returns the folder of RabbitMQ's own `rabbitmq-server`, if installed.
 ///
-/// The first of: [`AMQP_BIN`], the newest below `/usr/lib/rabbitmq`, [`cache_folder`].
-/// What Debian has on the `PATH` is another program, which runs the server as a user of its own.
+/// Searches in this order: [`AMQP_BIN`], the last folder by name below `/usr/lib/rabbitmq/lib`,
+/// [`cache_folder`]. Not the `PATH`: Debian's `rabbitmq-server` there is a wrapper that runs the server as
+/// the user `rabbitmq`.
 #[must_use]
 pub fn rabbitmq_binaries() -> Option<PathBuf> {
     let all = ["rabbitmq-server", "rabbitmq-env"];
@@ -97,24 +100,26 @@ pub fn rabbitmq_binaries() -> Option<PathBuf> {
         .or_else(|| rabbitmq_below(&cache_folder().join("rabbitmq-server"), &all))
 }
 
-/// As in `usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin`.
+/// Example: `usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin`.
 fn rabbitmq_below(root: &Path, programs: &[&str]) -> Option<PathBuf> {
     let versions = folders_in(&root.join("usr/lib/rabbitmq/lib")).map(|folder| folder.join("sbin"));
     versions.filter(|folder| has(folder, programs)).max()
 }
 
-/// The folder into which the package of these programs was unpacked, if it was.
+/// Returns the folder into which the package of these programs was unpacked; `None` for an installed
+/// package.
 pub(crate) fn unpacked_root(binaries: &Path) -> Option<PathBuf> {
     let cache = cache_folder();
     let package = binaries.strip_prefix(&cache).ok()?.components().next()?;
     Some(cache.join(package))
 }
 
-/// Where `cargo xtask` unpacks a package that it does not install: a folder for each package.
+/// Returns the folder for packages that `cargo xtask` unpacks without installing: one subfolder per
+/// package.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
     if is_root() {
-        // Root's own folder is closed to the user that PostgreSQL runs as.
+        // Root's home folder is closed to the user that PostgreSQL runs as.
         return "/var/cache/refrain-test-servers".into();
     }
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -124,7 +129,7 @@ pub fn cache_folder() -> PathBuf {
         .join("refrain-test-servers")
 }
 
-/// Lets a program that was unpacked below [`cache_folder`] find the libraries that were unpacked with it.
+/// Sets the library path of a program that was unpacked below [`cache_folder`].
 pub(crate) fn with_libraries(mut command: Command, binaries: &Path) -> Command {
     let Some(root) = unpacked_root(binaries) else {
         return command;
@@ -140,7 +145,7 @@ pub(crate) fn with_libraries(mut command: Command, binaries: &Path) -> Command {
     command
 }
 
-/// As in `usr/lib/x86_64-linux-gnu`.
+/// Example: `usr/lib/x86_64-linux-gnu`.
 fn is_of_libraries(folder: &Path) -> bool {
     let name = folder.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.contains("-linux-"))
@@ -156,7 +161,7 @@ fn on_path(programs: &[&str]) -> Option<PathBuf> {
     env::split_paths(&path).find(|folder| has(folder, programs))
 }
 
-/// Debian has a folder for each version, and none of them on the `PATH`.
+/// Debian has a folder per version, none of them on the `PATH`.
 fn newest(root: &Path, programs: &[&str]) -> Option<PathBuf> {
     let versions = folders_in(&root.join("usr/lib/postgresql")).map(|folder| folder.join("bin"));
     versions

@@ -1,4 +1,4 @@
-//! Cleaning up that outlives whoever has to clean up.
+//! Cleanup that runs even if the process is killed.
 
 use std::{
     ffi::OsStr,
@@ -7,29 +7,29 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// What the shell does first: wait for the end of the input, or for the word that all is well.
+/// The shell waits for the end of its input, or for the word that disarms it.
 ///
-/// The script comes in a variable, so that a list of processes shows what is guarded and not how.
+/// The script is in an environment variable, so that a process list shows the arguments without the script.
 const WAIT: &str =
     r#"trap '' HUP INT TERM; read -r word; [ "$word" = ended ] || eval "$REFRAIN_GUARD""#;
 const WORD: &[u8] = b"ended\n";
 
-/// A shell that waits for this process to end, in whatever way, and then cleans up.
+/// A shell process that waits for this process to end in any way, and then runs a cleanup script.
 ///
-/// It holds one end of a pipe, and the kernel closes the other: at a return, a panic, Ctrl-C and SIGKILL alike.
-/// So there is one way to clean up, and nothing to do in a signal handler.
-/// A parent death signal would not remove a folder, would leave a stopped process as it is,
-/// and comes when the thread ends that started the server, not the process.
+/// The shell holds one end of a pipe. The kernel closes the other end at a return, a panic, Ctrl-C and
+/// SIGKILL alike. So there is one cleanup path, and no work in a signal handler. A parent death signal is
+/// no replacement: it removes no folder, has no effect on a stopped process, and is sent when the thread
+/// that started the server ends, not the process.
 #[derive(Debug)]
 pub struct Guard {
     shell: Child,
 }
 
 impl Guard {
-    /// Starts the shell. `script` runs with `arguments` when the guard is dropped, or this process is gone.
+    /// Starts the shell. It runs `script` with `arguments` when the guard is dropped or this process ends.
     ///
     /// # Errors
-    /// When no shell can be started.
+    /// If no shell can be started.
     pub fn new(script: &str, arguments: &[&OsStr]) -> io::Result<Self> {
         let shell = Command::new("sh")
             .args(["-c", WAIT, "guard"])
@@ -39,23 +39,23 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C goes to the whole group of the terminal, and must not end the one who cleans up.
+            // Ctrl-C signals the terminal's whole process group, and must not end the shell.
             .process_group(0)
             .spawn()?;
         Ok(Self { shell })
     }
 
-    /// Ends the shell without running the script: there is nothing to clean up any more.
+    /// Ends the shell without running the script, because there is nothing left to clean up.
     pub fn disarm(mut self) {
         if let Some(mut input) = self.shell.stdin.take() {
-            // A shell that is gone needs no word.
+            // Fails only if the shell has already ended.
             let _ = input.write_all(WORD);
         }
     }
 }
 
 impl Drop for Guard {
-    /// Lets the script run, and waits for its end.
+    /// Runs the script and waits for its end.
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
@@ -64,7 +64,7 @@ impl Drop for Guard {
 
 #[cfg(test)]
 mod tests {
-    //! Somebody presses Ctrl-C, or the machine kills the test run for its memory: a week later forty servers are still up.
+    //! After Ctrl-C or a kill for lack of memory, a test run must leave no servers behind.
 
     use super::*;
     use crate::home::Home;

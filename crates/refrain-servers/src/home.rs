@@ -1,4 +1,4 @@
-//! Where a private server lives: a folder and a port of its own.
+//! The folder and the port of a private server.
 
 use std::{
     collections::VecDeque,
@@ -15,29 +15,29 @@ use std::{
     },
 };
 
-/// Below the ports that the kernel gives to clients: one of those may be taken while a server restarts,
-/// even by the connection of a client to itself. So that ten thousand more is no such port, either: Redis Cluster takes that.
+/// Below the kernel's ephemeral ports: a client may get one of those while a server restarts, even a client
+/// that connects to itself. The upper end also keeps port + 10,000, which Redis Cluster uses, below them.
 const PORTS: std::ops::Range<u16> = 10_240..22_000;
 const PORT_TRIES_MAX: u64 = 1_000;
-/// How many ports a process keeps reserved; the oldest have been taken by their servers long since.
+/// How many ports a process keeps reserved; servers listen on the older ones already.
 const RESERVED_MAX: usize = 256;
 const FOLDER_TRIES_MAX: u32 = 1_000;
-/// Others may walk through.
+/// Permission bit: other users may enter the folder.
 const TRAVERSABLE: u32 = 0o001;
 
-/// A port on the loopback address that nobody listens on, and that no client is given.
+/// Returns a TCP port on the loopback address that is free and not an ephemeral port.
 ///
-/// It stays reserved while this process lives: no other caller of this function, here or in another process, gets the same one.
-/// A server may take seconds to listen on it.
+/// The port stays reserved while this process runs, until it has reserved 256 more: no other caller, in
+/// this or another process, gets the same one. So a server may take seconds to listen on it.
 ///
 /// # Errors
-/// When no port is free.
+/// If no port is free.
 pub fn free_port() -> io::Result<u16> {
     static PORTS_OF_THIS_PROCESS: Reserved = Reserved::new();
     PORTS_OF_THIS_PROCESS.port()
 }
 
-/// Ports that nobody else is given: the UDP port of the same number, which no server here uses, is the sign.
+/// Ports reserved by binding the UDP port of the same number, which no server here uses.
 struct Reserved {
     signs: Mutex<VecDeque<UdpSocket>>,
 }
@@ -75,22 +75,22 @@ impl Reserved {
     }
 }
 
-/// Whether the port can be listened on, and nobody does afterwards.
+/// Whether the port can be bound, and a connection is refused afterwards.
 ///
-/// A process that another thread starts in the same moment has our listener until it runs its program:
-/// whoever counts on nobody being there would find somebody.
+/// A child process that another thread starts at the same moment inherits our listener until it calls
+/// `exec`, so the port would still accept connections.
 fn is_free(port: u16) -> bool {
     let address = (Ipv4Addr::LOCALHOST, port);
     let was_free = TcpListener::bind(address).is_ok();
     was_free && TcpStream::connect(address).is_err()
 }
 
-/// A new folder. Whoever makes one sees to its end.
+/// A new folder. The creator removes it.
 #[derive(Debug)]
 pub(crate) struct Home(PathBuf);
 
 impl Home {
-    /// Makes a folder beneath `base`, or where temporary files go.
+    /// Creates a folder in `base`, or in the folder for temporary files.
     pub(crate) fn new(name: &str, base: Option<&Path>) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = match base {
@@ -120,7 +120,7 @@ fn within(folder: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-/// Where temporary files go, if other users can get there: PostgreSQL does not run as root.
+/// The folder for temporary files, if other users can enter it: PostgreSQL does not run as root.
 fn temporary() -> io::Result<PathBuf> {
     let asked = env::temp_dir();
     let places = [asked.as_path(), Path::new("/tmp"), Path::new("/var/tmp")];
@@ -137,7 +137,7 @@ fn temporary() -> io::Result<PathBuf> {
     place.canonicalize()
 }
 
-/// Whether every user can get into a folder.
+/// Whether every user can enter a folder.
 pub(crate) fn is_traversable(folder: &Path) -> bool {
     let is_open = |folder: &Path| {
         let mode = fs::metadata(folder).map(|metadata| metadata.permissions().mode());
@@ -153,8 +153,8 @@ pub(crate) fn is_root() -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! A test's address at which nobody listens was one where its own process listened,
-    //! for as long as it took another thread to start a program.
+    //! A port for a test that expects no listener must not accept connections, not even while another
+    //! thread starts a program.
 
     use std::{process::Command, sync::atomic::AtomicBool, thread};
 

@@ -1,12 +1,12 @@
-//! Real servers for tests and benchmarks: where the shared ones are, and private ones to kill.
+//! Real servers for tests and benchmarks: addresses of the shared ones, and private ones to kill.
 //!
-//! `cargo xtask test` starts one server of each kind for all tests and names them in the environment;
-//! [`postgres_url`], [`redis_url`], [`nats_url`] and [`amqp_url`] read that.
-//! A test that kills, stops or sets up a server otherwise starts one of its own:
-//! [`PrivatePostgres`], [`PrivatePgBouncer`], [`PrivateRedis`], [`PrivateNats`], [`PrivateRabbit`].
-//! Whatever happens to the process that started a server, the server and its folder go with it: see [`Guard`].
+//! `cargo xtask test` starts one server of each kind for all tests and sets their addresses in the
+//! environment; [`postgres_url`], [`redis_url`], [`nats_url`] and [`amqp_url`] read them. A test that
+//! kills, stops or configures a server starts a private one: [`PrivatePostgres`], [`PrivatePgBouncer`],
+//! [`PrivateRedis`], [`PrivateNats`], [`PrivateRabbit`], [`PrivateSqs`]. A private server and its folder
+//! are removed when the process that started it ends, even by SIGKILL: see [`Guard`].
 //!
-//! The standard library alone, so that `cargo xtask` builds at once.
+//! Depends on the standard library alone, so that `cargo xtask` builds fast.
 //!
 //! ```no_run
 //! let mut server = refrain_servers::PrivateRedis::start()?;
@@ -20,7 +20,7 @@
 
 use std::env;
 
-// Before those who use what it defines.
+// Declared before the modules that use its macro.
 #[macro_use]
 mod lifecycle;
 
@@ -57,46 +57,50 @@ pub use home::free_port;
 
 mod process;
 
-/// Names the variable with the address of the PostgreSQL that all tests share.
+/// Environment variable with the address of the shared PostgreSQL.
 pub const POSTGRES_URL: &str = "REFRAIN_TEST_POSTGRES_URL";
-/// Names the variable with the address of the Redis that all tests share.
+/// Environment variable with the address of the shared Redis.
 pub const REDIS_URL: &str = "REFRAIN_TEST_REDIS_URL";
-/// Names the variable with the address of the NATS that all tests share.
+/// Environment variable with the address of the shared NATS.
 pub const NATS_URL: &str = "REFRAIN_TEST_NATS_URL";
-/// Names the variable with the address of the RabbitMQ that all tests share.
+/// Environment variable with the address of the shared RabbitMQ.
 pub const AMQP_URL: &str = "REFRAIN_TEST_AMQP_URL";
 
-/// The address of the PostgreSQL that all tests share; a test makes a schema of its own there, and drops it.
+/// Returns the address of the PostgreSQL that all tests share; a test creates its own schema there, and
+/// drops it.
 ///
 /// # Panics
-/// When there is none: a test without its server has failed.
+/// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn postgres_url() -> String {
     shared("PostgreSQL", POSTGRES_URL)
 }
 
-/// The address of the Redis that all tests share; a test makes a key prefix of its own there, and drops it.
+/// Returns the address of the Redis that all tests share; a test uses its own key prefix there, and deletes
+/// its keys.
 ///
 /// # Panics
-/// When there is none: a test without its server has failed.
+/// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn redis_url() -> String {
     shared("Redis", REDIS_URL)
 }
 
-/// The address of the NATS that all tests share; a test makes a stream of its own there, and drops it.
+/// Returns the address of the NATS that all tests share; a test creates its own stream there, and deletes
+/// it.
 ///
 /// # Panics
-/// When there is none: a test without its server has failed.
+/// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn nats_url() -> String {
     shared("NATS", NATS_URL)
 }
 
-/// The address of the RabbitMQ that all tests share; a test makes a queue of its own there, and drops it.
+/// Returns the address of the RabbitMQ that all tests share; a test creates its own queue there, and
+/// deletes it.
 ///
 /// # Panics
-/// When there is none: a test without its server has failed.
+/// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn amqp_url() -> String {
     shared("RabbitMQ", AMQP_URL)

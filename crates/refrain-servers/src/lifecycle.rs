@@ -1,54 +1,55 @@
-//! What every private server can be told, once for all of them.
+//! Methods that every private server has.
 
-/// Gives a server with `process`, `settings` and `run` the ways to look at it, end it, pause it and start it again.
-/// `$stop` is how [`Process`](crate::process::Process) ends it in good order.
+/// Implements log access, kill, stop, pause, resume and restart for a server with `process`, `settings` and
+/// `run`. `$stop` is the method of [`Process`](crate::process::Process) that shuts the server down.
 macro_rules! lifecycle {
     ($server:ident, $stop:ident) => {
         impl $server {
-            /// What it has written to its log so far.
+            /// The server's log so far.
             #[must_use]
             pub fn log(&self) -> String {
                 self.process.log()
             }
 
-            /// Whether it was started and has not ended since.
+            /// Whether the server is running.
             pub fn is_running(&mut self) -> bool {
                 self.process.is_running()
             }
 
-            /// Kills all its processes with SIGKILL; what it was doing is lost, what it acknowledged is not.
+            /// Kills all processes of the server with SIGKILL; work in progress is lost, acknowledged data
+            /// is not.
             ///
             /// # Errors
-            /// When they do not end.
+            /// If the processes do not end.
             pub fn kill(&mut self) -> io::Result<()> {
                 self.process.kill()
             }
 
-            /// Shuts it down in good order.
+            /// Shuts the server down gracefully.
             ///
             /// # Errors
-            /// When it does not end.
+            /// If the server does not end.
             pub fn stop(&mut self) -> io::Result<()> {
                 self.process.$stop(GENTLY)
             }
 
-            /// Stops all its processes with SIGSTOP: connections stay, nobody answers.
+            /// Suspends all processes of the server with SIGSTOP: connections stay open, nothing answers.
             ///
             /// # Errors
-            /// When no signal can be sent.
+            /// If the signal cannot be sent.
             pub fn pause(&self) -> io::Result<()> {
                 self.process.signal("STOP")
             }
 
-            /// Lets it go on after [`pause`](Self::pause).
+            /// Resumes the server after [`pause`](Self::pause).
             ///
             /// # Errors
-            /// When no signal can be sent.
+            /// If the signal cannot be sent.
             pub fn resume(&self) -> io::Result<()> {
                 self.process.signal("CONT")
             }
 
-            /// Starts it again on the same folder and port; if it still runs, it is shut down first.
+            /// Starts the server again with the same folder and port; a running server is shut down first.
             ///
             /// # Errors
             /// As [`start`](Self::start).
@@ -57,7 +58,7 @@ macro_rules! lifecycle {
                 self.run()
             }
 
-            /// As [`restart`](Self::restart), with these settings instead of those before.
+            /// As [`restart`](Self::restart), with new settings in place of the previous ones.
             ///
             /// # Errors
             /// As [`start`](Self::start).

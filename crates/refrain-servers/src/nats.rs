@@ -1,4 +1,4 @@
-//! A NATS with JetStream of one's own.
+//! A private NATS server with JetStream.
 
 use std::{
     fmt::Write as _,
@@ -15,15 +15,15 @@ use crate::{
     process::{Process, on_free_port},
 };
 
-/// Lets the server write what it holds, and ends it.
+/// Signal for a graceful shutdown: the server writes its data.
 const GENTLY: &str = "TERM";
 const PATIENCE: Duration = Duration::from_millis(500);
 const GREETING: &[u8] = b"INFO ";
 
-/// A NATS with JetStream in a folder and on a port of its own.
+/// A private NATS server with JetStream, with its own folder and port.
 ///
-/// Ends, and its folder goes, when it is dropped or this process ends.
-/// The calls here block, for a moment as a rule.
+/// The server ends and its folder is removed on drop or when this process ends. The methods block, usually
+/// for some milliseconds.
 #[derive(Debug)]
 pub struct PrivateNats {
     process: Process,
@@ -38,13 +38,13 @@ impl PrivateNats {
     /// Starts a new, empty server.
     ///
     /// # Errors
-    /// When there is no NATS on this machine, or it does not start; the end of its log is in the message.
+    /// If NATS is not installed or does not start; the message contains the end of its log.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
 
-    /// Starts a new server with these settings, as in `("max_payload", "1KB")`.
-    /// One of `("jetstream", "disabled")` leaves JetStream out.
+    /// Starts a new server with these settings, as in `("max_payload", "1KB")`. `("jetstream", "disabled")`
+    /// disables JetStream.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -52,7 +52,7 @@ impl PrivateNats {
         on_free_port(|port| Self::start_at(port, None, settings))
     }
 
-    /// Starts a new server with its folder beneath `base`.
+    /// Starts a new server with its folder in `base`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -78,19 +78,19 @@ impl PrivateNats {
         Ok(server)
     }
 
-    /// Its address: `nats://127.0.0.1:PORT`.
+    /// The server's address: `nats://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// The port that it listens on, also after a restart.
+    /// The port that the server listens on; a restart keeps it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder of its data.
+    /// The server's data folder.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {
         self.process.folder().to_owned()
@@ -106,7 +106,7 @@ impl PrivateNats {
         self.process.start(command, |_| greets(port))
     }
 
-    /// The settings of a test come behind those that every server has, and win.
+    /// The configuration file; the settings of a test come last and override the defaults.
     fn settings_file(&self) -> String {
         let folder = self.process.folder().join("jetstream");
         let mut text = format!(
@@ -122,7 +122,8 @@ impl PrivateNats {
     }
 }
 
-/// The server speaks first, once it takes clients; JetStream is up by then.
+/// Whether the server sends its greeting, which it does once it accepts clients; JetStream is running by
+/// then.
 fn greets(port: u16) -> bool {
     let read = || -> io::Result<[u8; GREETING.len()]> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

@@ -1,4 +1,4 @@
-//! A PgBouncer of one's own, in front of a PostgreSQL.
+//! A private PgBouncer in front of a PostgreSQL server.
 
 use std::{
     fs, io,
@@ -12,14 +12,14 @@ use crate::{
     process::{Process, on_free_port},
 };
 
-/// Ends it at once.
+/// Signal for an immediate shutdown.
 const AT_ONCE: &str = "TERM";
-/// Lets running transactions come to their end.
+/// Signal for a graceful shutdown: running transactions finish first.
 const GENTLY: &str = "INT";
-/// Who is let in; PostgreSQL decides what the user may do.
+/// The user that PgBouncer accepts; PostgreSQL decides about privileges.
 const USER: &str = "refrain";
 
-/// What every private pooler has; the settings of a test come behind these, and win.
+/// Default settings; the settings of a test come last and override them.
 const SETTINGS: [(&str, &str); 5] = [
     ("listen_addr", "127.0.0.1"),
     ("unix_socket_dir", ""),
@@ -28,7 +28,7 @@ const SETTINGS: [(&str, &str); 5] = [
     ("max_client_conn", "200"),
 ];
 
-/// When a server connection goes back to the pool.
+/// When PgBouncer returns a server connection to the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolMode {
     /// When the client disconnects.
@@ -49,13 +49,13 @@ impl PoolMode {
     }
 }
 
-/// A PgBouncer on a port of its own. Ends when it is dropped or this process ends.
+/// A private PgBouncer on its own port. It ends on drop or when this process ends.
 #[derive(Debug)]
 pub struct PrivatePgBouncer {
     process: Process,
     binaries: PathBuf,
     port: u16,
-    /// Where PostgreSQL listens on the loopback address.
+    /// The port of PostgreSQL on the loopback address.
     server: u16,
     mode: PoolMode,
     settings: Vec<(String, String)>,
@@ -64,15 +64,15 @@ pub struct PrivatePgBouncer {
 lifecycle!(PrivatePgBouncer, stop);
 
 impl PrivatePgBouncer {
-    /// Starts a pooler in front of the PostgreSQL on this port of the loopback address.
+    /// Starts PgBouncer in front of the PostgreSQL server on this port of the loopback address.
     ///
     /// # Errors
-    /// When there is no PgBouncer on this machine, or it does not start; the end of its log is in the message.
+    /// If PgBouncer is not installed or does not start; the message contains the end of its log.
     pub fn start(server: u16, mode: PoolMode) -> io::Result<Self> {
         Self::start_with(server, mode, &[])
     }
 
-    /// Starts a pooler with these settings, as in `("default_pool_size", "2")`.
+    /// Starts PgBouncer with these settings, as in `("default_pool_size", "2")`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -98,13 +98,13 @@ impl PrivatePgBouncer {
         })
     }
 
-    /// Its address: `postgres://refrain@127.0.0.1:PORT/refrain`.
+    /// PgBouncer's address: `postgres://refrain@127.0.0.1:PORT/refrain`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{USER}", self.port)
     }
 
-    /// The port that it listens on.
+    /// The port that PgBouncer listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port

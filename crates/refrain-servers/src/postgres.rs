@@ -1,4 +1,4 @@
-//! A PostgreSQL of one's own.
+//! A private PostgreSQL server.
 
 use std::{
     fs, io,
@@ -14,27 +14,28 @@ use crate::{
 };
 
 const USER: &str = "refrain";
-/// Ends the server at once, but lets it give its shared memory back.
+/// Signal for an immediate shutdown that still releases shared memory.
 const AT_ONCE: &str = "QUIT";
-/// Lets the server write everything and close its files, without waiting for its clients.
+/// Signal for a fast shutdown: the server writes its data and disconnects its clients.
 const GENTLY: &str = "INT";
-/// Who runs the server where we are root, which it refuses: the package's user, or one that is always there.
+/// Users to run the server as if we are root, which PostgreSQL refuses: the package's user, or one that
+/// always exists.
 const SYSTEM_USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// What every private server has; the settings of a test come behind these, and win.
+/// Default settings; the settings of a test come last and override them.
 const SETTINGS: [(&str, &str); 4] = [
     ("listen_addresses", "127.0.0.1"),
     ("unix_socket_directories", ""),
     ("max_connections", "200"),
-    // In the folder, so that it goes with it.
+    // Shared memory in the folder, so that it is removed with the folder.
     ("dynamic_shared_memory_type", "mmap"),
 ];
 
-/// A PostgreSQL in a folder and on a port of its own, with `fsync` on.
+/// A private PostgreSQL server with its own folder and port, and with `fsync` on.
 ///
-/// The user `refrain` is its superuser and needs no password; the database is called `refrain`, too.
-/// Ends, and its folder goes, when it is dropped or this process ends.
-/// The calls here block, for a second at the longest as a rule.
+/// The user `refrain` is superuser without a password; the database is also named `refrain`. The server
+/// ends and its folder is removed on drop or when this process ends. The methods block, usually for at most
+/// a second.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     process: Process,
@@ -49,7 +50,7 @@ impl PrivatePostgres {
     /// Starts a new, empty server.
     ///
     /// # Errors
-    /// When there is no PostgreSQL on this machine, or it does not start; the end of its log is in the message.
+    /// If PostgreSQL is not installed or does not start; the message contains the end of its log.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
@@ -62,7 +63,8 @@ impl PrivatePostgres {
         on_free_port(|port| Self::start_at(port, None, settings))
     }
 
-    /// Starts a new server with its folder beneath `base`, which other users must be able to reach if we are root.
+    /// Starts a new server with its folder in `base`, which other users must be able to enter if we are
+    /// root.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -96,38 +98,38 @@ impl PrivatePostgres {
         Ok(server)
     }
 
-    /// Its address: `postgres://refrain@127.0.0.1:PORT/refrain`.
+    /// The server's address: `postgres://refrain@127.0.0.1:PORT/refrain`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{USER}", self.port)
     }
 
-    /// The port that it listens on, also after a restart.
+    /// The port that the server listens on; a restart keeps it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder of its data: `pg_hba.conf` is there, and `postgresql.conf`.
+    /// The server's data folder, with `pg_hba.conf` and `postgresql.conf`.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {
         self.process.folder().join("data")
     }
 
-    /// The folder of the programs that it was started with.
+    /// The folder of the server's programs.
     #[must_use]
     pub fn binaries(&self) -> &Path {
         &self.binaries
     }
 
-    /// Makes the data folder and the database in it.
+    /// Creates the data folder and the database.
     fn make(&self) -> io::Result<()> {
         if let Some((user, group)) = system_user()? {
             chown(self.process.folder(), Some(user), Some(group))?;
         }
         let mut command = self.program("initdb")?;
         command.arg("-D").arg(self.data_folder());
-        // Without syncs: a power cut while the folder is made makes a test fail in any case.
+        // No sync: after a power cut during initdb the test fails anyway.
         command.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"]);
         command.args(["--locale=C.UTF-8", "--no-instructions"]);
         self.process.run(command)?;
@@ -159,13 +161,13 @@ impl PrivatePostgres {
             .start(command, |process| says_ready(&file, process))
     }
 
-    /// One of PostgreSQL's programs, as a user that it accepts.
+    /// A command for one of PostgreSQL's programs, as an unprivileged user.
     fn program(&self, name: &str) -> io::Result<Command> {
         unprivileged(&self.binaries, name)
     }
 }
 
-/// A program that refuses to run as root, as another user where we are root.
+/// A command for a program that refuses to run as root; runs it as another user if we are root.
 pub(crate) fn unprivileged(binaries: &Path, name: &str) -> io::Result<Command> {
     let program = binaries.join(name);
     let command = match system_user()? {
@@ -181,14 +183,14 @@ pub(crate) fn unprivileged(binaries: &Path, name: &str) -> io::Result<Command> {
     Ok(with_libraries(command, binaries))
 }
 
-/// The server notes its process' number in the first line of this file, and its state in the eighth.
+/// The first line of the PID file is the server's process id, the eighth its state.
 fn says_ready(file: &Path, process: u32) -> bool {
     let text = fs::read_to_string(file).unwrap_or_default();
     let mut lines = text.lines().map(str::trim);
     lines.next() == Some(&process.to_string()) && lines.nth(6) == Some("ready")
 }
 
-/// Who runs the server instead of root: user and group. `None` where we are not root.
+/// User id and group id to run the server as; `None` if we are not root.
 fn system_user() -> io::Result<Option<(u32, u32)>> {
     if !is_root() {
         return Ok(None);
@@ -200,7 +202,7 @@ fn system_user() -> io::Result<Option<(u32, u32)>> {
     found.map(Some).ok_or_else(missing)
 }
 
-/// As in `postgres:x:106:112:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash`.
+/// Example line: `postgres:x:106:112:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash`.
 fn find_user(users: &str, name: &str) -> Option<(u32, u32)> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -1,4 +1,4 @@
-//! A server that runs: what all private servers share.
+//! A running server process; shared by all private servers.
 
 use std::{
     ffi::OsStr,
@@ -13,27 +13,27 @@ use std::{
 use crate::{guard::Guard, home::Home};
 
 const PAUSE: Duration = Duration::from_millis(10);
-/// A minute: a slow machine that replays a long log.
+/// One minute in total: a slow machine may replay a long log.
 const PAUSES_MAX: u32 = 6_000;
-/// How much of a log an error shows.
+/// How many lines of the log an error contains.
 const TAIL_LINES: usize = 20;
 const PORT_TRIES_MAX: u32 = 5;
 const PORT_TAKEN: &str = "ddress already in use";
 
 const GUARD: &str = include_str!("guard.sh");
 
-/// The processes of one server, its folder, and who sees to their end.
+/// The processes of one server, its folder, and the guard that removes both.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: &'static str,
     home: Home,
     child: Option<Child>,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     guard: Option<Guard>,
 }
 
 impl Process {
-    /// Makes the folder; nothing runs yet. `signal` ends such a server within a moment.
+    /// Creates the folder; starts no process. `signal` ends such a server quickly.
     pub(crate) fn new(name: &'static str, signal: &str, base: Option<&Path>) -> io::Result<Self> {
         let home = Home::new(name, base)?;
         let arguments = [home.folder().as_os_str(), OsStr::new(signal)];
@@ -56,12 +56,12 @@ impl Process {
         self.home.folder()
     }
 
-    /// The number of the process that was started.
+    /// Process id of the server.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Starts the server and waits until `is_ready`, which is given the process' number.
+    /// Starts the server and waits until `is_ready`, which gets the process id, returns true.
     pub(crate) fn start(
         &mut self,
         mut command: Command,
@@ -84,12 +84,12 @@ impl Process {
         Err(self.failed(&"it was not ready within a minute"))
     }
 
-    /// Runs a program to its end, which must be a good one.
+    /// Runs a program to its end; a failure status is an error.
     pub(crate) fn run(&self, command: Command) -> io::Result<()> {
         self.run_with_input(command, Path::new("/dev/null"))
     }
 
-    /// As [`run`](Self::run), with a file for it to read.
+    /// As [`run`](Self::run), with a file as standard input.
     pub(crate) fn run_with_input(&self, mut command: Command, input: &Path) -> io::Result<()> {
         self.run_in_folder(&mut command)?;
         command.stdin(File::open(input)?);
@@ -100,7 +100,7 @@ impl Process {
         }
     }
 
-    /// What works in the folder is what the guard ends.
+    /// Sets the working directory: the guard ends every process whose working directory is this folder.
     fn run_in_folder(&self, command: &mut Command) -> io::Result<()> {
         let log = File::options()
             .create(true)
@@ -118,7 +118,7 @@ impl Process {
         self.folder().join("log")
     }
 
-    /// What the server wrote so far.
+    /// The server's log so far.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -137,7 +137,7 @@ impl Process {
         send(signal, &self.processes())
     }
 
-    /// Asks the server to end, and waits until it has.
+    /// Asks the server to shut down, and waits for its end.
     pub(crate) fn stop(&mut self, signal: &str) -> io::Result<()> {
         self.signal("CONT")?;
         if let Some(child) = &self.child {
@@ -146,13 +146,13 @@ impl Process {
         self.wait(|_| Ok(()))
     }
 
-    /// Ends every process of the server at once, without a chance to clean up.
+    /// Kills every process of the server with SIGKILL.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
-        // Again and again: the server may start another child in the moment between.
+        // Repeated, because the server may start another child between listing and killing.
         self.wait(|server| server.signal("KILL"))
     }
 
-    /// Asks the server to end, waits until it has, and then ends what it left beside it.
+    /// Asks the server to shut down, waits for its end, and then kills the processes that it leaves.
     pub(crate) fn stop_all(&mut self, signal: &str) -> io::Result<()> {
         self.signal("CONT")?;
         if let Some(child) = &self.child {
@@ -183,13 +183,13 @@ impl Process {
         io::Error::other(format!("{} did not end within a minute", self.name))
     }
 
-    /// Whether it was started and has not ended since.
+    /// Whether the server is running.
     pub(crate) fn is_running(&mut self) -> bool {
         let child = self.child.as_mut();
         child.is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Those who work in the folder: the server and its children.
+    /// Processes whose working directory is the folder: the server and its children.
     fn processes(&self) -> Vec<u32> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -206,14 +206,14 @@ impl Drop for Process {
     fn drop(&mut self) {
         drop(self.guard.take());
         if let Some(mut child) = self.child.take() {
-            // The guard has ended it; this takes its last word.
+            // The guard has ended the process; this collects its exit status.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The shell's own `kill`: the standard library sends no signal but KILL.
+/// Uses the shell's `kill`, because the standard library can send only SIGKILL.
 fn send(signal: &str, processes: &[u32]) -> io::Result<()> {
     if processes.is_empty() {
         return Ok(());
@@ -221,11 +221,11 @@ fn send(signal: &str, processes: &[u32]) -> io::Result<()> {
     let mut command = Command::new("sh");
     command.args(["-c", "kill -s \"$0\" \"$@\"", signal]);
     command.args(processes.iter().map(u32::to_string));
-    // That one of them has ended meanwhile is no failure.
+    // A process that has already ended is no failure.
     command.stderr(Stdio::null()).status().map(|_| ())
 }
 
-/// Tries another port if somebody else takes one in the moment between.
+/// Tries another port if another process takes the port before the server listens.
 pub(crate) fn on_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Result<T> {
     let mut tries = 1;
     loop {

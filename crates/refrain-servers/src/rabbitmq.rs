@@ -1,4 +1,4 @@
-//! A RabbitMQ of one's own.
+//! A private RabbitMQ server.
 
 use std::{
     env,
@@ -17,34 +17,35 @@ use crate::{
     process::{Process, on_free_port},
 };
 
-/// Lets the server hand its queues over and close its files.
+/// Signal for a graceful shutdown: the server closes its queues and files.
 const GENTLY: &str = "TERM";
-/// Erlang takes seconds to end by itself, and nobody needs the folder any more.
+/// Signal at cleanup: Erlang takes seconds to shut down, and the folder is not needed any more.
 const AT_ONCE: &str = "KILL";
 const PATIENCE: Duration = Duration::from_millis(500);
-/// AMQP 0-9-1, as a client says it.
+/// Protocol header of AMQP 0-9-1, which a client sends first.
 const HELLO: &[u8] = b"AMQP\x00\x00\x09\x01";
-/// The first byte of a server's answer that accepts the version.
+/// First byte of the server's answer if it accepts the protocol version.
 const METHOD_FRAME: u8 = 1;
 
-/// Erlang's directory of names runs beside the server, and is the server's own: no other is asked or started.
+/// Starts a private `epmd` (Erlang's node name service) with the server, so that no other `epmd` is used or
+/// started.
 const START: &str = r#"epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0""#;
-/// One scheduler is enough for tests; the nodes' own port is on the loopback address, too.
+/// One scheduler is enough for tests; the distribution port also listens on the loopback address only.
 const ERLANG: &str = "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1";
 
-/// A RabbitMQ in a folder and on a port of its own.
+/// A private RabbitMQ server with its own folder and port.
 ///
-/// The user `guest` with the password `guest` may do everything in the virtual host `/`.
-/// Ends, and its folder goes, when it is dropped or this process ends.
-/// The calls here block; a start takes about five seconds.
+/// The user `guest` with the password `guest` has all permissions in the virtual host `/`. The server ends
+/// and its folder is removed on drop or when this process ends. The methods block; a start takes about five
+/// seconds.
 #[derive(Debug)]
 pub struct PrivateRabbit {
     process: Process,
     binaries: PathBuf,
     port: u16,
-    /// Where Erlang's directory of names listens.
+    /// Port of `epmd`.
     names_port: u16,
-    /// Where other nodes would connect.
+    /// Erlang distribution port, where other nodes would connect.
     nodes_port: u16,
     settings: Vec<(String, String)>,
 }
@@ -55,7 +56,7 @@ impl PrivateRabbit {
     /// Starts a new, empty server.
     ///
     /// # Errors
-    /// When there is no RabbitMQ on this machine, or it does not start; the end of its log is in the message.
+    /// If RabbitMQ is not installed or does not start; the message contains the end of its log.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
@@ -68,7 +69,7 @@ impl PrivateRabbit {
         on_free_port(|port| Self::start_at(port, None, settings))
     }
 
-    /// Starts a new server with its folder beneath `base`.
+    /// Starts a new server with its folder in `base`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -96,19 +97,19 @@ impl PrivateRabbit {
         Ok(server)
     }
 
-    /// Its address: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
+    /// The server's address: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// The port that it listens on, also after a restart.
+    /// The port that the server listens on; a restart keeps it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder of its data.
+    /// The server's data folder.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {
         self.process.folder().to_owned()
@@ -166,16 +167,16 @@ impl PrivateRabbit {
             ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1"),
             ("RABBITMQ_LOGS", "-"),
             ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG),
-            // So that the script becomes the server, and no shell stays between.
+            // Makes the script `exec` the server, so that no shell stays in between.
             ("RUNNING_UNDER_SYSTEMD", "true"),
         ]);
         command.env_remove("NOTIFY_SOCKET");
         Ok(with_libraries(command, &self.binaries))
     }
 
-    /// Where `erl` and `epmd` are.
+    /// The `PATH` with `erl` and `epmd`.
     ///
-    /// Debian's `erl` knows only the place where it is installed, so an Erlang that was unpacked gets one of ours.
+    /// Debian's `erl` works only where it is installed, so an unpacked Erlang gets its own `erl` script.
     fn path(&self) -> io::Result<OsString> {
         let mut places = Vec::new();
         let unpacked = unpacked_root(&self.binaries).map(|root| root.join("usr/lib/erlang"));
@@ -208,7 +209,7 @@ impl PrivateRabbit {
     }
 }
 
-/// As in `erts-13.1.5/bin`.
+/// Example: `erts-13.1.5/bin`.
 fn runtime_of(erlang: &Path) -> io::Result<PathBuf> {
     let entries = fs::read_dir(erlang)?.flatten().map(|entry| entry.path());
     let found = entries
@@ -217,7 +218,7 @@ fn runtime_of(erlang: &Path) -> io::Result<PathBuf> {
     found.ok_or_else(|| io::Error::other(format!("there is no Erlang in {}", erlang.display())))
 }
 
-/// Whether it takes a client's hello.
+/// Whether the server accepts the AMQP protocol header.
 fn answers(port: u16) -> bool {
     let ask = || -> io::Result<u8> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

@@ -1,4 +1,4 @@
-//! A Redis of one's own.
+//! A private Redis server.
 
 use std::{
     io::{self, Read, Write},
@@ -13,12 +13,12 @@ use crate::{
     process::{Process, on_free_port},
 };
 
-/// Lets the server write its log out, and ends it.
+/// Signal for a graceful shutdown: the server writes its append-only file.
 const GENTLY: &str = "TERM";
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What every private server has, so that it loses nothing that it acknowledged;
-/// the settings of a test come behind these, and win.
+/// Default settings, with which no acknowledged write is lost; the settings of a test come last and
+/// override them.
 const SETTINGS: [(&str, &str); 5] = [
     ("bind", "127.0.0.1"),
     ("save", ""),
@@ -27,10 +27,10 @@ const SETTINGS: [(&str, &str); 5] = [
     ("maxmemory-policy", "noeviction"),
 ];
 
-/// A Redis in a folder and on a port of its own, with every write synced before it is acknowledged.
+/// A private Redis server with its own folder and port, which syncs every write before it acknowledges it.
 ///
-/// Ends, and its folder goes, when it is dropped or this process ends.
-/// The calls here block, for a moment as a rule.
+/// The server ends and its folder is removed on drop or when this process ends. The methods block, usually
+/// for some milliseconds.
 #[derive(Debug)]
 pub struct PrivateRedis {
     process: Process,
@@ -45,7 +45,7 @@ impl PrivateRedis {
     /// Starts a new, empty server.
     ///
     /// # Errors
-    /// When there is no Redis on this machine, or it does not start; the end of its log is in the message.
+    /// If Redis is not installed or does not start; the message contains the end of its log.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
@@ -58,7 +58,7 @@ impl PrivateRedis {
         on_free_port(|port| Self::start_at(port, None, settings))
     }
 
-    /// Starts a new server with its folder beneath `base`.
+    /// Starts a new server with its folder in `base`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -84,40 +84,40 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// Its address: `redis://127.0.0.1:PORT`.
+    /// The server's address: `redis://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The port that it listens on, also after a restart.
+    /// The port that the server listens on; a restart keeps it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The number of its process; `None` while it is down.
+    /// The server's process id; `None` while it is down.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
 
-    /// The folder of its data.
+    /// The server's data folder.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {
         self.process.folder().to_owned()
     }
 
-    /// The folder of the programs that it was started with.
+    /// The folder of the server's programs.
     #[must_use]
     pub fn binaries(&self) -> &Path {
         &self.binaries
     }
 
-    /// Removes all keys, as an operator does with `FLUSHALL`; connections stay.
+    /// Deletes all keys with `FLUSHALL`; connections stay open.
     ///
     /// # Errors
-    /// When the server cannot be reached, or does not confirm it.
+    /// If the server is unreachable or does not confirm.
     pub fn flush(&self) -> io::Result<()> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.write_all(b"FLUSHALL\r\n")?;
@@ -150,13 +150,13 @@ impl PrivateRedis {
     }
 }
 
-/// Whether it answers, be it that a password is missing, and does not say that it is still reading its data.
+/// Whether the server answers, possibly with an authentication error, and is not still loading its data.
 fn answers(port: u16) -> bool {
     let ask = || -> io::Result<[u8; 8]> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(b"PING\r\n")?;
-        // The shortest answer, `+PONG`, is cut at the connection's end.
+        // The answer to QUIT fills up the buffer: `+PONG` alone is shorter than 8 bytes.
         stream.write_all(b"QUIT\r\n")?;
         let mut answer = [0; 8];
         stream.read_exact(&mut answer)?;

@@ -1,4 +1,4 @@
-//! An SQS of one's own: `moto`, which answers as Amazon's does, from memory.
+//! A private SQS server: `moto`, which emulates Amazon SQS in memory.
 
 use std::{
     io,
@@ -13,9 +13,9 @@ use crate::{
 
 const AT_ONCE: &str = "KILL";
 
-/// A server that speaks SQS, on a port of its own. What it holds goes with it.
+/// A private SQS server on its own port. It keeps messages in memory only.
 ///
-/// Ends when it is dropped or this process ends.
+/// The server ends on drop or when this process ends.
 #[derive(Debug)]
 pub struct PrivateSqs {
     _process: Process,
@@ -26,7 +26,7 @@ impl PrivateSqs {
     /// Starts a new, empty server.
     ///
     /// # Errors
-    /// When there is no `moto_server` on this machine, or it does not start; the end of its log is in the message.
+    /// If `moto_server` is not installed or does not start; the message contains the end of its log.
     pub fn start() -> io::Result<Self> {
         on_free_port(Self::start_at)
     }
@@ -50,13 +50,13 @@ impl PrivateSqs {
         })
     }
 
-    /// Where it answers: `http://127.0.0.1:PORT`.
+    /// The HTTP endpoint: `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Its address for Refrain.
+    /// The server's address for Refrain.
     #[must_use]
     pub fn url(&self) -> String {
         format!("sqs://key:secret@eu-central-1?endpoint={}", self.endpoint())

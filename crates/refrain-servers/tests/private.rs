@@ -1,5 +1,5 @@
-//! A crash test is worth what its server does: one that was not really killed, or came up empty, proves nothing.
-//! And a machine that runs the tests every hour must not fill up with servers and folders.
+//! A crash test is only as good as its server: a server that was not really killed, or restarted empty,
+//! proves nothing. And repeated test runs must not leave servers and folders behind.
 
 use std::{
     io::{Read, Write},
@@ -13,14 +13,14 @@ use refrain_servers::{PrivateNats, PrivatePostgres, PrivateRabbit, PrivateRedis}
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How many processes work in a folder.
+/// Number of processes whose working directory is in a folder.
 fn processes_in(folder: &Path) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let folders = entries.filter_map(|entry| std::fs::read_link(entry.path().join("cwd")).ok());
     folders.filter(|cwd| cwd.starts_with(folder)).count()
 }
 
-/// What Redis says to one command within a moment.
+/// The answer of Redis to one command.
 fn redis(port: u16, command: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -32,25 +32,25 @@ fn redis(port: u16, command: &str) -> String {
     String::from_utf8_lossy(&answer[..len]).into_owned()
 }
 
-/// What NATS says to some lines within a moment, its greeting included.
+/// The answer of NATS to some protocol lines, including its greeting.
 fn nats(port: u16, lines: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(lines.as_bytes()).unwrap();
     let mut answer = Vec::new();
-    // Ends when nothing came for a moment.
+    // Ends when nothing arrives within the read timeout.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Asks JetStream something, and listens for the answer.
+/// Sends a JetStream request, and returns the response.
 fn jetstream(port: u16, subject: &str, body: &str) -> String {
     let len = body.len();
     let lines = format!("CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len}\r\n{body}\r\n");
     nats(port, &lines)
 }
 
-/// Whether RabbitMQ answers a client's first bytes.
+/// Whether RabbitMQ answers the protocol header.
 fn rabbit_answers(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
         return false;
@@ -60,7 +60,7 @@ fn rabbit_answers(port: u16) -> bool {
     stream.read_exact(&mut [0]).is_ok()
 }
 
-/// What PostgreSQL says to a first message that asks for TLS: a yes or a no, if it answers at all.
+/// Whether PostgreSQL answers an SSLRequest message, with yes or no.
 fn postgres_answers(port: u16) -> bool {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -158,7 +158,7 @@ fn a_rabbitmq_is_killed_restarted_paused_and_dropped_with_all_its_processes() {
     let mut server = PrivateRabbit::start_with(&[("heartbeat", "7")]).unwrap();
     let folder = server.data_folder();
     assert!(rabbit_answers(server.port()));
-    // The server, Erlang's directory of names, and the helpers of both.
+    // The server, `epmd`, and the helper processes of both.
     assert!(processes_in(&folder) > 2);
     server.kill().unwrap();
     assert_eq!(processes_in(&folder), 0);
@@ -197,11 +197,11 @@ fn settings_that_no_server_takes_are_named_with_the_log() {
     let error = PrivateNats::start_with(&[("no_such_setting", "1")]).unwrap_err();
     assert!(error.to_string().contains("no_such_setting"), "{error}");
     let error = PrivateRabbit::start_with(&[("no.such.setting", "1")]).unwrap_err();
-    // The name of it is far up in Erlang's report.
+    // The setting's name is too far up in Erlang's report, so the message does not contain it.
     assert!(error.to_string().contains("configuration"), "{error}");
 }
 
-/// Runs only in the process that the test below starts: tells where its server is, and waits to be killed.
+/// Runs only in the child process of the test below: prints its server's folder, and waits to be killed.
 #[test]
 fn child_that_holds_a_server_until_it_is_killed() {
     if std::env::var_os("REFRAIN_HOLD_A_SERVER").is_some() {
