@@ -1,12 +1,12 @@
-//! `cargo xtask bench`: the benchmarks, built as packages are.
+//! `cargo xtask bench`: runs the benchmarks, built with the profile of packages.
 
 use std::process::ExitCode;
 
 use crate::cargo;
 
-/// Runs the benchmarks that are named, or all of them.
+/// Runs the named benchmarks, or all of them.
 pub(crate) fn run(names: &[String]) -> ExitCode {
-    // The benchmark of the proxy runs the command itself.
+    // The proxy benchmark starts the `refrain` binary.
     match cargo::command(&["build", "--profile", "dist", "--package", "refrain-cli"]).status() {
         Ok(status) if status.success() => {}
         Ok(status) => return cargo::exit_code(status),

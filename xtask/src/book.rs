@@ -1,7 +1,7 @@
-//! `cargo xtask book`: the documentation as a book, and that nothing in it is broken.
+//! `cargo xtask book`: builds and checks the documentation.
 //!
-//! Pages are compared with the table of contents, the book is built, every link in what was built is followed,
-//! and the tests run that hold examples and generated pages to the real command.
+//! Compares the pages with the table of contents, builds the book, checks every link in the built book, and
+//! runs the tests that compare examples and generated pages with the real command.
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -11,11 +11,12 @@ mod links;
 mod mdbook;
 mod summary;
 
-/// The sources, from the root of the workspace.
+/// Source folder, relative to the workspace root.
 const SOURCES: &str = "docs";
-/// What is built, from the root of the workspace.
+/// Output folder, relative to the workspace root.
 const BUILT: &str = "target/book";
-/// The tests that hold the pages to the command; built as `cargo xtask test` builds them, so that it is done once.
+/// Arguments for the tests that check the pages; the same build options as in `cargo xtask test`, so that
+/// nothing is built twice.
 const TESTS: [&str; 8] = [
     "test",
     "--workspace",
@@ -27,7 +28,7 @@ const TESTS: [&str; 8] = [
     "book",
 ];
 
-/// A tool that is needed cannot be had.
+/// Exit code if a required tool is unavailable.
 const UNAVAILABLE: u8 = 69;
 
 /// Builds and checks the book.
@@ -41,7 +42,7 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     let built = summary::check(&root.join(SOURCES)).and_then(|mut findings| {
-        // What an earlier run left would make a dead link look alive.
+        // Files of an earlier run would hide a dead link.
         let _ = fs::remove_dir_all(root.join(BUILT));
         mdbook::build(&mdbook, &root.join(SOURCES))?;
         findings.extend(links::check(&root.join(BUILT))?);
@@ -72,7 +73,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Writes the pages that are generated; `cargo xtask book` and the tests say when they are stale.
+/// Writes the generated pages; `cargo xtask book` and the tests report stale ones.
 pub(crate) fn write_reference() -> ExitCode {
     let mut command = cargo::command(&["test", "--package", "refrain-cli", "--bin", "refrain"]);
     command.args(["book::reference"]);
@@ -83,7 +84,8 @@ pub(crate) fn write_reference() -> ExitCode {
     }
 }
 
-/// All files below a folder whose names end like this, as paths from it with `/` between the names, sorted.
+/// All files below a folder whose names have this ending, as sorted paths relative to it, with `/` as
+/// separator.
 fn files(folder: &Path, end: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];

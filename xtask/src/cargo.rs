@@ -1,4 +1,4 @@
-//! Starting cargo, from the root of the workspace.
+//! Runs cargo at the workspace root.
 
 use std::{
     env,
@@ -8,21 +8,21 @@ use std::{
 
 use crate::services::tools;
 
-/// A cargo command, to be run at the root of the workspace with the same cargo that runs us.
+/// A cargo command at the workspace root, with the cargo that runs this program.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
-    // The broker for Kafka brings OpenSSL as source; a machine that has it need not compile it.
+    // The Kafka client builds OpenSSL from source; an installed OpenSSL saves that time.
     if tools::works("pkg-config", &["--exists", "openssl"]) {
         command.env("OPENSSL_NO_VENDOR", "1");
     }
     command
 }
 
-/// The root of the workspace, wherever in it we were called.
+/// The workspace root, independent of the working directory.
 pub(crate) fn root() -> PathBuf {
-    // The variable is set by `cargo run`; the built-in value serves a binary that is started by hand.
+    // `cargo run` sets the variable; the compile-time value serves a binary started directly.
     let xtask =
         env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(xtask);
@@ -30,13 +30,13 @@ pub(crate) fn root() -> PathBuf {
     root
 }
 
-/// Passes a child's exit code on; a child that was killed has none and counts as failed.
+/// Converts a child's exit status; a child killed by a signal has no exit code and counts as failed.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     ExitCode::from(code.unwrap_or(1))
 }
 
-/// Says that a child could not be started or followed.
+/// Reports that a child process could not be started or followed.
 pub(crate) fn not_run(error: &std::io::Error) -> ExitCode {
     eprintln!("xtask: cargo could not be run: {error}; is it on the PATH?");
     ExitCode::FAILURE

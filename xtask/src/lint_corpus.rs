@@ -1,10 +1,10 @@
-//! `cargo xtask lint-corpus`: the rules of `refrain lint` on the labelled corpus.
+//! `cargo xtask lint-corpus`: runs the rules of `refrain lint` on the labelled corpus.
 
 use std::process::ExitCode;
 
 use crate::cargo;
 
-/// Prints the table; exit code 1 if the rules are worse than they have to be.
+/// Prints the table; exit code 1 if the rules miss their required quality.
 pub(crate) fn run(parts: &[String]) -> ExitCode {
     let run = [
         "run",

@@ -1,6 +1,7 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `lint-corpus`, `tidy`, `book`, `reference`.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `lint-corpus`, `tidy`,
+//! `book`, `reference`.
 //!
-//! Nothing but the standard library beneath it, so that the first command on a fresh machine starts at once.
+//! Depends on the standard library and `refrain-servers` alone, so that it builds fast on a fresh machine.
 
 use std::process::ExitCode;
 
@@ -41,7 +42,7 @@ Exit codes: 0 fine, 1 a check found something, 2 usage,
 69 a server or tool is missing; a failing cargo's own code is passed on.
 ";
 
-/// The command line was not understood.
+/// Exit code for an invalid command line.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
     };
     match command {
         "test" => test::run(rest),
-        // How `test` lets cargo start test binaries; nobody types it.
+        // Internal: `test` makes cargo start test binaries through this command.
         "share" => {
             test::share::run(rest).unwrap_or_else(|| usage("share takes a folder and a binary"))
         }

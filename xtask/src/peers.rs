@@ -1,6 +1,7 @@
-//! `cargo xtask peers`: `refrain verify` against the idempotency libraries of others, installed from their registries.
+//! `cargo xtask peers`: runs `refrain verify` against other idempotency libraries, installed from their
+//! registries.
 //!
-//! Everything goes into `target/peers`; what comes out is `docs/peers.md`.
+//! Installs everything into `target/peers`, and writes `docs/peers.md`.
 
 use std::{
     fs, io,
@@ -21,7 +22,7 @@ mod page;
 
 use list::{PEERS, Peer};
 
-/// What every peer is asked.
+/// Arguments of `refrain verify` for every peer.
 const ASKED: [&str; 22] = [
     "--op",
     "POST /v1/payments?currency=978",
@@ -47,11 +48,11 @@ const ASKED: [&str; 22] = [
     list::SESSION,
 ];
 
-/// How long the service may take to listen: so many steps.
+/// Number of attempts to connect while a service starts.
 const START_TRIES: u32 = 200;
 const START_STEP: Duration = Duration::from_millis(50);
 
-/// What verify said of one case.
+/// The result of one case of `refrain verify`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
     verdict: String,
@@ -59,7 +60,7 @@ struct Said {
     findings: String,
 }
 
-/// Installs, verifies and writes the page; exit code 69 where something cannot be had.
+/// Installs the peers, verifies them and writes the page; exit code 69 if something is unavailable.
 pub(crate) fn run() -> ExitCode {
     match compare() {
         Ok(()) => ExitCode::SUCCESS,
@@ -124,7 +125,7 @@ fn refrain() -> PathBuf {
     cargo::root().join("target/debug/refrain")
 }
 
-/// Who keeps records in memory is not asked to survive its process.
+/// Cases to run; a peer that keeps records in memory skips those that restart its process.
 fn cases(peer: &Peer) -> io::Result<Vec<String>> {
     if !peer.is_in_memory {
         return Ok(Vec::new());
@@ -140,7 +141,7 @@ fn cases(peer: &Peer) -> io::Result<Vec<String>> {
     Ok(ids.flat_map(|id| ["--case".into(), id.into()]).collect())
 }
 
-/// The lines of verify's table, such as `  FAIL     other-body      findings`.
+/// Parses the lines of verify's table, such as `  FAIL     other-body      findings`.
 fn parsed(text: &str) -> Vec<Said> {
     let line = |line: &str| {
         let (verdict, rest) = line.strip_prefix("  ")?.split_once(' ')?;
@@ -158,7 +159,7 @@ fn parsed(text: &str) -> Vec<Said> {
     text.lines().filter_map(line).collect()
 }
 
-/// The service without keys that our own proxy stands in front of. Dropped, it is killed.
+/// The payments service without idempotency keys, upstream of our own proxy. Killed on drop.
 struct Upstream(std::process::Child);
 
 impl Upstream {
@@ -194,7 +195,8 @@ fn today() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    //! The table is read from what people see; a line that is not understood would be a case that nobody misses.
+    //! The table is parsed from verify's output for humans; a line that is not parsed would silently drop a
+    //! case.
 
     use super::*;
 

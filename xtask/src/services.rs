@@ -1,7 +1,8 @@
-//! The real servers that tests need: found, started or installed, and gone at the end.
+//! The real servers that tests need: found, started or installed, and stopped at the end.
 //!
-//! A file for each service, which is a row in [`SERVICES`]. For each, the first way that fits is taken:
-//! an address in the environment, the server's program on this machine, Docker, and last the package, installed or unpacked.
+//! Each service has its own file and a row in [`SERVICES`]. The first available option is used: an address
+//! in the environment, the server's program on this machine, Docker, and last the Debian package, installed
+//! or unpacked.
 
 use std::{
     any::Any,
@@ -26,12 +27,12 @@ pub(crate) mod tools;
 
 use container::Container;
 
-/// Something that is needed cannot be reached.
+/// Exit code if a required service is unavailable.
 pub(crate) const UNAVAILABLE: u8 = 69;
 
-/// All that tests may need.
+/// All services that tests may need.
 ///
-/// RabbitMQ stands first: it takes the longest, and all are started at once.
+/// RabbitMQ is first, because it starts the slowest; all start in parallel.
 const SERVICES: [&Service; 4] = [
     &rabbitmq::SERVICE,
     &postgres::SERVICE,
@@ -39,48 +40,48 @@ const SERVICES: [&Service; 4] = [
     &nats::SERVICE,
 ];
 
-/// A kind of server, and all the ways to come by one.
+/// A kind of server, and how to find or start one.
 struct Service {
     name: &'static str,
-    /// Names the variable that tests read the address from; one that is set is used.
+    /// Environment variable from which tests read the address; if it is set already, that server is used.
     url_variable: &'static str,
-    /// Names the variable with the folder of the programs, for tests that start servers of their own.
+    /// Environment variable with the folder of the programs, for tests that start private servers.
     bin_variable: &'static str,
-    /// Where it listens if an address does not say.
+    /// Default port, for an address without one.
     port: u16,
-    /// Debian's name for it.
+    /// Name of the Debian package.
     package: &'static str,
-    /// The folder of its programs, if they are on this machine.
+    /// Returns the folder of the server's programs, if installed.
     binaries: fn() -> Option<PathBuf>,
     /// Starts a private instance.
     start: fn() -> io::Result<Held>,
     container: Container,
 }
 
-/// A server that is there until this is dropped.
+/// A server that runs until this is dropped.
 struct Held {
     url: String,
     _server: Box<dyn Any + Send>,
 }
 
-/// How a service is come by.
+/// Where a service comes from.
 enum Way {
     Given(String),
     Private,
     Docker,
 }
 
-/// The services that are up until this is dropped.
+/// The running services; stopped on drop.
 pub(crate) struct Services(Vec<Up>);
 
-/// A service that is up.
+/// A running service.
 struct Up {
     service: &'static Service,
     held: Held,
     binaries: Option<PathBuf>,
 }
 
-/// `cargo xtask services`: keeps them up for a developer until Ctrl-C.
+/// `cargo xtask services`: runs the services for a developer until Ctrl-C.
 pub(crate) fn run() -> ExitCode {
     let services = match Services::start() {
         Ok(services) => services,
@@ -89,17 +90,17 @@ pub(crate) fn run() -> ExitCode {
     for (name, value) in services.variables() {
         println!("export {name}='{}'", value.display());
     }
-    // Whoever reads this from a pipe must see it now.
+    // A reader on a pipe must get the lines at once.
     let _ = io::stdout().flush();
     eprintln!("xtask services: up until Ctrl-C");
     loop {
-        // The end comes by a signal, and the guards see it.
+        // A signal ends the process, and the guards clean up.
         thread::park();
     }
 }
 
 impl Services {
-    /// Brings all of them up and tells how; one that is missing is a failure.
+    /// Starts all services and prints where each comes from; a missing one is an error.
     pub(crate) fn start() -> Result<Self, ExitCode> {
         Self::try_start().map_err(|problem| {
             eprintln!("xtask services: {problem}");
@@ -110,7 +111,7 @@ impl Services {
     fn try_start() -> Result<Self, String> {
         let ways = choose()?;
         let starting = ways.map(|(service, way)| thread::spawn(move || service.bring_up(way)));
-        // All are waited for before one's failure ends the command: none is left half started.
+        // Joins all threads before it returns an error, so that no service is left half started.
         let ended = starting.map(|thread| thread.join());
         let mut services = Vec::new();
         for up in ended {
@@ -119,7 +120,7 @@ impl Services {
         Ok(Self(services))
     }
 
-    /// Tells a command where the services are.
+    /// Sets the services' environment variables for a command.
     pub(crate) fn tell(&self, command: &mut Command) {
         command.envs(self.variables());
     }
@@ -138,7 +139,7 @@ impl Services {
     }
 }
 
-/// Chooses a way for each service; what has to be installed is installed here, all at once.
+/// Chooses the source of each service; installs all missing packages at once.
 fn choose() -> Result<[(&'static Service, Way); SERVICES.len()], String> {
     let has_docker = std::cell::LazyCell::new(container::has_docker);
     let is_missing = |service: &&&Service| {
@@ -185,7 +186,7 @@ impl Service {
         })
     }
 
-    /// An address that was given is somebody else's server: it only has to be there.
+    /// Checks that a server given by its address is reachable.
     fn check(&self, url: String) -> io::Result<Held> {
         address::reach(&url, self.port)?;
         Ok(Held {
@@ -194,7 +195,8 @@ impl Service {
         })
     }
 
-    /// Crash tests kill servers of their own, so the programs are needed also where the shared server is somewhere else.
+    /// Crash tests kill private servers, so the programs are needed even if the shared server runs
+    /// elsewhere.
     fn binaries_for_tests(&self) -> Option<PathBuf> {
         let found = (self.binaries)();
         if found.is_none() {

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: every test of the workspace with the servers that it needs, and one line that says how it went.
+//! `cargo xtask test`: runs every test of the workspace with the servers that it needs, and prints a
+//! one-line summary.
 
 use std::{
     ffi::OsStr,
@@ -30,12 +31,12 @@ use scratch::Scratch;
 use share::{Suites, Taken};
 use tally::{Tally, follow};
 
-/// How many runs of cargo share the tests.
+/// Number of concurrent `cargo test` runs that share the tests.
 const SHARING: usize = 4;
-/// Ends a whole process group: cargo and the tests that it runs.
+/// Ends a process group: cargo and its tests.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
-/// Runs unit, integration and documentation tests; what is not ours of `arguments` goes on to `cargo test`.
+/// Runs unit, integration and documentation tests; passes unknown `arguments` on to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let options = match Options::parse(arguments) {
         Ok(options) => options,
@@ -60,14 +61,14 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// What tests stand on while they run.
+/// Services and temporary folder of the test runs.
 struct Tests {
     services: Services,
     scratch: Scratch,
 }
 
 impl Tests {
-    /// Builds everything, and runs it as many times as was asked for.
+    /// Builds everything, and runs the tests the requested number of times.
     fn run(&self, options: &Options) -> io::Result<ExitCode> {
         let (built, ()) = guarded(self.cargo(&["--no-run"], &options.cargo), || Ok(()))?;
         if !built.success() {
@@ -83,7 +84,7 @@ impl Tests {
         Ok(runs.verdict())
     }
 
-    /// Several runs of cargo share all tests; those that were asked for run one behind the other.
+    /// Runs all tests in several concurrent cargo runs; with arguments, in a single run.
     fn run_once(&self, number: usize, arguments: &[String]) -> io::Result<(ExitStatus, Tally)> {
         if !arguments.is_empty() {
             return follow_cargo(self.cargo(&[], arguments), print_now);
@@ -93,7 +94,7 @@ impl Tests {
         thread::scope(|scope| {
             let sharing: Vec<_> = (0..SHARING)
                 .map(|number| {
-                    // Documentation tests are no binaries that could be shared.
+                    // Documentation tests are not binaries, so only the first run has them.
                     let kinds: &[&str] = if number == 0 { &[] } else { &["--tests"] };
                     let cargo = self.cargo(&[kinds, &["--config", &config]].concat(), &[]);
                     scope.spawn(|| follow_shared(cargo))
@@ -112,7 +113,7 @@ impl Tests {
         })
     }
 
-    /// `cargo test` with our own arguments before those that were typed, which may have a `--`.
+    /// `cargo test` with our own arguments before the user's, which may contain `--`.
     fn cargo(&self, ours: &[&str], typed: &[String]) -> Command {
         let mut command =
             cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"]);
@@ -123,7 +124,7 @@ impl Tests {
     }
 }
 
-/// One of several runs of cargo: each suite is printed when it has ended.
+/// Follows one of several cargo runs; prints each suite when it has ended.
 fn follow_shared(command: Command) -> io::Result<(ExitStatus, Tally)> {
     let mut suites = Suites::default();
     let followed = follow_cargo(command, |line| suites.print(line, &mut io::stdout().lock()));
@@ -137,7 +138,7 @@ fn print_now(line: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Runs cargo and follows what it prints, both streams as one: cargo names the suite on the other.
+/// Runs cargo and reads stdout and stderr as one stream, because cargo names the suite on stderr.
 fn follow_cargo(
     mut command: Command,
     print: impl FnMut(&[u8]) -> io::Result<()>,
@@ -147,13 +148,14 @@ fn follow_cargo(
     guarded(command, || follow(BufReader::new(printed), print))
 }
 
-/// Runs cargo in a group of its own that ends with us: tests that go on would find their servers gone.
+/// Runs cargo in its own process group, which a guard ends with this process: orphaned tests would miss
+/// their servers.
 fn guarded<T>(
     mut command: Command,
     follow: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<(ExitStatus, T)> {
     let mut child = command.process_group(0).spawn()?;
-    // It holds the other end of the pipe that is followed.
+    // The command holds the write end of the pipe, which must be closed for the reader to end.
     drop(command);
     let guard = Guard::new(END_GROUP, &[OsStr::new(&child.id().to_string())])?;
     let followed = follow()?;

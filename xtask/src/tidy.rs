@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the house rules that no compiler checks.
+//! `cargo xtask tidy`: checks the project's rules that no compiler checks.
 //!
-//! A rule is a function over the whole [`Tree`]; each finding names file, line and fix.
-//! Trees are plain values, so that every rule is shown failing on a bad sample without touching a disk.
+//! A rule is a function over the whole [`Tree`]; each finding names file, line and fix. A tree is a plain
+//! value, so that the tests can run every rule on a bad sample without files.
 
 use std::{fmt, process::ExitCode};
 
@@ -18,7 +18,7 @@ mod tests;
 
 use tree::Tree;
 
-/// A rule looks at the whole tree and reports what breaks it.
+/// A rule: takes the whole tree and returns the violations.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 const RULES: [Rule; 9] = [
@@ -33,7 +33,7 @@ const RULES: [Rule; 9] = [
     links::targets,
 ];
 
-/// Checks the working tree; exit code 1 if anything was found.
+/// Checks the working tree; exit code 1 if there are findings.
 pub(crate) fn run() -> ExitCode {
     let tree = match Tree::read(&cargo::root()) {
         Ok(tree) => tree,
@@ -58,19 +58,19 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Applies every rule; what was found comes in the order of files and lines.
+/// Applies every rule; sorts the findings by file and line.
 fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
     findings.sort();
     findings
 }
 
-/// A place that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
     line: usize,
-    /// What is wrong, and what to do.
+    /// What is wrong, and how to fix it.
     message: String,
 }
 

@@ -1,6 +1,7 @@
-//! Every link in the built book leads to a page of it, and to a place on that page.
+//! Checks that every link in the built book leads to an existing page and anchor.
 //!
-//! What was built is looked at, not the sources: so it is the links that readers follow, with the anchors that they follow.
+//! Checks the built pages instead of the sources, because these are the links and anchors that readers
+//! follow.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,17 +9,17 @@ use std::{
     path::Path,
 };
 
-/// Pages that repeat others, and one whose links start at the root of a site.
+/// Pages that repeat others, and the 404 page, whose links are relative to the site's root.
 const SKIPPED: [&str; 3] = ["print.html", "toc.html", "404.html"];
 
-/// What a page holds.
+/// The links and anchors of a page.
 #[derive(Debug, Default)]
 struct Page {
     links: Vec<String>,
     ids: BTreeSet<String>,
 }
 
-/// Links of the built book that lead nowhere.
+/// Returns the dead links of the built book.
 pub(super) fn check(built: &Path) -> Result<Vec<String>, String> {
     let mut pages = BTreeMap::new();
     for path in super::files(built, ".html")? {
@@ -33,7 +34,7 @@ pub(super) fn check(built: &Path) -> Result<Vec<String>, String> {
     Ok(dead(&pages, &others))
 }
 
-/// `others` are files that may be linked to without a place in them.
+/// `others` are files that may be linked to without an anchor.
 fn dead(pages: &BTreeMap<String, Page>, others: &BTreeSet<String>) -> Vec<String> {
     let mut findings = BTreeSet::new();
     for (path, page) in pages {
@@ -62,7 +63,7 @@ fn dead(pages: &BTreeMap<String, Page>, others: &BTreeSet<String>) -> Vec<String
     findings.into_iter().collect()
 }
 
-/// Where the page comes from.
+/// The source file of a built page.
 fn source(built: &str) -> String {
     let page = built.trim_end_matches(".html");
     let page = page
@@ -89,7 +90,7 @@ fn is_inside(link: &str) -> bool {
     !scheme.contains(':')
 }
 
-/// The path from the root of the book; `None` where it leaves the book.
+/// The path relative to the book's root; `None` if it leaves the book.
 fn resolve(page: &str, file: &str) -> Option<String> {
     let file = file.split('?').next().unwrap_or_default();
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -106,7 +107,7 @@ fn resolve(page: &str, file: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    //! A link checker that finds nothing looks just like a book without dead links.
+    //! A broken link checker finds nothing, just as in a book without dead links.
 
     use super::*;
 

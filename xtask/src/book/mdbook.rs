@@ -1,4 +1,4 @@
-//! The program that builds the book: found on the machine, or installed below `target`.
+//! Finds mdbook on the machine, or installs it below `target`.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,12 +8,12 @@ use std::{
 
 use crate::cargo;
 
-/// The version that is installed where there is none.
+/// The version to install.
 const VERSION: &str = "0.5.4";
-/// Versions that read `book.toml` in the same way.
+/// Versions with the same `book.toml` format.
 const SERIES: &str = "mdbook v0.5.";
 
-/// The program's path.
+/// Returns the program's path.
 pub(super) fn find_or_install(root: &Path) -> Result<PathBuf, String> {
     let tools = root.join("target/tools");
     let own = tools.join("bin/mdbook");
@@ -26,7 +26,8 @@ pub(super) fn find_or_install(root: &Path) -> Result<PathBuf, String> {
     );
     #[expect(clippy::disallowed_methods, reason = "how long it took is for people")]
     let begin = Instant::now();
-    // Not optimised, and without its server: it builds a book in a second, and is itself built in a fraction of the time.
+    // Unoptimised and without its web server: mdbook builds the book in a second anyway, and compiles much
+    // faster.
     let mut command = cargo::command(&["install", "mdbook", "--version", VERSION, "--locked"]);
     command.args(["--debug", "--no-default-features", "--features", "search"]);
     command
@@ -47,7 +48,7 @@ fn is_right(program: &Path) -> bool {
     shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).starts_with(SERIES))
 }
 
-/// Builds the book. A warning is a failure: mdbook warns of what it leaves out.
+/// Builds the book. A warning counts as a failure, because mdbook warns about what it leaves out.
 pub(super) fn build(program: &Path, sources: &Path) -> Result<(), String> {
     let mut command = Command::new(program);
     let built = command.arg("build").arg(sources).stdin(Stdio::null());

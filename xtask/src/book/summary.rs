@@ -1,10 +1,11 @@
-//! Every page is in the table of contents, and the table names no page twice.
+//! Checks that every page is in the table of contents exactly once.
 
 use std::{fs, path::Path};
 
 const SUMMARY: &str = "SUMMARY.md";
 
-/// What is missing from `SUMMARY.md`, or there twice. That its pages exist, mdbook checks itself.
+/// Returns the pages that are missing from `SUMMARY.md` or listed twice. mdbook itself checks that listed
+/// pages exist.
 pub(super) fn check(sources: &Path) -> Result<Vec<String>, String> {
     let path = sources.join(SUMMARY);
     let summary =
@@ -34,7 +35,7 @@ fn compare(summary: &str, pages: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    //! A page that nobody finds might as well not be there.
+    //! Readers do not find a page that the table of contents omits.
 
     #[test]
     fn pages_that_are_missing_or_there_twice_are_found() {

@@ -1,11 +1,11 @@
-//! The peers, from their registries into `target/peers`.
+//! Installs the peers from their registries into `target/peers`.
 
 use std::{fs, io, path::Path, process::Command};
 
 use super::list::{ASGI, EXPRESS_IDEMPOTENCY, NODE_IDEMPOTENCY, POWERTOOLS, source};
 use crate::{cargo, services::tools};
 
-/// Builds and installs everything that is not there yet.
+/// Builds and installs everything that is missing.
 pub(super) fn all(place: &Path) -> io::Result<()> {
     tools::find_or_install().map_err(io::Error::other)?;
     done(&mut cargo::command(&[
@@ -18,7 +18,7 @@ pub(super) fn all(place: &Path) -> io::Result<()> {
     axum.arg(source("axum/Cargo.toml"));
     done(axum.arg("--target-dir").arg(place.join("axum")))?;
     node(&place.join("node"))?;
-    // Each wants another version of the client for Redis.
+    // Separate environments, because each needs another version of the Redis client.
     let header = format!("asgi-idempotency-header=={ASGI}");
     python(
         &place.join("asgi"),

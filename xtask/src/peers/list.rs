@@ -1,4 +1,4 @@
-//! Who is compared, and how each is set up.
+//! The compared libraries and their setup.
 
 use std::{
     fs, io,
@@ -7,10 +7,10 @@ use std::{
 
 use crate::cargo;
 
-/// A session that is known by its cookie; those who have no sessions do not look at it.
+/// Session cookie; peers without sessions ignore it.
 pub(super) const SESSION: &str = "Cookie: session=YWxpY2UtYWxpY2UtYWxpYw";
 const OTHER_SESSION: &str = "Cookie: session=bWFsbG9yeS1tYWxsb3J5LQ";
-/// JWTs of alice, of alice once more, and of mallory, which nobody verifies.
+/// JWTs of alice, of alice with a rotated token, and of mallory; no peer verifies the signature.
 pub(super) const CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJqdGkiOiIxIn0.c2lnbmF0dXJl";
 pub(super) const ROTATED: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJqdGkiOiIyIn0.c2lnbmF0dXJl";
 const OTHER_CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoibWFsbG9yeSIsImp0aSI6IjEifQ.c2lnbmF0dXJl";
@@ -20,14 +20,14 @@ const OTHER_CALLER: &str = "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJpc3MiO
 pub(super) struct Peer {
     pub(super) name: &'static str,
     pub(super) version: &'static str,
-    /// What starts it.
+    /// The file that starts the peer.
     pub(super) source: &'static str,
-    /// Somebody else, as this one tells callers apart.
+    /// Header of another caller, in the form by which this peer distinguishes callers.
     pub(super) other: &'static str,
     pub(super) is_ours: bool,
-    /// Its records end with its process; it is not blamed for that.
+    /// Whether records are lost when its process ends; such cases are skipped.
     pub(super) is_in_memory: bool,
-    /// How it was set up.
+    /// How the peer was set up, for the page.
     pub(super) setup: &'static str,
 }
 
@@ -92,15 +92,15 @@ pub(super) const EXPRESS_IDEMPOTENCY: &str = "1.0.6";
 pub(super) const NODE_IDEMPOTENCY: &str = "1.0.11";
 pub(super) const ASGI: &str = "0.2.0";
 pub(super) const POWERTOOLS: &str = "3.37.0";
-/// As in the manifest of `benches/peers/axum`.
+/// The version in the manifest of `benches/peers/axum`.
 const AXUM: &str = "0.6.0";
 
-/// A file of `benches/peers`.
+/// A file in `benches/peers`.
 pub(super) fn source(name: &str) -> PathBuf {
     cargo::root().join("benches/peers").join(name)
 }
 
-/// What starts the peer on the first port; our own has the service on the second.
+/// The command that starts the peer on the first port; our own proxy has its upstream on the second.
 pub(super) fn command(
     peer: &Peer,
     place: &Path,

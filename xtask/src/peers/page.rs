@@ -1,4 +1,4 @@
-//! `docs/peers.md`.
+//! Renders `docs/peers.md`.
 
 use super::{Peer, Said};
 
@@ -14,7 +14,7 @@ The sources are in `benches/peers`, the cases on [the page of verify](verify.md#
 A library can be right for its purpose and fail here: this is what a client of a payment service would meet.
 ";
 
-/// The whole page.
+/// Renders the whole page.
 pub(super) fn page(columns: &[Column<'_>], date: &str) -> String {
     let mut page = format!(
         "{OPENING}\nMeasured on {date} with `cargo xtask peers`, which writes this page.\n\n{}",
@@ -41,7 +41,7 @@ fn findings(title: &str, said: &[Said], verdict: &str) -> String {
     format!("\n{title}:\n\n{}", lines.collect::<String>())
 }
 
-/// Cases by peers.
+/// Renders the table of cases by peers.
 pub(super) fn table(columns: &[Column<'_>]) -> String {
     let names: Vec<_> = columns.iter().map(|(peer, _)| peer.name).collect();
     let mut table = format!(

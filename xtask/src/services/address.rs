@@ -1,4 +1,4 @@
-//! Addresses of servers that somebody gave us: whether anybody is there, and how to show them.
+//! Addresses given by the user: checks that a server is reachable, and hides passwords.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether somebody listens at the address; one that names no host and port is taken as it is.
+/// Checks that a server listens at the address; an address without a host is not checked.
 pub(super) fn reach(url: &str, default_port: u16) -> io::Result<()> {
     let Some((host, port)) = host_and_port(url, default_port) else {
         return Ok(());
@@ -56,7 +56,7 @@ pub(super) fn redacted(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! A log of a test run is read by many; a password in it is known by all of them.
+    //! Many people read the log of a test run, so it must not contain a password.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! A service in a container.
+//! Runs a service in a Docker container.
 
 use std::{
     ffi::OsStr,
@@ -13,29 +13,29 @@ use refrain_servers::Guard;
 use super::Held;
 
 const PAUSE: Duration = Duration::from_millis(50);
-/// Two seconds: a Docker that takes longer to say that it is there is not waited for.
+/// Two seconds: a Docker daemon that does not answer in time counts as unavailable.
 const INFO_PAUSES_MAX: u32 = 40;
-/// A minute, once the image is there.
+/// One minute, after the image was pulled.
 const READY_PAUSES_MAX: u32 = 1_200;
-/// Removes the container by its name, which nobody else has.
+/// Removes the container by its unique name.
 const REMOVE: &str = "docker rm --force --volumes \"$1\"";
 
-/// What is run, and how it is talked to.
+/// Image, ports and commands of a container.
 pub(super) struct Container {
     pub(super) image: &'static str,
-    /// Where it listens inside.
+    /// The port inside the container.
     pub(super) port: u16,
-    /// For `docker run`.
+    /// Options of `docker run`.
     pub(super) options: &'static [&'static str],
     pub(super) command: &'static [&'static str],
-    /// Succeeds inside the container once the server takes clients.
+    /// A command in the container that succeeds once the server accepts clients.
     pub(super) is_ready: &'static [&'static str],
-    /// The address, by the port on this machine.
+    /// Builds the address from the published port.
     pub(super) url: fn(u16) -> String,
 }
 
 impl Container {
-    /// Starts one and waits until it is ready.
+    /// Starts a container and waits until the server is ready.
     pub(super) fn start(&self, name: &str) -> io::Result<Held> {
         let name = format!("refrain-test-{name}-{}", std::process::id());
         let guard = Guard::new(REMOVE, &[OsStr::new(&name)])?;
@@ -64,7 +64,7 @@ impl Container {
     }
 }
 
-/// Whether Docker answers, and soon.
+/// Whether Docker answers within two seconds.
 pub(super) fn has_docker() -> bool {
     let info = docker(&["info"])
         .stdout(Stdio::null())
@@ -81,7 +81,7 @@ fn succeeds_soon(mut child: Child) -> bool {
             Err(_) => break,
         }
     }
-    // Ours, and not needed any more; that it just ended by itself is as good.
+    // Kills our own child, which has timed out; it may have just ended.
     let _ = child.kill();
     let _ = child.wait();
     false
@@ -93,7 +93,7 @@ fn docker(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that has to succeed; answers what it printed.
+/// Runs a command that must succeed; returns its output.
 fn succeed(mut command: Command) -> io::Result<String> {
     let Output {
         status,
@@ -108,7 +108,7 @@ fn succeed(mut command: Command) -> io::Result<String> {
     Err(io::Error::other(format!("{command:?} failed: {why}")))
 }
 
-/// As in `127.0.0.1:49153`, one line for each address.
+/// Parses the output of `docker port`, such as `127.0.0.1:49153`, one line per address.
 fn published(printed: &str) -> io::Result<u16> {
     let line = printed.lines().next().unwrap_or_default();
     let port = line.rsplit(':').next().and_then(|port| port.parse().ok());

@@ -1,13 +1,13 @@
-//! `moto`, which stands in for Amazon SQS: an environment of Python's, made once.
+//! `moto`, which emulates Amazon SQS: a Python environment, created once.
 
 use std::process::{Command, Stdio};
 
 use refrain_servers::{cache_folder, sqs_binaries};
 
-/// What is taken from PyPI.
+/// The package to install from PyPI.
 const WANTED: &str = "moto[server]==5.2.1";
 
-/// Makes the environment where there is no `moto_server` on this machine.
+/// Creates the environment if `moto_server` is not installed.
 pub(crate) fn find_or_make() -> Result<(), String> {
     if sqs_binaries().is_some() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A server from Debian's packages: installed where we are root, else unpacked into the user's cache.
+//! Installs servers from Debian packages as root; otherwise unpacks them into the user's cache.
 
 use std::{
     fs, io,
@@ -9,7 +9,7 @@ use std::{
 
 use super::Service;
 
-/// Installs what is missing, or unpacks it.
+/// Installs or unpacks the packages of missing services.
 pub(super) fn install(missing: &[&Service]) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
@@ -28,7 +28,7 @@ pub(super) fn install(missing: &[&Service]) -> Result<(), String> {
     })
 }
 
-/// Installs these as root, else unpacks them into the user's cache.
+/// Installs packages as root; otherwise unpacks them into the user's cache.
 pub(super) fn install_or_unpack(packages: &[&str]) -> Result<(), String> {
     match is_root() {
         true => install_all(packages),
@@ -40,7 +40,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }
 
-/// Installs these, as root.
+/// Installs packages, as root.
 pub(super) fn install_all(packages: &[&str]) -> Result<(), String> {
     succeed(&mut apt(&["update"]))?;
     let mut install = apt(&["install", "--yes", "--no-install-recommends"]);
@@ -48,14 +48,14 @@ pub(super) fn install_all(packages: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Downloads a package and what it needs that is not installed, and unpacks it all into the cache.
+/// Downloads a package and its missing dependencies, and unpacks them into the cache.
 pub(super) fn unpack(package: &str) -> Result<(), String> {
     let cache = refrain_servers::cache_folder();
     let part = cache.join(format!("{package}.part-{}", std::process::id()));
     let done = Unpacking { part: &part }.run(package);
     let done = done.and_then(|root| {
         let place = cache.join(package);
-        // What was there before was not found to be whole.
+        // An existing folder is incomplete, or its programs would have been found.
         let _ = fs::remove_dir_all(&place);
         fs::rename(root, place).map_err(|error| error.to_string())
     });
@@ -63,13 +63,13 @@ pub(super) fn unpack(package: &str) -> Result<(), String> {
     done
 }
 
-/// A folder with apt's own files, the archives, and what comes out of them.
+/// A folder with apt's own files, the archives, and the unpacked files.
 struct Unpacking<'a> {
     part: &'a Path,
 }
 
 impl Unpacking<'_> {
-    /// Answers the folder that holds what was unpacked.
+    /// Returns the folder with the unpacked files.
     fn run(&self, package: &str) -> Result<PathBuf, String> {
         let (root, archives) = (self.part.join("root"), self.part.join("archives"));
         let made = self.make_folders(&[&root, &archives]);
@@ -94,7 +94,8 @@ impl Unpacking<'_> {
         more.iter().try_for_each(fs::create_dir_all)
     }
 
-    /// Apt with lists of its own, since the machine's may be old or missing and are root's to bring up to date.
+    /// apt with its own package lists: those of the machine may be old or missing, and only root can update
+    /// them.
     fn apt(&self, arguments: &[&str]) -> Command {
         let mut command = apt(&[]);
         for (name, folder) in [("Dir::State", "state"), ("Dir::Cache", "cache")] {
@@ -108,7 +109,8 @@ impl Unpacking<'_> {
     }
 }
 
-/// The packages that a simulated installation names, as in `Inst redis-server (5:7.0.15-1 Debian:12/stable [amd64])`.
+/// Parses the packages of a simulated installation, as in `Inst redis-server (5:7.0.15-1 Debian:12/stable
+/// [amd64])`.
 fn planned(plan: &str) -> impl Iterator<Item = &str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Inst "));
     lines.filter_map(|line| line.split(' ').next())
@@ -121,7 +123,7 @@ fn apt(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that has to succeed; answers what it printed.
+/// Runs a command that must succeed; returns its output.
 fn succeed(command: &mut Command) -> Result<String, String> {
     let ran = command.stdin(Stdio::null()).output();
     let output = ran.map_err(|error| format!("{command:?} could not be run: {error}"))?;

@@ -1,4 +1,4 @@
-//! PgBouncer, which tests start themselves in front of a PostgreSQL.
+//! PgBouncer, which tests start in front of a PostgreSQL server.
 
 use refrain_servers::{PGBOUNCER_BIN, pgbouncer_binaries};
 
@@ -6,7 +6,7 @@ use super::package;
 
 const PACKAGE: &str = "pgbouncer";
 
-/// Installs the package, or unpacks it, where there is no `pgbouncer` on this machine.
+/// Installs or unpacks the package if `pgbouncer` is not installed.
 pub(crate) fn find_or_install() -> Result<(), String> {
     if pgbouncer_binaries().is_some() {
         return Ok(());

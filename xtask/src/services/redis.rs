@@ -1,4 +1,4 @@
-//! Redis, with every write synced before it is acknowledged, as the store demands for claims.
+//! Redis that syncs every write before it acknowledges it, as the store requires for claims.
 
 use refrain_servers::{PrivateRedis, REDIS_BIN, REDIS_URL, redis_binaries};
 

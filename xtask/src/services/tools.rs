@@ -1,18 +1,18 @@
-//! What tests need besides servers: Python with venv and Node with npm for the examples in other languages, what builds
-//! Kafka's library, and a browser that looks at pages.
+//! Tools that tests need besides servers: Python with venv and Node with npm for the examples in other
+//! languages, build tools for Kafka's library, and a browser for page tests.
 
 use std::process::{Command, Stdio};
 
 use super::package;
 
-/// A tool, how it shows that it is there, and Debian's packages of it.
+/// A tool, arguments with which it succeeds if it is installed, and its Debian packages.
 type Tool = (&'static str, &'static [&'static str], &'static str);
 
 const TOOLS: [Tool; 7] = [
     ("curl", &["--version"], "curl"),
     ("make", &["--version"], "make"),
     ("c++", &["--version"], "g++"),
-    // Without it OpenSSL is compiled, which takes minutes.
+    // Without it OpenSSL is compiled from source, which takes minutes.
     (
         "pkg-config",
         &["--exists", "openssl"],
@@ -24,11 +24,11 @@ const TOOLS: [Tool; 7] = [
         "python3 python3-venv",
     ),
     ("npm", &["--version"], "nodejs npm"),
-    // Letters are part of a page: without a font there is nothing to look at.
+    // With a font, because without one a page shows no text.
     ("chromium", &["--version"], "chromium fonts-dejavu-core"),
 ];
 
-/// Installs what is missing.
+/// Installs missing tools.
 pub(crate) fn find_or_install() -> Result<(), String> {
     let missing = TOOLS.iter().filter(|(tool, shows, _)| !works(tool, shows));
     let packages: Vec<_> = missing

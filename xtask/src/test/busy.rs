@@ -1,4 +1,4 @@
-//! Cores that have something else to do: on an idle machine a test that hopes for a fast one passes.
+//! Keeps all cores busy, because on an idle machine a test that depends on speed passes.
 
 use std::{
     ffi::OsStr,
@@ -13,11 +13,11 @@ use refrain_servers::Guard;
 const SPIN: &str = "while :; do :; done";
 const END: &str = r#"kill -s KILL "$@""#;
 
-/// A process for each core that does nothing but spin, until this is dropped or the process is gone.
+/// One spinning process per core, until this is dropped or this process ends.
 #[derive(Debug)]
 pub(super) struct BusyCores {
     spinning: Vec<Child>,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     guard: Option<Guard>,
 }
 
@@ -46,7 +46,7 @@ fn spin() -> io::Result<Child> {
     Command::new("sh")
         .args(["-c", SPIN])
         .stdin(Stdio::null())
-        // Ctrl-C ends us, and with us the guard ends these.
+        // Ctrl-C ends this process, and the guard then ends the children.
         .process_group(0)
         .spawn()
 }
@@ -54,11 +54,11 @@ fn spin() -> io::Result<Child> {
 impl Drop for BusyCores {
     fn drop(&mut self) {
         for spinning in &mut self.spinning {
-            // One that is gone needs no end.
+            // Fails only for a child that has already ended.
             let _ = spinning.kill();
             let _ = spinning.wait();
         }
-        // Last: it would end processes by numbers that may be somebody else's by then.
+        // Last: the guard kills by process id, which another process may have by then.
         if let Some(guard) = self.guard.take() {
             guard.disarm();
         }
@@ -67,7 +67,7 @@ impl Drop for BusyCores {
 
 #[cfg(test)]
 mod tests {
-    //! A process that spins on after the run makes every later measurement on this machine wrong.
+    //! A spinning process that outlives the run would distort every later measurement on this machine.
 
     use std::path::Path;
 

@@ -1,18 +1,18 @@
-//! What `cargo xtask test` was asked for, apart from what goes on to `cargo test`.
+//! Command-line options of `cargo xtask test`; the rest is passed to `cargo test`.
 
-/// The command line, read.
+/// Parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// How many times everything runs.
+    /// Number of test runs.
     pub(super) repeat: u32,
     /// Whether all cores are kept busy meanwhile.
     pub(super) busy: bool,
-    /// The rest, which is cargo's.
+    /// Arguments for cargo.
     pub(super) cargo: Vec<String>,
 }
 
 impl Options {
-    /// Takes our own options out, wherever they stand before a `--`.
+    /// Extracts our own options, in any position before `--`.
     pub(super) fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut options = Self {
             repeat: 1,
@@ -49,7 +49,8 @@ fn count(number: Option<impl AsRef<str>>) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    //! An option that is passed on to cargo by mistake ends the run; one that is swallowed makes a test's name vanish.
+    //! An option passed to cargo by mistake fails the run; an argument swallowed by mistake drops a test
+    //! filter.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! One run behind the other, and what came of each.
+//! Sequence of test runs and their results.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 use super::{Options, Tally};
 use crate::cargo;
 
-/// The runs so far.
+/// The finished runs.
 pub(super) struct Runs {
     wanted: usize,
     busy: bool,
@@ -35,12 +35,12 @@ impl Runs {
         self.done.len() < self.wanted
     }
 
-    /// The number of the run that is next, from 1.
+    /// The number of the next run, counted from 1.
     pub(super) fn number(&self) -> usize {
         self.done.len() + 1
     }
 
-    /// Notes a run and prints its line; a failed one does not keep the others from running.
+    /// Records a run and prints its summary; a failed run does not stop the others.
     pub(super) fn add(&mut self, status: ExitStatus, tally: Tally, took: Duration) {
         println!("xtask test: {tally}");
         let run = Run {
@@ -54,7 +54,7 @@ impl Runs {
         }
     }
 
-    /// `run 3 of 5: 1,460 passed, 0 failed, 812 s, busy`.
+    /// Example: `run 3 of 5: 1,460 passed, 0 failed, 812 s, busy`.
     fn line(&self, number: usize) -> String {
         let Run {
             status,
@@ -71,14 +71,14 @@ impl Runs {
         if self.busy {
             line += ", busy";
         }
-        // A test binary that dies counts no failed test.
+        // A test binary that crashes reports no failed test.
         if !status.success() && tally.failed == 0 {
             line += &format!(", cargo ended with {status}");
         }
         line
     }
 
-    /// Prints all runs and the tests that failed, and tells the exit code.
+    /// Prints all runs and the failed tests, and returns the exit code.
     pub(super) fn verdict(&self) -> ExitCode {
         if self.wanted > 1 {
             for number in 1..=self.done.len() {
@@ -92,7 +92,7 @@ impl Runs {
         if let Some(run) = failed {
             return cargo::exit_code(run.status);
         }
-        // A filter that fits no test is a mistake, not a success.
+        // A filter that matches no test is an error, not a success.
         if self.done.iter().any(|run| run.tally.ran_nothing()) {
             eprintln!("xtask test: no test fits; `cargo xtask test -- --list` names them all");
             return ExitCode::FAILURE;
@@ -100,7 +100,7 @@ impl Runs {
         ExitCode::SUCCESS
     }
 
-    /// Each test that failed, and in which runs where there is more than one.
+    /// The failed tests; with several runs, also in which runs each failed.
     fn failed(&self) -> Vec<(&str, String)> {
         let mut names: Vec<&str> = Vec::new();
         for name in self.done.iter().flat_map(|run| &run.tally.names) {
@@ -123,7 +123,7 @@ impl Runs {
     }
 }
 
-/// A number as people read it: `1,460`.
+/// A number with thousands separators: `1,460`.
 struct Thousands(u64);
 
 impl fmt::Display for Thousands {
@@ -137,7 +137,7 @@ impl fmt::Display for Thousands {
 
 #[cfg(test)]
 mod tests {
-    //! Five runs, one failure: whoever reads the last lines must see which run it was and which test.
+    //! With five runs and one failure, the last lines must name the run and the test.
 
     use std::os::unix::process::ExitStatusExt as _;
 

@@ -1,4 +1,4 @@
-//! Where the tests' temporary files go, so that nothing is left behind.
+//! Temporary folder of the tests, removed at the end.
 
 use std::{
     env,
@@ -12,12 +12,12 @@ use std::{
 use refrain_servers::Guard;
 
 const REMOVE: &str = r#"rm -rf -- "$1""#;
-/// Servers that do not run as root must get through.
+/// Servers that do not run as root must be able to enter the folder.
 const MODE: u32 = 0o755;
 
-/// A folder for temporary files that is gone when this is dropped, or the process is gone.
+/// A folder for temporary files, removed on drop or when this process ends.
 ///
-/// Tests that are killed on purpose, or kill what they started, cannot tidy up behind themselves.
+/// Tests that are killed on purpose, or that kill their children, cannot clean up themselves.
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: PathBuf,
@@ -43,7 +43,7 @@ impl Scratch {
 
 #[cfg(test)]
 mod tests {
-    //! A killed test leaves its folder; nobody looks, and a year later the disk is full of stores.
+    //! A killed test leaves its folder, and over time such folders fill the disk.
 
     use super::*;
 

@@ -1,8 +1,8 @@
-//! Several runs of cargo share the test binaries.
+//! Distributes the test binaries among several cargo runs.
 //!
-//! `cargo test` runs one test binary behind the other, and many of them mostly wait: for a lease to end, for a broker to
-//! deliver again. Hence several runs of cargo over the same build. Cargo starts each test binary through this command,
-//! which runs it in the run that comes to it first.
+//! `cargo test` runs one test binary after another, and many of them mostly wait: for a lease to lapse, for
+//! a broker's redelivery. Hence several cargo runs use the same build. Cargo starts each test binary
+//! through this command, which executes it only in the first run that claims it.
 
 use std::{
     env,
@@ -16,23 +16,23 @@ use std::{
 
 use super::tally::suite;
 
-/// Where cargo puts test binaries; those of documentation tests are elsewhere, and one run alone has them.
+/// Folder of test binaries; documentation tests run elsewhere, in one run only.
 const TEST_BINARIES: &str = "deps";
 
-/// A folder with an empty file for each test binary that a run has taken.
+/// A folder with an empty file for each test binary that a run has claimed.
 pub(super) struct Taken(PathBuf);
 
 impl Taken {
-    /// Nothing is taken yet; `folder` must not be there.
+    /// Creates the folder, which must not exist.
     pub(super) fn new(folder: PathBuf) -> io::Result<Self> {
         fs::create_dir(&folder)?;
         Ok(Self(folder))
     }
 
-    /// What makes cargo start test binaries through [`run`].
+    /// The cargo configuration that starts test binaries through [`run`].
     pub(super) fn config(&self) -> io::Result<String> {
         let xtask = env::current_exe()?;
-        // TOML strings without escapes: no path of a build holds an apostrophe.
+        // TOML literal strings have no escapes: a build path must not contain an apostrophe.
         Ok(format!(
             "target.'cfg(all())'.runner=['{}', 'share', '{}']",
             xtask.display(),
@@ -41,7 +41,7 @@ impl Taken {
     }
 }
 
-/// Whether this is the first to take the binary.
+/// Claims the binary; returns whether this run is the first to do so.
 fn take(folder: &Path, binary: &Path) -> io::Result<bool> {
     let is_test = binary
         .parent()
@@ -57,9 +57,9 @@ fn take(folder: &Path, binary: &Path) -> io::Result<bool> {
     }
 }
 
-/// `xtask share FOLDER BINARY…`: becomes the test binary unless another run has taken it, else ends at once.
+/// `xtask share FOLDER BINARY…`: executes the test binary unless another run has claimed it.
 ///
-/// `None` when the command line was not understood.
+/// `None` for an invalid command line.
 pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
     let [folder, binary, rest @ ..] = arguments else {
         return None;
@@ -73,16 +73,17 @@ pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
     Some(ExitCode::FAILURE)
 }
 
-/// Passes on what a run prints, a suite at a time: lines of two runs among each other cannot be read.
+/// Buffers the output of a run and prints whole suites, because interleaved lines of several runs are
+/// unreadable.
 #[derive(Default)]
 pub(super) struct Suites {
     held: Vec<u8>,
-    /// Whether nothing but the name of a suite is held.
+    /// Whether only the name of a suite is buffered.
     is_name: bool,
 }
 
 impl Suites {
-    /// Holds the line until its suite has ended; a suite that another run has taken leaves nothing.
+    /// Buffers the line until its suite has ended; prints nothing for a suite that another run has claimed.
     pub(super) fn print(&mut self, line: &[u8], to: &mut impl Write) -> io::Result<()> {
         let text = String::from_utf8_lossy(line);
         if suite(text.trim_end()).is_some() {
@@ -100,7 +101,7 @@ impl Suites {
         Ok(())
     }
 
-    /// Passes on what is still held.
+    /// Prints the rest of the buffer.
     pub(super) fn end(&mut self, to: &mut impl Write) -> io::Result<()> {
         if mem::take(&mut self.is_name) {
             self.held.clear();
@@ -112,7 +113,7 @@ impl Suites {
 
 #[cfg(test)]
 mod tests {
-    //! A test binary that no run takes is a test that silently never runs; one that two take is run twice.
+    //! A test binary that no run claims silently never runs; one that two runs claim runs twice.
 
     use super::*;
     use crate::test::Scratch;

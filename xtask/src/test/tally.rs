@@ -1,4 +1,4 @@
-//! What a run printed, passed on and added up.
+//! Reads the output of a test run and counts the results.
 
 use std::{
     fmt,
@@ -6,7 +6,7 @@ use std::{
     ops::Add,
 };
 
-/// Passes everything on as it comes, and counts.
+/// Prints each line as it arrives, and counts the results.
 pub(super) fn follow(
     mut from: impl BufRead,
     mut print: impl FnMut(&[u8]) -> io::Result<()>,
@@ -21,14 +21,14 @@ pub(super) fn follow(
     Ok(tally)
 }
 
-/// What the test suites reported, added up.
+/// Totals over all test suites.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     suites: u64,
     pub(super) passed: u64,
     pub(super) failed: u64,
     ignored: u64,
-    /// The tests that failed, each behind the name of its suite.
+    /// The failed tests, each prefixed with its suite's name.
     pub(super) names: Vec<String>,
     /// The suite that cargo named last.
     suite: String,
@@ -46,7 +46,7 @@ impl Tally {
         }
     }
 
-    /// Counts what a test binary prints last: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// Adds the last line of a test binary: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add_result(&mut self, result: &str) {
         self.suites += 1;
         let counts = result.split_once(". ").map_or("", |(_, counts)| counts);
@@ -65,7 +65,8 @@ impl Tally {
     }
 }
 
-/// The suite that cargo says it runs: `Running tests/keys.rs (target/debug/deps/keys-0a1b)`, `Doc-tests refrain`.
+/// The suite in a line of cargo: `Running tests/keys.rs (target/debug/deps/keys-0a1b)`, `Doc-tests
+/// refrain`.
 pub(super) fn suite(line: &str) -> Option<&str> {
     let line = line.trim_start();
     if let Some(of) = line.strip_prefix("Doc-tests ") {
@@ -76,7 +77,7 @@ pub(super) fn suite(line: &str) -> Option<&str> {
     Some(name.rsplit_once('-').map_or(name, |(name, _)| name))
 }
 
-/// The test that a test binary says has failed: `test keys::a ... FAILED`.
+/// The failed test in a line of a test binary: `test keys::a ... FAILED`.
 fn failed(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
@@ -112,7 +113,7 @@ impl Add for Tally {
 
 #[cfg(test)]
 mod tests {
-    //! The last line of a run must say what happened: here is what cargo prints, and what we make of it.
+    //! The summary of a run must match what cargo prints.
 
     use super::*;
 

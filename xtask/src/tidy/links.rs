@@ -1,11 +1,11 @@
-//! Links from one page of the project to another lead somewhere.
+//! Checks the links between the project's pages.
 
 use super::{
     Finding,
     tree::{File, Tree},
 };
 
-/// Every relative link in a Markdown page points to a file or folder of the project.
+/// Rule: every relative link in a Markdown page points to a file or folder of the project.
 pub(super) fn targets(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for page in tree.ending(".md") {
@@ -26,7 +26,7 @@ fn exists(tree: &Tree, path: &str) -> bool {
     path.is_empty() || tree.paths.contains(path) || tree.paths.iter().any(is_folder)
 }
 
-/// The relative links of a page, without what comes behind `#`, with their lines.
+/// The relative links of a page without their `#` fragments, with line numbers.
 fn links(page: &File) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     let mut in_fence = false;
@@ -49,13 +49,13 @@ fn links(page: &File) -> Vec<(usize, String)> {
     links
 }
 
-/// What a line such as `[name]: target` points to.
+/// The target of a link definition such as `[name]: target`.
 fn definition(line: &str) -> Option<&str> {
     let (_, target) = line.strip_prefix('[')?.split_once("]: ")?;
     target.split(' ').next()
 }
 
-/// The line without what stands between backticks.
+/// The line without inline code.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
@@ -70,7 +70,7 @@ fn before_anchor(target: &str) -> &str {
     target.split_once('#').map_or(target, |(path, _)| path)
 }
 
-/// The path from the root; `None` where the link leaves the project.
+/// The path relative to the root; `None` if the link leaves the project.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut path: Vec<&str> = folder.split('/').filter(|name| !name.is_empty()).collect();

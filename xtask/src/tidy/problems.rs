@@ -1,4 +1,4 @@
-//! Every problem code that the layer answers with has its page, and every page its code.
+//! Checks that every problem code of the HTTP layer has a page, and every page a code.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{
 const SOURCE: &str = "crates/refrain/src/http/problem.rs";
 const PAGES: &str = "docs/problems/";
 
-/// Codes and pages are the same set.
+/// Rule: codes and pages are the same set.
 pub(super) fn pages(tree: &Tree) -> Vec<Finding> {
     let Some(source) = tree.file(SOURCE) else {
         return Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn pages(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The codes with the lines that name them: those in the body of `fn code`, and those in fields `code: "…"`.
+/// The codes and their lines: string literals in the body of `fn code`, and fields `code: "…"`.
 fn codes(source: &File) -> BTreeMap<String, usize> {
     let mut codes = BTreeMap::new();
     let mut end_of_fn: Option<String> = None;
@@ -67,13 +67,13 @@ fn literals(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2)
 }
 
-/// What the fields `code: "…"` of a line hold.
+/// The values of the fields `code: "…"` in a line.
 fn fields(line: &str) -> impl Iterator<Item = &str> {
     let behind = line.split("code: \"").skip(1);
     behind.filter_map(|rest| rest.split('"').next())
 }
 
-/// Codes are small letters with hyphens between them.
+/// Codes are lowercase letters and hyphens.
 fn is_code(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c == '-')
 }

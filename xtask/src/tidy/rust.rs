@@ -1,11 +1,11 @@
-//! Rules for the sources: what a crate opens with, and what may be named where.
+//! Rules for Rust sources: opening doc comments, and names that are banned in certain places.
 
 use super::{
     Finding,
     tree::{Tree, words},
 };
 
-/// Words with which the state machine would do I/O or read a clock.
+/// Identifiers that indicate I/O or a clock in the state machine.
 const IMPURE: [&str; 7] = [
     "Instant",
     "SystemTime",
@@ -17,7 +17,7 @@ const IMPURE: [&str; 7] = [
 ];
 
 const LIBRARY_MANIFEST: &str = "crates/refrain/Cargo.toml";
-/// Drivers, by the start of their crates' names.
+/// Database and broker drivers, by the prefix of their crates' names.
 const DRIVERS: [&str; 16] = [
     "tokio-postgres",
     "postgres",
@@ -37,7 +37,7 @@ const DRIVERS: [&str; 16] = [
     "aws-config",
 ];
 
-/// Every crate opens with what it is.
+/// Rule: every crate opens with a doc comment.
 pub(super) fn opening_doc(tree: &Tree) -> Vec<Finding> {
     let roots = tree
         .ending("src/lib.rs")
@@ -56,7 +56,7 @@ fn opens_with_doc(text: &str) -> bool {
     said.is_some_and(|line| !line.trim().is_empty()) || text.starts_with("#![doc")
 }
 
-/// The state machine is pure.
+/// Rule: the state machine does no I/O and reads no clock.
 pub(super) fn pure_record(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.ending(".rs") {
@@ -76,7 +76,7 @@ pub(super) fn pure_record(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The library names no driver.
+/// Rule: the manifest of the library names no driver.
 pub(super) fn no_driver(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, code) in tree

@@ -1,9 +1,9 @@
-//! A rule that never fires is worse than none: people trust it.
-//! So each is shown a bad sample, which it must find at the right line, and a good one, which it must leave alone.
+//! Users trust a rule, so one that never fires is worse than none. Each rule must find a bad sample at the
+//! right line, and accept a good one.
 
 use super::{check, tree::Tree};
 
-/// Checks a tree of `(path, text)` and compares what is found with `path:line: start of the message`.
+/// Checks a tree of `(path, text)` and compares the findings with `path:line: start of the message`.
 #[track_caller]
 fn check_tree(files: &[(&str, &str)], expected: &[&str]) {
     let mut tree = Tree::default();

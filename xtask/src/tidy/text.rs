@@ -1,16 +1,16 @@
-//! Rules for every text: its length, its leftovers, its white space.
+//! Rules for all text files: length, leftover notes, white space.
 
 use super::{
     Finding,
     tree::{File, Tree, words},
 };
 
-/// The longest file, in lines.
+/// Maximum length of a file, in lines.
 const LINES_MAX: usize = 600;
-/// Pages that nobody writes are as long as what they are made from.
+/// Generated pages have no length limit.
 const GENERATED: &str = "docs/reference/";
 
-/// What is left behind while working. Written in halves, so that this file passes its own rule.
+/// Leftover notes. Written in halves, so that this file passes its own rule.
 const LEFTOVERS: [&str; 3] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -18,7 +18,7 @@ const LEFTOVERS: [&str; 3] = [
 ];
 const DEBUG_MACRO: &str = concat!("dbg", "!(");
 
-/// No file is over [`LINES_MAX`] lines.
+/// Rule: no file is longer than [`LINES_MAX`] lines.
 pub(super) fn length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let written = |file: &&File| !file.path.starts_with(GENERATED);
@@ -32,7 +32,7 @@ pub(super) fn length(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Nothing is left for later in a place where nobody looks.
+/// Rule: no leftover notes and no debug macros.
 pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     each_line(tree, |line| {
         let note = words(line).find(|word| LEFTOVERS.contains(word));
@@ -42,7 +42,7 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     })
 }
 
-/// No line ends in white space.
+/// Rule: no line ends in white space.
 pub(super) fn white_space(tree: &Tree) -> Vec<Finding> {
     each_line(tree, |line| {
         let trailing = line.trim_end() != line;
@@ -50,7 +50,7 @@ pub(super) fn white_space(tree: &Tree) -> Vec<Finding> {
     })
 }
 
-/// Every file ends with one newline.
+/// Rule: every file ends with exactly one newline.
 pub(super) fn last_newline(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| !file.text.is_empty()) {

@@ -1,22 +1,22 @@
-//! What the rules look at: every file of the project, text files with their text.
+//! The input of the rules: all files of the project, text files with their contents.
 
 use std::{collections::BTreeSet, fs, io, path::Path};
 
-/// Folders that hold nothing that anybody wrote.
+/// Folders without hand-written files.
 const SKIPPED: [&str; 3] = [".git", "target", "refrain-data"];
-/// How the names of the texts that we write by hand end.
+/// Name endings of hand-written text files.
 const WRITTEN: [&str; 6] = [".rs", ".md", ".toml", ".sh", ".ci/run", ".gitignore"];
 
-/// The project, as paths from its root with `/` between the names.
+/// The project's files, as paths relative to its root, with `/` as separator.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// The texts that are written by hand.
+    /// The hand-written text files.
     pub(super) files: Vec<File>,
-    /// All files, for links to point to.
+    /// All files, as link targets.
     pub(super) paths: BTreeSet<String>,
 }
 
-/// One text.
+/// A text file.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) path: String,
@@ -24,7 +24,7 @@ pub(super) struct File {
 }
 
 impl Tree {
-    /// Reads the project under `root`.
+    /// Reads the project below `root`.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
         tree.read_folder(root, "")?;
@@ -60,7 +60,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds a text.
+    /// Adds a text file.
     pub(super) fn add(&mut self, path: &str, text: &str) {
         self.paths.insert(path.into());
         self.files.push(File {
@@ -69,12 +69,12 @@ impl Tree {
         });
     }
 
-    /// The text at exactly this path.
+    /// The text file at exactly this path.
     pub(super) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// The texts whose names end like this.
+    /// The text files whose paths have this ending.
     pub(super) fn ending(&self, end: &'static str) -> impl Iterator<Item = &File> {
         self.files
             .iter()
@@ -83,7 +83,7 @@ impl Tree {
 }
 
 impl File {
-    /// The lines with their numbers, from 1.
+    /// The lines with their numbers, counted from 1.
     pub(super) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()
@@ -91,7 +91,7 @@ impl File {
             .map(|(at, line)| (at + 1, line))
     }
 
-    /// The lines of a Rust source or a TOML file without their comments.
+    /// The lines of a Rust or TOML file without their comments.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let mark = match self.path.ends_with(".rs") {
             true => "//",
