@@ -1,6 +1,7 @@
-//! `chaos`: the proxy that breaks things, told to break nothing, against nginx as a plain proxy.
+//! `chaos`: `refrain chaos` without any faults against nginx as a plain proxy.
 //!
-//! As in `http`: who is measured has a processor to itself, and the processor time is that of the measured process alone.
+//! As in `http`, the measured process has its own processor, and the CPU time is that of the measured
+//! process alone.
 
 use anyhow::Result;
 
@@ -13,7 +14,7 @@ use crate::{
     store,
 };
 
-/// A fifth more than nginx, in processor time and in what it lets through.
+/// At most 1.2 times nginx's CPU time per request, and at least 1 / 1.2 of its throughput.
 const COST_MAX: f64 = 1.2;
 
 /// Measures both in turns.

@@ -1,4 +1,4 @@
-//! What is measured in a process of its own: memory, so that nothing else is in it, and an end by SIGKILL.
+//! Measurements in a child process: memory without other allocations, and an end by SIGKILL.
 
 use std::{
     fs,
@@ -19,23 +19,23 @@ use crate::{
     work::{self, Plan},
 };
 
-/// What the process does with the store in `--folder`.
+/// Task of the child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Errand {
-    /// Opens it and tells how long that took and what memory it takes.
+    /// Opens the store in `--folder`, and prints the duration and the memory.
     Open,
-    /// Writes with `--tasks` for `--seconds`, says so, and goes on until it is killed.
+    /// Writes with `--tasks` for `--seconds`, prints a line, and continues until it is killed.
     Write,
     /// Serves as the upstream of proxies.
     Upstream,
-    /// Consumes messages of `--records` keys, each twice, and tells what memory that takes.
+    /// Consumes messages of `--records` keys, each twice, and prints the memory.
     Consume,
 }
 
-/// How many tasks write until the process is killed.
+/// Number of tasks that write until the process is killed.
 const TASKS: &str = "64";
 
-/// Does the errand; called in the child.
+/// Runs the task; called in the child.
 pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
     let folder = || options.folder.as_deref().context("no folder was named");
     match errand {
@@ -46,11 +46,11 @@ pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
     }
 }
 
-/// What opening a store took.
+/// Cost of opening a store.
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub(crate) seconds: f64,
-    /// How much more of the memory is resident once it is open.
+    /// Increase of resident memory, in bytes.
     pub(crate) resident_bytes: f64,
     pub(crate) records: f64,
 }
@@ -75,7 +75,7 @@ fn write_until_killed(folder: &Path, options: &Options) -> Result<()> {
     };
     let runtime = harness::runtime()?;
     for run in 0.. {
-        // Other keys than any process before this one.
+        // Keys that differ from those of earlier processes.
         let run = u64::from(std::process::id()) << 8 | run;
         runtime.block_on(work::round(subject.clone(), plan, run))?;
         println!("written");
@@ -90,7 +90,7 @@ pub(crate) fn resident_bytes() -> Result<f64> {
     Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
 }
 
-/// Opens the store in a process of its own.
+/// Opens the store in a child process.
 pub(crate) fn open(folder: &Path) -> Result<Opening> {
     let output = command(Errand::Open, folder)?
         .stderr(Stdio::inherit())
@@ -105,7 +105,8 @@ pub(crate) fn open(folder: &Path) -> Result<Opening> {
     })
 }
 
-/// Consumes messages of so many keys, each twice, in a process of its own: how many were seen, and the memory then.
+/// Consumes messages of this many keys, each twice, in a child process; returns pairs of messages seen and
+/// memory.
 pub(crate) fn consume(folder: &Path, keys: u64) -> Result<Vec<(f64, f64)>> {
     let output = command(Errand::Consume, folder)?
         .args(["--records", &keys.to_string()])
@@ -120,7 +121,7 @@ pub(crate) fn consume(folder: &Path, keys: u64) -> Result<Vec<(f64, f64)>> {
     text.lines().map(step).collect()
 }
 
-/// Writes to the store for a while in a process of its own, and kills that in the middle.
+/// Writes to the store in a child process, and kills the process while it writes.
 pub(crate) fn write_and_kill(folder: &Path, seconds: f64) -> Result<()> {
     let mut child = command(Errand::Write, folder)?
         .args(["--seconds", &seconds.to_string(), "--tasks", TASKS])

@@ -1,8 +1,8 @@
-//! The clock of the measurements, read in this one file.
+//! The clock of the benchmarks; no other file reads it.
 
 use std::time::{Duration, Instant};
 
-/// This moment.
+/// The current time.
 #[expect(
     clippy::disallowed_methods,
     reason = "a benchmark measures the machine's own time"
@@ -11,7 +11,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// How long the processors have worked for this process so far.
+/// CPU time of this process so far.
 pub(crate) fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

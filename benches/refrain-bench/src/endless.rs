@@ -1,4 +1,4 @@
-//! A broker that costs nothing: it makes its messages up, each key once and then each again.
+//! A broker without cost: it generates messages, each key once and then each again.
 
 use std::{
     path::Path,
@@ -21,10 +21,10 @@ use crate::{
     messages::{self, IN_FLIGHT},
 };
 
-/// How often the memory is looked at, for as many messages as there are keys.
+/// Number of memory readings per pass over the keys.
 const STEPS: u64 = 4;
 
-/// Consumes twice as many messages as there are keys, and prints what memory that takes.
+/// Consumes twice as many messages as there are keys, and prints the memory.
 pub(crate) fn consume(folder: &Path, keys: u64) -> Result<()> {
     harness::runtime()?.block_on(async {
         let store = AnyStore::open_with(&messages::address(folder), Options::default()).await?;

@@ -1,4 +1,4 @@
-//! Where the measured files lie.
+//! Folders of the measured files.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::machine;
 
-/// The folder beneath which everything is made: the one that was asked for, or the build's own.
+/// The parent of all measured folders: the given one, or one in the build folder.
 pub(crate) fn root(asked: Option<&Path>) -> Result<PathBuf> {
     let root = match asked {
         Some(folder) => folder.to_owned(),
@@ -30,7 +30,7 @@ pub(crate) fn root(asked: Option<&Path>) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// `target/bench`, seen from `target/dist/refrain-bench`.
+/// `target/bench`, derived from `target/dist/refrain-bench`.
 fn beside_build() -> Result<PathBuf> {
     let binary = std::env::current_exe()?;
     let target = binary
@@ -40,20 +40,20 @@ fn beside_build() -> Result<PathBuf> {
     Ok(target.join("bench"))
 }
 
-/// A new folder beneath `root` that is removed when it goes out of scope.
+/// A new folder in `root`, removed on drop.
 pub(crate) fn fresh(root: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("run-").tempdir_in(root);
     made.with_context(|| format!("no folder can be made in {}", root.display()))
 }
 
-/// Lets what others wrote, or what was removed, reach the disk before a round starts.
+/// Flushes pending writes and deletions to the disk before a round starts.
 pub(crate) fn settle(root: &Path) -> Result<()> {
     let folder = fs::File::open(root)?;
     rustix::fs::syncfs(&folder)?;
     Ok(())
 }
 
-/// How many bytes the files of a folder take on the disk.
+/// Disk usage of a folder's files, in bytes.
 pub(crate) fn bytes_on_disk(folder: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(folder)? {
@@ -62,7 +62,7 @@ pub(crate) fn bytes_on_disk(folder: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// Makes the next reader of these files read from the disk.
+/// Drops these files from the page cache, so that the next reader reads from the disk.
 pub(crate) fn forget_cached(folder: &Path) -> Result<()> {
     settle(folder)?;
     for entry in fs::read_dir(folder)? {
@@ -72,7 +72,7 @@ pub(crate) fn forget_cached(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads these files, so that the next reader finds them in memory.
+/// Reads these files into the page cache.
 pub(crate) fn cache(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         std::io::copy(&mut fs::File::open(entry?.path())?, &mut std::io::sink())?;

@@ -1,4 +1,4 @@
-//! Rounds in turns, latencies, and the runtime that all of it runs on.
+//! Alternating rounds, latency histograms and runtimes.
 
 use std::{path::Path, time::Duration};
 
@@ -8,21 +8,21 @@ use tokio::{runtime::Runtime, task::JoinHandle};
 
 use crate::{Setup, folder};
 
-/// As on the machine that the targets were set on.
+/// Worker threads; as many as on the machine that the targets were set on.
 const WORKERS: usize = 2;
 const LATENCY_MAX_MICROS: u64 = 60_000_000;
 
-/// What one round of one system gave.
+/// Results of one round of one system.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) seconds: f64,
-    /// How long the processors worked for it, ours and the kernel's share.
+    /// CPU time of the measured process, user and system.
     pub(crate) processor_seconds: f64,
-    /// How long they worked for the server beside it; zero where there is none, or it was not asked.
+    /// CPU time of the server that the system works on; zero if there is none or it is not measured.
     pub(crate) server_seconds: f64,
-    /// How long operations with a new key took.
+    /// Latencies of operations with a new key, in microseconds.
     pub(crate) new: Histogram<u64>,
-    /// How long duplicates took.
+    /// Latencies of duplicates, in microseconds.
     pub(crate) duplicates: Histogram<u64>,
 }
 
@@ -31,22 +31,22 @@ impl Round {
         (self.new.len() + self.duplicates.len()) as f64
     }
 
-    /// Operations a second.
+    /// Operations per second.
     pub(crate) fn rate(&self) -> f64 {
         self.operations() / self.seconds
     }
 
-    /// Processor time of an operation, in microseconds: hardly depends on what else the machine does.
+    /// CPU time per operation in microseconds, which hardly depends on other load on the machine.
     pub(crate) fn processor_micros(&self) -> f64 {
         self.processor_seconds * 1e6 / self.operations()
     }
 
-    /// The server's processor time of an operation, in microseconds.
+    /// The server's CPU time per operation, in microseconds.
     pub(crate) fn server_micros(&self) -> f64 {
         self.server_seconds * 1e6 / self.operations()
     }
 
-    /// All operations, new and duplicate.
+    /// Latencies of all operations, new and duplicate.
     pub(crate) fn all(&self) -> Histogram<u64> {
         let mut all = self.new.clone();
         all += &self.duplicates;
@@ -54,10 +54,10 @@ impl Round {
     }
 }
 
-/// A system that is measured: its name, and how to run one round of it.
+/// A measured system: its name, and a function that runs one round.
 pub(crate) type System<'a> = (&'a str, Box<dyn FnMut() -> Result<Round> + 'a>);
 
-/// Runs the systems in turns: A B A B … Answers the rounds of each.
+/// Runs the systems in turns (A B A B …) and returns the rounds of each.
 pub(crate) fn in_turns(setup: &Setup, systems: &mut [System<'_>]) -> Result<Vec<Vec<Round>>> {
     let mut rounds: Vec<Vec<Round>> = systems.iter().map(|_| Vec::new()).collect();
     for _ in 0..setup.options.rounds {
@@ -70,12 +70,12 @@ pub(crate) fn in_turns(setup: &Setup, systems: &mut [System<'_>]) -> Result<Vec<
     Ok(rounds)
 }
 
-/// One figure of each round.
+/// One figure per round.
 pub(crate) fn each(rounds: &[Round], figure: impl Fn(&Round) -> f64) -> Vec<f64> {
     rounds.iter().map(figure).collect()
 }
 
-/// The ratio of each pair of rounds that ran one after the other.
+/// The ratio of rates for each pair of adjacent rounds.
 pub(crate) fn ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
     let pairs = ours.iter().zip(theirs);
     pairs
@@ -83,7 +83,7 @@ pub(crate) fn ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
         .collect()
 }
 
-/// The ratio of what an operation costs, of each pair of rounds that ran one after the other.
+/// The ratio of CPU time per operation for each pair of adjacent rounds.
 pub(crate) fn cost_ratios(ours: &[Round], theirs: &[Round]) -> Vec<f64> {
     let pairs = ours.iter().zip(theirs);
     pairs
@@ -99,7 +99,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
     Ok(runtime)
 }
 
-/// As [`runtime`], for what talks to servers.
+/// As [`runtime`], with network I/O.
 pub(crate) fn network_runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -108,7 +108,7 @@ pub(crate) fn network_runtime() -> Result<Runtime> {
     Ok(runtime)
 }
 
-/// For what runs on the caller's thread alone.
+/// A runtime on the caller's thread only.
 pub(crate) fn thread_runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -117,8 +117,8 @@ pub(crate) fn thread_runtime() -> Result<Runtime> {
 
 /// Keeps the runtime's thread from sleeping until the guard is dropped.
 ///
-/// To wake a thread is work for whoever answers it, dear in a virtual machine,
-/// and a slower service would have to do more of it.
+/// Waking a sleeping thread costs CPU time of the measured process, especially in a virtual machine, and a
+/// slower service would have to wake it more often.
 pub(crate) fn stay_awake() -> Awake {
     Awake(tokio::spawn(async {
         loop {
@@ -127,7 +127,7 @@ pub(crate) fn stay_awake() -> Awake {
     }))
 }
 
-/// Until it is dropped, the runtime's thread does not sleep.
+/// Keeps the runtime's thread awake until dropped.
 #[must_use]
 pub(crate) struct Awake(JoinHandle<()>);
 
@@ -137,13 +137,13 @@ impl Drop for Awake {
     }
 }
 
-/// Runs one round in a folder of its own, which is gone afterwards.
+/// Runs one round in a new folder, and removes the folder.
 pub(crate) fn in_folder(root: &Path, run: impl FnOnce(&Path) -> Result<Round>) -> Result<Round> {
     let folder = folder::fresh(root)?;
     run(folder.path())
 }
 
-/// For latencies, in microseconds.
+/// A histogram for latencies in microseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_MICROS, 3).expect("bounds that the type takes")
 }

@@ -1,7 +1,8 @@
-//! `http`: the proxy against nginx as a plain proxy, and against the upstream with nothing in front of it.
+//! `http`: the proxy against nginx as a plain proxy, and against the upstream without a proxy.
 //!
-//! Who is measured has a processor to itself; the clients and the upstream share one thread on the other one, which never sleeps.
-//! All systems get the same requests in turns; the processor time is that of the measured process alone.
+//! The measured process has its own processor; the clients and the upstream share a thread on the other
+//! one, which never sleeps. All systems get the same requests in turns; the CPU time is that of the
+//! measured process alone.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -28,14 +29,14 @@ const REPLAY_MIN: f64 = 1.7;
 const REPLAY_DIRECT_MIN: f64 = 0.75;
 const PASS_MIN: f64 = 0.9;
 
-/// Who is measured.
+/// The measured process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Front {
     Direct,
     Nginx,
     Memory,
     File,
-    /// The proxy that breaks things, told to break nothing.
+    /// `refrain chaos` without any faults.
     Chaos,
 }
 
@@ -51,7 +52,7 @@ const SYSTEMS: [(&str, Front, u64, Keys); 9] = [
     ("file, first, 256", Front::File, 256, Keys::New),
 ];
 
-/// Ties this process, and so the clients, to the processor of those who are not measured.
+/// Pins this process, which runs the clients, to the processor that is not measured.
 pub(crate) fn tie_clients() -> Result<()> {
     let processors = std::thread::available_parallelism()?.get();
     ensure!(
@@ -61,7 +62,7 @@ pub(crate) fn tie_clients() -> Result<()> {
     peers::tie_self(OTHERS)
 }
 
-/// Measures all in turns.
+/// Measures all systems in turns.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     tie_clients()?;
     let mut systems: Vec<System<'_>> = SYSTEMS
@@ -112,7 +113,8 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One round of requests to who is measured. One of nginx's connections to its upstream is reset once in some forty runs: it gets another round then.
+/// Runs one round of requests. About one in forty nginx rounds fails with a reset upstream connection, so
+/// nginx gets a second try.
 pub(crate) fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Result<Round> {
     let round = || try_round(setup, front, connections, keys);
     match round() {
@@ -145,7 +147,7 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
     round.with_context(|| format!("{front:?}"))
 }
 
-/// Starts who is measured.
+/// Starts the measured process.
 pub(crate) fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Result<Peer> {
     let store = match front {
         Front::Direct => return Peer::upstream(MEASURED),

@@ -1,7 +1,8 @@
-//! `layer`: an axum service behind the tower layer against the same service without it.
+//! `layer`: an axum service with the tower layer against the same service without it.
 //!
-//! The service runs on one thread, the clients on another: 32 connections that are kept alive, POST 300 bytes, 300 bytes back.
-//! Three ways in turns: plain, first requests (every key new), replays (every key stored). The requests are the same to the byte.
+//! The service runs on one thread, the clients on another: 32 keep-alive connections, POST 300 bytes, 300 bytes
+//! back. Three cases in turns: plain, first requests (every key is new), replays (every key is stored). All
+//! requests have the same length and differ only in the key.
 //!
 //! The clients' thread never sleeps.
 
@@ -28,7 +29,7 @@ const REPLAY_RATIO_MIN: f64 = 0.8;
 const FIRST_P99_MAX: f64 = 3.0;
 const CONNECTIONS: u64 = 32;
 
-/// What is measured.
+/// The measured case.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Plain,
@@ -36,7 +37,7 @@ enum Way {
     Replay,
 }
 
-/// Measures the three in turns.
+/// Measures the three cases in turns.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let measured = Duration::from_secs_f64(setup.options.seconds);
     let round = |way| move || round(way, measured);
@@ -91,7 +92,7 @@ fn round(way: Way, measured: Duration) -> Result<Round> {
     Ok(round)
 }
 
-/// The service on a thread of its own.
+/// The service on its own thread.
 struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<()>,

@@ -1,4 +1,4 @@
-//! Clients that are kept alive and send one request after the other: POST 300 bytes, 300 bytes back.
+//! HTTP clients with keep-alive that send requests in sequence: POST 300 bytes, 300 bytes back.
 
 use std::{
     net::SocketAddr,
@@ -18,12 +18,12 @@ use crate::{
 };
 
 pub(crate) const BODY: [u8; 300] = [b'x'; 300];
-/// How many keys are stored for replays.
+/// Number of stored keys for replays.
 const STORED: u64 = 1_000;
-/// What each round runs before it is measured.
+/// Warm-up before the measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What the clients send.
+/// The requests of the clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) address: SocketAddr,
@@ -31,10 +31,10 @@ pub(crate) struct Load {
     pub(crate) keys: Keys,
 }
 
-/// Which keys the clients send.
+/// The keys that the clients send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// The key stands in a header that nobody looks at: the request is as long as the others.
+    /// The key is in a header that is ignored, so that all requests have the same length.
     Other,
     /// Every key is new.
     New,
@@ -43,7 +43,7 @@ pub(crate) enum Keys {
 }
 
 impl Load {
-    /// One round; `processor_time` is that of whom is measured.
+    /// Runs one round; `processor_time` returns the CPU time of the measured process.
     pub(crate) async fn round(
         self,
         measured: Duration,
@@ -98,7 +98,7 @@ impl Load {
     }
 }
 
-/// One connection, with as little of HTTP as the measurement needs.
+/// One connection with the minimum of HTTP that the measurement needs.
 struct Client {
     stream: TcpStream,
     load: Load,

@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! Description of the machine that the figures were measured on.
 
 use std::{
     fs::{self, File},
@@ -12,18 +12,18 @@ use serde::Serialize;
 
 use crate::{clock::now, folder, harness};
 
-/// How long the disk is looked at.
+/// Duration of the disk probe.
 const PROBE: Duration = Duration::from_millis(500);
 const PROBE_FILE_BYTES: usize = 4 << 20;
 const PROBE_WRITE_BYTES: usize = 1 << 10;
 
-/// The machine and the disk.
+/// The machine and its disk.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) kernel: String,
     pub(crate) file_system: String,
-    /// Writes of 1 KiB with a sync each into a file zeroed ahead, one thread.
+    /// Single-threaded 1 KiB writes to a preallocated file, each with a sync.
     pub(crate) syncs_per_second: f64,
     pub(crate) sync_p99_ms: f64,
 }
@@ -42,7 +42,7 @@ impl Machine {
     }
 }
 
-/// The kind of file system that a folder lies on.
+/// The type of the file system of a folder.
 pub(crate) fn file_system(folder: &Path) -> String {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let mut best = (0, "unknown");

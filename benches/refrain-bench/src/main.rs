@@ -1,9 +1,9 @@
-//! The benchmarks: ratios within one run, against what was set out to be reached.
+//! The benchmarks: ratios within one run, compared with targets.
 //!
-//! Absolute figures do not carry over to another machine, and hardly to another minute.
-//! So every system is measured in turns with the one it is compared to, and the ratio of each pair counts.
+//! Absolute figures do not transfer to another machine, and hardly to another minute. So each system is
+//! measured in turns with the one it is compared to, and the ratio of each pair counts.
 //!
-//! One file for each benchmark; a new one is a file and a row in [`BENCHMARKS`].
+//! Each benchmark has its own file and a row in [`BENCHMARKS`].
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -36,14 +36,15 @@ mod store_sweep;
 mod waiting;
 mod work;
 
-/// As in the `refrain` command, for all that is measured in this process: the guarded and the plain alike.
+/// The same allocator as in the `refrain` command, for everything measured in this process, with and
+/// without Refrain.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use machine::Machine;
 use report::Report;
 
-/// The name, and how it is run.
+/// Name and function of a benchmark.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
 const BENCHMARKS: [Benchmark; 11] = [
@@ -60,46 +61,46 @@ const BENCHMARKS: [Benchmark; 11] = [
     ("waiting", waiting::run),
 ];
 
-/// Runs the benchmarks that are named, or all of them, and compares with what is to be reached.
+/// Runs the named benchmarks, or all of them, and compares the results with the targets.
 ///
-/// chaos: the proxy that breaks things, told to break nothing, against nginx.
-/// http: the proxy against nginx and against no proxy at all.
-/// layer: an axum service behind the tower layer against the same service without it.
-/// messages: a consumer of NATS and of Redis with deduplication against the same without it; the memory of its keys.
-/// postgres: the store on PostgreSQL against raw batches of statements.
-/// postgres-sweep: its slowest operations while a million records are swept.
-/// redis: the store on Redis against raw scripts, synced every second and always.
-/// store: the embedded store against a raw log of the same run.
-/// store-million: with a million records in it, its size and how fast it opens.
-/// store-sweep: its slowest operations while segments are dropped and compacted.
-/// waiting: a thousand duplicates of one key behind the proxy.
+/// chaos: `refrain chaos` without any faults against nginx.
+/// http: the proxy against nginx and against no proxy.
+/// layer: an axum service with the tower layer against the same service without it.
+/// messages: a NATS and a Redis consumer with deduplication against the same without it; memory per key.
+/// postgres: the PostgreSQL store against raw batched statements.
+/// postgres-sweep: slowest operations of the PostgreSQL store while a million records are swept.
+/// redis: the Redis store against raw scripts, with appendfsync everysec and always.
+/// store: the embedded store against a raw log in the same run.
+/// store-million: size and opening time of the embedded store with a million records.
+/// store-sweep: slowest operations of the embedded store while segments are dropped and compacted.
+/// waiting: a thousand duplicates of one key that wait at the proxy.
 ///
-/// Exit codes: 0 all reached, 1 something was missed or failed, 2 usage.
+/// Exit codes: 0 all targets reached, 1 a target was missed or a benchmark failed, 2 usage.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "refrain-bench", verbatim_doc_comment)]
 pub(crate) struct Options {
-    /// Which benchmarks to run; all of them if none is named.
+    /// Benchmarks to run (default: all).
     #[arg(value_parser = BENCHMARKS.map(|(name, _)| name))]
     names: Vec<String>,
-    /// How long one round measures, in seconds.
+    /// Duration of a measured round, in seconds.
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
-    /// How many rounds each system gets.
+    /// Rounds per system.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// How many tasks work at once, for the benchmark `store`.
+    /// Concurrent tasks, for the benchmark `store`.
     #[arg(long, value_delimiter = ',', default_values_t = [16, 64, 256])]
     tasks: Vec<usize>,
-    /// How many records `store-million` and `postgres-sweep` load, and how many keys `messages` deduplicates.
+    /// Records that `store-million` and `postgres-sweep` load, and keys that `messages` deduplicates.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Where to make the folders that are measured; beside the binary's build by default. A real disk, no tmpfs.
+    /// Folder for the measured files, on a real disk and not tmpfs (default: in the build folder).
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// Where to write all figures as JSON, too.
+    /// Write all figures as JSON to this file.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// What a process of its own is started for by a benchmark.
+    /// Task of a child process that a benchmark starts.
     #[arg(long, hide = true)]
     child: Option<child::Errand>,
 }
@@ -111,11 +112,11 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What every benchmark starts from.
+/// Input of every benchmark.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) options: Options,
-    /// Beneath this one the folders are made that are measured.
+    /// Parent of the measured folders.
     pub(crate) root: PathBuf,
 }
 
@@ -135,7 +136,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything was reached.
+/// Runs the benchmarks; returns whether all targets were reached.
 fn run(options: Options) -> Result<bool> {
     let chosen = choose(&options.names);
     let root = folder::root(options.folder.as_deref())?;

@@ -1,4 +1,5 @@
-//! `messages`: a consumer with deduplication against the same consumer without it, in turns, and the memory of a million keys.
+//! `messages`: a consumer with deduplication against the same consumer without it, in turns, and the memory
+//! for a million keys.
 
 use std::{
     pin::Pin,
@@ -26,7 +27,7 @@ use crate::{
 };
 
 const RATIO_MIN: f64 = 0.6;
-/// For each round; all of them wait in the stream before it begins.
+/// Messages per round; all are in the stream before it starts.
 const MESSAGES: u64 = 20_000;
 const PUBLISHERS: u64 = 128;
 pub(crate) const IN_FLIGHT: usize = 256;
@@ -34,9 +35,10 @@ const PAYLOAD_BYTES: usize = 256;
 const ROUND_MAX: Duration = Duration::from_secs(120);
 const NAME: &str = "bench";
 
-/// What the second million messages, all of them duplicates, may add for good: noise of the allocator.
+/// Limit for memory per key that the second pass, duplicates only, may add: allocator noise.
 const DUPLICATES_BYTES_MAX: f64 = 16.0;
-/// What a key may take while new ones come: what the store keeps for a record, and its tables that are half full.
+/// Limit for memory per key during the first pass: the store's memory per record, and tables that are half
+/// full.
 const KEY_BYTES_MAX: f64 = 200.0;
 
 /// Measures both brokers, and then the memory.
@@ -75,7 +77,7 @@ fn compare(setup: &Setup, report: &mut Report, name: &str, url: &str) -> Result<
     Ok(())
 }
 
-/// Messages a second through one consumer; those that it handles are in the stream when the clock starts.
+/// Messages per second through one consumer; all of them are in the stream when the clock starts.
 async fn measure(url: &str, queue: &str, store: Option<&std::path::Path>) -> Result<f64> {
     let broker = refrain_brokers::open(&Source::new(url, queue, NAME)).await?;
     fill(broker.clone(), queue).await?;
@@ -128,7 +130,7 @@ pub(crate) fn message(number: u64) -> Message {
     Message::new(vec![b'x'; PAYLOAD_BYTES]).with_id(format!("message-{number}"))
 }
 
-/// Counts what was handled.
+/// Counts handled messages.
 #[derive(Debug, Default)]
 pub(crate) struct Handled {
     count: AtomicU64,
@@ -161,7 +163,7 @@ impl Handled {
     }
 }
 
-/// The same consumer, which neither claims nor settles.
+/// The same consumer without claims and settlements.
 struct Without(Arc<Handled>);
 
 impl Worker for Without {
@@ -171,7 +173,7 @@ impl Worker for Without {
     }
 }
 
-/// In a process of its own: each key once, then each again.
+/// Measures memory in a child process: each key once, then each again.
 fn memory(setup: &Setup, report: &mut Report) -> Result<()> {
     let folder = folder::fresh(&setup.root)?;
     let records = setup.options.records;

@@ -1,4 +1,5 @@
-//! Processes that serve: the upstream, nginx, and the proxy. Each is tied to one processor and ends with its owner.
+//! Server processes: the upstream, nginx and the proxy. Each is pinned to one processor and ends with its
+//! owner.
 
 use std::{
     convert::Infallible,
@@ -19,10 +20,10 @@ use hyper_util::rt::TokioIo;
 use crate::{clock, harness};
 
 const START_MAX: Duration = Duration::from_secs(10);
-/// Behind which words a process prints its address.
+/// Prefixes of the line in which a process prints its address.
 const TOLD: [&str; 2] = ["listening on http://", "chaos    http://"];
 
-/// A process that serves.
+/// A server process.
 pub(crate) struct Peer {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -36,7 +37,7 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// A service that answers every request with its own body.
+    /// A service that echoes every request's body.
     pub(crate) fn upstream(processor: usize) -> Result<Self> {
         let mut command = tied(&std::env::current_exe()?, processor);
         command.args(["--child", "upstream"]);
@@ -62,7 +63,7 @@ impl Peer {
         Self::that_tells(command)
     }
 
-    /// The proxy that breaks things on purpose, of this build, without a rule.
+    /// `refrain chaos` of this build, without any rule.
     pub(crate) fn chaos(processor: usize, upstream: SocketAddr) -> Result<Self> {
         let mut command = tied(&refrain_binary()?, processor);
         command
@@ -95,7 +96,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Starts a process that prints where it listens.
+    /// Starts a process that prints its address.
     fn that_tells(mut command: Command) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("the process has no output")?;
@@ -107,7 +108,7 @@ impl Peer {
                 break address.parse()?;
             }
         };
-        // Its other lines go nowhere, and must not fill the pipe.
+        // Reads the rest of the output, so that the pipe does not fill up.
         thread::spawn(move || lines.for_each(drop));
         Ok(Self { child, address })
     }
@@ -121,13 +122,13 @@ impl Peer {
         Ok(())
     }
 
-    /// How long the processors have worked for it so far.
+    /// CPU time of the process so far.
     pub(crate) fn processor_time(&self) -> Duration {
         processor_time(self.child.id()).unwrap_or_default()
     }
 }
 
-/// How long the processors have worked for a process so far.
+/// CPU time of a process so far.
 pub(crate) fn processor_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -146,7 +147,7 @@ fn tied(program: &Path, processor: usize) -> Command {
     command
 }
 
-/// Ties this process to a processor.
+/// Pins this process to a processor.
 pub(crate) fn tie_self(processor: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
@@ -172,7 +173,7 @@ http {{
     )
 }
 
-/// The command of this build.
+/// The `refrain` binary of this build.
 fn refrain_binary() -> Result<PathBuf> {
     let binary = std::env::current_exe()?.with_file_name("refrain");
     ensure!(
@@ -183,7 +184,7 @@ fn refrain_binary() -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// nginx from the machine, or from Debian's package, unpacked and not installed.
+/// An installed nginx, or one unpacked from Debian's package without installation.
 fn nginx_binary() -> Result<PathBuf> {
     let places = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx"];
     if let Some(found) = places.iter().map(Path::new).find(|place| place.exists()) {
@@ -220,7 +221,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Answers every request with its own body; what the process of [`Peer::upstream`] does.
+/// Echoes every request's body; runs in the process of [`Peer::upstream`].
 pub(crate) fn serve_upstream() -> Result<()> {
     harness::thread_runtime()?.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -230,7 +231,7 @@ pub(crate) fn serve_upstream() -> Result<()> {
     })
 }
 
-/// Answers what comes to the listener with its own body.
+/// Echoes every request's body on this listener.
 pub(crate) async fn serve(listener: tokio::net::TcpListener) -> Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;

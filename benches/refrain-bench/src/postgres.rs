@@ -1,4 +1,4 @@
-//! `postgres`: the store on PostgreSQL against raw batches of statements, in turns.
+//! `postgres`: the PostgreSQL store against raw batched statements, in turns.
 
 use std::io;
 
@@ -37,7 +37,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A server as it comes, with every commit synced, on the disk that is measured.
+/// A server with default settings, every commit synced, on the measured disk.
 pub(crate) fn start(setup: &Setup) -> io::Result<PrivatePostgres> {
     PrivatePostgres::start_beneath(&setup.root, &[])
 }

@@ -1,11 +1,11 @@
-//! `postgres-sweep`: how long operations take while a million records are swept.
+//! `postgres-sweep`: latencies while a million records are swept.
 //!
-//! The records' time is over before the first round; they go in the rounds that sweep, as fast as the store sweeps.
-//! A quiet round stands before each of those, on the same server.
+//! The records' retention has ended before the first round; the sweeping rounds remove them as fast as the
+//! store can. A quiet round on the same server precedes each sweeping round.
 //!
-//! They are completed records of the store's own schema with outcomes of as many bytes as the load's, in the order in which
-//! they ended, written by a few statements: how they came there is not what is measured. What PostgreSQL would do about new
-//! rows by and by (vacuum, statistics, a checkpoint) is done before the first round, so that no quiet round is slower for it.
+//! A few statements insert the records: completed records in the store's own schema, in the order of their
+//! ends, with outcomes of the workload's size. Loading is not measured. Vacuum, statistics and a checkpoint
+//! for the new rows run before the first round, so that they slow no quiet round.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,16 +26,16 @@ use crate::{
 
 const TASKS: usize = 64;
 const SLOWER_MAX: f64 = 2.0;
-/// How many records one statement loads.
+/// Records per INSERT statement.
 const LOADED_AT_ONCE: u64 = 50_000;
-/// An outcome of [`work::BODY_LEN`] with what is stored around it.
+/// Bytes of a stored outcome with a body of [`work::BODY_LEN`].
 const OUTCOME_LEN: usize = work::BODY_LEN + 40;
-/// As many as the engine has swept at once.
+/// The limit that the engine uses for a sweep.
 const SWEEP_AT_MOST: u32 = 100_000;
-/// The sweep begins when the round counts.
+/// The sweep starts when the measurement does.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Measures quiet and sweeping rounds in turns until everything has gone.
+/// Measures quiet and sweeping rounds in turns until all records are swept.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let server = postgres::start(setup)?;
     let runtime = harness::network_runtime()?;
@@ -53,7 +53,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 }
 
 async fn load(setup: &Setup, report: &mut Report, server: &PrivatePostgres) -> Result<()> {
-    // Makes the schema.
+    // Creates the schema.
     drop(servers::open(&server.url()).await?);
     let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await?;
     let connection = tokio::spawn(connection);
@@ -73,7 +73,7 @@ async fn load(setup: &Setup, report: &mut Report, server: &PrivatePostgres) -> R
     Ok(())
 }
 
-/// Writes these records, which ended one after the other, an hour ago and more.
+/// SQL that inserts these records, which ended one after another, at least an hour ago.
 fn completed(first: u64, last: u64) -> String {
     format!(
         "INSERT INTO refrain.records (id, fingerprint, state, fence_epoch, fence_counter, fence_nonce, \
@@ -88,7 +88,7 @@ fn completed(first: u64, last: u64) -> String {
 struct Rounds {
     quiet: Vec<Round>,
     sweeping: Vec<Round>,
-    /// How many records went in each of those.
+    /// Number of records swept in each of these rounds.
     swept: Vec<f64>,
 }
 
@@ -126,7 +126,7 @@ fn p99(round: &Round) -> f64 {
     harness::quantile_ms(&round.all(), 0.99)
 }
 
-/// One round with a sweep beside it; answers how many records went.
+/// Runs one round with a concurrent sweep; returns also how many records were swept.
 async fn sweeping_round(
     subject: Arc<Subject<AnyStore>>,
     plan: Plan,

@@ -1,8 +1,8 @@
-//! The ceiling: what an append-only log with an index in memory does when it is nothing else.
+//! The upper bound for the embedded store: a bare append-only log with an index in memory.
 //!
-//! The same durable writes, bytes, tasks and wake-ups as the embedded store has.
-//! No checksums, no recovery, no leases, no time: throw-away, and as fast as one can simply write it.
-//! It, too, has to zero its files ahead, on a thread beside the writer, since a log that goes on needs room that goes on.
+//! It has the same durable writes, bytes, tasks and wake-ups as the embedded store, but no checksums,
+//! recovery, leases or clock: throw-away code, as fast as simple code can be. Like the store it zeroes
+//! files ahead on a second thread, because a growing log needs preallocated space.
 
 use std::{
     collections::HashMap,
@@ -21,12 +21,12 @@ use tokio::sync::oneshot;
 use crate::work::Engine;
 
 const FILE_BYTES: usize = 64 << 20;
-/// Synced while it is zeroed, so that the writer's sync never waits for a whole file's.
+/// Bytes zeroed between syncs, so that the writer's sync never waits for a whole file.
 const ZEROED_BETWEEN_SYNCS: usize = 1 << 20;
-/// What the embedded store writes for a claim, and for a completion beside the body.
+/// Bytes that the embedded store writes for a claim, and for a completion in addition to the body.
 const CLAIM_LEN: usize = 58;
 const COMPLETION_LEN: usize = 85;
-/// Room in the index for more than a round writes, so that it never grows while it is measured.
+/// Capacity of the index, larger than a round needs, so that it never grows during a measurement.
 const INDEX_ROOM: usize = 1 << 21;
 
 type Index = HashMap<RecordId, Option<Place>, BuildHasherDefault<IdHasher>>;
@@ -42,7 +42,7 @@ pub(crate) struct RawLog {
 struct Shared {
     waiting: Mutex<Waiting>,
     arrived: Condvar,
-    /// Where each body lies; `None` while it is claimed.
+    /// Position of each body; `None` while the key is claimed.
     index: RwLock<Index>,
     files: RwLock<Vec<Arc<File>>>,
 }
@@ -56,9 +56,9 @@ struct Waiting {
 #[derive(Debug)]
 struct Job {
     id: RecordId,
-    /// `None` claims.
+    /// `None` for a claim.
     body: Option<Vec<u8>>,
-    /// Whether it was done; a claim of a key that is there is not.
+    /// Whether the job succeeded; a claim of an existing key does not.
     answer: oneshot::Sender<bool>,
 }
 
@@ -103,7 +103,7 @@ impl RawLog {
         }
     }
 
-    /// Ends the threads, and tells what they failed with.
+    /// Ends the threads and returns their errors.
     pub(crate) fn close(mut self) -> Result<()> {
         lock(&self.shared.waiting).is_closed = true;
         self.shared.arrived.notify_one();
@@ -138,7 +138,7 @@ impl Engine for RawLog {
     }
 }
 
-/// Makes files that are all zero and on the disk, one ahead of the writer.
+/// Creates zeroed and synced files, one ahead of the writer.
 fn make_files(folder: &Path, ready: &mpsc::SyncSender<File>) -> Result<()> {
     let zeros = vec![0; 256 << 10];
     for number in 0.. {
@@ -162,7 +162,7 @@ fn make_files(folder: &Path, ready: &mpsc::SyncSender<File>) -> Result<()> {
     Ok(())
 }
 
-/// The one thread that writes.
+/// The writer thread.
 struct Writer {
     shared: Arc<Shared>,
     files: mpsc::Receiver<File>,
@@ -170,7 +170,7 @@ struct Writer {
     number: u32,
     end: usize,
     batch: Vec<u8>,
-    /// What the batch changes.
+    /// The index changes of the batch.
     placed: Vec<(RecordId, Option<usize>)>,
     answers: Vec<(oneshot::Sender<bool>, bool)>,
 }
@@ -283,7 +283,7 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Identities are spread evenly: their own bytes will do.
+/// Record ids are evenly distributed, so their own bytes serve as the hash.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 

@@ -1,7 +1,7 @@
-//! The ceiling of a store on PostgreSQL: everything that waits travels in one statement, on two connections.
+//! The upper bound for a PostgreSQL store: all waiting operations go in one statement, on two connections.
 //!
-//! The same durable commits, keys and bytes as a store needs.
-//! No transitions but two, no leases that lapse, no clock: throw-away, and as fast as one can simply write it.
+//! It has the same durable commits, keys and bytes as a store, but only two transitions, no lapsing leases
+//! and no clock: throw-away code, as fast as simple code can be.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -16,21 +16,22 @@ use tokio_postgres::{
 
 use crate::work::Engine;
 
-/// Keys are shared out among so many, so that none waits for a row of the other's.
+/// Number of connections; each key belongs to one of them, so that they never wait for each other's row
+/// locks.
 const WRITERS: usize = 2;
 const BATCH_MAX: usize = 1_024;
 
-/// Pages are left mostly empty by claims, so that completions find room beside them.
+/// A low fillfactor leaves room in each page, so that completions update rows in the same page.
 const TABLE: &str = "CREATE TABLE raw_records (\
     id uuid PRIMARY KEY, fingerprint uuid NOT NULL, fence int8 NOT NULL, \
     lease_ends int8 NOT NULL, retention_ends int8, body bytea) WITH (fillfactor = 10)";
 
-/// A new table has no statistics, and plans that are made without them read all of it.
+/// A new table has no statistics, and plans without them scan the whole table.
 const PLANS: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
     SET jit = off; SET plan_cache_mode = force_generic_plan";
 
-/// Claims in $1 to $2, completions in $3 to $5.
-/// The last part sees what was there before the statement: the outcomes of duplicates.
+/// Claims are in $1 and $2, completions in $3 to $5. The last part sees the table as it was before the
+/// statement: the outcomes of duplicates.
 const WORK: &str = "\
 WITH done AS (\
     UPDATE raw_records r SET body = a.body, retention_ends = r.lease_ends + 86400000 \
@@ -45,7 +46,7 @@ WITH done AS (\
 SELECT id, true, NULL::bytea FROM done UNION ALL SELECT id, false, NULL FROM new UNION ALL \
 SELECT r.id, false, r.body FROM raw_records r WHERE r.id = ANY($1) AND r.body IS NOT NULL";
 
-/// The connections, each with what waits for it.
+/// The connections, each with a queue of jobs.
 #[derive(Debug)]
 pub(crate) struct RawPostgres {
     writers: Vec<mpsc::UnboundedSender<Job>>,
@@ -56,12 +57,12 @@ pub(crate) struct RawPostgres {
 struct Job {
     id: RecordId,
     fence: i64,
-    /// `None` claims.
+    /// `None` for a claim.
     body: Option<Vec<u8>>,
     answer: oneshot::Sender<Answer>,
 }
 
-/// What came of a job; nothing at all if the key was there and had no outcome.
+/// The result of a job; none if the key exists without an outcome.
 #[derive(Debug)]
 enum Answer {
     Done,
@@ -106,11 +107,11 @@ async fn connect(address: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// Sends everything that waits, again and again.
+/// Sends all waiting jobs, in a loop.
 async fn write(client: Client, work: Statement, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut batch = Vec::new();
     while jobs.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        // In the order of the index, and so that answers find their jobs.
+        // Sorted in index order, and so that answers can be matched to jobs.
         batch.sort_unstable_by_key(|job| (job.body.is_some(), job.id.0));
         if let Err(error) = write_batch(&client, &work, &mut batch).await {
             eprintln!("refrain-bench: the raw loop's statement failed: {error:#}");
@@ -145,7 +146,7 @@ async fn write_batch(client: &Client, work: &Statement, batch: &mut Vec<Job>) ->
     Ok(())
 }
 
-/// Takes the answer's way out of a job; the job stays, so that others are still found.
+/// Takes the answer channel out of a job; the job stays, because the search for other jobs needs the order.
 fn replace_answer(job: &mut Job) -> oneshot::Sender<Answer> {
     std::mem::replace(&mut job.answer, oneshot::channel().0)
 }
@@ -176,7 +177,7 @@ impl Engine for RawPostgres {
     }
 }
 
-/// An identity as the database's type for 128 bits.
+/// A record id as PostgreSQL's 128-bit `uuid`.
 #[derive(Debug)]
 struct Id([u8; 16]);
 

@@ -1,12 +1,14 @@
-//! The ceiling of a store on Redis: one script for a claim and one for a completion, on one multiplexed connection.
+//! The upper bound for a Redis store without batching: one script per claim and one per completion, on one
+//! multiplexed connection.
 //!
-//! Each new key costs two calls and two writes, as it does any program that asks script by script: the claim leaves a word
-//! of seven bytes and the completion writes the outcome over it, to end with its retention. A duplicate costs one call, and
-//! the outcome comes back. All of it over the driver's own multiplexed connection, as the store's.
+//! A new key costs two calls and two writes: the claim writes a marker of seven bytes, and the completion
+//! overwrites it with the outcome, which expires after its retention. A duplicate costs one call, which
+//! returns the outcome. Like the store, it uses the driver's multiplexed connection.
 //!
-//! What it does not do, and a store does: a record beside its outcome that outlives it as a tombstone (a key more, and another
-//! end), a fence from the server's clock, a lease, a digest, a fingerprint to compare, a mark whose loss is noticed. What the
-//! store does and this does not: send what waits at the same time in one call. So a ratio over 1 is possible.
+//! Unlike the store, it has no record that outlives the outcome as a tombstone (one more key with another
+//! expiry), no fence from the server's clock, no lease, no digest, no fingerprint check, and no mark that
+//! reveals data loss. But the store batches concurrent operations into one call, and this does not, so a
+//! ratio above 1 is possible.
 
 use std::time::Duration;
 
@@ -16,15 +18,15 @@ use refrain::RecordId;
 
 use crate::work::Engine;
 
-/// What a claim leaves under its key: shorter than any outcome, and the same every time.
+/// The marker that a claim writes: shorter than any outcome, and always the same.
 const CLAIMED: &str = "claimed";
-/// Answers what is there; or nothing, and then it is claimed.
+/// Returns the stored value; if there is none, claims the key and returns nothing.
 const CLAIM: &str = "
 local there = redis.call('GET', KEYS[1])
 if there then return there end
 redis.call('SET', KEYS[1], ARGV[1])
 return false";
-/// Takes the place of a claim, and of nothing else.
+/// Replaces a claim's marker, and nothing else.
 const COMPLETE: &str = "
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -32,7 +34,7 @@ return 1";
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETENTION_MS: u64 = 24 * 3_600_000;
 
-/// A connection, and the names of the scripts.
+/// The connection and the SHA-1 digests of the scripts.
 #[derive(Debug)]
 pub(crate) struct RawRedis {
     connection: MultiplexedConnection,
@@ -43,7 +45,7 @@ pub(crate) struct RawRedis {
 impl RawRedis {
     pub(crate) async fn open(address: &str) -> Result<Self> {
         let client = redis::Client::open(address)?;
-        // A disk that stands still for a while is slow, and no failure; the store waits as long.
+        // A disk that stalls for a while is slow, but no failure; the store waits as long.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;

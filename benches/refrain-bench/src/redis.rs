@@ -1,4 +1,5 @@
-//! `redis`: the store on Redis against raw scripts, in turns, with the server's log synced every second and always.
+//! `redis`: the Redis store against raw scripts, in turns, with `appendfsync` set to `everysec` and
+//! `always`.
 
 use std::io;
 
@@ -16,7 +17,7 @@ use crate::{
 const RATIO_MIN: f64 = 0.7;
 const SYNCS: [&str; 2] = ["everysec", "always"];
 
-/// Measures both in turns, for each number of tasks and both ways to sync.
+/// Measures both in turns, for each number of tasks and each sync mode.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     for sync in SYNCS {
         for tasks in TASKS {
@@ -47,7 +48,8 @@ fn compare(setup: &Setup, report: &mut Report, sync: &str, tasks: usize) -> Resu
 }
 
 fn start(setup: &Setup, sync: &str) -> io::Result<PrivateRedis> {
-    // A child that writes the log anew would take one of the cores in the midst of some rounds and not of others.
+    // No rewrites of the append-only file: the child process would take a core in some rounds and not in
+    // others.
     let settings = [("appendfsync", sync), ("auto-aof-rewrite-percentage", "0")];
     PrivateRedis::start_beneath(&setup.root, &settings)
 }

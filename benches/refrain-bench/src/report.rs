@@ -1,4 +1,4 @@
-//! What a benchmark found: printed as it comes, kept for the JSON file.
+//! Results of a benchmark: printed at once, and collected for the JSON file.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ pub(crate) struct Report {
     targets: Vec<Target>,
 }
 
-/// Something that was measured, once or in several rounds.
+/// A measured figure, from one or several rounds.
 #[derive(Debug, Serialize)]
 struct Figure {
     what: String,
@@ -24,25 +24,25 @@ struct Figure {
     median: f64,
     min: f64,
     max: f64,
-    /// The median distance from the median, as a share of it.
+    /// Median absolute deviation, relative to the median.
     noise: f64,
     rounds: Vec<f64>,
 }
 
-/// What was set out to be reached, and what came of it.
+/// A target and the measured value.
 #[derive(Debug, Serialize)]
 struct Target {
     what: String,
-    /// The median.
+    /// Median of the rounds.
     value: f64,
     need: Need,
     is_reached: bool,
-    /// How many rounds alone would have reached it: where they disagree, the machine was too noisy to tell.
+    /// How many rounds reach the target on their own; if they disagree, the machine was too noisy.
     rounds_reached: usize,
     rounds: usize,
 }
 
-/// A limit.
+/// A limit for a measured value.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Need {
@@ -51,7 +51,7 @@ pub(crate) enum Need {
 }
 
 impl Report {
-    /// Starts a report with the command that makes it and the machine it was made on.
+    /// Starts a report with the command and the machine.
     pub(crate) fn start(name: &'static str, setup: &Setup, machine: &Machine) -> Self {
         let options = &setup.options;
         let command = format!(
@@ -78,14 +78,14 @@ impl Report {
         }
     }
 
-    /// Notes what the rounds gave.
+    /// Records and prints a figure.
     pub(crate) fn figure(&mut self, what: impl Into<String>, unit: &'static str, rounds: &[f64]) {
         let figure = Figure::new(what.into(), unit, rounds);
         figure.print();
         self.figures.push(figure);
     }
 
-    /// Compares the median of the rounds with what was set out to be reached, and tells how many rounds agree.
+    /// Compares the median of the rounds with a target, and counts the rounds that reach it.
     pub(crate) fn target(&mut self, what: impl Into<String>, rounds: &[f64], need: Need) {
         let target = Target::new(what.into(), rounds, need);
         target.print();
@@ -97,7 +97,7 @@ impl Report {
     }
 }
 
-/// The options that this benchmark alone depends on.
+/// Options that only this benchmark uses.
 fn extra(name: &str, options: &crate::Options) -> String {
     let tasks: Vec<_> = options.tasks.iter().map(usize::to_string).collect();
     match name {
@@ -185,7 +185,7 @@ impl Need {
     }
 }
 
-/// The middle one; of an even number, the mean of the two in the middle.
+/// The median; for an even number of values, the mean of the two middle ones.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -197,7 +197,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// As many digits as say something.
+/// Formats a value with its significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -205,7 +205,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// Writes everything down for machines.
+/// Writes all reports as JSON.
 pub(crate) fn write_json(path: &Path, machine: &Machine, reports: &[Report]) -> Result<()> {
     let all = serde_json::json!({ "machine": machine, "benchmarks": reports });
     let text = serde_json::to_string_pretty(&all)? + "\n";
@@ -214,7 +214,7 @@ pub(crate) fn write_json(path: &Path, machine: &Machine, reports: &[Report]) -> 
 
 #[cfg(test)]
 mod tests {
-    //! A ratio is only as good as the arithmetic behind it.
+    //! A ratio is only as good as its arithmetic.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Rounds on a server: a new one for each, so that no system works on what another left.
+//! Rounds on a server: each gets a new server, so that no system finds data of another.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{
     work::{self, Engine, Plan},
 };
 
-/// How many tasks the targets are set for.
+/// Numbers of tasks that the targets apply to.
 pub(crate) const TASKS: [usize; 2] = [64, 256];
 
-/// A private server that a benchmark works on.
+/// A private server for a benchmark.
 pub(crate) trait Server {
     fn address(&self) -> String;
 
-    /// How long the processors have worked for it so far, where one process is all of it.
+    /// The server's CPU time so far; zero for a server of several processes.
     fn processor_time(&self) -> Duration {
         Duration::ZERO
     }
@@ -45,7 +45,7 @@ impl Server for PrivateRedis {
     }
 }
 
-/// Works for one round on a new server; `open` connects to it.
+/// Runs one round on a new server; `open` connects to it.
 pub(crate) fn round<S: Server, E: Engine>(
     setup: &Setup,
     plan: Plan,
@@ -61,14 +61,14 @@ pub(crate) fn round<S: Server, E: Engine>(
     })
 }
 
-/// Our store at an address.
+/// Opens our store at an address.
 pub(crate) async fn open(address: &str) -> Result<Subject<AnyStore>> {
     let store = refrain_stores::open(address).await;
     let store = store.with_context(|| format!("the store at {address} does not open"))?;
     Ok(Subject::new(store))
 }
 
-/// Notes both, and what the store reaches of the raw loop.
+/// Reports both systems and their ratio.
 pub(crate) fn compare(
     report: &mut Report,
     what: &str,

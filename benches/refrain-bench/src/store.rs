@@ -1,4 +1,4 @@
-//! `store`: the embedded store against the raw log of the same run.
+//! `store`: the embedded store against the raw log in the same run.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 
 const RATIO_MIN: f64 = 0.6;
 const P99_MS_MAX: f64 = 5.0;
-/// The targets are set for so many tasks and more; fewer show what a disk's sync takes.
+/// The targets apply from this many tasks on; with fewer, the disk's sync time dominates.
 const TASKS_OF_TARGET: usize = 64;
 
 /// Measures both in turns, for each number of tasks.
@@ -58,7 +58,7 @@ fn compare(report: &mut Report, tasks: usize, store: &[Round], raw_log: &[Round]
     }
 }
 
-/// Notes rate and latencies of some rounds.
+/// Reports rate, latencies and CPU time of some rounds.
 pub(crate) fn describe(report: &mut Report, what: &str, rounds: &[Round]) {
     report.figure(what, "op/s", &harness::each(rounds, Round::rate));
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
@@ -90,7 +90,7 @@ fn raw_log_round(setup: &Setup, plan: Plan) -> Result<Round> {
     })
 }
 
-/// One round of a new store.
+/// Runs one round on a new store.
 pub(crate) fn store_round(setup: &Setup, plan: Plan) -> Result<Round> {
     harness::in_folder(&setup.root, |folder| {
         let store = Arc::new(Subject::open(folder, Options::default())?);
@@ -98,17 +98,17 @@ pub(crate) fn store_round(setup: &Setup, plan: Plan) -> Result<Round> {
     })
 }
 
-/// A store as the work uses it.
+/// A store as the workload uses it.
 #[derive(Debug)]
 pub(crate) struct Subject<S = Embedded> {
     pub(crate) store: S,
-    /// How long outcomes are kept; told by the record, so that some can be kept longer.
+    /// Retention of an outcome, by record, so that some can be kept longer.
     pub(crate) retention: fn(RecordId) -> Duration,
     pub(crate) remember: Duration,
 }
 
 impl Subject {
-    /// Opens a store on `folder` with everything durable.
+    /// Opens a store in `folder` with full durability.
     pub(crate) fn open(folder: &Path, options: Options) -> Result<Self> {
         let store = Embedded::open(folder, options)?;
         ensure!(

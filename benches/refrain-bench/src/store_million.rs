@@ -1,4 +1,5 @@
-//! `store-million`: the store with a million records in it: its speed beside an empty one, its size, how fast it opens.
+//! `store-million`: the embedded store with a million records: speed compared with an empty store, size and
+//! opening time.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,10 +18,11 @@ use crate::{
 };
 
 const TASKS: usize = 64;
-/// Many at once, so that loading shares its syncs.
+/// Many concurrent tasks, so that loading shares syncs.
 const LOADING_TASKS: u64 = 1_024;
 const LOADING_MAX: Duration = Duration::from_secs(600);
-/// How long a child writes before it is killed: several segments are open or half sealed by then.
+/// How long a child writes before it is killed, in seconds; by then several segments are open or not fully
+/// sealed.
 const WRITING_SECONDS: f64 = 2.0;
 
 const RATIO_MIN: f64 = 0.85;
@@ -28,7 +30,7 @@ const DISK_BYTES_MAX: f64 = 1_200.0;
 const MEMORY_BYTES_MAX: f64 = 96.0;
 const READY_SECONDS_MAX: f64 = 3.0;
 
-/// Loads, looks at the size, opens several times, then measures beside an empty store.
+/// Loads the store, reports its size, opens it several times, and compares it with an empty store.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let folder = folder::fresh(&setup.root)?;
     let folder = folder.path();
@@ -106,7 +108,7 @@ fn open_unclean(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()>
 }
 
 fn openings(setup: &Setup, mut open: impl FnMut() -> Result<Opening>) -> Result<Vec<Opening>> {
-    // Each takes its time, and they differ little.
+    // At most three: an opening takes long, and the durations vary little.
     let times = setup.options.rounds.min(3);
     (0..times).map(|_| open()).collect()
 }
@@ -123,7 +125,7 @@ fn ready(report: &mut Report, what: &str, openings: &[Opening]) {
 }
 
 fn compare(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
-    // Opening from the disk emptied the cache; a store that has been running has it filled.
+    // Measuring cold starts emptied the page cache; a running store has its files cached.
     folder::cache(folder)?;
     let plan = setup.plan(TASKS);
     let full = Plan {
@@ -158,7 +160,7 @@ fn compare(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// New keys each time; duplicates are of those that were loaded.
+/// Runs a round with new keys; duplicates use the loaded keys.
 fn full_round(folder: &Path, plan: Plan, run: u64) -> Result<Round> {
     let subject = Arc::new(Subject::open(folder, Options::default())?);
     harness::runtime()?.block_on(work::round(subject, plan, run))

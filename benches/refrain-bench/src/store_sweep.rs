@@ -1,6 +1,7 @@
-//! `store-sweep`: how long operations take while segments are dropped and compacted all the time.
+//! `store-sweep`: latencies while segments are dropped and compacted continuously.
 //!
-//! A store that has nothing to sweep is measured in turns with them: what it needs, too, is not the sweep's doing.
+//! A store without anything to sweep is measured in turns with them, to tell the cost of the sweep from
+//! other costs.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -17,15 +18,16 @@ use crate::{
 
 const TASKS: usize = 64;
 const P999_MS_MAX: f64 = 20.0;
-/// Short enough that segments go while the round lasts.
+/// Short enough that segments are dropped during the round.
 const RETENTION_SHORT: Duration = Duration::from_secs(1);
 const RETENTION_LONG: Duration = Duration::from_secs(3_600);
-/// Small segments, so that several a second go.
+/// Small segments, so that several per second are dropped.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// Duplicates are of keys that are surely within retention.
+/// Duplicates use only recent keys, which are certainly within retention.
 const RECENT: u64 = 16;
 
-/// Measures a store that keeps everything, one that drops it, and one that has to keep one record in eight.
+/// Measures a store that keeps everything, one that drops everything, and one that keeps one record in
+/// eight.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let plan = Plan {
         recent: RECENT,
@@ -63,7 +65,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Notes the figures; answers p99.9 of each round.
+/// Reports the figures; returns the p99.9 of each round.
 fn describe(report: &mut Report, name: &str, rounds: &[Round], gone: &[f64]) -> Vec<f64> {
     store::describe(report, &format!("{name}, {TASKS} tasks"), rounds);
     report.figure(format!("{name}, segments that went"), "a round", gone);
@@ -101,7 +103,8 @@ fn round(
     })
 }
 
-/// Segments are numbered from 1 on: what is missing below the highest number has gone.
+/// Counts removed segments: they are numbered from 1, so each number missing below the highest is a removed
+/// one.
 fn segments_gone(folder: &Path) -> Result<f64> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,6 +1,6 @@
-//! `waiting`: a thousand duplicates of one key wait behind the proxy for the first one's outcome.
+//! `waiting`: a thousand duplicates of one key wait at the proxy for the first one's outcome.
 //!
-//! What counts is how long after the first answer the last one comes, and that the upstream ran once.
+//! Measures the time from the first response to the last, and checks that the upstream executed once.
 
 use std::{
     convert::Infallible,
@@ -33,13 +33,13 @@ use crate::{
 
 const DUPLICATES: usize = 1_000;
 const SPREAD_MAX_MS: f64 = 50.0;
-/// Until then every duplicate has come to the proxy, and waits.
+/// By then every duplicate has reached the proxy and waits.
 const ARRIVAL: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(9);
 
 const REQUEST: &[u8] = b"POST /v1/payments HTTP/1.1\r\nhost: localhost\r\nidempotency-key: the-one\r\ncontent-length: 2\r\n\r\n{}";
 
-/// Measures both stores in turns.
+/// Measures both stores, one after the other.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -55,7 +55,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// How many milliseconds lie between the first answer and the last.
+/// Milliseconds between the first response and the last.
 fn round(setup: &Setup, front: Front) -> Result<f64> {
     let folder = folder::fresh(&setup.root)?;
     harness::thread_runtime()?.block_on(async {
@@ -77,7 +77,7 @@ fn round(setup: &Setup, front: Front) -> Result<f64> {
     })
 }
 
-/// An upstream that answers when it is told to.
+/// An upstream that responds on demand.
 struct Slow {
     address: SocketAddr,
     go: Arc<Notify>,
@@ -111,7 +111,7 @@ impl Slow {
     }
 }
 
-/// When the answer had come.
+/// The time at which the response arrived.
 async fn ask(proxy: SocketAddr) -> Result<Instant> {
     let mut stream = TcpStream::connect(proxy).await?;
     stream.write_all(REQUEST).await?;

@@ -1,4 +1,5 @@
-//! The work: claim a new key durably, complete it durably with 1 KiB; one in five is a duplicate of one that completed.
+//! The workload: claim a new key durably, complete it durably with 1 KiB; one operation in five is a
+//! duplicate of a completed one.
 
 use std::{
     ops::Range,
@@ -16,24 +17,24 @@ use crate::{
     harness::{self, Round},
 };
 
-/// How long an outcome's body is.
+/// Length of an outcome's body, in bytes.
 pub(crate) const BODY_LEN: usize = 1_024;
-/// One in so many is a duplicate.
+/// One operation in this many is a duplicate.
 const DUPLICATE_EVERY: u64 = 5;
-/// A round is not counted before this.
+/// Measurement starts after this time.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// An engine that takes so much longer than the round is stuck.
+/// An engine that exceeds the round's duration by this much is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
-/// What is measured: something that holds records.
+/// A measured system that holds records.
 pub(crate) trait Engine: Send + Sync + 'static {
-    /// What a claim gives, to complete it with.
+    /// The result of a claim, needed to complete it.
     type Held: Send;
 
-    /// Claims a new key; durable when it returns.
+    /// Claims a new key; durable on return.
     fn begin(&self, id: RecordId) -> impl Future<Output = Result<Self::Held>> + Send;
 
-    /// Completes it; durable when it returns.
+    /// Completes the claim; durable on return.
     fn complete(
         &self,
         id: RecordId,
@@ -41,27 +42,28 @@ pub(crate) trait Engine: Send + Sync + 'static {
         body: Vec<u8>,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Claims a key that was completed before; answers the start of the body that is replayed.
+    /// Claims a completed key; returns the first 16 bytes of the replayed body.
     fn replay(&self, id: RecordId) -> impl Future<Output = Result<[u8; 16]>> + Send;
 }
 
-/// How much work is done, and on which keys.
+/// Amount of work, and the choice of keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) tasks: usize,
     pub(crate) measured: Duration,
-    /// Duplicates are of keys that were completed before the round, if there are any; else of the round's own.
+    /// If not zero, duplicates use this many keys that were completed before the round; otherwise keys of
+    /// the round.
     pub(crate) loaded: u64,
-    /// Duplicates are of so many last keys of the task's own at the most.
+    /// Duplicates use at most this many of the task's latest keys.
     pub(crate) recent: u64,
 }
 
-/// Works for one round.
+/// Runs one round.
 pub(crate) async fn round<E: Engine>(engine: Arc<E>, plan: Plan, run: u64) -> Result<Round> {
     round_beside(engine, plan, run, || Duration::ZERO).await
 }
 
-/// Works for one round; `server_time` is the processor time so far of the server that the engine works on.
+/// Runs one round; `server_time` returns the CPU time so far of the server that the engine works on.
 pub(crate) async fn round_beside<E: Engine>(
     engine: Arc<E>,
     plan: Plan,
@@ -136,14 +138,14 @@ async fn one<E: Engine>(engine: &E, id: RecordId) -> Result<()> {
     engine.complete(id, held, body(id)).await
 }
 
-/// Every outcome is its own, as in life, and names its record.
+/// Every body is different, as in production, and begins with its record's id.
 fn body(id: RecordId) -> Vec<u8> {
     let mut body = vec![b'x'; BODY_LEN];
     body[..16].copy_from_slice(&id.0);
     body
 }
 
-/// Completes `records` new keys as fast as it goes.
+/// Completes `records` new keys as fast as possible.
 pub(crate) async fn load<E: Engine>(engine: Arc<E>, tasks: u64, records: u64) -> Result<()> {
     let mut running = JoinSet::new();
     for task in 0..tasks {
@@ -161,7 +163,7 @@ pub(crate) async fn load<E: Engine>(engine: Arc<E>, tasks: u64, records: u64) ->
     Ok(())
 }
 
-/// The keys of one task: made from numbers, so that nobody has to remember them.
+/// The keys of one task, computed from numbers, so that they need not be stored.
 struct Keys {
     seed: u64,
     made: u64,
@@ -183,7 +185,7 @@ impl Keys {
         id(self.seed, self.made - 1)
     }
 
-    /// The next operation's key, if a duplicate's turn has come.
+    /// Returns a completed key if the next operation is to be a duplicate.
     fn duplicate(&mut self, plan: Plan) -> Option<RecordId> {
         self.dice = mix(self.dice);
         if self.made == 0 || !self.dice.is_multiple_of(DUPLICATE_EVERY) {
@@ -202,7 +204,7 @@ fn loaded_id(number: u64) -> RecordId {
     id(mix(0), number)
 }
 
-/// Spread as evenly as the digests that real identities are.
+/// Evenly distributed, as the digests of real record identities are.
 fn id(seed: u64, number: u64) -> RecordId {
     let high = mix(seed ^ mix(number));
     let both = u128::from(high) << 64 | u128::from(mix(high ^ number));
