@@ -1,4 +1,5 @@
-//! The book of payments. It stands for your database: one payment a key, and the fence under which it was made.
+//! The book of payments, in place of a database: one payment per key, with the fence (fencing token) under
+//! which it was made.
 
 use std::{
     collections::HashMap,
@@ -14,24 +15,24 @@ use serde::{Deserialize, Serialize};
 /// One payment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payment {
-    /// What names it.
+    /// The idempotency key.
     pub key: String,
-    /// How much.
+    /// The amount.
     pub amount: u64,
-    /// To whom.
+    /// The payee.
     pub to: String,
 }
 
-/// What came of paying.
+/// Result of a payment attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Paid {
-    /// It is in the book, now or since an earlier attempt.
+    /// The payment is in the book, from this attempt or an earlier one.
     Done(Payment),
-    /// A later holder of the same key was here before: this attempt woke up too late to count.
+    /// A later holder of the same key has already paid: this attempt is too late.
     Overtaken,
 }
 
-/// The book, in a file of one line a payment.
+/// The book, in a file with one line per payment.
 #[derive(Debug)]
 pub struct Book {
     pages: Mutex<Pages>,
@@ -43,7 +44,7 @@ struct Pages {
     file: File,
 }
 
-/// A payment, and the fence that it was made under: epoch, counter, nonce.
+/// A payment and its fence: epoch, counter, nonce.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Line {
     #[serde(flatten)]
@@ -52,10 +53,10 @@ struct Line {
 }
 
 impl Book {
-    /// Opens the book, and begins one if there is none.
+    /// Opens the book, or creates it if missing.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// If the file cannot be read or written.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -71,10 +72,11 @@ impl Book {
         Ok(Self { pages })
     }
 
-    /// Pays, once a key. Fences of one key grow, so an older one than the book knows comes from a holder that was overtaken.
+    /// Pays once per key. Fences of one key only grow, so a fence older than the stored one belongs to a
+    /// holder that was taken over.
     ///
     /// # Errors
-    /// When the payment cannot be written.
+    /// If the payment cannot be written.
     pub fn pay(&self, payment: Payment, fence: Fence) -> io::Result<Paid> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let fence = (fence.epoch, fence.counter, fence.nonce);

@@ -1,4 +1,4 @@
-//! The service itself, apart from the program, so that tests can run it in process.
+//! The service as a library, so that tests can run it in process.
 
 use std::{path::Path, sync::Arc};
 
@@ -21,33 +21,33 @@ use serde::Deserialize;
 mod book;
 pub use book::{Book, Paid, Payment};
 
-/// The guarded service, with its records, its audit log and its book of payments in `folder`.
+/// The guarded service, with its records, its audit log and its payments file in `folder`.
 ///
 /// # Errors
-/// When the folder cannot be used, for instance because another process holds it.
+/// If the folder is unusable, for example because another process holds it.
 pub async fn app(folder: &Path) -> anyhow::Result<Router> {
     let store = AnyStore::open(&format!("file:{}", folder.join("records").display())).await?;
     let book = Arc::new(Book::open(&folder.join("payments.jsonl"))?);
     let payments = Router::new()
         .route("/v1/payments", get(look_up).post(pay))
         .with_state(book);
-    // Whether an indeterminate payment happened is asked of the service without its guard.
+    // Probes ask the service without its guard whether an indeterminate payment took effect.
     let engine = Engine::new(store).with_audit(AuditLog::open(folder.join("audit"))?);
     let layer = RefrainLayer::new(engine, policy()?).with_probes(payments.clone());
     layer.check()?;
     Ok(payments.layer(layer))
 }
 
-/// What is guarded, and how. The same could stand in `refrain.toml`.
+/// The policy. It could also be in `refrain.toml`.
 fn policy() -> refrain::Result<Policy> {
     let mut payments = Operation::new("POST /v1/payments")?.with_class(Class::Monetary);
     payments.probe = Some("GET /v1/payments?key={key}".parse()?);
-    // The book has one payment a key, whoever sends it; so keys are unique in the whole service.
+    // The book holds one payment per key, for all callers, so keys are unique in the whole service.
     payments.scope = vec![ScopePart::None];
     Policy::default().with(payments)
 }
 
-/// A payment as it is asked for.
+/// The body of a payment request.
 #[derive(Debug, Deserialize)]
 struct Order {
     amount: u64,
@@ -60,7 +60,7 @@ async fn pay(
     headers: HeaderMap,
     Form(order): Form<Order>,
 ) -> Response {
-    // The layer let nothing through without a key that it could read.
+    // The layer has already rejected requests without a valid key.
     let value = headers.get(KEY_HEADER).map_or(&[][..], |it| it.as_bytes());
     let Ok(key) = Syntax::default().read(value) else {
         return StatusCode::BAD_REQUEST.into_response();
@@ -70,7 +70,7 @@ async fn pay(
         amount: order.amount,
         to: order.to,
     };
-    // A real service asks its database here, which may take its time; the fence goes with it.
+    // A real service calls its database here, which may block, and passes the fence on.
     match tokio::task::spawn_blocking(move || book.pay(payment, fence)).await {
         Ok(Ok(Paid::Done(payment))) => (StatusCode::CREATED, Json(payment)).into_response(),
         Ok(Ok(Paid::Overtaken)) => StatusCode::CONFLICT.into_response(),

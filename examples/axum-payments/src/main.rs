@@ -11,11 +11,11 @@
 //! curl -i localhost:3000/v1/payments -H 'Idempotency-Key: order-7' -d amount=99 -d to=alice
 //! # 400 key-missing: money does not move without a key
 //! curl -i localhost:3000/v1/payments -d amount=20 -d to=alice
-//! # 200: what the service asks itself, too, when it does not know how an attempt ended
+//! # 200: the lookup with which the layer also probes an attempt with an unknown outcome
 //! curl -i 'localhost:3000/v1/payments?key=order-7'
 //! ```
 //!
-//! Kill it with -9 and start it again: the first line is still answered with the payment of before.
+//! Kill it with -9 and start it again: the first request still returns the original payment.
 
 use std::path::Path;
 
@@ -33,14 +33,14 @@ async fn main() -> anyhow::Result<()> {
     let app = app(Path::new(&folder)).await?;
     let listener = TcpListener::bind(&address).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    // Requests that are running end first; the store is closed when the last one is done.
+    // Running requests finish first; the store is closed after the last one.
     axum::serve(listener, app)
         .with_graceful_shutdown(stopped()?)
         .await?;
     Ok(())
 }
 
-/// Ready on Ctrl-C or SIGTERM.
+/// Completes on Ctrl-C or SIGTERM.
 fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

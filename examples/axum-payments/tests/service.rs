@@ -1,4 +1,4 @@
-//! The service in process: what its documentation shows with curl is true, restarts included.
+//! Runs the service in process and checks what its documentation shows with curl, including restarts.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use tower_service::Service as _;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What the client sees: status, body, and whether it was replayed.
+/// Returns status, body, and whether the response is a replay.
 async fn send(app: &Router, request: Request<Body>) -> (u16, String, bool) {
     let response = app.clone().call(request).await.unwrap();
     let status = response.status().as_u16();
@@ -30,7 +30,7 @@ async fn pay(app: &Router, key: Option<&str>, body: &'static str) -> (u16, Strin
     send(app, request.body(body.into()).unwrap()).await
 }
 
-/// How many payments the book has.
+/// Number of payments in the book.
 fn payments(folder: &Path) -> usize {
     let text = std::fs::read_to_string(folder.join("payments.jsonl")).unwrap();
     text.lines().count()
@@ -58,7 +58,7 @@ async fn a_retry_pays_once_also_across_a_restart() {
     assert_eq!(payments(folder.path()), 1);
 }
 
-/// Opens the service again once the one before has let go of the folder.
+/// Opens the service again after the previous instance has released the folder.
 async fn reopened(folder: &Path) -> Router {
     loop {
         match app(folder).await {

@@ -1,10 +1,10 @@
-//! Pays a list of orders, each once, however often it is killed in between.
+//! Pays a list of orders, each once, even if it is killed in between.
 //!
 //! ```sh
-//! cargo run -p axum-payments &          # a service to pay at
+//! cargo run -p axum-payments &          # the payments service
 //! cargo run -p client-payments -- http://127.0.0.1:3000/v1/payments payments.journal 500
-//! # Kill it with -9 in the middle, and start it again: it goes on with what was open, under the same keys,
-//! # and what was paid before is answered from its journal.
+//! # Kill it with -9 in the middle, and start it again: it resumes open calls under the same keys,
+//! # and answers finished calls from its journal.
 //! ```
 
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ use refrain::{
 };
 use tokio::task::JoinSet;
 
-/// So many orders are paid at once.
+/// Number of concurrent payments.
 const AT_ONCE: usize = 4;
 
 #[tokio::main]
@@ -42,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
     going.join_all().await.into_iter().collect()
 }
 
-/// Pays one order; its number names the intent, so the key is the same in every life of this program.
+/// Pays one order; the key is derived from its number, so it is the same after a restart.
 async fn pay(client: Client<HyperTransport>, url: String, number: usize) -> anyhow::Result<()> {
     let request = Request::post(url)
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")

@@ -1,5 +1,5 @@
-//! The program is killed with -9 again and again, before, while and after it pays.
-//! The service's ledger has every order once, and every call has an end when the program is left alone.
+//! Kills the program with -9 repeatedly, before, during and after a payment. The service's ledger must have
+//! every order once, and every call must complete once the program runs undisturbed.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use tokio::{net::TcpListener, time::sleep};
 const ORDERS: usize = 400;
 const KILLS: usize = 25;
 
-/// A payments service with the layer; each charge has a number of its own.
+/// A payments service with the layer; each charge has its own number.
 async fn service(ledger: Ledger) -> SocketAddr {
     let pay = async move |headers: HeaderMap, body: String| {
         let key = headers["idempotency-key"].to_str().unwrap();
@@ -66,7 +66,8 @@ async fn every_order_is_paid_once_however_often_the_client_is_killed() {
     for kill in 0..KILLS {
         let before = ledger.all().unwrap().len();
         let mut child = start(address, folder.path());
-        // Every other one is hit at work, be the machine as slow as it may; the others at any moment.
+        // Every second kill waits for progress, so that it hits the client at work even on a slow machine;
+        // the others hit at random.
         if kill % 2 == 1 {
             let gets_on = || ledger.all().unwrap().len() > before || before >= ORDERS;
             wait::until_true("the client gets on", gets_on).await;
@@ -101,7 +102,7 @@ fn check_ledger(ledger: &Ledger) {
     assert!(charges.is_empty(), "{charges:?}");
 }
 
-/// Whatever it said of an order, in whatever life, is the same.
+/// All answers for one order must be equal, across restarts.
 fn check_said(folder: &Path) {
     let said = fs::read_to_string(folder.join("said")).unwrap();
     let (mut answers, mut resumed) = (HashMap::new(), 0);

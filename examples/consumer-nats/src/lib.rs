@@ -1,4 +1,5 @@
-//! A consumer of NATS JetStream that ships each order once, however often the order is published or delivered.
+//! A NATS JetStream consumer that ships each order once, even if the order is published or delivered
+//! several times.
 
 use std::{fs::File, io::Write, path::Path, sync::Arc};
 
@@ -9,17 +10,18 @@ use refrain::{
 };
 use serde::Deserialize;
 
-/// What is published, as JSON.
+/// An order, published as JSON.
 #[derive(Debug, Deserialize)]
 struct Order {
     id: String,
     to: String,
 }
 
-/// Ships the orders of a stream until `shutdown` is over. Records and the list of what was shipped are in `folder`.
+/// Ships the orders of a stream until `shutdown` completes. `folder` holds the records and the list of
+/// shipped orders.
 ///
 /// # Errors
-/// When the server cannot be reached, or the folder not be written.
+/// If the server is unreachable, or the folder is not writable.
 pub async fn ship(
     url: &str,
     stream: &str,
@@ -29,7 +31,8 @@ pub async fn ship(
     let store = AnyStore::open(&format!("file:{}", folder.join("records").display())).await?;
     let broker = refrain_brokers::open(&Source::new(url, stream, "shipping")).await?;
     let list = folder.join("shipped.txt");
-    // The order's own number is the key: a producer that publishes twice, under whatever message id, ships once.
+    // The order's own id is the key: an order that is published twice, even under different message ids,
+    // ships once.
     let key: KeySource = "body:/id".parse()?;
     Consumer::new(broker, Engine::new(store), "shipping")
         .with_key([key])
@@ -45,9 +48,9 @@ pub async fn ship(
         .await
 }
 
-/// What takes effect. The outcome is kept with the key, and tells later what was done.
+/// The effect. The outcome is stored under the key and shows later what was done.
 fn ship_one(list: &Path, payload: &[u8]) -> Result<Outcome, Failure> {
-    // What can never be read goes to the dead letters at once; every other error is tried again.
+    // An unreadable message goes to the dead letters at once; any other error is retried.
     let order: Order = serde_json::from_slice(payload)
         .map_err(|error| Failure::reject(format!("it is no order: {error}")))?;
     let mut file = File::options().create(true).append(true).open(list)?;

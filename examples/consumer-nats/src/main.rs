@@ -1,20 +1,20 @@
-//! A consumer of NATS JetStream that ships each order once.
+//! A NATS JetStream consumer that ships each order once.
 //!
 //! ```sh
 //! nats-server -js &
 //! cargo run -p consumer-nats            # or: cargo run -p consumer-nats -- nats://127.0.0.1:4222 orders shipping-data
 //!
-//! # Twice the same order, and one that is none:
+//! # The same order twice, and an invalid message:
 //! nats publish orders '{"id":"order-7","to":"Alice"}'
 //! nats publish orders '{"id":"order-7","to":"Alice"}'
 //! nats publish orders 'hello'
 //! # One line for order-7:
 //! cat shipping-data/shipped.txt
-//! # What could not be read:
+//! # The rejected message:
 //! nats stream view orders-dead
 //! ```
 //!
-//! Kill it with -9 and start it again, and publish order-7 once more: it is not shipped again.
+//! Kill it with -9, start it again and publish order-7 once more: the order is not shipped again.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ready on Ctrl-C or SIGTERM.
+/// Completes on Ctrl-C or SIGTERM.
 fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,4 +1,4 @@
-//! What the example's documentation says is true: an order ships once, across duplicates, kills and restarts.
+//! Checks the example's documentation: an order ships once, across duplicates, kills and restarts.
 
 use std::{path::Path, time::Duration};
 
@@ -20,12 +20,12 @@ fn shipped(folder: &Path) -> Vec<String> {
     lines
 }
 
-/// Waits until every message of the stream was delivered to the consumer, and acknowledged by it.
+/// Waits until every message of the stream is delivered to the consumer and acknowledged.
 async fn all_acknowledged(url: String) {
     let client = async_nats::connect(url).await.unwrap();
     let jetstream = jetstream::new(client);
     wait::until("every order is acknowledged", async || {
-        // The consumer makes itself when it starts.
+        // The example creates the consumer when it starts.
         let found = jetstream.get_consumer_from_stream("shipping", "orders");
         let Ok(mut consumer) = found.await else {
             return false;
@@ -37,7 +37,7 @@ async fn all_acknowledged(url: String) {
     .await;
 }
 
-/// Runs the consumer until the stream is empty for it.
+/// Publishes the messages, and runs the consumer until it has acknowledged the whole stream.
 async fn run(server: &PrivateNats, folder: &Path, messages: &[&str]) -> u64 {
     let nats = Nats::connect(&Source::new(server.url(), "orders", "test"))
         .await

@@ -1,11 +1,12 @@
-//! A consumer whose effect and mark are one commit: each order is paid exactly once, whatever dies in between.
+//! A consumer whose effect and record are one commit: each order is paid exactly once, even if a process is
+//! killed in between.
 //!
 //! ```sh
 //! DATABASE_URL=postgres://app@localhost/app BROKER_URL=nats://127.0.0.1:4222 cargo run -p inbox-postgres
 //! ```
 //!
-//! It wants a table `payments (order_id text, amount bigint)` in its database; Refrain makes its own.
-//! Any broker of Refrain's will do; `postgres://…` is a queue in a table.
+//! Requires a table `payments (order_id text, amount bigint)` in its database; Refrain creates its own
+//! tables. Works with any of Refrain's brokers; `postgres://…` is a queue in a table.
 
 use std::{env, time::Duration};
 
@@ -51,9 +52,10 @@ async fn main() -> anyhow::Result<()> {
                     transaction
                         .execute(insert, &[&order.id, &order.amount])
                         .await?;
-                    // What the tests make slow on purpose, to kill it right here.
+                    // The tests slow this down, to kill the process right here.
                     tokio::time::sleep(slow).await;
-                    // Returned, it is committed together with the mark; only then is the message acknowledged.
+                    // On return, the effect is committed together with the record; only then is the message
+                    // acknowledged.
                     Ok(Outcome::new(0, ""))
                 })
             },

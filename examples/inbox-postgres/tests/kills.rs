@@ -1,5 +1,5 @@
-//! The consumer is killed with -9 again and again, before, while and after it pays; producers send twice.
-//! The ledger has every order once.
+//! Kills the consumer with -9 repeatedly, before, during and after a payment, while producers publish
+//! duplicates. The ledger must have every order once.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -14,7 +14,7 @@ use tokio_postgres::{Client, NoTls};
 const ORDERS: usize = 400;
 const KILLS: usize = 12;
 
-/// A schema of the test's own on the shared server, and a consumer that works in it.
+/// A private schema on the shared server, and a consumer that uses it.
 struct Stage {
     schema: String,
     url: String,
@@ -80,7 +80,8 @@ async fn every_order_is_paid_once_whoever_is_killed() {
     let mut consumer = stage.consumer();
     let mut in_the_middle = 0;
     while kills < KILLS {
-        // Every other one is hit at work, be the machine as slow as it may; the others at any moment.
+        // Every second kill waits for progress, so that it hits the consumer at work even on a slow
+        // machine; the others hit at random.
         if kills % 2 == 1 {
             let before = stage.paid().await;
             let gets_on = async || stage.paid().await > before || before == ORDERS as i64;
@@ -91,7 +92,7 @@ async fn every_order_is_paid_once_whoever_is_killed() {
         consumer.wait().unwrap();
         kills += 1;
         in_the_middle += u32::from((1..ORDERS as i64).contains(&stage.paid().await));
-        // The producer does not know what it has sent, either.
+        // The producer does not know which messages it has published, so it publishes all again.
         if kills % 4 == 0 {
             stage.publish(&publisher).await;
         }

@@ -1,4 +1,4 @@
-//! A shop that tells of every order: the order and the message about it are one commit.
+//! A shop that publishes a message for every order: the order and its message are one commit.
 //!
 //! ```sh
 //! refrain migrate --outbox --store postgres://app@localhost/app
@@ -6,7 +6,7 @@
 //! refrain relay --outbox postgres://app@localhost/app --to nats://127.0.0.1:4222
 //! ```
 //!
-//! It wants a table `orders (id bigserial, customer text, amount bigint)`.
+//! Requires a table `orders (id bigserial, customer text, amount bigint)`.
 
 use std::env;
 
@@ -16,7 +16,7 @@ use refrain_stores::postgres::Outbox;
 use serde_json::json;
 use tokio_postgres::{Client, NoTls};
 
-/// No order costs more.
+/// Limit for the amount of an order.
 const AMOUNT_MAX: i64 = 1_000;
 
 async fn order(client: &mut Client, customer: &str, amount: i64) -> anyhow::Result<String> {
@@ -24,14 +24,14 @@ async fn order(client: &mut Client, customer: &str, amount: i64) -> anyhow::Resu
     let insert = "INSERT INTO orders (customer, amount) VALUES ($1, $2) RETURNING id";
     let row = transaction.query_one(insert, &[&customer, &amount]).await?;
     let body = json!({ "order": row.get::<_, i64>(0), "customer": customer, "amount": amount });
-    // Messages about one customer are published in the order of the commits.
+    // Messages of one customer are published in commit order.
     let placed = Message::new(body.to_string())
         .with_group(customer)
         .with_content_type("application/json");
     let id = Outbox::new()
         .append(&transaction, "orders", &placed)
         .await?;
-    // Whatever goes wrong up to here, there is neither the order nor the message.
+    // If anything fails up to here, neither the order nor the message exists.
     if amount > AMOUNT_MAX {
         bail!("{customer} cannot order for {amount}");
     }

@@ -1,4 +1,4 @@
-//! Of every order there is a message, and of no other: the example is run, and its outbox relayed.
+//! Runs the example and relays its outbox: there is a message for every order, and no other message.
 
 use std::{process::Command, sync::Arc, time::Duration};
 

@@ -1,11 +1,11 @@
-//! A payments service that is exactly-once behind Refrain: axum and tokio-postgres, and one INSERT.
+//! A payments service that is exactly-once behind Refrain: axum, tokio-postgres, and one extra INSERT.
 //!
 //! ```sh
 //! DATABASE_URL=postgres://app@localhost/app PORT=3000 cargo run -p receipts-rust
 //! ```
 //!
-//! The table comes from `refrain migrate --receipts --print`; `refrain.toml` is beside the manifest.
-//! Nothing of Refrain is linked in: the service reads two headers.
+//! `refrain migrate --receipts --print` prints the receipts table; `refrain.toml` is next to the manifest.
+//! The service does not link Refrain: it only reads two request headers.
 
 use std::{env, process};
 
@@ -39,13 +39,13 @@ async fn pay(headers: HeaderMap, Json(payment): Json<Payment>) -> Result<Respons
     fail(&headers, "before-commit").await?;
     receipt(&transaction, &headers, StatusCode::CREATED, &body).await?;
     transaction.commit().await?;
-    // Committed: payment and receipt, or neither.
+    // Payment and receipt are committed together, or neither is.
     fail(&headers, "after-commit").await?;
     let json = [(header::CONTENT_TYPE, "application/json")];
     Ok((StatusCode::CREATED, json, body).into_response())
 }
 
-/// The one INSERT. Without Refrain in front there are no headers, and no receipt.
+/// Inserts the receipt. Without Refrain in front there are no headers, and no receipt is written.
 async fn receipt(
     transaction: &Transaction<'_>,
     headers: &HeaderMap,
@@ -71,7 +71,7 @@ async fn ledger() -> Result<Json<Value>, Trouble> {
     Ok(Json(rows.iter().map(line).collect()))
 }
 
-/// What the tests break on purpose; a real service has nothing like it.
+/// Faults that the tests inject; a real service has nothing like it.
 async fn fail(headers: &HeaderMap, moment: &str) -> anyhow::Result<()> {
     let fault = headers.get("x-fail").and_then(|value| value.to_str().ok());
     match fault.and_then(|fault| fault.strip_suffix(moment)) {
@@ -89,7 +89,7 @@ async fn connect() -> anyhow::Result<Client> {
     Ok(client)
 }
 
-/// Anything that goes wrong is a 500: the transaction is rolled back, the receipt with it.
+/// Any error becomes a 500: the transaction is rolled back, including the receipt.
 struct Trouble(anyhow::Error);
 
 impl<E: Into<anyhow::Error>> From<E> for Trouble {

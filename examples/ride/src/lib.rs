@@ -1,4 +1,4 @@
-//! The service itself, apart from the program, so that tests can run it in process.
+//! The service as a library, so that tests can run it in process.
 
 use std::path::Path;
 
@@ -20,16 +20,16 @@ use serde::{Deserialize, Serialize};
 pub mod town;
 use town::Town;
 
-/// What a passenger wants.
+/// A passenger's order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// Where the receipt goes.
+    /// Address for the receipt.
     pub passenger: String,
-    /// What it costs.
+    /// The fare.
     pub fare: u64,
 }
 
-/// What the passenger gets.
+/// The response to the passenger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The ride's number.
@@ -47,12 +47,13 @@ struct Desk {
 /// The guarded service, with its records in `folder`.
 ///
 /// # Errors
-/// When the folder cannot be used, for instance because another process holds it.
+/// If the folder is unusable, for example because another process holds it.
 pub async fn app(folder: &Path, town: Town) -> anyhow::Result<Router> {
     let store = AnyStore::open(&format!("file:{}", folder.display())).await?;
     let engine = Engine::new(store);
     let mut rides = Operation::new("POST /v1/rides")?.with_terms(Terms {
-        // The steps know what is done, so the handler may run again: under at-most-once a crash would be the end of it.
+        // The steps record what is done, so the handler may run again; under at-most-once a crash would end
+        // the operation.
         guarantee: Guarantee::AtLeastOnce,
         ..Terms::default()
     });
@@ -75,7 +76,7 @@ async fn book(
     }
 }
 
-/// The ride in steps. The record of the request is the same on every attempt, and so its identity is the key.
+/// Books the ride in steps. The request's record id is the same in every attempt, so it is the key.
 async fn ride(desk: &Desk, record: RecordId, order: &Order) -> Result<Receipt, StepError> {
     let town = &desk.town;
     let opening = Opening::new("book-ride", record).with_input(order);
@@ -97,7 +98,7 @@ async fn ride(desk: &Desk, record: RecordId, order: &Order) -> Result<Receipt, S
             async |key, charge| town.refund(key, charge).await,
         )
         .await?;
-    // Paid is paid: from here on the passenger gets a receipt, sooner or later.
+    // The charge is final: from here on the receipt must be delivered eventually.
     steps.point_of_no_return();
     steps
         .step("receipt", async |key| {
@@ -107,11 +108,11 @@ async fn ride(desk: &Desk, record: RecordId, order: &Order) -> Result<Receipt, S
     steps.finish(Receipt { ride, charge }).await
 }
 
-/// What the client is told.
+/// Converts an error into a response.
 fn answer(error: &StepError) -> Response {
     let text = error.to_string();
     if let StepError::Undone { .. } = error {
-        // It stays so under this key: the layer keeps the answer.
+        // Final for this key, so the layer keeps the response.
         let keep = [("refrain-outcome", "keep")];
         return (StatusCode::PAYMENT_REQUIRED, keep, text).into_response();
     }
@@ -121,7 +122,7 @@ fn answer(error: &StepError) -> Response {
     }
     let status = match error.is_retryable() {
         true => StatusCode::SERVICE_UNAVAILABLE,
-        // Somebody has to look: the error says where.
+        // An operator has to act; the error says where.
         false => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, headers, text).into_response()

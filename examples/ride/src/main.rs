@@ -6,7 +6,7 @@
 //! # 201 and the receipt
 //! curl -i localhost:3000/v1/rides -H 'Idempotency-Key: order-7' -H 'Content-Type: application/json' \
 //!     -d '{"passenger": "anna@example.org", "fare": 20}'
-//! # 402, and the ride is cancelled again: nobody pays more than 100
+//! # 402, and the ride is cancelled: the card is declined above 100
 //! curl -i localhost:3000/v1/rides -H 'Idempotency-Key: order-8' -H 'Content-Type: application/json' \
 //!     -d '{"passenger": "bo@example.org", "fare": 200}'
 //! ```

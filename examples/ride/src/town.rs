@@ -1,4 +1,4 @@
-//! The systems further down, as small as can be: each remembers what it did under which key, and does it once.
+//! Minimal downstream systems: each stores its result per key, and acts once per key.
 
 use std::{
     collections::HashMap,
@@ -10,10 +10,10 @@ use std::{
 
 use refrain::{Key, steps::Failure};
 
-/// What nobody pays for a ride.
+/// A higher fare is declined.
 const FARE_MAX: u64 = 100;
 
-/// Drivers, a bank and a mail server. Clones are the same ones.
+/// Drivers, a bank and a mail server. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Town {
     books: Arc<Mutex<Books>>,
@@ -22,17 +22,17 @@ pub struct Town {
 
 #[derive(Debug, Default)]
 struct Books {
-    /// The number that was given under a key.
+    /// The number assigned to each key.
     known: HashMap<Key, u64>,
-    /// What happened, in order.
+    /// The effects, in order.
     effects: Vec<String>,
 }
 
 impl Town {
-    /// Books a ride and gives its number.
+    /// Books a ride and returns its number.
     ///
     /// # Errors
-    /// None here; a real one can be out of reach.
+    /// Never here; a real service may be unavailable.
     pub async fn book(&self, key: Key, passenger: &str) -> Result<u64, Failure> {
         Ok(self.once(key, &format!("ride for {passenger}")))
     }
@@ -40,16 +40,16 @@ impl Town {
     /// Cancels a ride.
     ///
     /// # Errors
-    /// None here; a real one can be out of reach.
+    /// Never here; a real service may be unavailable.
     pub async fn cancel(&self, key: Key, ride: u64) -> Result<(), Failure> {
         self.once(key, &format!("ride {ride} cancelled"));
         Ok(())
     }
 
-    /// Charges a fare and gives the payment's number.
+    /// Charges a fare and returns the payment's number.
     ///
     /// # Errors
-    /// When the fare is too high: that is final.
+    /// If the fare is too high, which is final.
     pub async fn charge(&self, key: Key, fare: u64) -> Result<u64, Failure> {
         match fare > FARE_MAX {
             true => Err(Failure::reject("the card was declined")),
@@ -57,10 +57,10 @@ impl Town {
         }
     }
 
-    /// Pays a charge back.
+    /// Refunds a charge.
     ///
     /// # Errors
-    /// None here; a real one can be out of reach.
+    /// Never here; a real service may be unavailable.
     pub async fn refund(&self, key: Key, charge: u64) -> Result<(), Failure> {
         self.once(key, &format!("payment {charge} refunded"));
         Ok(())
@@ -69,7 +69,7 @@ impl Town {
     /// Mails a receipt.
     ///
     /// # Errors
-    /// While the mail server is down: to be tried again.
+    /// While the mail server is down; retryable.
     pub async fn mail(&self, key: Key, passenger: &str, charge: u64) -> Result<(), Failure> {
         if self.is_mail_down.load(Ordering::Relaxed) {
             return Err(Failure::retry("the mail server does not answer"));
@@ -83,7 +83,7 @@ impl Town {
         self.is_mail_down.store(is_down, Ordering::Relaxed);
     }
 
-    /// What happened so far.
+    /// The effects so far.
     #[must_use]
     pub fn effects(&self) -> Vec<String> {
         self.books().effects.clone()

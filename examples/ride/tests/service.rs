@@ -1,4 +1,5 @@
-//! The service in process: it goes on where it stopped, also in its next life, and cancels what it cannot finish.
+//! Runs the service in process: it resumes where it stopped, also after a restart, and cancels a ride that
+//! it cannot finish.
 
 use axum::{
     Router,
@@ -22,7 +23,7 @@ async fn order(app: &Router, key: &str, fare: u64) -> (u16, String, bool) {
     (status, String::from_utf8(body.to_vec()).unwrap(), is_replay)
 }
 
-/// As often as a patient client tries.
+/// Retries as a patient client does.
 async fn order_until(app: &Router, key: &str, wanted: u16) -> String {
     for _ in 0..600 {
         let (status, body, _) = order(app, key, 20).await;
@@ -79,7 +80,7 @@ async fn a_retry_goes_on_behind_what_is_done_also_after_a_restart() {
     assert_eq!(town.effects(), effects);
 }
 
-/// What the first one still had in hand lets go of the folder a moment later.
+/// Opens the service again; the first instance releases the folder only when its last task ends.
 async fn reopened(folder: &tempfile::TempDir, town: &Town) -> Router {
     for _ in 0..3_000 {
         match app(folder.path(), town.clone()).await {

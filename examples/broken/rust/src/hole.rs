@@ -1,4 +1,4 @@
-//! What can be done in a wrong way. The defaults are right.
+//! The aspects of the service that a bug can change. The defaults are correct.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use crate::service::{Answer, Refused};
 
 const KEY_BYTES_MAX: usize = 255;
 
-/// One way to do it.
+/// One implementation of these aspects.
 pub(crate) trait Hole: Send + Sync {
-    /// The key, if it is one.
+    /// Parses the key, or rejects the request.
     fn key(&self, sent: &str) -> Result<String, Refused> {
         let key = sent.trim_matches('"');
         let is_good = !key.is_empty() && key.len() <= KEY_BYTES_MAX;
@@ -17,27 +17,27 @@ pub(crate) trait Hole: Send + Sync {
             .ok_or(Refused(400, "the key has to be 1 to 255 bytes of ASCII"))
     }
 
-    /// Whose key it is.
+    /// The scope of the caller's keys.
     fn scope(&self, caller: &str) -> String {
         caller.to_owned()
     }
 
-    /// Whether an answer with this status settles the key, rather than freeing it.
+    /// Whether a response with this status settles the key; otherwise the key is released.
     fn is_kept(&self, status: u16) -> bool {
         status < 300
     }
 
-    /// What of the answer's body is kept; `None` keeps nothing of it at all.
+    /// The part of the response body to store; `None` stores no record.
     fn kept<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
         Some(body)
     }
 
-    /// For how long.
+    /// How long a response is kept.
     fn retention(&self) -> Duration {
         Duration::from_hours(24)
     }
 
-    /// What a duplicate gets.
+    /// The response to a duplicate.
     fn replay(&self, kept: Answer) -> Answer {
         Answer {
             is_replay: true,
@@ -45,12 +45,13 @@ pub(crate) trait Hole: Send + Sync {
         }
     }
 
-    /// Whether a run goes on when its client is gone.
+    /// Whether a run continues after its client disconnects.
     fn outlives_clients(&self) -> bool {
         true
     }
 
-    /// Whether the connection on which a run is waited for goes back to its pool when the client is gone, with the answer still to come.
+    /// Whether the connection that waits for a run returns to its pool when the client disconnects, with
+    /// the answer still unread.
     fn leaves_answers(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! One file for each.
+//! The bugs, one file each.
 
 use crate::hole::Hole;
 
@@ -11,12 +11,12 @@ mod replay_always_200;
 mod seconds_for_milliseconds;
 mod unscoped_key;
 
-/// Nothing is wrong here: `refrain verify` has to be silent.
+/// No bug: `refrain verify` must report nothing.
 struct Right;
 
 impl Hole for Right {}
 
-/// The hole of this name.
+/// Returns the bug of this name.
 pub(crate) fn named(name: &str) -> Option<Box<dyn Hole>> {
     Some(match name {
         "right" => Box::new(Right),

@@ -1,6 +1,6 @@
 //! The gallery's services in Rust: `broken-rust HOLE PORT FOLDER`.
 //!
-//! [`service`] is right; a [`hole::Hole`] changes one thing of it.
+//! [`service`] is correct; a [`hole::Hole`] changes one aspect of it.
 
 use anyhow::Context as _;
 

@@ -1,7 +1,7 @@
-//! A payments service that keeps its promise: the same key with the same request takes effect once.
+//! A correct payments service: the same key with the same request takes effect once.
 //!
-//! There is one process, so a claim lives in its memory and ends with it, and never lapses. Payment and answer are one
-//! line of a journal, written before the answer leaves: a crash loses both or neither.
+//! There is one process, so claims are in memory, end with the process and never lapse. Payment and
+//! response are one line of a journal, written before the response is sent: a crash loses both or neither.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,11 +32,11 @@ const WAIT: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(5);
 const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// A way out before anything took effect.
+/// A rejection before anything took effect: status and message.
 #[derive(Debug)]
 pub(crate) struct Refused(pub(crate) u16, pub(crate) &'static str);
 
-/// What goes back. The cookie is never kept.
+/// A response. The cookie is never stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -47,7 +47,7 @@ pub(crate) struct Answer {
     pub(crate) is_replay: bool,
 }
 
-/// Payment and answer, whole or not at all.
+/// A journal line: payment and response, written as one.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     is_payment: bool,
@@ -61,20 +61,20 @@ struct Kept {
     status: u16,
     content_type: String,
     location: Option<String>,
-    /// Base64.
+    /// In base64.
     body: String,
 }
 
 struct Service {
     hole: Box<dyn Hole>,
     state: Mutex<Memory>,
-    /// Answers that nobody read, in the connections that are used next.
+    /// Runs whose answers were not read, in the pooled connections that are used next.
     left: Mutex<Vec<Running>>,
 }
 
 type Running = JoinHandle<Result<Answer, Refused>>;
 
-/// Waits for a run on a pooled connection, which goes back to the pool in the end.
+/// Waits for a run on a pooled connection, which returns to the pool at the end.
 struct Connection<'a> {
     service: &'a Service,
     running: Option<Running>,
@@ -102,10 +102,10 @@ impl Drop for Connection<'_> {
 struct Memory {
     journal: File,
     payments: u64,
-    /// Identities in flight, with their fingerprints.
+    /// Fingerprints of the records in flight, by identity.
     claims: HashMap<String, String>,
     records: HashMap<String, (Kept, Instant)>,
-    /// References about which the bank's line was bad once.
+    /// References for which the bank has already failed once.
     tried: HashSet<String>,
 }
 
@@ -116,7 +116,7 @@ struct Asked {
     caller: String,
 }
 
-/// Listens on the port, keeps everything in the folder.
+/// Listens on the port, and keeps the journal in the folder.
 pub(crate) async fn serve(hole: Box<dyn Hole>, port: u16, folder: &str) -> anyhow::Result<()> {
     let state = Mutex::new(Memory::open(&Path::new(folder).join("journal"))?);
     let left = Mutex::default();
@@ -135,7 +135,7 @@ async fn answer(State(service): State<Arc<Service>>, request: Request<Body>) -> 
 }
 
 impl Service {
-    /// Runs by itself, whatever becomes of the client.
+    /// Runs the request in its own task, so that a client's disconnect does not cancel it.
     async fn connected(self: &Arc<Self>, request: Request<Body>) -> Result<Answer, Refused> {
         let is_read = request.method() == "GET";
         let ours = tokio::spawn(self.clone().handle(request));
@@ -158,7 +158,7 @@ impl Service {
         let body = body.map_err(|_| Refused(413, "too large"))?.to_vec();
         let sent = parts.headers.get("authorization");
         let caller = sent.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer "));
-        // `Bearer alice.2` is the second credential of alice.
+        // `Bearer alice.2` is a second credential of alice.
         let caller = caller.and_then(|it| it.split('.').next());
         let caller = caller.ok_or(Refused(401, "who are you?"))?.to_owned();
         if !matches!(path, "/v1/payments" | "/v1/refunds") {
@@ -194,7 +194,8 @@ impl Service {
         ran
     }
 
-    /// `None` once it is ours to run; the answer that there is already, if there is one.
+    /// Claims the record. Returns `None` if claimed, `Some(Some(…))` with a stored response, `Some(None)`
+    /// if in flight.
     fn claim(&self, identity: &str, fingerprint: &str) -> Result<Option<Option<Answer>>, Refused> {
         let mut memory = self.memory();
         let retention = self.hole.retention();
@@ -243,7 +244,7 @@ impl Service {
         Ok(answer)
     }
 
-    /// Takes a moment, in small steps; about some orders its line is bad the first time.
+    /// Calls the bank, in small time steps; for some orders the first call fails.
     async fn bank(&self, asked: &Asked) -> Result<(), Refused> {
         let amount = asked.order["amount"].as_i64().unwrap_or_default();
         if amount < 0 {
@@ -279,7 +280,7 @@ impl Memory {
             records: HashMap::new(),
             tried: HashSet::new(),
         };
-        // A line that a crash cut short was never answered for.
+        // A line that a crash cut short belongs to a request without a response.
         if !text.is_empty() && !text.ends_with(b"\n") {
             memory.journal.write_all(b"\n")?;
         }
@@ -346,7 +347,7 @@ impl Asked {
     }
 }
 
-/// JSON with its members in order, however the client wrote it.
+/// Canonical JSON: members sorted by name.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(members) => {

@@ -1,8 +1,9 @@
-//! A client hangs up while its answer is waited for on a pooled connection, and the connection goes back to the pool as it is.
+//! A client disconnects while its answer is awaited on a pooled connection, and the connection returns to
+//! the pool with the answer unread.
 //!
-//! Seen in clients of stores whose futures can be dropped between sending a command and reading its reply: the reply
-//! stays in the connection, and whoever takes it next reads it as its own.
-//! Cost: one customer gets another one's answer, with whatever is in it, and keeps it under its own key.
+//! Seen in store clients whose futures can be dropped between sending a command and reading its reply: the
+//! reply stays in the connection, and the next user reads it as its own.
+//! Cost: a customer gets another customer's response and stores it under its own key.
 
 use crate::hole::Hole;
 

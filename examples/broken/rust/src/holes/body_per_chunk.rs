@@ -1,7 +1,8 @@
-//! The answer is written to the store chunk by chunk, each over the one before.
+//! The response is stored chunk by chunk, each overwriting the previous one.
 //!
-//! Seen in proxies that cache in the callback that gets the body's pieces.
-//! Cost: small answers are right in every test; of a large one the retry gets the last piece, with status 201.
+//! Seen in proxies that cache in the body callback, which is called per chunk.
+//! Cost: small responses pass every test; for a large one the retry gets only the last chunk, with status
+//! 201.
 
 use crate::hole::Hole;
 

@@ -1,9 +1,9 @@
-//! The run is part of the connection's future, which is dropped when the client hangs up.
+//! The run is part of the connection's future, which is dropped when the client disconnects.
 //!
-//! Seen wherever the handler is awaited in the middleware: in most asynchronous frameworks a client that goes away
-//! cancels what it asked for, at whatever await it stands.
-//! Cost: the claim was taken and nobody is left to settle it: the key says "in flight", and the client that hung up
-//! because it was impatient is the one who retries.
+//! Seen where the middleware awaits the handler: in most asynchronous frameworks a client's disconnect
+//! cancels its request at the current await.
+//! Cost: the claim is never settled, so the key stays in flight, and the impatient client that disconnected
+//! is the one that retries.
 
 use crate::hole::Hole;
 

@@ -1,8 +1,8 @@
-//! Keys are cut to what the column holds.
+//! Keys are truncated to the column's length.
 //!
-//! Seen with databases that cut silently, and with code that does it for them.
-//! Cost: keys made as PREFIX-ORDER-ATTEMPT with a long prefix become the same key, and orders of different customers are
-//! taken for duplicates of each other.
+//! Seen with databases that truncate silently, and in code that truncates before the INSERT.
+//! Cost: keys of the form PREFIX-ORDER-ATTEMPT with a long prefix become equal, and orders of different
+//! customers are taken for duplicates of each other.
 
 use crate::{hole::Hole, service::Refused};
 

@@ -1,7 +1,7 @@
-//! An answer that is too large for the store is passed on and not kept.
+//! A response that is too large for the store is sent but not stored.
 //!
-//! Seen where the store's limit (a column, an item, a cache entry) was met with "then we cannot cache it".
-//! Cost: the orders with the longest answers, which are the largest orders, run again with each retry.
+//! Seen where a store's limit (a column, an item, a cache entry) led to "then we cannot cache it".
+//! Cost: requests with the longest responses, which are the largest orders, execute again with each retry.
 
 use crate::hole::Hole;
 

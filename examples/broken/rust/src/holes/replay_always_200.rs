@@ -1,7 +1,7 @@
-//! Bodies are kept, statuses are not: what comes from the store is answered with 200.
+//! Bodies are stored, statuses are not: every replay has status 200.
 //!
-//! Seen where a cache of bodies was made into an idempotency store.
-//! Cost: the first answer said 400 or 503, and its retry says 200: the client believes that it has paid.
+//! Seen where a body cache was turned into an idempotency store.
+//! Cost: the first response is 400 or 503 and its replay is 200, so the client believes that it has paid.
 
 use crate::{hole::Hole, service::Answer};
 

@@ -1,7 +1,8 @@
-//! A time in seconds is handed to a clock that counts milliseconds.
+//! A duration in seconds is passed where milliseconds are expected.
 //!
-//! Seen in several libraries, for leases as well as for retention, because both are plain numbers.
-//! Cost: answers are kept for a thousandth of the time. Tests retry at once, and pass; clients retry later, and pay.
+//! Seen in several libraries, for leases and for retention, because both are plain numbers.
+//! Cost: responses are kept for a thousandth of the intended time. Tests retry at once and pass; clients
+//! retry later and pay twice.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! A key means the same record, whoever sends it.
+//! A key names the same record for every caller.
 //!
-//! Seen in most of the field: "keys are random, nobody guesses them". Keys are made from order numbers, printed in logs
-//! and copied into tickets.
-//! Cost: somebody else's answer, with whatever is private in it, and no payment of one's own.
+//! Seen in most libraries, with the argument that keys are random and cannot be guessed. In practice keys
+//! are derived from order numbers, printed in logs and copied into tickets.
+//! Cost: a caller gets another caller's response, with its private data, and its own payment is not made.
 
 use crate::hole::Hole;
 
