@@ -84,8 +84,7 @@ pub(crate) fn write_reference() -> ExitCode {
     }
 }
 
-/// All files below a folder whose names have this ending, as sorted paths relative to it, with `/` as
-/// separator.
+/// All files below a folder whose names have this ending, as sorted paths relative to it, with `/` as separator.
 fn files(folder: &Path, end: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];

@@ -1,5 +1,4 @@
-//! `cargo xtask peers`: runs `refrain verify` against other idempotency libraries, installed from their
-//! registries.
+//! `cargo xtask peers`: runs `refrain verify` against other idempotency libraries, installed from their registries.
 //!
 //! Installs everything into `target/peers`, and writes `docs/peers.md`.
 
@@ -195,8 +194,7 @@ fn today() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    //! The table is parsed from verify's output for humans; a line that is not parsed would silently drop a
-    //! case.
+    //! The table is parsed from verify's output for humans; a line that is not parsed would silently drop a case.
 
     use super::*;
 

@@ -195,8 +195,7 @@ impl Service {
         })
     }
 
-    /// Crash tests kill private servers, so the programs are needed even if the shared server runs
-    /// elsewhere.
+    /// Crash tests kill private servers, so the programs are needed even if the shared server runs elsewhere.
     fn binaries_for_tests(&self) -> Option<PathBuf> {
         let found = (self.binaries)();
         if found.is_none() {

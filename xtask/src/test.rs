@@ -148,8 +148,7 @@ fn follow_cargo(
     guarded(command, || follow(BufReader::new(printed), print))
 }
 
-/// Runs cargo in its own process group, which a guard ends with this process: orphaned tests would miss
-/// their servers.
+/// Runs cargo in its own process group, which a guard ends with this process: orphaned tests would miss their servers.
 fn guarded<T>(
     mut command: Command,
     follow: impl FnOnce() -> io::Result<T>,

@@ -1,7 +1,6 @@
 //! `chaos`: `refrain chaos` without any faults against nginx as a plain proxy.
 //!
-//! As in `http`, the measured process has its own processor, and the CPU time is that of the measured
-//! process alone.
+//! As in `http`, the measured process has its own processor, and the CPU time is that of the measured process alone.
 
 use anyhow::Result;
 

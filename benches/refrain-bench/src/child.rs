@@ -105,8 +105,7 @@ pub(crate) fn open(folder: &Path) -> Result<Opening> {
     })
 }
 
-/// Consumes messages of this many keys, each twice, in a child process; returns pairs of messages seen and
-/// memory.
+/// Consumes messages of this many keys, each twice, in a child process; returns pairs of messages seen and memory.
 pub(crate) fn consume(folder: &Path, keys: u64) -> Result<Vec<(f64, f64)>> {
     let output = command(Errand::Consume, folder)?
         .args(["--records", &keys.to_string()])

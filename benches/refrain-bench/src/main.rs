@@ -36,8 +36,7 @@ mod store_sweep;
 mod waiting;
 mod work;
 
-/// The same allocator as in the `refrain` command, for everything measured in this process, with and
-/// without Refrain.
+/// The same allocator as in the `refrain` command, for everything measured in this process, with and without Refrain.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

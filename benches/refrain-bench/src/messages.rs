@@ -37,8 +37,7 @@ const NAME: &str = "bench";
 
 /// Limit for memory per key that the second pass, duplicates only, may add: allocator noise.
 const DUPLICATES_BYTES_MAX: f64 = 16.0;
-/// Limit for memory per key during the first pass: the store's memory per record, and tables that are half
-/// full.
+/// Limit for memory per key during the first pass: the store's memory per record, and tables that are half full.
 const KEY_BYTES_MAX: f64 = 200.0;
 
 /// Measures both brokers, and then the memory.

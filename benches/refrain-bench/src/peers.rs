@@ -1,5 +1,4 @@
-//! Server processes: the upstream, nginx and the proxy. Each is pinned to one processor and ends with its
-//! owner.
+//! Server processes: the upstream, nginx and the proxy. Each is pinned to one processor and ends with its owner.
 
 use std::{
     convert::Infallible,

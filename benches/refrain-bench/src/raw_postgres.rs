@@ -16,8 +16,7 @@ use tokio_postgres::{
 
 use crate::work::Engine;
 
-/// Number of connections; each key belongs to one of them, so that they never wait for each other's row
-/// locks.
+/// Number of connections; each key belongs to one of them, so that they never wait for each other's row locks.
 const WRITERS: usize = 2;
 const BATCH_MAX: usize = 1_024;
 

@@ -1,5 +1,4 @@
-//! `redis`: the Redis store against raw scripts, in turns, with `appendfsync` set to `everysec` and
-//! `always`.
+//! `redis`: the Redis store against raw scripts, in turns, with `appendfsync` set to `everysec` and `always`.
 
 use std::io;
 
@@ -48,8 +47,7 @@ fn compare(setup: &Setup, report: &mut Report, sync: &str, tasks: usize) -> Resu
 }
 
 fn start(setup: &Setup, sync: &str) -> io::Result<PrivateRedis> {
-    // No rewrites of the append-only file: the child process would take a core in some rounds and not in
-    // others.
+    // No rewrites of the append-only file: the child process would take a core in some rounds and not in others.
     let settings = [("appendfsync", sync), ("auto-aof-rewrite-percentage", "0")];
     PrivateRedis::start_beneath(&setup.root, &settings)
 }

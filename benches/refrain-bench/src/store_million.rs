@@ -21,8 +21,7 @@ const TASKS: usize = 64;
 /// Many concurrent tasks, so that loading shares syncs.
 const LOADING_TASKS: u64 = 1_024;
 const LOADING_MAX: Duration = Duration::from_secs(600);
-/// How long a child writes before it is killed, in seconds; by then several segments are open or not fully
-/// sealed.
+/// How long a child writes before it is killed, in seconds; by then several segments are open or not fully sealed.
 const WRITING_SECONDS: f64 = 2.0;
 
 const RATIO_MIN: f64 = 0.85;

@@ -1,7 +1,6 @@
 //! `store-sweep`: latencies while segments are dropped and compacted continuously.
 //!
-//! A store without anything to sweep is measured in turns with them, to tell the cost of the sweep from
-//! other costs.
+//! A store without anything to sweep is measured in turns with them, to tell the cost of the sweep from other costs.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -26,8 +25,7 @@ const SEGMENT_BYTES: u64 = 8 << 20;
 /// Duplicates use only recent keys, which are certainly within retention.
 const RECENT: u64 = 16;
 
-/// Measures a store that keeps everything, one that drops everything, and one that keeps one record in
-/// eight.
+/// Measures a store that keeps everything, one that drops everything, and one that keeps one record in eight.
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let plan = Plan {
         recent: RECENT,
@@ -103,8 +101,7 @@ fn round(
     })
 }
 
-/// Counts removed segments: they are numbered from 1, so each number missing below the highest is a removed
-/// one.
+/// Counts removed segments: they are numbered from 1, so each number missing below the highest is a removed one.
 fn segments_gone(folder: &Path) -> Result<f64> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {

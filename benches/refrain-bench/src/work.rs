@@ -51,8 +51,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
 pub(crate) struct Plan {
     pub(crate) tasks: usize,
     pub(crate) measured: Duration,
-    /// If not zero, duplicates use this many keys that were completed before the round; otherwise keys of
-    /// the round.
+    /// If not zero, duplicates use this many keys that were completed before the round; otherwise keys of the round.
     pub(crate) loaded: u64,
     /// Duplicates use at most this many of the task's latest keys.
     pub(crate) recent: u64,

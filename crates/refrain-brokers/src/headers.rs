@@ -4,8 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// Encodes headers as an array of `[name, value]` pairs; a value that is not plain text becomes `{"base64":
-/// …}`.
+/// Encodes headers as an array of `[name, value]` pairs; a value that is not plain text becomes `{"base64": …}`.
 pub(crate) fn write(headers: &[(String, Bytes)]) -> Value {
     let pair = |(name, value): &(String, Bytes)| match std::str::from_utf8(value) {
         // PostgreSQL's jsonb cannot store the NUL character.

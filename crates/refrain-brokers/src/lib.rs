@@ -101,8 +101,7 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
 /// redriven and are not listed.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for a broker on which reading a message counts as a delivery; otherwise as
-/// [`open`].
+/// [`ErrorKind::Unsupported`] for a broker on which reading a message counts as a delivery; otherwise as [`open`].
 ///
 /// # Cancellation
 /// May be dropped.
@@ -166,8 +165,7 @@ const BROKERS: [(&[&str], &str, &str, bool); 6] = [
 /// Checks that this build supports the broker at an address, without connecting to the broker.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] if the build lacks the broker; the message contains the build command to add
-/// it.
+/// [`ErrorKind::Unsupported`] if the build lacks the broker; the message contains the build command to add it.
 pub fn check_support(address: &Address) -> Result<()> {
     let scheme = scheme(address.as_str());
     let broker = BROKERS.iter().find(|(names, ..)| names.contains(&scheme));

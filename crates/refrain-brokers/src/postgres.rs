@@ -8,8 +8,7 @@
 //! is held or nacked with a delay blocks the rest of its group.
 //!
 //! [`publish_in`] publishes in the caller's own transaction. A plain `INSERT` does the same, in any
-//! language. A second message is rejected while a message with the same [`id`](Message::id) is in the
-//! queue.
+//! language. A second message is rejected while a message with the same [`id`](Message::id) is in the queue.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {

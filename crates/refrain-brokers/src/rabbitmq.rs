@@ -64,8 +64,7 @@ impl Rabbit {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](refrain::ErrorKind::Unavailable) if the server is unreachable,
-    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) for an unusable address, password, virtual host
-    /// or queue.
+    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) for an unusable address, password, virtual host or queue.
     ///
     /// # Cancellation
     /// May be dropped; the queue may have been declared.

@@ -45,8 +45,7 @@ use line::Line;
 pub(crate) use list::dead_letters;
 use read::Reader;
 
-/// Minimum `ack_wait`: the server counts in milliseconds, and members check for overdue entries at
-/// intervals.
+/// Minimum `ack_wait`: the server counts in milliseconds, and members check for overdue entries at intervals.
 const ACK_WAIT_MIN: Duration = Duration::from_millis(100);
 /// Maximum delay of a nack; a longer one is cut to this.
 const DELAY_MAX: Duration = Duration::from_secs(7 * 86_400);
@@ -242,8 +241,7 @@ impl Ticket for Held {
             ack.arg(&self.seat.stream)
                 .arg(&self.seat.group)
                 .arg(&self.id);
-            // An entry that is not pending was acknowledged before, or the group was deleted with the
-            // stream.
+            // An entry that is not pending was acknowledged before, or the group was deleted with the stream.
             self.seat.line.ask_again::<i64>(&ack).await.map(drop)
         })
     }

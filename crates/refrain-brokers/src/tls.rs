@@ -1,5 +1,4 @@
-//! TLS for broker connections: rustls with the ring provider, also if the program installs another default
-//! provider.
+//! TLS for broker connections: rustls with the ring provider, also if the program installs another default provider.
 
 use std::{path::Path, sync::Arc};
 

@@ -510,8 +510,7 @@ async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
     }
 }
 
-/// A PgBouncer in transaction mode shares connections, so that other clients would get the queue's settings
-/// and LISTEN.
+/// A PgBouncer in transaction mode shares connections, so that other clients would get the queue's settings and LISTEN.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_is_used_in_session_mode_and_refused_in_transaction_mode() {
     let server = PrivatePostgres::start().unwrap();

@@ -412,8 +412,7 @@ async fn a_full_queue_says_so() {
     operator.delete(&queue).await;
 }
 
-/// One server for both cases, because it starts slowly: first it is down for a while, then it is killed
-/// repeatedly.
+/// One server for both cases, because it starts slowly: first it is down for a while, then it is killed repeatedly.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_is_found_again_and_nothing_confirmed_is_lost() {
     let mut server = PrivateRabbit::start().unwrap();
@@ -463,8 +462,7 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) 
                 let text = text(&delivery);
                 // Three of ten messages fail at the first attempt.
                 let is_done = delivery.attempt > 1 || !text.ends_with(['3', '6', '9']);
-                // A delivery whose settlement failed is redelivered, unless the server processed it before
-                // the kill.
+                // A delivery whose settlement failed is redelivered, unless the server processed it before the kill.
                 let _ = match is_done {
                     true => delivery.ticket.ack().await,
                     false => delivery.ticket.nack(Duration::from_millis(100)).await,

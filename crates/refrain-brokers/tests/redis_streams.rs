@@ -386,8 +386,7 @@ async fn what_cannot_work_is_told_with_the_fix() {
     );
 }
 
-/// The server is killed and restarted under load: every message is handled, and acknowledged ones do not
-/// return.
+/// The server is killed and restarted under load: every message is handled, and acknowledged ones do not return.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
     const MESSAGES: usize = 600;

@@ -106,16 +106,14 @@ fn rabbitmq_below(root: &Path, programs: &[&str]) -> Option<PathBuf> {
     versions.filter(|folder| has(folder, programs)).max()
 }
 
-/// Returns the folder into which the package of these programs was unpacked; `None` for an installed
-/// package.
+/// Returns the folder into which the package of these programs was unpacked; `None` for an installed package.
 pub(crate) fn unpacked_root(binaries: &Path) -> Option<PathBuf> {
     let cache = cache_folder();
     let package = binaries.strip_prefix(&cache).ok()?.components().next()?;
     Some(cache.join(package))
 }
 
-/// Returns the folder for packages that `cargo xtask` unpacks without installing: one subfolder per
-/// package.
+/// Returns the folder for packages that `cargo xtask` unpacks without installing: one subfolder per package.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
     if is_root() {

@@ -66,8 +66,7 @@ pub const NATS_URL: &str = "REFRAIN_TEST_NATS_URL";
 /// Environment variable with the address of the shared RabbitMQ.
 pub const AMQP_URL: &str = "REFRAIN_TEST_AMQP_URL";
 
-/// Returns the address of the PostgreSQL that all tests share; a test creates its own schema there, and
-/// drops it.
+/// Returns the address of the PostgreSQL that all tests share; a test creates its own schema there, and drops it.
 ///
 /// # Panics
 /// If the variable is not set: a test without its server fails.
@@ -76,8 +75,7 @@ pub fn postgres_url() -> String {
     shared("PostgreSQL", POSTGRES_URL)
 }
 
-/// Returns the address of the Redis that all tests share; a test uses its own key prefix there, and deletes
-/// its keys.
+/// Returns the address of the Redis that all tests share; a test uses its own key prefix there, and deletes its keys.
 ///
 /// # Panics
 /// If the variable is not set: a test without its server fails.
@@ -86,8 +84,7 @@ pub fn redis_url() -> String {
     shared("Redis", REDIS_URL)
 }
 
-/// Returns the address of the NATS that all tests share; a test creates its own stream there, and deletes
-/// it.
+/// Returns the address of the NATS that all tests share; a test creates its own stream there, and deletes it.
 ///
 /// # Panics
 /// If the variable is not set: a test without its server fails.
@@ -96,8 +93,7 @@ pub fn nats_url() -> String {
     shared("NATS", NATS_URL)
 }
 
-/// Returns the address of the RabbitMQ that all tests share; a test creates its own queue there, and
-/// deletes it.
+/// Returns the address of the RabbitMQ that all tests share; a test creates its own queue there, and deletes it.
 ///
 /// # Panics
 /// If the variable is not set: a test without its server fails.

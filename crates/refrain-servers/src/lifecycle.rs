@@ -16,8 +16,7 @@ macro_rules! lifecycle {
                 self.process.is_running()
             }
 
-            /// Kills all processes of the server with SIGKILL; work in progress is lost, acknowledged data
-            /// is not.
+            /// Kills all processes of the server with SIGKILL; work in progress is lost, acknowledged data is not.
             ///
             /// # Errors
             /// If the processes do not end.

@@ -122,8 +122,7 @@ impl PrivateNats {
     }
 }
 
-/// Whether the server sends its greeting, which it does once it accepts clients; JetStream is running by
-/// then.
+/// Whether the server sends its greeting, which it does once it accepts clients; JetStream is running by then.
 fn greets(port: u16) -> bool {
     let read = || -> io::Result<[u8; GREETING.len()]> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

@@ -18,8 +18,7 @@ const USER: &str = "refrain";
 const AT_ONCE: &str = "QUIT";
 /// Signal for a fast shutdown: the server writes its data and disconnects its clients.
 const GENTLY: &str = "INT";
-/// Users to run the server as if we are root, which PostgreSQL refuses: the package's user, or one that
-/// always exists.
+/// Users to run the server as if we are root, which PostgreSQL refuses: the package's user, or one that always exists.
 const SYSTEM_USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// Default settings; the settings of a test come last and override them.
@@ -34,8 +33,7 @@ const SETTINGS: [(&str, &str); 4] = [
 /// A private PostgreSQL server with its own folder and port, and with `fsync` on.
 ///
 /// The user `refrain` is superuser without a password; the database is also named `refrain`. The server
-/// ends and its folder is removed on drop or when this process ends. The methods block, usually for at most
-/// a second.
+/// ends and its folder is removed on drop or when this process ends. The methods block, usually for at most a second.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     process: Process,
@@ -63,8 +61,7 @@ impl PrivatePostgres {
         on_free_port(|port| Self::start_at(port, None, settings))
     }
 
-    /// Starts a new server with its folder in `base`, which other users must be able to enter if we are
-    /// root.
+    /// Starts a new server with its folder in `base`, which other users must be able to enter if we are root.
     ///
     /// # Errors
     /// As [`start`](Self::start).

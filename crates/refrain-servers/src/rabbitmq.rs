@@ -27,8 +27,7 @@ const HELLO: &[u8] = b"AMQP\x00\x00\x09\x01";
 /// First byte of the server's answer if it accepts the protocol version.
 const METHOD_FRAME: u8 = 1;
 
-/// Starts a private `epmd` (Erlang's node name service) with the server, so that no other `epmd` is used or
-/// started.
+/// Starts a private `epmd` (Erlang's node name service) with the server, so that no other `epmd` is used or started.
 const START: &str = r#"epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0""#;
 /// One scheduler is enough for tests; the distribution port also listens on the loopback address only.
 const ERLANG: &str = "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1";
@@ -36,8 +35,7 @@ const ERLANG: &str = "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1";
 /// A private RabbitMQ server with its own folder and port.
 ///
 /// The user `guest` with the password `guest` has all permissions in the virtual host `/`. The server ends
-/// and its folder is removed on drop or when this process ends. The methods block; a start takes about five
-/// seconds.
+/// and its folder is removed on drop or when this process ends. The methods block; a start takes about five seconds.
 #[derive(Debug)]
 pub struct PrivateRabbit {
     process: Process,

@@ -17,8 +17,7 @@ use crate::{
 const GENTLY: &str = "TERM";
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Default settings, with which no acknowledged write is lost; the settings of a test come last and
-/// override them.
+/// Default settings, with which no acknowledged write is lost; the settings of a test come last and override them.
 const SETTINGS: [(&str, &str); 5] = [
     ("bind", "127.0.0.1"),
     ("save", ""),

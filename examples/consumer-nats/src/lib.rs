@@ -1,5 +1,4 @@
-//! A NATS JetStream consumer that ships each order once, even if the order is published or delivered
-//! several times.
+//! A NATS JetStream consumer that ships each order once, even if the order is published or delivered several times.
 
 use std::{fs::File, io::Write, path::Path, sync::Arc};
 
@@ -17,8 +16,7 @@ struct Order {
     to: String,
 }
 
-/// Ships the orders of a stream until `shutdown` completes. `folder` holds the records and the list of
-/// shipped orders.
+/// Ships the orders of a stream until `shutdown` completes. `folder` holds the records and the list of shipped orders.
 ///
 /// # Errors
 /// If the server is unreachable, or the folder is not writable.
@@ -31,8 +29,7 @@ pub async fn ship(
     let store = AnyStore::open(&format!("file:{}", folder.join("records").display())).await?;
     let broker = refrain_brokers::open(&Source::new(url, stream, "shipping")).await?;
     let list = folder.join("shipped.txt");
-    // The order's own id is the key: an order that is published twice, even under different message ids,
-    // ships once.
+    // The order's own id is the key: an order that is published twice, even under different message ids, ships once.
     let key: KeySource = "body:/id".parse()?;
     Consumer::new(broker, Engine::new(store), "shipping")
         .with_key([key])

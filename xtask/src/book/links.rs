@@ -1,7 +1,6 @@
 //! Checks that every link in the built book leads to an existing page and anchor.
 //!
-//! Checks the built pages instead of the sources, because these are the links and anchors that readers
-//! follow.
+//! Checks the built pages instead of the sources, because these are the links and anchors that readers follow.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

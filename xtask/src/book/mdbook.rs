@@ -26,8 +26,7 @@ pub(super) fn find_or_install(root: &Path) -> Result<PathBuf, String> {
     );
     #[expect(clippy::disallowed_methods, reason = "how long it took is for people")]
     let begin = Instant::now();
-    // Unoptimised and without its web server: mdbook builds the book in a second anyway, and compiles much
-    // faster.
+    // Unoptimised and without its web server: mdbook builds the book in a second anyway, and compiles much faster.
     let mut command = cargo::command(&["install", "mdbook", "--version", VERSION, "--locked"]);
     command.args(["--debug", "--no-default-features", "--features", "search"]);
     command

@@ -4,8 +4,7 @@ use std::{fs, path::Path};
 
 const SUMMARY: &str = "SUMMARY.md";
 
-/// Returns the pages that are missing from `SUMMARY.md` or listed twice. mdbook itself checks that listed
-/// pages exist.
+/// Returns the pages that are missing from `SUMMARY.md` or listed twice. mdbook itself checks that listed pages exist.
 pub(super) fn check(sources: &Path) -> Result<Vec<String>, String> {
     let path = sources.join(SUMMARY);
     let summary =

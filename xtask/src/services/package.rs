@@ -94,8 +94,7 @@ impl Unpacking<'_> {
         more.iter().try_for_each(fs::create_dir_all)
     }
 
-    /// apt with its own package lists: those of the machine may be old or missing, and only root can update
-    /// them.
+    /// apt with its own package lists: those of the machine may be old or missing, and only root can update them.
     fn apt(&self, arguments: &[&str]) -> Command {
         let mut command = apt(&[]);
         for (name, folder) in [("Dir::State", "state"), ("Dir::Cache", "cache")] {
@@ -109,8 +108,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// Parses the packages of a simulated installation, as in `Inst redis-server (5:7.0.15-1 Debian:12/stable
-/// [amd64])`.
+/// Parses the packages of a simulated installation, as in `Inst redis-server (5:7.0.15-1 Debian:12/stable [amd64])`.
 fn planned(plan: &str) -> impl Iterator<Item = &str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Inst "));
     lines.filter_map(|line| line.split(' ').next())

@@ -27,8 +27,7 @@ pub(super) const SERVICE: Service = Service {
             "--env=POSTGRES_HOST_AUTH_METHOD=trust",
         ],
         command: &["postgres", "-c", "max_connections=200"],
-        // Over TCP, because the image first starts a temporary server on a Unix socket only, to create the
-        // database.
+        // Over TCP, because the image first starts a temporary server on a Unix socket only, to create the database.
         is_ready: &["pg_isready", "-h", "127.0.0.1", "-U", "refrain"],
         url: |port| format!("postgres://refrain@127.0.0.1:{port}/refrain"),
     },

@@ -49,8 +49,7 @@ fn count(number: Option<impl AsRef<str>>) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    //! An option passed to cargo by mistake fails the run; an argument swallowed by mistake drops a test
-    //! filter.
+    //! An option passed to cargo by mistake fails the run; an argument swallowed by mistake drops a test filter.
 
     use super::*;
 

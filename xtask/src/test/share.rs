@@ -73,8 +73,7 @@ pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
     Some(ExitCode::FAILURE)
 }
 
-/// Buffers the output of a run and prints whole suites, because interleaved lines of several runs are
-/// unreadable.
+/// Buffers the output of a run and prints whole suites, because interleaved lines of several runs are unreadable.
 #[derive(Default)]
 pub(super) struct Suites {
     held: Vec<u8>,

@@ -65,8 +65,7 @@ impl Tally {
     }
 }
 
-/// The suite in a line of cargo: `Running tests/keys.rs (target/debug/deps/keys-0a1b)`, `Doc-tests
-/// refrain`.
+/// The suite in a line of cargo: `Running tests/keys.rs (target/debug/deps/keys-0a1b)`, `Doc-tests refrain`.
 pub(super) fn suite(line: &str) -> Option<&str> {
     let line = line.trim_start();
     if let Some(of) = line.strip_prefix("Doc-tests ") {

@@ -25,8 +25,7 @@ pub(super) struct Voice {
 }
 
 impl ClientContext for Voice {
-    /// Logs at lower levels than librdkafka does: an error that fails a pull or a publish is returned by
-    /// that call.
+    /// Logs at lower levels than librdkafka does: an error that fails a pull or a publish is returned by that call.
     fn log(&self, level: Level, fac: &str, message: &str) {
         match level {
             Level::Emerg | Level::Alert | Level::Critical => {

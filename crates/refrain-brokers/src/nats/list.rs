@@ -47,8 +47,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     Ok(letters)
 }
 
-/// Sequence number of the first message that the consumer has not acknowledged; 1 if the consumer does not
-/// exist.
+/// Sequence number of the first message that the consumer has not acknowledged; 1 if the consumer does not exist.
 async fn first_open(stream: &Stream, consumer: &str) -> u64 {
     match stream.consumer_info(consumer).await {
         Ok(info) => info.ack_floor.stream_sequence + 1,

@@ -45,8 +45,7 @@ async fn send(
         .send_publish(subject.to_owned(), message)
         .await?;
     let held = sent.await?;
-    // Servers before 2.11 may report a message that they lost as a duplicate; its sequence number is then
-    // 0.
+    // Servers before 2.11 may report a message that they lost as a duplicate; its sequence number is then 0.
     match held.duplicate && held.sequence == 0 {
         true => Err(PublishError::new(PublishErrorKind::TimedOut)),
         false => Ok(()),

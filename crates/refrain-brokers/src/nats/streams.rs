@@ -179,8 +179,7 @@ fn settings(source: &Source, filter: Option<String>) -> pull::Config {
         durable_name: Some(source.consumer.clone()),
         ack_policy: AckPolicy::Explicit,
         ack_wait: source.ack_wait,
-        // Refrain counts attempts itself, and sends a message that failed too often to the dead-letter
-        // destination.
+        // Refrain counts attempts itself, and sends a message that failed too often to the dead-letter destination.
         max_deliver: UNLIMITED,
         max_ack_pending: HELD_MAX,
         filter_subject: filter.unwrap_or_default(),
@@ -217,8 +216,7 @@ fn not_ours(nats: &NatsPublisher, what: &str, why: &str) -> Error {
 fn guarantees(stream: &stream::Config, settings: &consumer::Config) -> Guarantees {
     let ack_wait = settings.backoff.iter().copied().min();
     Guarantees {
-        // With `max_ack_pending = 1` the next message is delivered only after an acknowledgement, not after
-        // a nack.
+        // With `max_ack_pending = 1` the next message is delivered only after an acknowledgement, not after a nack.
         is_ordered: settings.max_ack_pending == 1,
         counts_attempts: true,
         ack_wait: Some(min(

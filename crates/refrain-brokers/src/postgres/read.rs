@@ -11,8 +11,7 @@ use super::{
     row::Taken,
 };
 
-/// Bounds of the interval between checks for due messages, which is `ack_wait` / 8. New messages arrive by
-/// `NOTIFY`.
+/// Bounds of the interval between checks for due messages, which is `ack_wait` / 8. New messages arrive by `NOTIFY`.
 const LOOK_EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_millis(250);
 /// Backoff while the server is unavailable.
@@ -26,8 +25,7 @@ pub(super) struct Reader {
     link: Link,
     /// The group to start from, so that all groups get their turn.
     from: String,
-    /// Whether the next take starts with grouped messages; alternates, so that neither kind starves the
-    /// other.
+    /// Whether the next take starts with grouped messages; alternates, so that neither kind starves the other.
     are_groups_first: bool,
 }
 

@@ -92,8 +92,7 @@ fn invalid(why: &str) -> Error {
     )
 }
 
-/// Properties for a delay queue: those of the published message, plus the attempt count and the original
-/// subject.
+/// Properties for a delay queue: those of the published message, plus the attempt count and the original subject.
 ///
 /// Drops the expiration, which would end the delay too early, and the user id, which need not be our own.
 pub(super) fn waiting(old: &BasicProperties, attempt: u32, subject: &str) -> BasicProperties {

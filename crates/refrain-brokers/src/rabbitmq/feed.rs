@@ -1,5 +1,4 @@
-//! Pulling: the server pushes deliveries up to the prefetch limit, and a pull takes them from the local
-//! stream.
+//! Pulling: the server pushes deliveries up to the prefetch limit, and a pull takes them from the local stream.
 
 use std::{
     cmp::{max, min},
@@ -29,8 +28,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_
 
 /// Incoming deliveries of one connection.
 ///
-/// The prefetch count of a running consumer cannot be raised, so a further consumer is started when a pull
-/// needs more.
+/// The prefetch count of a running consumer cannot be raised, so a further consumer is started when a pull needs more.
 pub(super) struct Feed {
     connection: Arc<Connection>,
     arriving: SelectAll<Consumer>,

@@ -107,8 +107,7 @@ pub(super) async fn send(
         let sent = channel.basic_publish(exchange, key, options, payload, properties);
         sent.await?.await
     };
-    // A channel without a timely answer is not reused: the late answer would be taken for the next
-    // message's.
+    // A channel without a timely answer is not reused: the late answer would be taken for the next message's.
     let confirmed = trouble::answered(rabbit.server(), publishing).await?;
     let is_refused = confirmed.is_nack();
     let is_returned = confirmed.take_message().is_some();

@@ -159,8 +159,7 @@ impl Reader {
             Some(connection) => connection,
             None => seat.line.dial(None).await?,
         };
-        // The connection is kept only after a complete answer: a late answer would be taken for the next
-        // command's.
+        // The connection is kept only after a complete answer: a late answer would be taken for the next command's.
         let answer = timeout(block + ANSWER_MAX, read.query_async(&mut connection));
         let silent = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         let answer: RedisResult<Option<Vec<Read>>> = answer.await.map_err(silent)?;

@@ -141,8 +141,7 @@ fn random() -> String {
 
 #[cfg(test)]
 mod tests {
-    //! SQS limits the characters of bodies and the length of ids; payloads, ids and groups have no such
-    //! limits.
+    //! SQS limits the characters of bodies and the length of ids; payloads, ids and groups have no such limits.
 
     use super::*;
 

@@ -78,8 +78,7 @@ async fn pass(
 ) -> Option<()> {
     let mut server = TcpStream::connect(("127.0.0.1", behind)).await.ok()?;
     if login != Login::None {
-        // Clients send ApiVersions before the login, and again with a lower version if the first one was
-        // too new.
+        // Clients send ApiVersions before the login, and again with a lower version if the first one was too new.
         let mut asked = frame(&mut client).await?;
         while asked.starts_with(&VERSIONS) {
             send(&mut server, &asked).await?;

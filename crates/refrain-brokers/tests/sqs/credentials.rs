@@ -1,5 +1,4 @@
-//! The default AWS credential chain; each case runs in its own process, because the chain reads the
-//! environment.
+//! The default AWS credential chain; each case runs in its own process, because the chain reads the environment.
 
 use std::{fs, io::Write as _, net::TcpListener, process::Command};
 

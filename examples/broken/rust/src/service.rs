@@ -194,8 +194,7 @@ impl Service {
         ran
     }
 
-    /// Claims the record. Returns `None` if claimed, `Some(Some(…))` with a stored response, `Some(None)`
-    /// if in flight.
+    /// Claims the record. Returns `None` if claimed, `Some(Some(…))` with a stored response, `Some(None)` if in flight.
     fn claim(&self, identity: &str, fingerprint: &str) -> Result<Option<Option<Answer>>, Refused> {
         let mut memory = self.memory();
         let retention = self.hole.retention();

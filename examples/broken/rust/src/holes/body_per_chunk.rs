@@ -1,8 +1,7 @@
 //! The response is stored chunk by chunk, each overwriting the previous one.
 //!
 //! Seen in proxies that cache in the body callback, which is called per chunk.
-//! Cost: small responses pass every test; for a large one the retry gets only the last chunk, with status
-//! 201.
+//! Cost: small responses pass every test; for a large one the retry gets only the last chunk, with status 201.
 
 use crate::hole::Hole;
 
