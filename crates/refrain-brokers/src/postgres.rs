@@ -8,7 +8,7 @@
 //! is held or nacked with a delay blocks the rest of its group.
 //!
 //! [`publish_in`] publishes in the caller's own transaction. A plain `INSERT` does the same, in any
-//! language. A second message is rejected while a message with the same [`id`](Message::id) is in the queue.
+//! language. A second message is ignored while a message with the same [`id`](Message::id) is in the queue.
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -155,7 +155,7 @@ impl Publisher for PostgresPublisher {
         Box::pin(async move {
             let columns = Columns::of(destination, message);
             let ask = Ask::Publish(&columns);
-            // With an id a retry is safe: the unique index rejects a duplicate.
+            // With an id a retry is safe: the INSERT ignores a duplicate.
             match message.id {
                 Some(_) => self.pool.ask_again(ask).await.map(drop),
                 None => self.pool.ask(ask).await.map(drop),
