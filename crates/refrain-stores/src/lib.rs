@@ -1,7 +1,8 @@
-//! The room for stores that need a server: one file per driver, so that the library itself names none.
+//! Stores that need a server: PostgreSQL and Redis. One file per driver, so that `refrain` itself depends on none.
 //!
-//! [`open`] takes any address, those of the library's own stores too, and says plainly what this build does not have.
-//! How to add a store is told in `CONTRIBUTING.md`.
+//! [`open`] accepts every store address, including those of the library's own stores.
+//! It returns an error for a store that this build does not support.
+//! `CONTRIBUTING.md` describes how to add a store.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -29,27 +30,27 @@ pub mod receipts;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-/// The example of the page about it, compiled.
+/// Compiles the examples of `docs/postgres.md`.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/postgres.md")]
 struct PostgresPage;
 
-/// The example of the page about it, compiled.
+/// Compiles the examples of `docs/coding/transactional.md`.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/coding/transactional.md")]
 struct TransactionalPage;
 
-/// The example of the page about it, compiled.
+/// Compiles the examples of `docs/outbox.md`.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/outbox.md")]
 struct OutboxPage;
 
-/// The example of the page about it, compiled.
+/// Compiles the examples of `docs/inbox.md`.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/inbox.md")]
 struct InboxPage;
 
-/// Schemes that stand for a server, and what it is called.
+/// Address schemes of servers, with the name of the server.
 const SERVERS: [(&str, &str); 4] = [
     ("postgres", "PostgreSQL"),
     ("postgresql", "PostgreSQL"),
@@ -60,16 +61,16 @@ const SERVERS: [(&str, &str); 4] = [
 /// Opens the store at an address: `memory:`, `file:DIR`, `postgres://…` or `redis://…`.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] where the address is of a store that this version does not have, or of none at all.
+/// [`ErrorKind::Unsupported`] if this build does not support the store, or the scheme is unknown.
 /// Otherwise as [`AnyStore::open`].
 ///
 /// # Cancellation
-/// May be dropped; a folder that is being opened is then closed again.
+/// Safe to drop; a folder that is being opened is closed again.
 pub async fn open(address: &str) -> Result<AnyStore> {
     open_with(address, embedded::Options::default()).await
 }
 
-/// Opens the store at an address as [`open`] does; `options` are those of `file:DIR`.
+/// Opens the store at an address like [`open`]; `options` apply to `file:DIR` only.
 ///
 /// # Errors
 /// As [`open`].
@@ -82,7 +83,7 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
         return AnyStore::open_with(address, options).await;
     }
     Address::new(address).check()?;
-    // Boxed: the drivers' futures are large and deep, and every caller's would be so, too.
+    // Boxed: the drivers' futures are large, and would make every caller's future large.
     let kind = scheme.split('+').next().unwrap_or_default();
     #[cfg(feature = "postgres")]
     if ["postgres", "postgresql"].contains(&kind) {
@@ -105,13 +106,13 @@ pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyS
     ))
 }
 
-/// Opens the stores of a `refrain.toml`: one as [`open_with`] does, or a front and the store behind it.
+/// Opens the stores of a `refrain.toml`: one store as [`open_with`] does, or a front and the store behind it.
 ///
-/// Of two, the first is a `redis` address from which outcomes are [served](refrain::store::Tiered);
-/// claims and the truth are in the second. The front need not be there.
+/// With two addresses, the first is a `redis` address that [serves outcomes](refrain::store::Tiered).
+/// The second store holds the claims and is authoritative. The front may be unavailable.
 ///
 /// # Errors
-/// As [`open_with`]; [`ErrorKind::Unsupported`] where there are more than two, none, or the first can be no front.
+/// As [`open_with`]; [`ErrorKind::Unsupported`] for zero or more than two addresses, or if the first cannot be a front.
 ///
 /// # Cancellation
 /// As [`open`].
@@ -148,7 +149,7 @@ async fn tiered(front: &str, _: &str, _: embedded::Options) -> Result<AnyStore> 
 
 #[cfg(test)]
 mod tests {
-    //! An operator points the service at a database that it cannot use yet: it must say so, and not show the password.
+    //! The error for an unsupported address names the address without its password.
 
     use super::*;
 

@@ -1,10 +1,10 @@
-//! `postgres://…`: records in a database that many processes share.
+//! PostgreSQL store (`postgres://…`): records in a database that many processes share.
 //!
-//! One table holds the records, and every decision is taken on the database's clock.
-//! Claims and settlements of concurrent callers travel together: two writers gather what is asked while the last batch
-//! is under way, so a commit is shared by many.
-//! A claim of a new key and a completion are one statement; whatever needs a look at the record first is decided by
-//! [`step`](refrain::step) while the row is held.
+//! One table holds the records, and the database's clock decides every transition.
+//! The store batches claims and settlements: two writers collect concurrent calls while the previous batch is in
+//! progress, so many calls share one commit.
+//! A claim of a new key and a completion are one statement each. Every other command locks the row first, and
+//! [`step`](refrain::step) decides.
 //!
 //! ```no_run
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -15,9 +15,10 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Each handle keeps five connections: two writers, one for what needs care, one for operators and sweeps, one that listens.
-//! They need sessions of their own: a pooler that shares server connections between clients, such as PgBouncer in
-//! transaction mode, is recognised when the store is opened, and refused.
+//! Each handle keeps five connections: two writers, one for commands that lock rows, one for reads and sweeps,
+//! and one for `LISTEN`.
+//! Each connection needs its own server session. A pooler that shares server connections between clients, such as
+//! PgBouncer in transaction mode, is detected when the store is opened, and rejected.
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
@@ -78,9 +79,9 @@ use desk::{Desk, closed};
 use job::{Ask, Job};
 use pace::{Now, Pace};
 
-/// How many commits are under way at once. Records are shared out by their identity.
+/// Number of concurrent commits. The record identity selects the writer.
 const WRITERS: usize = 2;
-/// How many calls may wait for one writer.
+/// Maximum number of calls queued for one writer.
 const QUEUE_MAX: usize = 16_384;
 
 /// Opens the store at a `postgres://` address.
@@ -91,19 +92,21 @@ pub async fn open(address: &str) -> Result<AnyStore> {
     Ok(AnyStore::new(Postgres::open(address).await?))
 }
 
-/// The statements that make the tables of a store, for a DBA to run. Connects to nothing.
+/// Returns the SQL that creates the tables of a store, for a DBA to run. Does not connect.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] when the address cannot be read.
+/// [`ErrorKind::Invalid`] if the address cannot be parsed.
 pub fn script(address: &str) -> Result<String> {
     Ok(schema::script(&Address::parse(address)?, None))
 }
 
-/// The statements that the tables at this address lack, for a DBA to run. Reads the version that is there, and changes nothing.
+/// Returns the SQL that upgrades the tables at this address, for a DBA to run.
+///
+/// Reads the installed schema version, and changes nothing.
 ///
 /// # Errors
-/// [`ErrorKind::Unavailable`] when the server cannot be reached, [`ErrorKind::Invalid`] when address or password are not in
-/// order, or the schema belongs to something else or to a newer build.
+/// [`ErrorKind::Unavailable`] if the server is unreachable; [`ErrorKind::Invalid`] if the address or the password is
+/// invalid, or the schema belongs to another application or to a newer build.
 pub async fn missing_script(address: &str) -> Result<String> {
     let address = Address::parse(address)?;
     let wire = Dial::to(address.clone())?.look().await?;
@@ -111,18 +114,18 @@ pub async fn missing_script(address: &str) -> Result<String> {
     Ok(schema::script(&address, found))
 }
 
-/// What [`migrate`] found and did.
+/// Result of [`migrate`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrated {
-    /// Which schema.
+    /// Name of the schema.
     pub schema: String,
-    /// The version that was there before, if there was any.
+    /// Version before the migration; `None` if there were no tables.
     pub from: Option<i32>,
-    /// The version that is there now.
+    /// Version after the migration.
     pub to: i32,
 }
 
-/// Makes the tables of a store, or brings them up to date.
+/// Creates the tables of a store, or upgrades them to the current version.
 ///
 /// # Errors
 /// As [`Postgres::open`].
@@ -137,14 +140,15 @@ pub async fn migrate(address: &str) -> Result<Migrated> {
     })
 }
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     time: Time,
 }
 
 impl Options {
-    /// For tests alone: takes the time from here, and not from the database, and believes it if `clock` does not object.
+    /// For tests only: replaces the database's clock with `time`. With a `clock`, jumps of `time` are checked against
+    /// it.
     #[doc(hidden)]
     #[must_use]
     pub fn with_time(
@@ -160,12 +164,12 @@ impl Options {
     }
 }
 
-/// What the time is.
+/// Source of the current time for statements.
 #[derive(Clone)]
 struct Time {
-    /// Where the database is not to say so.
+    /// Replaces the database's clock in tests.
     told: Option<Arc<dyn Fn() -> Timestamp + Send + Sync>>,
-    /// What tells whether to believe it, if anything.
+    /// Check for jumps of the clock; `None` accepts every time.
     pace: Option<Arc<Pace>>,
 }
 
@@ -183,7 +187,7 @@ impl Time {
         self.told.as_ref().map(|time| time().0.cast_signed())
     }
 
-    /// What to make of what a statement says the time is.
+    /// Checks the time that a statement returned.
     fn believe(&self, shown: i64) -> Now {
         let shown = Timestamp(u64::try_from(shown).unwrap_or(0));
         match &self.pace {
@@ -205,9 +209,9 @@ impl fmt::Debug for Time {
     }
 }
 
-/// The store on PostgreSQL.
+/// Store on PostgreSQL.
 pub struct Postgres {
-    /// One for each writer; dropped, everything comes to its end.
+    /// One queue for each writer. Closing the queues ends the lanes.
     writers: Vec<Sender<Job>>,
     careful: Sender<Job>,
     desk: Desk,
@@ -216,9 +220,9 @@ pub struct Postgres {
     guarantees: Guarantees,
     place: Arc<Place>,
     time: Time,
-    /// Which handle this is.
+    /// Random identifier of this handle.
     node: i64,
-    /// Told when the store is dropped.
+    /// Notified when the store is dropped; stops the listener.
     over: Arc<Notify>,
 }
 
@@ -240,17 +244,17 @@ impl Drop for Postgres {
 impl Postgres {
     /// Opens the store at an address such as `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
     ///
-    /// Behind a `?` it takes `schema=NAME` (default `refrain`), `sslmode=` (`disable`, `prefer`, `require`,
+    /// Query parameters: `schema=NAME` (default `refrain`), `sslmode=` (`disable`, `prefer`, `require`,
     /// `verify-ca`, `verify-full`; default `prefer`), `sslrootcert=FILE`, `sslcert=FILE` with `sslkey=FILE`,
-    /// `channel_binding=` (`disable`, `prefer`, `require`; default `prefer`), `connect_timeout=SECONDS`, and what the driver
-    /// knows beside. The tables are made if there are none.
+    /// `channel_binding=` (`disable`, `prefer`, `require`; default `prefer`), `connect_timeout=SECONDS`, and the other
+    /// parameters of `tokio-postgres`. Missing tables are created.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes, [`ErrorKind::Invalid`] when
-    /// address, password, certificate, rights or schema are not in order; the message says which, and what to do.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable or read-only; [`ErrorKind::Invalid`] if the address,
+    /// password, certificate, privileges or schema are invalid. The message names the cause and the fix.
     ///
     /// # Cancellation
-    /// May be dropped; the connections are then closed again.
+    /// Safe to drop; the connections are closed again.
     pub async fn open(address: &str) -> Result<Self> {
         Self::open_with(address, Options::default()).await
     }
@@ -316,7 +320,7 @@ fn mixed_up() -> Error {
     )
 }
 
-/// The store's own thread: whoever asks may come from any runtime, and its runtime may go.
+/// Runs the store on its own thread, because a caller's runtime may shut down before the store is dropped.
 fn serve(place: Arc<Place>, options: Options, told: oneshot::Sender<Result<Postgres>>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -334,7 +338,7 @@ fn serve(place: Arc<Place>, options: Options, told: oneshot::Sender<Result<Postg
             Err(error) => drop(told.send(Err(error))),
             Ok((store, lanes)) => {
                 let over = store.over.clone();
-                // Dropped with the answer if nobody wants it any more.
+                // If the caller was cancelled, the store is dropped together with the message.
                 drop(told.send(Ok(store)));
                 lanes.run(over).await;
             }
@@ -342,7 +346,7 @@ fn serve(place: Arc<Place>, options: Options, told: oneshot::Sender<Result<Postg
     });
 }
 
-/// What runs on the store's own thread.
+/// Tasks that run on the store's own thread.
 struct Lanes {
     quick: Vec<(quick::Lane, mpsc::Receiver<Job>)>,
     careful: (careful::Lane, mpsc::Receiver<Job>),
@@ -370,7 +374,7 @@ async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes
     let learnt = place.learn_epoch(&wire.client).await;
     learnt.map_err(|error| trouble::at_start(&error, &place.address))?;
     let time = options.time;
-    // From here on it is watched how fast the database's clock runs.
+    // First reading of the database's clock: later readings are checked against it.
     let (now, fences) = (time.now(), 0_i32);
     let shown = wire
         .client
@@ -493,7 +497,7 @@ impl Store for Postgres {
         }
     }
 
-    /// What has ended is counted in a sample where there are more than a million records.
+    /// Above one million records, completed records and tombstones are estimated from a sample.
     async fn census(&self) -> Result<Census> {
         self.desk.census().await
     }

@@ -1,4 +1,4 @@
-//! `postgres://…`, read: where the server is, which schema, how much its certificate is checked.
+//! Parser for `postgres://…` addresses: server, schema and TLS settings.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -9,44 +9,44 @@ use tokio_postgres::{
     config::{ChannelBinding, Host, SslMode, TargetSessionAttrs},
 };
 
-/// The schema where none is named.
+/// Schema if the address names none.
 const SCHEMA: &str = "refrain";
-/// What is left for the names that are made of it, of the 63 bytes that PostgreSQL takes.
+/// Longest schema name. Names derived from it have to fit into the 63 bytes of a PostgreSQL identifier.
 const SCHEMA_BYTES_MAX: usize = 48;
-/// How long a server may take until it lets a client in, unless the address says otherwise.
+/// Default limit for connecting and logging in.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a store is.
+/// Parsed address of a store.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) config: Config,
     pub(super) schema: String,
-    /// Whether the address itself says so.
+    /// Whether the address contains `schema=`.
     pub(super) is_schema_named: bool,
     pub(super) trust: Trust,
-    /// Of `trust`, where other authorities than the system's are to be trusted.
+    /// `sslrootcert`: trusted CA certificates in place of the system's.
     pub(super) roots: Option<PathBuf>,
-    /// What the client shows of itself.
+    /// Client certificate for TLS.
     pub(super) client: Option<ClientCertificate>,
-    /// How long connecting may take in all.
+    /// Limit for the whole of connecting.
     pub(super) connect_timeout: Duration,
 }
 
-/// The PEM files of a client's certificate and of its private key.
+/// PEM files of a client certificate and its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClientCertificate {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
 }
 
-/// How much of the server's certificate is checked.
+/// How strictly the server's certificate is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Nothing: nobody can listen in, but anybody can pretend to be the server.
+    /// Not checked: encrypts, but does not prevent impersonation of the server.
     Anybody,
-    /// Who signed it.
+    /// The CA is checked (`verify-ca`).
     Authority,
-    /// Who signed it, and for whom.
+    /// The CA and the host name are checked (`verify-full`).
     Full,
 }
 
@@ -63,7 +63,7 @@ impl Address {
             true => front.to_owned(),
             false => format!("{front}?{}", parts.rest.join("&")),
         };
-        // An unknown parameter may be the rest of a password that has a `&`.
+        // An unknown parameter may be the rest of a password that contains a `&`.
         let has_secret = query.contains("password");
         let config: Config = rest
             .parse()
@@ -71,18 +71,18 @@ impl Address {
         parts.into_address(config)
     }
 
-    /// The schema as SQL writes it.
+    /// Schema name, quoted for SQL.
     pub(super) fn quoted_schema(&self) -> String {
         format!("\"{}\"", self.schema)
     }
 
-    /// Where settlements are told. The schema has no quote in it.
+    /// Channel for notifications of settlements. A schema name never contains a quote.
     pub(super) fn channel(&self) -> String {
         format!("refrain_{}", self.schema)
     }
 }
 
-/// What is picked out of the query part.
+/// Query parameters of an address.
 #[derive(Default)]
 struct Parts {
     schema: Option<String>,
@@ -91,7 +91,7 @@ struct Parts {
     roots: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
-    /// For the driver.
+    /// Parameters passed on to the driver.
     rest: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl Parts {
                            or ?host=/var/run/postgresql for a socket";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        // Of several servers the one that takes writes: a standby lags behind.
+        // With several servers, use the one that accepts writes: a standby lags behind.
         if config.get_hosts().len().max(config.get_hostaddrs().len()) > 1 {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
@@ -131,7 +131,7 @@ impl Parts {
         }
         let connect_timeout = config.get_connect_timeout().copied();
         let connect_timeout = connect_timeout.filter(|timeout| !timeout.is_zero());
-        // As the command-line tools have it: with an authority named, even `require` checks against it.
+        // As in libpq: with `sslrootcert`, even `sslmode=require` checks the CA.
         let asked = self.roots.is_some() && self.mode == Some(SslMode::Require);
         let weakest = if asked {
             Trust::Authority
@@ -150,7 +150,7 @@ impl Parts {
     }
 }
 
-/// One is of no use without the other.
+/// Requires certificate and key together.
 fn client_certificate(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -165,7 +165,7 @@ fn client_certificate(
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Without TLS there is nothing to show a certificate to, and nothing to bind a login to.
+/// Rejects settings that need TLS if `sslmode=disable`.
 fn check_needs_tls(config: &Config, has_certificate: bool) -> Result<()> {
     let what = match config.get_ssl_mode() {
         SslMode::Disable if has_certificate => "sslcert",
@@ -179,7 +179,7 @@ fn check_needs_tls(config: &Config, has_certificate: bool) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Without the password, which messages must not show.
+/// Omits the password, because messages end up in logs.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.config;
@@ -209,7 +209,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What `sslmode` means; the driver itself knows the first three.
+/// Parses `sslmode`. The driver itself supports only the first three values.
 fn ssl_mode(text: &str) -> Result<(SslMode, Option<Trust>)> {
     Ok(match text {
         "disable" => (SslMode::Disable, None),
@@ -226,7 +226,7 @@ fn ssl_mode(text: &str) -> Result<(SslMode, Option<Trust>)> {
     })
 }
 
-/// Plain names only: they stand in statements, and in what a DBA reads.
+/// Accepts plain names only: the name becomes part of SQL statements, also of those that a DBA reads.
 fn checked_schema(name: &str) -> Result<String> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let starts = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
@@ -241,7 +241,8 @@ fn checked_schema(name: &str) -> Result<String> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// The last `@` ends the login, also for the driver, which takes the first: the rest would become a host, and be printed.
+/// Encodes every `@` in the login but the last. The driver splits at the first `@`, and would print part of the
+/// password as the host.
 fn one_login(front: &str) -> String {
     match front.rsplit_once('@') {
         Some((login, place)) => format!("{}@{place}", login.replace('@', "%40")),

@@ -1,4 +1,4 @@
-//! The careful lane: whatever takes a look at the record first, decided by [`step`](refrain::step) while the record is held.
+//! Careful lane: commands for which [`step`](refrain::step) decides while the row is locked.
 
 use std::collections::HashMap;
 
@@ -25,10 +25,10 @@ use super::{
     trouble::Trouble,
 };
 
-/// How often something is tried again that somebody else got in the way of.
+/// Maximum number of tries if other transactions change the same records.
 const TRIES_MAX: u32 = 8;
 
-/// The statements of this lane.
+/// Prepared statements of this lane.
 #[derive(Debug)]
 pub(super) struct Careful {
     peek: Statement,
@@ -48,7 +48,7 @@ impl Prepared for Careful {
     }
 }
 
-/// Passes a job on to the careful lane.
+/// Queues a job for the careful lane.
 pub(super) fn hand_over(careful: &Sender<Job>, job: Job) {
     match careful.try_send(job) {
         Ok(()) => {}
@@ -59,17 +59,17 @@ pub(super) fn hand_over(careful: &Sender<Job>, job: Job) {
     }
 }
 
-/// The worker of this lane.
+/// Worker of the careful lane.
 pub(super) struct Lane {
     pub(super) link: Link<Careful>,
     pub(super) watches: Watches,
     pub(super) time: Time,
-    /// Which handle this is.
+    /// Random identifier of this handle.
     pub(super) node: i64,
 }
 
 impl Lane {
-    /// Ends when nobody can ask any more.
+    /// Runs until every sender is dropped.
     pub(super) async fn run(mut self, mut jobs: Receiver<Job>) {
         let mut batch = Vec::new();
         while jobs.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -91,7 +91,7 @@ impl Lane {
         }
     }
 
-    /// Answers what can be answered, and returns what is to be tried again.
+    /// Answers the jobs that can be answered, and returns those to retry.
     async fn work(&mut self, batch: Vec<Job>) -> Vec<Job> {
         let session = match self.link.session().await {
             Ok(session) => session,
@@ -113,14 +113,14 @@ impl Lane {
             Ok(decided) => self.answer(left, decided),
             Err(trouble @ Trouble::Lost(_)) => self.failed(left, trouble),
             Err(trouble) => {
-                // The transaction stands open: a connection in that state is not used again.
+                // The transaction is still open: a connection in that state is not used again.
                 self.link.drop_session();
                 self.one_by_one(left, trouble).await
             }
         }
     }
 
-    /// Connections break: what was asked is asked once more, and only once.
+    /// Handles a failed batch. If the connection broke, each job is retried once; the others fail.
     fn failed(&mut self, batch: Vec<Job>, trouble: Trouble) -> Vec<Job> {
         let is_lost = matches!(trouble, Trouble::Lost(_));
         let error = trouble.into_error();
@@ -136,7 +136,7 @@ impl Lane {
         again
     }
 
-    /// One of them is to blame: the others must not suffer from it.
+    /// Retries each job of a rejected batch in its own transaction, so that only the job that caused the error fails.
     async fn one_by_one(&mut self, batch: Vec<Job>, trouble: Trouble) -> Vec<Job> {
         if batch.len() == 1 {
             refuse_all(batch, &trouble.into_error());
@@ -165,7 +165,7 @@ impl Lane {
         again
     }
 
-    /// Answers claims that change nothing from what is there, without holding it: replays, for the most part.
+    /// Answers claims that change nothing, mostly replays, from the current rows without locking them.
     async fn peek(
         &self,
         session: &Session<Careful>,
@@ -202,7 +202,7 @@ impl Lane {
         Ok(left)
     }
 
-    /// The answer to a claim that changes nothing.
+    /// Reply to a claim that changes nothing; `None` if the row has to be locked.
     fn known(
         &self,
         job: &Job,
@@ -222,7 +222,7 @@ impl Lane {
         (stepped.change == Change::Nothing && is_told).then_some(Ok(stepped.reply))
     }
 
-    /// One transaction: hold the records, read the clock, decide, write, commit.
+    /// Runs one transaction: lock the rows, read the clock, decide, write, commit.
     async fn decide(&self, session: &Session<Careful>, batch: &[Job]) -> Result<Decided, Trouble> {
         let client = &session.wire.client;
         let statements = &session.statements;
@@ -231,7 +231,7 @@ impl Lane {
         ids.dedup();
         let ids: Vec<_> = ids.into_iter().map(|id| Id(id.0)).collect();
         let fences = i32::try_from(batch.len()).unwrap_or(i32::MAX);
-        // Sent together: the first answer is waited for once, and the clock is read behind the locks.
+        // Pipelined: one round trip for all four. The clock is read after the rows are locked.
         let now = self.time.now();
         let (planned, begun, rows, clock) = tokio::join!(
             biased;
@@ -254,7 +254,7 @@ impl Lane {
         decisions.write(client, &statements.writing).await
     }
 
-    /// Tells everybody, and returns those whose record somebody else was faster to make.
+    /// Sends the replies, and returns the jobs whose record another transaction inserted first.
     fn answer(&self, batch: Vec<Job>, decided: Decided) -> Vec<Job> {
         let mut again = Vec::new();
         for (job, answer) in batch.into_iter().zip(decided.answers) {

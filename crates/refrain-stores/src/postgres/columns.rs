@@ -1,4 +1,4 @@
-//! What is sent to the server, column by column: one array for each.
+//! Statement parameters in columnar form: one array for each column.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::rows::{COMPLETED, Held, IN_FLIGHT, INDETERMINATE, Id, TOMBSTONE, guarantee_code};
 
-/// The longest span that is written down: sums of two and a moment fit into the column.
+/// Longest stored duration, in milliseconds: a timestamp plus two of them fits into `int8`.
 const SPAN_MAX: u64 = i64::MAX as u64 / 4;
 
-/// Rounded up, as everywhere: nothing ends earlier than was asked for.
+/// Rounds up, so that nothing ends earlier than requested.
 fn span(span: Duration) -> i64 {
     (Timestamp(0) + span).0.min(SPAN_MAX).cast_signed()
 }
@@ -27,7 +27,7 @@ fn credential(credential: Option<Credential>) -> Option<i64> {
     credential.map(|Credential(bytes)| i64::from_be_bytes(bytes))
 }
 
-/// New claims, column by column.
+/// New claims, one array for each column.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     pub(super) ids: Vec<Id>,
@@ -42,7 +42,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// What its parameters are, for statements that are not prepared.
+    /// Parameter types, for statements that are not prepared.
     pub(super) const TYPES: [Type; 9] = [
         Type::UUID_ARRAY,
         Type::UUID_ARRAY,
@@ -82,7 +82,7 @@ impl Claims {
     }
 }
 
-/// Completions, column by column.
+/// Completions, one array for each column.
 #[derive(Debug, Default)]
 pub(super) struct Completions<'a> {
     pub(super) ids: Vec<Id>,
@@ -95,7 +95,7 @@ pub(super) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// What its parameters are, for statements that are not prepared.
+    /// Parameter types, for statements that are not prepared.
     pub(super) const TYPES: [Type; 7] = [
         Type::UUID_ARRAY,
         Type::INT4_ARRAY,
@@ -136,7 +136,7 @@ impl<'a> Completions<'a> {
     }
 }
 
-/// Whole rows, column by column, in the order of `sql.rs`.
+/// Whole rows, one array for each column, in the order of `sql.rs`.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     ids: Vec<Id>,
@@ -162,7 +162,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// What its parameters are, for statements that are not prepared.
+    /// Parameter types, for statements that are not prepared.
     pub(super) const TYPES: [Type; 20] = [
         Type::UUID_ARRAY,
         Type::UUID_ARRAY,

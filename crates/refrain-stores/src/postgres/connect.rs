@@ -1,4 +1,4 @@
-//! Connections: made, checked, set up, and made again when they break.
+//! Connections of the store: connect, check the server, configure the session, reconnect.
 
 use std::{
     sync::{
@@ -19,22 +19,22 @@ use super::{
     trouble,
 };
 
-/// The server gives up on a statement behind that, we on an answer a little later.
+/// Server-side limit for a statement. The client waits one second longer for the answer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long a row may be held by somebody else's transaction.
+/// How long a statement waits for a row that another transaction has locked.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Pauses between two tries to connect; in between everybody is told at once that there is no server.
+/// Backoff between two attempts to connect. Calls during the backoff fail immediately.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 const REPLAN_EVERY: Duration = Duration::from_secs(5);
 
-/// What all connections of a store have in common.
+/// State that all connections of a store share.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) address: Address,
     dial: Dial,
     pub(super) sql: Sql,
-    /// The highest that any connection has met.
+    /// Highest epoch seen on any connection.
     epoch: AtomicU32,
 }
 
@@ -50,19 +50,19 @@ impl Place {
         })
     }
 
-    /// Part of every fence. Above that of every server that this one took over from.
+    /// Epoch part of every fence: higher than that of any server that this one was promoted from.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Looks which epoch the server behind this connection is in.
+    /// Reads the epoch of the server behind this connection.
     pub(super) async fn learn_epoch(&self, client: &Client) -> Result<u32, tokio_postgres::Error> {
         let epoch = epoch(client, &self.sql).await?;
         self.epoch.fetch_max(epoch, Ordering::Relaxed);
         Ok(epoch)
     }
 
-    /// A connection to a server that takes writes. Messages that nobody asked for go to `heard`.
+    /// Connects to a server that accepts writes, and configures the session. `heard` receives asynchronous messages.
     pub(super) async fn connect(
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
@@ -81,7 +81,7 @@ const FACTS: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_re
      current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), \
      current_setting('server_version_num')::int4";
 
-/// What a server is, as it says itself.
+/// Settings and role of a server.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) is_standby: bool,
@@ -107,12 +107,12 @@ impl Facts {
         })
     }
 
-    /// Whether a standby that may lag behind is attached: promoted, it lacks what it had not been sent.
+    /// Whether an asynchronous standby is attached. If it is promoted, acknowledged commits may be missing.
     pub(super) fn may_fail_over_with_loss(&self) -> bool {
         self.replicas > 0 && self.synchronous_standbys.is_empty()
     }
 
-    /// How a commit waits that is answered only when it stands.
+    /// Value for `synchronous_commit` with which an acknowledged commit is durable.
     pub(super) fn waits(&self) -> &str {
         match &*self.synchronous_commit {
             "off" | "local" => "on",
@@ -120,8 +120,8 @@ impl Facts {
         }
     }
 
-    /// Index plans, because a plan made for a small table would go on scanning it when it is large;
-    /// commits that wait for the disk, because a claim that is answered must stand.
+    /// `SET` statements for a session. They force index plans, because a plan that was made for a small table would
+    /// still scan the table when it is large, and durable commits, because an acknowledged claim must not be lost.
     fn settings(&self) -> String {
         let waits = self.waits();
         format!(
@@ -140,7 +140,7 @@ impl Facts {
     }
 }
 
-/// The statements that one kind of work needs, prepared on its connection.
+/// Prepared statements of one lane.
 pub(super) trait Prepared: Sized + Send + Sync + 'static {
     fn prepare(
         client: &Client,
@@ -148,19 +148,19 @@ pub(super) trait Prepared: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self, tokio_postgres::Error>> + Send;
 }
 
-/// A connection with its statements.
+/// Connection with its prepared statements.
 #[derive(Debug)]
 pub(super) struct Session<P> {
     pub(super) wire: Wire,
     pub(super) statements: P,
-    /// Part of every fence that is granted over this connection.
+    /// Epoch part of every fence granted over this connection.
     pub(super) epoch: u32,
-    /// When its plans were thrown away last.
+    /// When `DISCARD PLANS` last ran.
     planned: Mutex<Instant>,
 }
 
 impl<P> Session<P> {
-    /// Has plans made anew every few seconds: one that was made when the table was all but empty scans all of it.
+    /// Discards cached plans every few seconds: a plan that was made for a nearly empty table scans all of it.
     pub(super) async fn replan(&self) -> Result<(), tokio_postgres::Error> {
         let now = tokio::time::Instant::now();
         {
@@ -174,12 +174,12 @@ impl<P> Session<P> {
     }
 }
 
-/// One kind of work's connection: there, or made when it is needed.
+/// Connection of one lane, opened on demand.
 #[derive(Debug)]
 pub(super) struct Link<P> {
     place: Arc<Place>,
     session: Option<Arc<Session<P>>>,
-    /// Until when nobody tries to connect, and why not.
+    /// End of the backoff, and the last error.
     resting: Option<(Instant, String)>,
     delays: Delays,
 }
@@ -194,10 +194,10 @@ impl<P: Prepared> Link<P> {
         }
     }
 
-    /// The connection, new if need be.
+    /// Returns the open connection, or connects.
     ///
     /// # Errors
-    /// When there is none to be had: at once, if that was found out just before.
+    /// If the server is unavailable. During the backoff the last error is returned without connecting.
     pub(super) async fn session(&mut self) -> Result<Arc<Session<P>>> {
         if let Some(session) = &self.session
             && !session.wire.client.is_closed()
@@ -220,7 +220,7 @@ impl<P: Prepared> Link<P> {
             Err(error) => {
                 let until = tokio::time::Instant::now() + self.delays.after_failure();
                 self.resting = Some((until, error.to_string()));
-                // While it runs it is the store that cannot be had, whatever the reason.
+                // Once the store is open, every failure to connect means that the store is unavailable.
                 Err(Error::new(ErrorKind::Unavailable, error.to_string()))
             }
         }
@@ -245,16 +245,16 @@ impl<P: Prepared> Link<P> {
         })
     }
 
-    /// The connection is of no use any more.
+    /// Closes the connection after an error.
     pub(super) fn drop_session(&mut self) {
         self.session = None;
     }
 }
 
-/// Above that of every server that this one took over from: the number of its history, as far as it tells.
+/// Reads the epoch from the server's timeline, and raises the stored epoch to it. A promotion starts a new timeline.
 async fn epoch(client: &Client, sql: &Sql) -> Result<u32, tokio_postgres::Error> {
     let known: i32 = client.query_one_scalar(&sql.epoch, &[]).await?;
-    // Not every server that speaks this protocol has a log of its own.
+    // Servers that are only compatible with PostgreSQL may not have these WAL functions.
     let timeline = client.query_one_scalar::<i32, _>(TIMELINE, &[]).await;
     let timeline = timeline.unwrap_or(known);
     if timeline > known {

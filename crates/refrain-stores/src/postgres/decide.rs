@@ -1,4 +1,4 @@
-//! Decisions about records that are held, and how they are written down.
+//! Decisions about locked records, and how they are written.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{
     trouble::Trouble,
 };
 
-/// The statements that write.
+/// Prepared statements that write.
 #[derive(Debug)]
 pub(super) struct Writing {
     insert: Statement,
@@ -37,29 +37,29 @@ impl Writing {
     }
 }
 
-/// What a transaction came to.
+/// Result of a transaction.
 pub(super) struct Decided {
     pub(super) answers: Vec<Result<Reply>>,
-    /// What could not be made because it was there by then.
+    /// Records that could not be inserted because another transaction inserted them first.
     pub(super) lost: Vec<RecordId>,
 }
 
-/// Records that are held while it is decided about them.
+/// Locked records during a transaction, with the decisions so far.
 pub(super) struct Decisions {
     now: Now,
     epoch: u32,
     counters: Vec<i64>,
-    /// Which handle this is.
+    /// Random identifier of this handle.
     node: i64,
     records: BTreeMap<RecordId, Slot>,
     answers: Vec<Result<Reply>>,
-    /// Settled records that somebody waits for in another process.
+    /// Settled records for which another process waits.
     told: Vec<String>,
 }
 
-/// What stands under an identity, and what stood there.
+/// Current state of a record within the transaction, and whether it existed before.
 struct Slot {
-    /// An error where it cannot be read: such a record is never written over.
+    /// An error if the row is damaged: a damaged record is never overwritten.
     held: Result<Option<Held>>,
     was_there: bool,
     is_changed: bool,
@@ -106,7 +106,7 @@ impl Decisions {
         let record = before.as_ref().map(|held| held.record.clone());
         let fence = next_fence(record.as_ref(), candidate);
         let stepped = self.now.step(record, job.command(fence));
-        // Asked before, and the answer got lost: gone is what it was to be.
+        // A retry after a lost answer: the record is gone because the first attempt already freed it.
         if job.is_repeated && job.frees() && before.is_none() {
             return Ok(Reply::Settled(Settled::Applied));
         }
@@ -143,7 +143,7 @@ impl Decisions {
         }
     }
 
-    /// Writes what is to be written and commits, all sent together.
+    /// Writes the changes and commits, pipelined.
     pub(super) async fn write(
         self,
         client: &Client,
@@ -191,13 +191,13 @@ impl Decisions {
     }
 }
 
-/// What is different now, by what is to be done about it.
+/// Changed records, grouped by statement.
 #[derive(Default)]
 struct Changed {
     updated: Rows,
     inserted: Rows,
     deleted: Vec<Id>,
-    /// What is inserted.
+    /// Identities of the inserted rows.
     new: Vec<RecordId>,
 }
 
@@ -255,7 +255,8 @@ pub(super) const NO_FENCE: Fence = Fence {
     nonce: 0,
 };
 
-/// The candidate, or one above the last fence if a restored or failed-over server counts from below it.
+/// Returns the candidate, or one above the record's last fence if the counter of a restored or promoted server is
+/// lower.
 pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
     match record.and_then(Record::fence) {
         Some(last) if last >= candidate => Fence {
@@ -267,7 +268,7 @@ pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
     }
 }
 
-/// Whether the holder, on another handle than this, does not know yet that somebody waits.
+/// Whether the record has to be marked because a caller waits on another handle than the holder's.
 pub(super) fn has_to_be_told(held: &Held, reply: &Reply, node: i64) -> bool {
     let waits = matches!(reply, Reply::Verdict(Verdict::InFlight { .. }));
     waits && !held.waited && held.holder != Some(node)

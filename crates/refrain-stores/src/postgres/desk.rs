@@ -1,4 +1,4 @@
-//! The desk: reads, lists, counts and sweeps, on a connection of their own.
+//! Reads, lists, counts and sweeps, on a separate connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,22 +25,22 @@ use super::{
     trouble::Trouble,
 };
 
-/// A page's outcomes take no more than this, roughly.
+/// Approximate limit for the outcomes of one page, in bytes.
 const PAGE_BYTES_MAX: i64 = 64 << 20;
-/// How many records one statement sweeps: few enough that nobody waits long for what it holds.
+/// Records per sweep statement: few enough that no claim waits long for the row locks.
 const SWEEP_BATCH: i32 = 1_000;
-/// Between two of them everybody else has the server for as long as the last one took, and no longer than this.
+/// Maximum pause between two sweep statements. The pause is as long as the previous statement took.
 const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Over so many records those that have ended are counted in a sample.
+/// Above this number of records, completed records and tombstones are counted in a sample.
 const COUNTED_MAX: i64 = 1_000_000;
 const SAMPLE: f64 = 100_000.0;
 
-/// Answers operators, and the engine's own care.
+/// Serves the operator commands and the engine's sweeps.
 #[derive(Debug)]
 pub(super) struct Desk {
     place: Arc<Place>,
     link: Arc<Mutex<Link<Statements>>>,
-    /// Where connections live.
+    /// Runtime of the store's thread, on which the connections live.
     runtime: Handle,
     time: Time,
 }
@@ -111,7 +111,7 @@ impl Desk {
         }
     }
 
-    /// A row as it is by now; `None` where time has taken it away.
+    /// Parses a row and applies [`Command::Age`]; `None` if the record has ended.
     fn reading(&self, row: &Row, asked: Option<RecordId>) -> Result<Option<Reading>> {
         let id = rows::id(row)?;
         if asked.is_some_and(|asked| asked != id) {
@@ -124,8 +124,8 @@ impl Desk {
         Ok(record.map(|record| Reading { id, record, now }))
     }
 
-    /// As [`reading`](Self::reading), but one damaged record must not hide the others; asked for by itself it answers
-    /// with its error.
+    /// As [`reading`](Self::reading), but a damaged record is skipped with a warning, so that it does not hide the
+    /// others. Reading the damaged record itself returns its error.
     fn listed(&self, row: &Row, state: Option<StateName>) -> Result<Option<Reading>> {
         let reading = match self.reading(row, None) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -138,7 +138,7 @@ impl Desk {
         Ok(reading.filter(|reading| fits(reading.record.state.name())))
     }
 
-    /// Rows from this identity on that may be in that state.
+    /// Rows from this identity on that may be in the given state.
     async fn page(
         &self,
         state: Option<StateName>,
@@ -206,7 +206,7 @@ impl Desk {
         Ok(swept)
     }
 
-    /// The time for a statement, where the database's own is not to be believed.
+    /// Time for a sweep: overrides the database's clock if that is ahead of the believed time.
     async fn believed_now(&self) -> Result<Option<i64>> {
         let (now, fences) = (self.time.now(), 0_i32);
         let row = self.one(&self.place.sql.clock, &[&now, &fences]).await?;
@@ -229,8 +229,8 @@ impl Desk {
         })
     }
 
-    /// Asks with this text, or for a record if there is none; once more if the connection broke:
-    /// everything here can be asked twice.
+    /// Runs a statement; `None` is the prepared read of records. Retries once if the connection broke, because every
+    /// statement here is idempotent.
     async fn ask(
         &self,
         text: Option<&str>,
@@ -263,7 +263,7 @@ impl Desk {
         Err(lost.unwrap_or_else(session_silent))
     }
 
-    /// Made on the store's own runtime, because callers' runtimes come and go.
+    /// Connects on the store's own runtime, because a caller's runtime may shut down.
     async fn session(&self) -> Result<Arc<Session<Statements>>> {
         let link = self.link.clone();
         let connecting = self
@@ -285,13 +285,13 @@ fn scaled(count: i64, scale: f64) -> u64 {
     (count as f64 * scale) as u64
 }
 
-/// The identity behind this one.
+/// Next identity in order.
 fn next_id(id: RecordId) -> Option<[u8; 16]> {
     let number = u128::from_be_bytes(id.0).checked_add(1)?;
     Some(number.to_be_bytes())
 }
 
-/// Counts open records that are alike, as time has made them.
+/// Counts a group of open records, after [`Command::Age`] is applied.
 fn count(census: &mut Census, row: &Row) -> Result<()> {
     let get = |place| row.try_get::<_, Option<i16>>(place).map_err(failed);
     let flag = |place| row.try_get::<_, Option<bool>>(place).map_err(failed);

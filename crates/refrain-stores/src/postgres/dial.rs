@@ -1,4 +1,4 @@
-//! The way to a server: one address, one TLS, one set of words for what does not work. For the store, and for others who keep tables.
+//! Connects to a PostgreSQL server: address, TLS, checks and error messages, for the store and for other users.
 
 use std::{
     fmt,
@@ -19,25 +19,26 @@ use super::{
     tls, trouble,
 };
 
-/// The oldest server whose statements we use.
+/// Oldest supported server version (`server_version_num`).
 const VERSION_MIN: i32 = 130_000;
 
-/// A PostgreSQL server to connect to, as an address names it.
+/// PostgreSQL server address with its TLS settings.
 ///
-/// The address is read as [`Postgres::open`](super::Postgres::open) reads it, `sslmode` and `sslrootcert` included.
+/// The address has the same syntax as for [`Postgres::open`](super::Postgres::open), including `sslmode` and
+/// `sslrootcert`.
 #[derive(Clone)]
 pub struct Dial {
     address: Address,
     tls: tls::Tls,
-    /// Whether connections are known to be sessions of their own. Clones share it: the check is made once.
+    /// Whether each connection is known to have its own server session. Clones share the result, so it is checked once.
     has_own_sessions: Arc<AtomicBool>,
 }
 
 impl Dial {
-    /// Reads an address, and the certificates that it names.
+    /// Parses an address, and loads the certificates that it names.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where one of them cannot be read.
+    /// [`ErrorKind::Invalid`] if the address or a certificate is invalid.
     pub fn new(address: &str) -> Result<Self> {
         Self::to(Address::parse(address)?)
     }
@@ -51,7 +52,7 @@ impl Dial {
         })
     }
 
-    /// The schema that the address names with `?schema=`, if it does.
+    /// Schema that the address names with `?schema=`, if any.
     #[must_use]
     pub fn schema(&self) -> Option<&str> {
         self.address
@@ -59,42 +60,42 @@ impl Dial {
             .then_some(self.address.schema.as_str())
     }
 
-    /// A connection to a server that takes writes. Messages that nobody asked for go to `heard`.
+    /// Connects to a server that accepts writes. `heard` receives asynchronous messages (notices and notifications).
     ///
-    /// Has to be called within a tokio runtime, in which the connection then lives.
+    /// Must be called within a tokio runtime; the connection's task is spawned there.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes, [`ErrorKind::Invalid`] when
-    /// password, certificate or rights are not in order; the message says which, and what to do.
-    /// [`ErrorKind::Unsupported`] where a pooler shares server connections between clients.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable, too old, read-only or a standby; [`ErrorKind::Invalid`]
+    /// if the password, certificate or privileges are invalid. The message names the cause and the fix.
+    /// [`ErrorKind::Unsupported`] if a pooler shares server connections between clients.
     ///
     /// # Cancellation
-    /// May be dropped.
+    /// Safe to drop.
     pub async fn connect(&self, heard: impl FnMut(AsyncMessage) + Send + 'static) -> Result<Wire> {
         let (wire, _) = self.reach(heard).await?;
         Ok(wire)
     }
 
-    /// A connection to a server of any version, which need not take writes: to look, and no more.
+    /// Connects to a server of any version, also to a standby, to read only.
     ///
-    /// Has to be called within a tokio runtime, in which the connection then lives.
+    /// Must be called within a tokio runtime; the connection's task is spawned there.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     ///
     /// # Cancellation
-    /// May be dropped.
+    /// Safe to drop.
     pub async fn look(&self) -> Result<Wire> {
         self.open(|_| {}).await
     }
 
-    /// An error of this server's, with what to do about it.
+    /// Converts an error of this server into one that names the fix.
     #[must_use]
     pub fn told(&self, error: &tokio_postgres::Error) -> Error {
         trouble::at_start(error, &self.address)
     }
 
-    /// As [`connect`](Self::connect), with what the server says about itself.
+    /// As [`connect`](Self::connect), and returns the server's settings.
     pub(super) async fn reach(
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
@@ -107,14 +108,14 @@ impl Dial {
         Ok((wire, facts))
     }
 
-    /// A connection that is a session of its own. Nothing is set before that is known, since what is set for a session
-    /// of a pooler in transaction mode stays behind on the connections of others.
+    /// Opens a connection that has its own server session. Runs no `SET` before that is known: behind a pooler in
+    /// transaction mode, the setting would remain on a server connection that other clients use.
     async fn open(&self, heard: impl FnMut(AsyncMessage) + Send + 'static) -> Result<Wire> {
         let wire = self.open_any(&self.address.config, heard).await?;
         if self.has_own_sessions.load(Ordering::Relaxed) {
             return Ok(wire);
         }
-        // Where no second connection can be had, the next one is compared.
+        // If the second connection fails, the check is repeated with the next connection.
         let mut config = self.address.config.clone();
         config.application_name("refrain pooler check");
         let Ok(other) = self.open_any(&config, |_| ()).await else {
@@ -173,7 +174,7 @@ impl Dial {
     }
 }
 
-/// Without its password.
+/// Omits the password.
 impl fmt::Display for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
@@ -186,7 +187,7 @@ impl fmt::Debug for Dial {
     }
 }
 
-/// A connection, which ends with this.
+/// Connection to a server; closed when dropped.
 #[derive(Debug)]
 pub struct Wire {
     pub(super) client: Client,
@@ -194,13 +195,13 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// What is asked over it.
+    /// Client for statements.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What is asked over it, for transactions.
+    /// Client for transactions.
     pub fn client_mut(&mut self) -> &mut Client {
         &mut self.client
     }
@@ -208,7 +209,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // At once, and not when the server has answered what nobody waits for any more.
+        // Closes immediately, without waiting for answers that have no receiver.
         self.task.abort();
     }
 }

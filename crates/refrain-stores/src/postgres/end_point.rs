@@ -1,16 +1,16 @@
-//! What SCRAM binds itself to: the digest of the server's certificate, `tls-server-end-point` of RFC 5929.
+//! Channel binding for SCRAM: the digest of the server's certificate, `tls-server-end-point` of RFC 5929.
 //!
-//! Somebody in the middle who has another certificate, even one that is trusted, cannot pass the login on.
+//! A man in the middle with another certificate, even a trusted one, cannot relay the login.
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 const SEQUENCE: u8 = 0x30;
 const OBJECT: u8 = 0x06;
 
-/// Object identifiers of signature algorithms, encoded, and the digest to use for each.
+/// DER-encoded object identifiers of signature algorithms, and the digest to use for each.
 ///
-/// MD5 and SHA-1 count as SHA-256, as the RFC says. What is missing here, such as Ed25519, has no digest of its own:
-/// servers offer no binding with it.
+/// MD5 and SHA-1 count as SHA-256, as the RFC requires. Algorithms without a digest of their own, such as Ed25519,
+/// are missing: servers offer no channel binding with them.
 const ALGORITHMS: [(&[u8], Digest); 8] = [
     // 1.2.840.113549.1.1: RSA with MD5, SHA-1, SHA-256, SHA-384, SHA-512.
     (b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x04", Digest::Sha256),
@@ -31,7 +31,7 @@ enum Digest {
     Sha512,
 }
 
-/// The digest of a certificate in DER; `None` where its signature algorithm names none that is known.
+/// Digest of a DER certificate; `None` if the signature algorithm is unknown.
 pub(super) fn digest(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(match algorithm(certificate)? {
         Digest::Sha256 => Sha256::digest(certificate).to_vec(),
@@ -50,13 +50,13 @@ fn algorithm(certificate: &[u8]) -> Option<Digest> {
     known.map(|(_, digest)| *digest)
 }
 
-/// The content of the element that `bytes` begin with, and what follows it.
+/// Content of the first DER element in `bytes`, and the bytes after it.
 fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, rest) = bytes.split_first()?;
     let (&length, rest) = rest.split_first()?;
     let (length, rest) = match usize::from(length) {
         short @ 0..=0x7f => (short, rest),
-        // The number of bytes that the length takes; a certificate is shorter than 16 MiB.
+        // Long form: the number of length bytes. A certificate is shorter than 16 MiB.
         long @ 0x81..=0x83 => {
             let (length, rest) = rest.split_at_checked(long - 0x80)?;
             let length = length
@@ -72,7 +72,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    //! A server with a certificate of another kind must not make the client bind to the wrong digest, nor fall over.
+    //! An unexpected certificate must neither produce a wrong digest nor cause a panic.
 
     use super::*;
 
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn what_is_no_certificate_has_no_digest() {
         let whole = certificate(&rcgen::PKCS_ECDSA_P256_SHA256);
-        // Cut behind the algorithm, it can still be told: the rest is not looked at.
+        // Truncated: shorter than the length of the outer element.
         for length in 0..whole.len() - 100 {
             assert_eq!(digest(&whole[..length]), None, "{length}");
         }

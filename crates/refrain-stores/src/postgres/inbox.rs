@@ -1,7 +1,7 @@
-//! The transactional inbox: what a handler writes, and the mark that the message was handled, are one commit.
+//! Transactional inbox: the handler's writes and the mark that the message was handled commit together.
 //!
-//! A duplicate finds the mark and is skipped; a handler that fails, or dies, leaves neither.
-//! If the answer to the commit gets lost, the message is delivered again, and the mark tells what became of it.
+//! A duplicate finds the mark and is skipped. A handler that fails or crashes leaves neither writes nor mark.
+//! If the answer to the commit is lost, the message is redelivered, and the mark shows whether the commit succeeded.
 //!
 //! ```no_run
 //! # async fn example(broker: std::sync::Arc<dyn refrain::consume::Broker>) -> refrain::Result<()> {
@@ -44,10 +44,10 @@ use front::Ahead;
 
 mod sequences;
 
-/// What a handler answers with.
+/// Future that a handler returns.
 pub type Handling<'a> = Pin<Box<dyn Future<Output = Result<Outcome, Failure>> + Send + 'a>>;
 
-/// Where the marks are, and the connections on which messages are handled: both in one database.
+/// Store with the marks, and the connections on which handlers run. Both must use the same database.
 pub struct Inbox<C = Pool> {
     store: Arc<Postgres>,
     connections: C,
@@ -62,15 +62,15 @@ impl<C> fmt::Debug for Inbox<C> {
 }
 
 impl Inbox {
-    /// The inbox in the database at this address, with connections of its own.
+    /// Opens the inbox in the database at this address, with its own connection pool.
     ///
-    /// The address is that of a [store](Postgres::open), whose tables are made if there are none.
+    /// The address is that of a [store](Postgres::open). Missing tables are created.
     ///
     /// # Errors
     /// As [`Postgres::open`].
     ///
     /// # Cancellation
-    /// May be dropped; the connections are then closed again.
+    /// Safe to drop; the connections are closed again.
     pub async fn open(address: &str) -> Result<Self> {
         let store = Arc::new(Postgres::open(address).await?);
         Ok(Self::new(store, Pool::new(address)?))
@@ -78,7 +78,7 @@ impl Inbox {
 }
 
 impl<C: Connections> Inbox<C> {
-    /// The inbox of this store, with connections from elsewhere; they have to be to the same database.
+    /// Creates an inbox on this store with other connections. They must connect to the same database.
     pub fn new(store: Arc<Postgres>, connections: C) -> Self {
         Self {
             store,
@@ -88,27 +88,27 @@ impl<C: Connections> Inbox<C> {
         }
     }
 
-    /// Accepts events once and in order, for ever: how far each aggregate has come is kept in a table, and moves on in the
-    /// handler's own transaction.
+    /// Accepts each event once and in order, without a time limit: a table holds the position of each aggregate, and
+    /// the handler's transaction advances it.
     ///
-    /// In place of [`Consumer::with_sequence`], which goes by the records, and so for as long as these are remembered.
+    /// Replaces [`Consumer::with_sequence`], which reads the records and works only as long as these are remembered.
     #[must_use]
     pub fn with_sequence(mut self, sequence: Sequence) -> Self {
         self.sequence = Some(sequence);
         self
     }
 
-    /// Answers duplicates from a front, such as `RedisFront`, before a transaction is begun.
+    /// Answers duplicates from a front, such as `RedisFront`, without a transaction.
     ///
-    /// What it cannot tell for certain is asked of the database; it may lose everything.
-    /// A mark is put there when its first duplicate has come.
+    /// A message that the front does not know is looked up in the database, so the front may lose all of its data.
+    /// A mark is written to the front when the first duplicate arrives.
     #[must_use]
     pub fn with_front(mut self, front: impl Front) -> Self {
         self.ahead = Some(Box::new(Tiered::new(front, self.store.clone())));
         self
     }
 
-    /// An engine on the same store, for the consumer.
+    /// Creates an engine on the same store, for the consumer.
     #[must_use]
     pub fn engine(&self) -> Engine {
         Engine::new(self.store.clone())
@@ -116,7 +116,7 @@ impl<C: Connections> Inbox<C> {
 }
 
 impl<C> Inbox<C> {
-    /// What the front is asked with.
+    /// Claim with which the front is queried.
     fn claim(&self, task: &Task) -> Claim {
         let intent = task.intent(0);
         let id = RecordId::derive(self.store.secret(), &intent.scope, &intent.key);
@@ -124,19 +124,19 @@ impl<C> Inbox<C> {
     }
 }
 
-/// Handles messages in transactions.
+/// Extension of [`Consumer`] that handles messages in transactions.
 pub trait InTransaction {
-    /// Handles each message in a transaction, which also marks it as handled, until `shutdown` is over.
+    /// Handles each message in a transaction, which also marks it as handled, until `shutdown` resolves.
     ///
-    /// The handler must leave the end of the transaction to the inbox.
-    /// An error, a panic or a crash rolls everything back, and the message is tried again, as often as it may.
-    /// The terms' guarantee has no say here: it is exactly-once, as far as the handler writes to this database.
+    /// The handler must not commit or roll back the transaction.
+    /// An error, a panic or a crash rolls the transaction back, and the message is retried until its attempts are used
+    /// up. The guarantee in the terms is ignored: handling is exactly-once for writes to this database.
     ///
     /// # Errors
     /// As [`Consumer::run`].
     ///
     /// # Cancellation
-    /// As [`Consumer::run`]; what is not committed then is rolled back.
+    /// As [`Consumer::run`]; uncommitted transactions are rolled back.
     fn in_transaction<C, H>(
         self,
         inbox: Inbox<C>,

@@ -1,4 +1,4 @@
-//! What callers ask for, on its way through the store's own thread.
+//! Commands of callers, queued for the store's thread.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use refrain::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-/// One thing that is asked of one record.
+/// One command for one record, with the channel for its reply.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) ask: Ask,
     answer: oneshot::Sender<Result<Reply>>,
     asked: Instant,
-    /// It was asked before, over a connection that broke: it may have been done.
+    /// Sent before over a connection that broke: the command may have been applied.
     pub(super) is_repeated: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Ask {
     Claim(Claim),
-    /// Sealed.
+    /// The outcome is sealed.
     Settle(RecordId, Fence, Settlement),
     Renew(RecordId, Fence, Duration),
     Erase(RecordId),
@@ -46,14 +46,14 @@ impl Job {
         }
     }
 
-    /// Whether it is worth doing: a claim is not if nobody waits for it any more, or it waited too long in line.
-    /// What ends or renews a claim is always done.
+    /// Whether to run the job. A claim is dropped if its caller is gone or it was queued for too long.
+    /// Settlements, renewals and erasures always run.
     pub(super) fn is_wanted(&self, at_most: Duration) -> bool {
         let is_claim = matches!(self.ask, Ask::Claim(_));
         !is_claim || (!self.answer.is_closed() && self.asked.elapsed() < at_most)
     }
 
-    /// How much it brings along.
+    /// Size of the outcome in bytes.
     pub(super) fn bytes(&self) -> usize {
         match &self.ask {
             Ask::Settle(_, _, Settlement::Complete { outcome, .. }) => outcome.encoded().len(),
@@ -61,7 +61,7 @@ impl Job {
         }
     }
 
-    /// As [`step`](refrain::step) takes it; `fence` is granted if it is a claim that is granted.
+    /// Converts the job for [`step`](refrain::step). `fence` is the fence for a granted claim.
     pub(super) fn command(&self, fence: Fence) -> Command {
         match &self.ask {
             Ask::Claim(claim) => Command::Claim(claim.clone(), fence),
@@ -71,7 +71,7 @@ impl Job {
         }
     }
 
-    /// Whether doing it twice takes a record away that is gone after the first time.
+    /// Whether the command removes the record, so that a retry finds it absent.
     pub(super) fn frees(&self) -> bool {
         matches!(
             self.ask,
@@ -79,7 +79,7 @@ impl Job {
         )
     }
 
-    /// Who does not wait any more is not told.
+    /// Sends the reply; ignored if the caller is gone.
     pub(super) fn answer(self, answer: Result<Reply>) {
         let _ = self.answer.send(answer);
     }
@@ -89,7 +89,7 @@ impl Job {
         self.fail(&error);
     }
 
-    /// Answers that it was not done now. If it was not asked before, over a connection that broke, it was not done at all.
+    /// Replies with an error. Marks it as unapplied, unless an earlier try may have been applied.
     fn fail(self, error: &Error) {
         let error = error.repeated();
         let error = match self.is_repeated {
@@ -100,7 +100,7 @@ impl Job {
     }
 }
 
-/// Tells the same trouble to everybody. None of them was done now.
+/// Replies to all jobs with the same error.
 pub(super) fn refuse_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
     jobs.into_iter().for_each(|job| job.fail(error));
 }

@@ -1,4 +1,4 @@
-//! Hears of settlements by other processes, and wakes who waits for them here.
+//! Listens for settlements by other processes, and wakes the callers that wait for them here.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,10 +16,10 @@ use super::{
 };
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// How often the connection is looked at while nothing is heard.
+/// How often the connection is checked while it is idle.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Listens for as long as the store lives. What is missed while there is no connection is made up for by polling.
+/// Listens until the store is dropped. While there is no connection, waiting callers poll.
 pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) {
     let over = over.notified();
     tokio::pin!(over);
@@ -29,7 +29,7 @@ pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) 
             match listen(&place, watches.clone()).await {
                 Ok(wire) => {
                     delays.reset();
-                    // Whatever happened since the last connection.
+                    // Settlements may have been missed since the last connection.
                     watches.all_settled();
                     while !wire.client.is_closed() {
                         sleep(LOOK_EVERY).await;
@@ -51,7 +51,7 @@ pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) 
 async fn listen(place: &Place, watches: Watches) -> Result<Wire> {
     let heard = move |message| {
         if let AsyncMessage::Notification(told) = message
-            // Some write it with dashes.
+            // A `uuid` cast to text has dashes.
             && let Ok(id) = told.payload().replace('-', "").parse()
         {
             watches.settled(id);

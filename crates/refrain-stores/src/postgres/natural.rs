@@ -1,4 +1,4 @@
-//! Natural unique keys: insert a row, or fetch the one that is there.
+//! Natural unique keys: insert a row, or fetch the existing one.
 //!
 //! ```no_run
 //! # async fn example(client: &tokio_postgres::Client) -> refrain::Result<()> {
@@ -22,27 +22,27 @@ use tokio_postgres::{GenericClient, Row, types::ToSql};
 
 use super::trouble::Trouble;
 
-/// How often a row is looked for that comes and goes meanwhile.
+/// Maximum number of tries if the row is deleted and inserted concurrently.
 const TRIES_MAX: u32 = 8;
 
-/// A table in which some columns together name a row: they have a unique constraint or index, and are not null.
+/// Table with a natural key: columns with a unique constraint or index, none of them null.
 #[derive(Debug, Clone)]
 pub struct NaturalKey {
     table: String,
     key: Vec<String>,
 }
 
-/// What [`NaturalKey::insert_or_fetch`] found.
+/// Result of [`NaturalKey::insert_or_fetch`].
 #[derive(Debug)]
 pub enum Fetched {
-    /// It was not there, and is now.
+    /// The row was inserted.
     New(Row),
-    /// It was there. Whether the rest of it is what was wanted is for the caller to say.
+    /// The row existed. The caller has to check whether its other columns match.
     Existing(Row),
 }
 
 impl Fetched {
-    /// The row, whoever made it.
+    /// Returns the row, inserted or existing.
     #[must_use]
     pub fn into_row(self) -> Row {
         let (Self::New(row) | Self::Existing(row)) = self;
@@ -51,7 +51,7 @@ impl Fetched {
 }
 
 impl NaturalKey {
-    /// A table, `name` or `schema.name`, and the columns of its key.
+    /// Creates a `NaturalKey` for a table, `name` or `schema.name`, and its key columns.
     #[must_use]
     pub fn new(table: &str, key: &[&str]) -> Self {
         Self {
@@ -60,15 +60,15 @@ impl NaturalKey {
         }
     }
 
-    /// Inserts a row with these columns, or fetches the one that has the same key.
+    /// Inserts a row with these columns, or fetches the row with the same key.
     ///
-    /// Of many at once one inserts; the others wait for its commit and fetch its row.
+    /// Of several concurrent calls one inserts; the others wait for its commit and fetch its row.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where a column of the key has no value, otherwise what the server says.
+    /// [`ErrorKind::Invalid`] if a key column has no value; otherwise the server's error.
     ///
     /// # Cancellation
-    /// May be dropped; the row may then be there.
+    /// Safe to drop; the row may have been inserted.
     pub async fn insert_or_fetch(
         &self,
         client: &impl GenericClient,
@@ -94,7 +94,7 @@ impl NaturalKey {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// The values of the key, in its order.
+    /// Values of the key columns, in the order of the key.
     fn wanted<'a>(
         &self,
         columns: &[(&str, &'a (dyn ToSql + Sync))],
@@ -140,7 +140,7 @@ impl NaturalKey {
     }
 }
 
-/// `name` or `schema.name`, so written that any name is one.
+/// Quotes `name` or `schema.name` for SQL.
 pub(super) fn qualified(table: &str) -> String {
     let parts: Vec<_> = table.split('.').map(quoted).collect();
     parts.join(".")

@@ -1,6 +1,7 @@
-//! The outbox in PostgreSQL: messages are appended in the transaction that they tell of, and published by a relay.
+//! Transactional outbox in PostgreSQL: a transaction appends its messages to a table, and a relay publishes them.
 //!
-//! The table `refrain_outbox` is in the service's own database; `refrain migrate --outbox` makes or prints it.
+//! The table `refrain_outbox` is in the service's own database. `refrain migrate --outbox` creates it, or prints the
+//! SQL.
 //!
 //! ```no_run
 //! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -40,14 +41,14 @@ mod rows;
 mod statements;
 
 const SCRIPT: &str = include_str!("../../sql/outbox.sql");
-/// The largest payload that is taken in.
+/// Maximum size of a payload, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
-/// The longest destination, group, id, content type or header name.
+/// Maximum length of a destination, group, id, content type or header name, in bytes.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
-/// Takes messages into the outbox, in the caller's own transaction.
+/// Appends messages to the outbox in the caller's transaction.
 ///
-/// It has no connection: clone it, or make it anew, as you like.
+/// It holds no connection, so it is cheap to clone or create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
     table: String,
@@ -61,13 +62,13 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// The outbox where the transaction's own search path finds it.
+    /// Uses the outbox that the transaction's search path finds.
     #[must_use]
     pub fn new() -> Self {
         Self::at("refrain_outbox".into())
     }
 
-    /// The outbox in this schema.
+    /// Uses the outbox in this schema.
     #[must_use]
     pub fn in_schema(schema: &str) -> Self {
         Self::at(format!("{}.refrain_outbox", super::natural::quoted(schema)))
@@ -81,18 +82,18 @@ impl Outbox {
         Self { table, insert }
     }
 
-    /// Appends a message, which counts when the transaction commits; answers its id.
+    /// Appends a message, which is published after the transaction commits; returns the message id.
     ///
-    /// The id is the message's own, or made here, and goes along with every publishing of it.
-    /// Messages of one destination and group are published in the order in which their transactions commit: a transaction
-    /// that appends to a group has the group until its end, and others that want to append to it wait.
+    /// The id is that of the message, or a random UUID. Every publish of the message carries it.
+    /// Messages of one destination and group are published in commit order: a transaction that appends to a group locks
+    /// the group until it ends, and other transactions that append to it wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the message is too large, or cannot be stored as it is: nothing was asked of the server.
-    /// Otherwise what the server says; then the transaction has to be rolled back.
+    /// [`ErrorKind::Invalid`] if the message is too large or contains invalid text; checked before any statement is
+    /// sent. Otherwise the server's error; the transaction has to be rolled back.
     ///
     /// # Cancellation
-    /// Dropped, the transaction must be rolled back.
+    /// If dropped, the transaction must be rolled back.
     pub async fn append(
         &self,
         transaction: &Transaction<'_>,
@@ -133,12 +134,13 @@ impl Outbox {
 
 const CREATE: &str = "`refrain migrate --outbox --print` shows how to create it";
 
-/// The statements that make the outbox, for a DBA to run, or for migrations of one's own. Connects to nothing.
+/// Returns the SQL that creates the outbox, for a DBA or for the service's own migrations. Does not connect.
 ///
-/// With `?schema=NAME` in the address they say so; else the table is made where the search path leads first.
+/// With `?schema=NAME` in the address the SQL names the schema; otherwise the table is created in the first schema of
+/// the search path.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] when the address cannot be read.
+/// [`ErrorKind::Invalid`] if the address cannot be parsed.
 pub fn script(address: Option<&str>) -> Result<String> {
     let prefix = match address {
         Some(address) => prefix(&Address::parse(address)?),
@@ -147,24 +149,24 @@ pub fn script(address: Option<&str>) -> Result<String> {
     Ok(SCRIPT.replace("__schema__", &prefix))
 }
 
-/// Makes the outbox in the database at this address, where there is none.
+/// Creates the outbox in the database at this address, unless it exists.
 ///
 /// # Errors
-/// When the server cannot be reached or refuses.
+/// If the server is unreachable or rejects the SQL.
 ///
 /// # Cancellation
-/// May be dropped; the table is then there or not.
+/// Safe to drop; the table may have been created.
 pub async fn migrate(address: &str) -> Result<()> {
     let dial = Dial::new(address)?;
     let (wire, _) = dial.reach(|_| ()).await?;
-    // As one statement: all of it, or nothing.
+    // Sent as one simple query, which runs in one implicit transaction.
     let limits = "SET lock_timeout = '60s'; SET statement_timeout = '120s'";
     let script = format!("{limits};\n{}", script(Some(address))?);
     let made = wire.client.batch_execute(&script).await;
     made.map_err(|error| dial.told(&error))
 }
 
-/// What stands before the table's name.
+/// Schema prefix of the table name.
 fn prefix(address: &Address) -> String {
     match address.is_schema_named {
         true => format!("{}.", address.quoted_schema()),
@@ -172,7 +174,7 @@ fn prefix(address: &Address) -> String {
     }
 }
 
-/// Before anything is asked of the server: an error there would cost the caller its transaction.
+/// Validates a message before anything is sent: an error of the server would abort the caller's transaction.
 fn check(destination: &str, message: &Message) -> Result<()> {
     let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
     let named = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -212,7 +214,7 @@ fn check(destination: &str, message: &Message) -> Result<()> {
     Ok(())
 }
 
-/// A random UUID.
+/// Random UUID (version 4).
 fn random_id() -> String {
     let bits: u128 = rand::random();
     let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
@@ -227,7 +229,7 @@ fn random_id() -> String {
     )
 }
 
-/// What went wrong while the outbox was opened.
+/// Error while the outbox is opened, with the fix.
 fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
     use tokio_postgres::error::SqlState;
     let (kind, what) = match error.code() {
@@ -249,7 +251,7 @@ fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! Ids go to brokers that want a UUID, and what cannot be stored must not cost a transaction.
+    //! Some brokers require ids to be UUIDs. An invalid message must not abort the caller's transaction.
 
     use super::*;
 

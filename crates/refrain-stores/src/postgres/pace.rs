@@ -1,10 +1,10 @@
-//! The database's clock, believed as far as it can be.
+//! Checks the database's clock for jumps.
 //!
-//! Clocks are set. Set forward, one would end leases and retentions that have not ended: outcomes would be forgotten, and
-//! what ran once would run again. A handle has a clock of its own that nobody can set, and lets the database's run no
-//! faster than that one, but for a little. Set back, it only makes everything last longer, and is believed.
+//! If the database's clock is set forward, leases and retentions would end early: outcomes would be deleted, and a
+//! request that ran once would run again. Each handle compares it with its own monotonic clock, and limits how fast the
+//! database's clock may advance. A clock that is set back only makes everything last longer, and is accepted.
 //!
-//! What a handle writes down is counted from what the database shows, which is what all others see.
+//! Times that a handle writes are based on the time that the database shows, because all other handles see that time.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -17,12 +17,13 @@ use refrain::{
     record::{Command, Record, Reply, State, Stepped, Verdict, step},
 };
 
-/// So far ahead of what is expected it is believed at once: slow answers, small corrections.
+/// A clock this far ahead of the expected time is accepted immediately: slow answers, small corrections.
 const SLACK: Duration = Duration::from_secs(5);
-/// What is left is caught up with by an eighth: a clock that was wrong and is right now is believed in the end.
+/// Beyond that, the believed time advances at most one eighth faster than the monotonic clock. So a clock that was slow
+/// and is then corrected is accepted in the end.
 const CATCH_UP: u64 = 8;
 
-/// Now, as the database shows it and as far as it is believed.
+/// Current time, as the database shows it and as far as it is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Now {
     pub(super) shown: Timestamp,
@@ -30,7 +31,7 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// [`step`], in which nothing ends before that is believed, and everything begins when the others see it begin.
+    /// Runs [`step`]. Nothing ends before the believed time; leases start at the shown time, which other handles see.
     pub(super) fn step(self, record: Option<Record>, command: Command) -> Stepped {
         let may_end = matches!(
             command,
@@ -54,14 +55,14 @@ impl Now {
     }
 }
 
-/// What a handle makes of the database's clock.
+/// Check of the database's clock against the handle's monotonic clock.
 #[derive(Debug)]
 pub(super) struct Pace {
     clock: Arc<dyn Clock>,
     last: Mutex<Option<Seen>>,
 }
 
-/// The most that was to be expected at some moment of the handle's own clock.
+/// Highest expected database time, in milliseconds, at a reading of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     expected: u64,
@@ -82,7 +83,7 @@ impl Pace {
         }
     }
 
-    /// What to make of this.
+    /// Compares a database time with the expected one.
     pub(super) fn believe(&self, shown: Timestamp) -> Now {
         let steady = self.clock.steady().millis;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +96,7 @@ impl Pace {
                 shown.0.clamp(usual, at_most)
             }
         };
-        // Not at every look: what an eighth of a few milliseconds rounds to is nothing.
+        // At most once a second: an eighth of a few milliseconds rounds to zero.
         if last.is_none_or(|seen| steady.saturating_sub(seen.steady) >= 1_000) {
             *last = Some(Seen { expected, steady });
         }
@@ -112,7 +113,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    //! Somebody sets the clock of the database server forward by a year, and every key is free again.
+    //! The clock of the database server is set forward by a year: no key may become free.
 
     use refrain_testkit::ManualClock;
 
@@ -121,7 +122,7 @@ mod tests {
     const START: u64 = 1_700_000_000_000;
     const HOUR: u64 = 3_600_000;
 
-    /// Shows the clock so far from its start after each span, and checks how far it is believed.
+    /// Each look: time passed, time shown and time believed, in milliseconds; the last two since `START`.
     fn check(looks: &[(u64, u64, u64)]) {
         let clock = ManualClock::new();
         let pace = Pace::new(clock.shared());
@@ -145,7 +146,7 @@ mod tests {
             (1_000, 1_000, 1_000),
             (HOUR, HOUR + 1_003, HOUR + 1_003),
         ]);
-        // A little ahead, and a slow answer.
+        // Slightly ahead, as after a slow answer.
         check(&[
             (10, 3_000, 3_000),
             (HOUR, HOUR + 10 + 4_000, HOUR + 10 + 4_000),
@@ -161,7 +162,7 @@ mod tests {
             (8_000, year + 8_000, 9_000 + 5_000),
             (8 * HOUR, year + 8 * HOUR, 9_000 + 9 * HOUR + 5_000),
         ]);
-        // An hour that was missing is caught up with in eight.
+        // A correction of one hour is accepted within eight hours.
         check(&[(8 * HOUR, 9 * HOUR, 9 * HOUR), (HOUR, 10 * HOUR, 10 * HOUR)]);
     }
 

@@ -1,8 +1,8 @@
-//! Poolers between the store and the server: whether a connection is a session of its own.
+//! Detects connection poolers that share server connections between clients.
 //!
-//! PgBouncer in transaction mode hands the same server connection to many clients, one transaction after the other.
-//! Settings, prepared statements, `LISTEN` and session locks then end up with somebody else, and are missing here.
-//! A pooler does not say what it is, but two connections that are served by one server process give it away.
+//! PgBouncer in transaction mode assigns the same server connection to many clients, one transaction after the other.
+//! Settings, prepared statements, `LISTEN` and session locks then apply to other clients, and are missing here.
+//! A pooler does not identify itself, but it is detected when two connections share a server process.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::address::Address;
 
-/// A pooler in session mode without a free server connection lets the second client wait; that is not waited out.
+/// Limit for the comparison. A pooler in session mode without a free server connection makes the second client wait.
 const COMPARE_MAX: Duration = Duration::from_secs(5);
-/// A pooler may have other server connections free by chance, also more than once.
+/// Repeated, because a pooler may by chance use different server connections several times.
 const ROUNDS: usize = 4;
-/// Which server process serves the connection. The moment of its start tells servers apart whose numbers are equal.
+/// Server process of a connection. The start time distinguishes processes of different servers with the same PID.
 const PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()::text || ' ' || backend_start::text \
      FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())";
 
-/// What two connections are.
+/// Result of comparing two connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sessions {
-    /// Each has a server process of its own, or the server has none.
+    /// Each has its own server process, or the server does not report processes.
     Own,
-    /// Server processes change hands.
+    /// The connections share server processes.
     Shared,
-    /// There was no answer in time, or a connection broke.
+    /// No answer in time, or a connection broke.
     Unknown,
 }
 
-/// Compares two connections by who serves them. Sends plain queries only, which leave nothing behind.
+/// Compares the server processes of two connections. Sends simple queries only, which leave no session state.
 pub(super) async fn compare(one: &Client, other: &Client) -> Sessions {
     let comparing = async {
         let mut first = None;
         for _ in 0..ROUNDS {
             let (one, other) = (process(one).await?, process(other).await?);
             let (Some(one), Some(other)) = (one, other) else {
-                // It speaks the protocol and is not PostgreSQL.
+                // Speaks the protocol, but is not PostgreSQL.
                 return Some(Sessions::Own);
             };
             let pair = (one, other);
@@ -53,7 +53,7 @@ pub(super) async fn compare(one: &Client, other: &Client) -> Sessions {
     compared.ok().flatten().unwrap_or(Sessions::Unknown)
 }
 
-/// The inner `None` is a server that cannot tell, the outer one a connection that broke.
+/// The inner `None` is a server that does not report its process; the outer `None` is a broken connection.
 async fn process(client: &Client) -> Option<Option<String>> {
     match client.simple_query(PROCESS).await {
         Ok(messages) => Some(messages.into_iter().find_map(|message| match message {

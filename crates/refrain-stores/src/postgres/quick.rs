@@ -1,6 +1,6 @@
-//! The quick lane: claims of new keys and completions of what is in flight, many of them in one statement and one commit.
+//! Quick lane: batches claims of new keys and completions of records in flight into one statement and one commit.
 //!
-//! Whatever that statement does not settle goes on to the careful lane: nothing was done about it.
+//! Jobs that the statement does not apply to are unchanged, and go to the careful lane.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,11 +26,11 @@ use super::{
     trouble::Trouble,
 };
 
-/// How many travel together, and with how many bytes of outcomes.
+/// Maximum jobs per batch, and bytes of outcomes after which a batch is closed.
 pub(super) const BATCH_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// The statements of this lane.
+/// Prepared statements of this lane.
 #[derive(Debug)]
 pub(super) struct Quick {
     claim: Statement,
@@ -48,18 +48,18 @@ impl Prepared for Quick {
     }
 }
 
-/// One writer: takes jobs as they come, as many at once as there are.
+/// One writer: batches all the jobs that are queued.
 pub(super) struct Lane {
     pub(super) link: Link<Quick>,
     pub(super) careful: Sender<Job>,
     pub(super) watches: Watches,
     pub(super) time: Time,
-    /// Which handle this is.
+    /// Random identifier of this handle.
     pub(super) node: i64,
 }
 
 impl Lane {
-    /// Ends when nobody can ask any more.
+    /// Runs until every sender is dropped.
     pub(super) async fn run(mut self, mut jobs: Receiver<Job>) {
         let mut waiting = Vec::new();
         loop {
@@ -70,7 +70,7 @@ impl Lane {
             if !batch.is_empty() {
                 self.work(batch).await;
             }
-            // Behind the batch: of two that want the same record the first one comes first.
+            // After the batch, so that two jobs for the same record run in order.
             others
                 .into_iter()
                 .for_each(|job| hand_over(&self.careful, job));
@@ -86,7 +86,7 @@ impl Lane {
             let sent = timeout(ANSWER_TIMEOUT, self.send(&session, &batch)).await;
             match sent.unwrap_or_else(|_| Err(Trouble::Lost(session_silent()))) {
                 Ok(done) => return self.answer(batch, &done),
-                // Nothing was done. One of them may be to blame: there they get on by themselves.
+                // Nothing was applied. One job may be the cause; the careful lane runs each job separately.
                 Err(Trouble::Refused(_)) => {
                     return batch
                         .into_iter()
@@ -94,7 +94,7 @@ impl Lane {
                 }
                 Err(Trouble::Lost(error)) => {
                     self.link.drop_session();
-                    // Asked once more: the same claimant is granted the same, the same completion stands.
+                    // Retried once: the same claimant gets the same grant, and the same completion is idempotent.
                     batch.iter_mut().for_each(|job| job.is_repeated = true);
                     if is_repeated {
                         return refuse_all(batch, &error);
@@ -104,7 +104,7 @@ impl Lane {
         }
     }
 
-    /// What was granted, with its fence, and what was completed, without.
+    /// Returns the fence of each granted claim, and `None` for each completed record.
     async fn send(
         &self,
         session: &Session<Quick>,
@@ -176,8 +176,8 @@ impl Lane {
     }
 }
 
-/// What goes into the next statement: each record once, in the order of identities, so that no two writers
-/// wait for each other in a circle. With it comes what is for the careful lane; what would be too much is left.
+/// Selects the jobs for the next statement: each record once, in the order of identities, so that two writers cannot
+/// deadlock. Also returns the jobs for the careful lane. Jobs beyond the byte limit stay in `waiting`.
 fn pick(waiting: &mut Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let (mut batch, mut others, mut left) = (Vec::with_capacity(waiting.len()), vec![], vec![]);
     let mut ids = HashSet::with_capacity(waiting.len());

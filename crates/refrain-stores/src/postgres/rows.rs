@@ -1,4 +1,4 @@
-//! Records as rows of a table, there and back.
+//! Conversion of records from table rows.
 
 use std::{error::Error as StdError, time::Duration};
 
@@ -17,7 +17,7 @@ pub(super) const COMPLETED: i16 = 2;
 pub(super) const INDETERMINATE: i16 = 3;
 pub(super) const TOMBSTONE: i16 = 4;
 
-/// 16 bytes as PostgreSQL's `uuid`, which takes the least room and sorts as bytes do.
+/// 16 bytes as PostgreSQL's `uuid`, the most compact type, which sorts like bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id(pub(super) [u8; 16]);
 
@@ -43,26 +43,26 @@ impl<'a> FromSql<'a> for Id {
     accepts!(UUID);
 }
 
-/// What a row holds beside its record.
+/// Record with the additional columns of its row.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) record: Record,
-    /// Which handle granted the claim.
+    /// Handle that granted the claim.
     pub(super) holder: Option<i64>,
-    /// Whether somebody waits for it in another process.
+    /// Whether a caller in another process waits for the record.
     pub(super) waited: bool,
 }
 
-/// The identity of a row; what else it holds is read by [`read`].
+/// Reads the identity of a row; [`read`] reads the other columns.
 pub(super) fn id(row: &impl Cells) -> Result<RecordId> {
     let id = row.cell::<Id>(0).map_err(unreadable)?;
     Ok(RecordId(id.0))
 }
 
-/// Reads the columns of `sql.rs`, in their order.
+/// Reads the columns in the order of `sql.rs`.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] where they do not make a record, or its outcome is damaged or another record's.
+/// [`ErrorKind::Corrupt`] if they do not form a record, or the outcome is damaged or belongs to another record.
 pub(super) fn read(row: &impl Cells) -> Result<Held> {
     let id = id(row)?;
     let columns = Columns { row, id };

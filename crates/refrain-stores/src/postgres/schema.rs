@@ -1,19 +1,19 @@
-//! The tables: made on first use, by one process at a time, and written out for those who make them by hand.
+//! Tables of the store: created on first use by one process at a time, or with a script by a DBA.
 
 use refrain::{Error, ErrorKind, Result, Secret};
 use tokio_postgres::{Client, Transaction, error::SqlState};
 
 use super::{address::Address, trouble};
 
-/// What each version adds to the one before.
+/// Migration for each version.
 const STEPS: [&str; 2] = [
     include_str!("../../sql/postgres-1.sql"),
     include_str!("../../sql/postgres-2.sql"),
 ];
-/// The version that this build reads and writes.
+/// Schema version that this build reads and writes.
 pub(super) const VERSION: i32 = STEPS.len() as i32;
 
-/// What brings the tables from this version to the build's, for a DBA; `None` where there are none.
+/// SQL that upgrades the tables from this version to the build's, for a DBA. `from` is `None` if there are no tables.
 pub(super) fn script(address: &Address, from: Option<i32>) -> String {
     let schema = address.quoted_schema();
     let mut script = match from {
@@ -26,7 +26,7 @@ pub(super) fn script(address: &Address, from: Option<i32>) -> String {
                 "-- The tables of Refrain's PostgreSQL store in {schema} have version {VERSION}: nothing to do.\n"
             );
         }
-        // Run on another version it would do half of what is needed, or some of it twice.
+        // On another version the script would skip migrations, or run some twice.
         Some(from) => format!(
             "-- The tables of Refrain's PostgreSQL store in {schema}, from version {from} to {VERSION}.\nBEGIN;\n\
              DO $$ BEGIN\n    IF (SELECT version FROM {schema}.meta) <> {from} THEN\n        \
@@ -43,7 +43,7 @@ pub(super) fn script(address: &Address, from: Option<i32>) -> String {
     script
 }
 
-/// Where the tables stand.
+/// State of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -59,7 +59,7 @@ impl Found {
     }
 }
 
-/// Brings the tables to this build's version; answers which version they had, if any.
+/// Upgrades the tables to this build's version; returns the previous version, if any.
 pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Option<i32>> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
     let found = look(client, address).await?;
@@ -72,7 +72,7 @@ pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Opt
     Ok(found.version())
 }
 
-/// Which version the tables have, if there are any.
+/// Version of the tables, if they exist.
 pub(super) async fn version(client: &Client, address: &Address) -> Result<Option<i32>> {
     Ok(look(client, address).await?.version())
 }
@@ -137,11 +137,12 @@ fn foreign(address: &Address, why: &str) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// One process at a time; what another one has done meanwhile is not done again.
+/// Runs the missing migrations. An advisory lock admits one process at a time; migrations of other processes are not
+/// repeated.
 async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('refrain ' || $1, 0))";
-    // Others migrate for longer than a record is held.
+    // Another process may migrate for longer than the usual lock timeout.
     transaction
         .batch_execute("SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = '120s'")
         .await
@@ -167,7 +168,7 @@ async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()>
     Ok(())
 }
 
-/// Only where there is none: asking for one that is there takes rights that nobody needs.
+/// Creates the schema if it is missing. `CREATE SCHEMA IF NOT EXISTS` would need a privilege even if the schema exists.
 async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
     let there = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
@@ -182,7 +183,7 @@ async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Resu
     Ok(())
 }
 
-/// Found out at start-up, and not with the first claim.
+/// Checks the privileges at start-up, not at the first claim.
 async fn check_rights(client: &Client, address: &Address) -> Result<()> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
     let schema = address.quoted_schema();
@@ -208,7 +209,7 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// The key of the store's keyed digests.
+/// Reads the key of the store's keyed digests.
 pub(super) async fn secret(client: &Client, address: &Address, sql: &str) -> Result<Secret> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
     let bytes: Vec<u8> = client.query_one_scalar(sql, &[]).await.map_err(failed)?;

@@ -1,33 +1,33 @@
-//! Every statement that the store sends, with its schema written in.
+//! SQL statements of the store, with the schema inserted.
 //!
-//! States and guarantees stand in the texts as numbers, so that partial indexes are found to fit.
-//! The first parameter of most is the time, which is null but in tests: then it is the database's clock.
+//! States and guarantees are literals, so that the planner can use partial indexes.
+//! The first parameter of most statements is the time. It is null except in tests; null means the database's clock.
 
 use super::address::Address;
 
-/// The statements of one store.
+/// Statements of one store.
 #[derive(Debug)]
 pub(super) struct Sql {
-    /// New claims, and nothing where there is a record already.
+    /// Inserts new claims; skips existing records.
     pub(super) claim: String,
-    /// Completions of what is in flight under its fence, and nothing otherwise.
+    /// Completes records that are in flight under the given fence; skips others.
     pub(super) complete: String,
-    /// Both in one.
+    /// `claim` and `complete` in one statement.
     pub(super) claim_and_complete: String,
-    /// Records as they are.
+    /// Reads records without locking them.
     pub(super) peek: String,
-    /// Records, held until the transaction ends.
+    /// Reads records and locks them until the transaction ends.
     pub(super) hold: String,
-    /// The time once they are held, and fences.
+    /// Returns the time and new fence counters; runs after the locks are taken.
     pub(super) clock: String,
     pub(super) insert: String,
     pub(super) update: String,
     pub(super) delete: String,
-    /// One claim, taken back under its fence.
+    /// Deletes one claim under its fence.
     pub(super) release: String,
     pub(super) notify: String,
     pub(super) listen: String,
-    /// Pages of records: all of them, what has not ended, the completed, the tombstones.
+    /// Pages of records: all, open (in flight or indeterminate), completed, tombstones.
     pub(super) list: String,
     pub(super) list_open: String,
     pub(super) list_completed: String,
@@ -43,18 +43,18 @@ pub(super) struct Sql {
     pub(super) raise_epoch: String,
 }
 
-/// What a row is read as; `rows.rs` reads them in this order.
+/// Columns that are read; `rows.rs` depends on their order.
 const COLUMNS: &str = "r.id, r.fingerprint, r.credential, r.state, r.fence_epoch, r.fence_counter, r.fence_nonce, \
     r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.settles, r.lease_ends, r.reason, \
     r.retention_ends, r.remember_ends, r.holder, r.waited, r.outcome";
-/// The same as they are written.
+/// The same columns for writing.
 const WRITTEN: &str = "id, fingerprint, credential, state, fence_epoch, fence_counter, fence_nonce, \
     claimant, guarantee, attempts, attempts_max, settle_after, settles, lease_ends, reason, \
     retention_ends, remember_ends, holder, waited, outcome";
 const ROWS: &str = "unnest($1::uuid[], $2::uuid[], $3::int8[], $4::int2[], $5::int4[], $6::int8[], $7::int4[], \
     $8::int8[], $9::int2[], $10::int4[], $11::int4[], $12::int8[], $13::int8[], $14::int8[], $15::int2[], \
     $16::int8[], $17::int8[], $18::int8[], $19::bool[], $20::bytea[])";
-/// The time, once for the whole statement.
+/// Current time, evaluated once per statement.
 const NOW: &str = "coalesce($1::int8, floor(extract(epoch FROM clock_timestamp()) * 1000)::int8)";
 
 impl Sql {
@@ -131,7 +131,7 @@ impl Sql {
     }
 }
 
-/// $2 the epoch, $3 the handle, $4 to $12 the claims.
+/// Parameters: $2 epoch, $3 handle, $4 to $12 claims.
 fn claim(schema: &str) -> String {
     format!(
         "INSERT INTO {schema}.records AS r (id, fingerprint, credential, state, \
@@ -148,7 +148,7 @@ fn claim(schema: &str) -> String {
     )
 }
 
-/// From parameter `first` on: the completions. The sum keeps the planner from walking an index of open records.
+/// Completions start at parameter `first`. `state + 0` keeps the planner from scanning an index of open records.
 fn complete(schema: &str, first: usize) -> String {
     let [id, epoch, counter, nonce, retention, remember, outcome] =
         std::array::from_fn(|number| first + number);
@@ -167,7 +167,7 @@ fn complete(schema: &str, first: usize) -> String {
     )
 }
 
-/// Tells of those that somebody waits for. Telling takes a lock of the whole server, so of no others.
+/// Notifies only for records with waiting callers, because `NOTIFY` takes a lock on the whole server.
 fn ended(channel: &str) -> String {
     format!("CASE WHEN waited THEN pg_notify('{channel}', id::text)::text END")
 }
@@ -184,7 +184,7 @@ fn update(schema: &str) -> String {
     )
 }
 
-/// What has not ended, found by its own indexes whatever else is asked of it.
+/// Open records. `OFFSET 0` makes the planner use the indexes of open records, independent of the outer query.
 fn open(schema: &str) -> String {
     format!(
         "(SELECT * FROM {schema}.records WHERE state = 1 \
@@ -192,7 +192,7 @@ fn open(schema: &str) -> String {
     )
 }
 
-/// $2 from which identity on, $3 how many, $4 how many bytes of outcomes: a page has to fit into memory.
+/// Parameters: $2 first identity, $3 number of rows, $4 bytes of outcomes, so that a page fits into memory.
 fn list(schema: &str, from: &str, which: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED ( \
@@ -206,7 +206,7 @@ fn list(schema: &str, from: &str, which: &str) -> String {
     )
 }
 
-/// What has not ended, by all that decides what time has made of it.
+/// Counts open records, grouped by everything that [`Command::Age`](refrain::record::Command::Age) depends on.
 fn count_open(schema: &str) -> String {
     let open = open(schema);
     format!(
@@ -215,7 +215,7 @@ fn count_open(schema: &str) -> String {
     )
 }
 
-/// $2 how many. What somebody else works on just now is left for the next time.
+/// Parameter $2 is the maximum number of rows. Locked rows are left for the next sweep.
 fn sweep_completed(schema: &str) -> String {
     format!(
         "WITH c AS MATERIALIZED (SELECT {NOW} AS now), past AS MATERIALIZED ( \

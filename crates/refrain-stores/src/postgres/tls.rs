@@ -1,4 +1,4 @@
-//! TLS to the server, through rustls.
+//! TLS to the server, with rustls.
 
 use std::{fmt, io, path::Path, pin::Pin, sync::Arc, task};
 
@@ -28,13 +28,13 @@ use super::{
     end_point,
 };
 
-/// Makes TLS connections as an address asks for them.
+/// TLS connector for the settings of an address.
 #[derive(Debug, Clone)]
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
     /// # Errors
-    /// When the certificates of the authorities to trust, or the client's own, cannot be read.
+    /// If the CA certificates or the client certificate cannot be read.
     pub(super) fn new(address: &Address) -> Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let uses_tls = address.config.get_ssl_mode() != SslMode::Disable;
@@ -81,7 +81,7 @@ fn cannot(what: &str, error: impl fmt::Display) -> Error {
     )
 }
 
-/// What the file holds, or what the system trusts.
+/// CA certificates from the file, or the system's.
 fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     let certs = match file {
         None => rustls_native_certs::load_native_certs().certs,
@@ -119,7 +119,7 @@ fn unreadable(name: &str, path: &Path, why: &dyn fmt::Display, what: &str) -> Er
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Checks who signed the certificate and not for whom, or nothing at all.
+/// Verifier that checks the CA but not the host name, or nothing at all.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,
@@ -178,7 +178,7 @@ impl MakeTlsConnect<Socket> for Tls {
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, domain: &str) -> io::Result<Connect> {
-        // A socket in the file system has no name, and no TLS either.
+        // A Unix socket has no host name, and no TLS.
         let name = if domain.is_empty() {
             "localhost"
         } else {
@@ -190,7 +190,7 @@ impl MakeTlsConnect<Socket> for Tls {
     }
 }
 
-/// One handshake to come.
+/// Pending TLS handshake.
 pub(super) struct Connect {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -209,7 +209,7 @@ impl TlsConnect<Socket> for Connect {
     }
 }
 
-/// A TLS connection.
+/// TLS connection.
 pub(super) struct Stream(Box<client::TlsStream<Socket>>);
 
 impl fmt::Debug for Stream {

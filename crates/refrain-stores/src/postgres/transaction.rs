@@ -1,4 +1,4 @@
-//! The transactional mode: claim, effect and outcome in the caller's own transaction, and so in one commit.
+//! Transactional mode: claim, effect and outcome in the caller's transaction, in one commit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,20 +22,20 @@ use super::{
     within::{CallersTransaction, Cells, Said, Within},
 };
 
-/// How often a record is looked for that comes and goes meanwhile.
+/// Maximum number of tries if the record is deleted and inserted concurrently.
 const TRIES_MAX: u32 = 8;
 
 impl Postgres {
-    /// Asks for the right to run, in the caller's own transaction on the same database.
+    /// Claims a key in the caller's transaction on the same database.
     ///
-    /// What is granted counts when the transaction commits, with everything else that it did; rolled back, nothing happened,
-    /// the claim included. While it is under way, others who ask for the same key wait for it, up to the intent's `wait`:
-    /// then they get its outcome, or are told that it is in flight.
-    /// If the answer to the commit gets lost, run the whole again: it replays if it was committed, and runs if not.
+    /// A granted claim takes effect when the transaction commits, together with its other writes. A rollback also
+    /// undoes the claim. Until then, other claims of the key wait for the transaction, up to the intent's `wait`;
+    /// then they replay its outcome, or get the verdict *in flight*.
+    /// If the answer to the commit is lost, run everything again: it replays if the commit succeeded, and runs if not.
     ///
-    /// The terms' guarantee has no say here: claim and effect stand or fall together.
-    /// Commit only behind [`Claimed::complete_in`]; what is committed without an outcome becomes indeterminate, and is not
-    /// run again.
+    /// The guarantee in the terms is ignored: claim and effect commit together.
+    /// Commit only after [`Claimed::complete_in`]: a claim committed without an outcome becomes indeterminate, and is
+    /// not run again.
     ///
     /// ```no_run
     /// # async fn example(
@@ -58,10 +58,10 @@ impl Postgres {
     /// ```
     ///
     /// # Errors
-    /// When the server does not do what is asked. The transaction is as it was before, as far as the connection stands.
+    /// If a statement fails. A savepoint restores the transaction, unless the connection broke.
     ///
     /// # Cancellation
-    /// Dropped, the transaction must be rolled back.
+    /// If dropped, the transaction must be rolled back.
     pub async fn claim_in(
         &self,
         mut transaction: impl CallersTransaction,
@@ -83,7 +83,7 @@ impl Postgres {
                 self.do_in(transaction, "RELEASE SAVEPOINT refrain_claim")
                     .await?;
                 match error {
-                    // Somebody's transaction has it, and nobody can look into that.
+                    // Another transaction holds the record, so its lease cannot be read.
                     Refused::Busy => Ok(Verdict::InFlight {
                         lease_left: Duration::ZERO,
                     }),
@@ -105,7 +105,7 @@ impl Postgres {
             fingerprint: intent.fingerprint,
             credential: intent.credential,
             claimant: Claimant::random(),
-            // Only what was committed without an outcome is ever looked at by this: that may have taken effect.
+            // Applies only to a claim committed without an outcome, which may have taken effect.
             guarantee: Guarantee::AtMostOnce,
             attempts_max: terms.attempts_max,
             overtakes: None,
@@ -131,7 +131,7 @@ impl Postgres {
         claim: &Claim,
         wait: Duration,
     ) -> Result<Verdict, Refused> {
-        // Nothing stands for "for ever" here.
+        // A `lock_timeout` of 0 means no limit.
         let wait = wait.as_millis().clamp(1, i32::MAX as u128).to_string();
         inner
             .query(WAIT, &[(&wait, Type::TEXT)])
@@ -154,7 +154,7 @@ impl Postgres {
         verdict.ok_or(Refused::Busy)
     }
 
-    /// Waits for whoever is about to make the same record.
+    /// Inserts the record; waits for a transaction that inserts the same one.
     async fn claim_new(
         &self,
         inner: &mut impl Within,
@@ -184,7 +184,7 @@ impl Postgres {
         Ok(Some(Grant { fence, attempt: 1 }))
     }
 
-    /// Waits for whoever works on the record, and decides; `None` where it is gone by then.
+    /// Locks the existing record and decides; `None` if it was deleted meanwhile.
     async fn claim_held(
         &self,
         inner: &mut impl Within,
@@ -261,7 +261,7 @@ impl Postgres {
 
 /// Why there is no verdict.
 enum Refused {
-    /// Another transaction holds the record for longer than anybody wants to wait.
+    /// Another transaction holds the record for longer than the wait limit.
     Busy,
     Error(Error),
 }
@@ -272,7 +272,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// The caller's own limit is put back behind the claim.
+/// Saves the caller's own `lock_timeout`; `WAIT_NO_MORE` restores it after the claim.
 const WAIT: &str = "SELECT set_config('refrain.lock_timeout', current_setting('lock_timeout'), true), \
      set_config('lock_timeout', $1, true)";
 const WAIT_NO_MORE: &str =
@@ -289,7 +289,7 @@ fn failed(said: Said, place: &Place) -> Error {
     Trouble::from(said).into_error()
 }
 
-/// A claim that stands or falls with the caller's transaction.
+/// Claim granted in the caller's transaction.
 #[derive(Debug)]
 #[must_use = "commit only behind `complete_in`: without an outcome it becomes indeterminate"]
 pub struct Claimed {
@@ -297,31 +297,31 @@ pub struct Claimed {
     grant: Grant,
     retention: Duration,
     remember: Duration,
-    /// What the time is, in tests.
+    /// Replaces the database's clock in tests.
     now: Option<i64>,
     place: Arc<Place>,
 }
 
 impl Claimed {
-    /// Which record it is.
+    /// Identity of the record.
     #[must_use]
     pub fn id(&self) -> RecordId {
         self.id
     }
 
-    /// To be presented to whatever the effect reaches beyond this database.
+    /// Granted fence (fencing token) and attempt, to pass to systems outside this database.
     #[must_use]
     pub fn grant(&self) -> Grant {
         self.grant
     }
 
-    /// Stores the outcome, which counts when the transaction commits; answers it as it is stored.
+    /// Stores the outcome, which takes effect when the transaction commits; returns the outcome as stored.
     ///
     /// # Errors
-    /// When the server does not do what is asked; then the transaction has to be rolled back.
+    /// If the statement fails; the transaction has to be rolled back.
     ///
     /// # Cancellation
-    /// Dropped, the transaction must be rolled back.
+    /// If dropped, the transaction must be rolled back.
     pub async fn complete_in(
         self,
         mut transaction: impl CallersTransaction,
@@ -348,7 +348,7 @@ impl Claimed {
         }
     }
 
-    /// Frees the key: it provably had no effect. Needed only where the rest of the transaction is to be committed.
+    /// Releases the key: the operation provably had no effect. Needed only if the rest of the transaction is committed.
     ///
     /// # Errors
     /// As [`complete_in`](Self::complete_in).

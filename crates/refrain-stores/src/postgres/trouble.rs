@@ -1,4 +1,4 @@
-//! What the server or the way to it can have against us, in words that say what to do.
+//! Errors of the server and the connection, with messages that name the fix.
 
 use std::error::Error as _;
 
@@ -7,17 +7,17 @@ use tokio_postgres::error::SqlState;
 
 use super::address::Address;
 
-/// What went wrong with something that was asked of a server.
+/// Error of a statement, by whether the statement may have been applied.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The connection is of no use any more. What was asked may have been done.
+    /// The connection is unusable. The statement may have been applied.
     Lost(Error),
-    /// The server said no: nothing was done.
+    /// The server rejected the statement: nothing was applied.
     Refused(Error),
 }
 
 impl Trouble {
-    /// `None` for the code where it was not the server that said it.
+    /// `code` is `None` if the error does not come from the server.
     pub(super) fn new(code: Option<&SqlState>, words: &str) -> Self {
         let message = format!("PostgreSQL: {words}");
         match code {
@@ -47,7 +47,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Whether the server is going away, has come back as something else, or never was ours to write to.
+/// Whether the server shuts down, became read-only, or lost the session's state.
 fn ends_connection(code: &SqlState) -> bool {
     code.code().starts_with("08")
         || [
@@ -56,7 +56,7 @@ fn ends_connection(code: &SqlState) -> bool {
             SqlState::CANNOT_CONNECT_NOW,
             SqlState::READ_ONLY_SQL_TRANSACTION,
             SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-            // Prepared statements of another life, after a fail-over in a pool between us.
+            // Prepared statements are missing after a failover behind a pooler.
             SqlState::INVALID_SQL_STATEMENT_NAME,
         ]
         .contains(code)
@@ -70,7 +70,7 @@ fn kind(code: &SqlState) -> ErrorKind {
     }
 }
 
-/// Everything that the error knows, on one line. The driver itself says little more than "db error".
+/// All details of an error on one line. The driver itself prints little more than "db error".
 pub(super) fn words(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         let mut words = format!("{} ({})", said.message(), said.code().code());
@@ -88,7 +88,7 @@ pub(super) fn words(error: &tokio_postgres::Error) -> String {
     words
 }
 
-/// Why a store cannot be opened, and what to do about it.
+/// Error for a store that cannot be opened, with the fix.
 pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
     let user = address.config.get_user().unwrap_or("the user");
     let database = address.config.get_dbname().unwrap_or(user);
@@ -124,10 +124,10 @@ pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Erro
     Error::new(kind, format!("{address}: {}; {fix}", words(error)))
 }
 
-/// The driver tells these apart by its words alone.
+/// Errors without a code. The driver distinguishes them only by message.
 fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
     let (kind, fix) = match said {
-        // With TLS 1.3 a client's certificate is refused after the handshake.
+        // With TLS 1.3, a client certificate is rejected after the handshake.
         _ if words.contains("received fatal alert") => (
             ErrorKind::Invalid,
             "the server refused the client's certificate: check sslcert and sslkey in the address, \
@@ -155,7 +155,7 @@ fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
     (kind, fix.into())
 }
 
-/// What a DBA has to do where we may not.
+/// What a DBA has to run if privileges are missing.
 pub(super) fn rights(user: &str, database: &str, schema: &str) -> String {
     format!(
         "have a DBA run what `refrain migrate --store URL --print` prints, or GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\"; \

@@ -1,4 +1,4 @@
-//! Optimistic locking: read a row with its version, change it, and write it only if nobody else did meanwhile.
+//! Optimistic locking: read a row with its version, change it, and write it only if no other writer changed it.
 //!
 //! ```no_run
 //! # async fn example(client: &tokio_postgres::Client) -> refrain::Result<()> {
@@ -27,10 +27,10 @@ use super::{
     trouble::Trouble,
 };
 
-/// Between attempts to write a row that another client changed first.
+/// Backoff after a lost update.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
 
-/// A table whose rows count how often they were changed.
+/// Table whose rows have a version column for optimistic locking.
 #[derive(Debug, Clone)]
 pub struct Versioned {
     table: String,
@@ -39,7 +39,7 @@ pub struct Versioned {
     tries_max: u32,
 }
 
-/// What becomes of a row: columns and their new values.
+/// Columns of a row and their new values.
 #[derive(Default)]
 pub struct Changes(Vec<(String, Box<dyn ToSql + Sync + Send>)>);
 
@@ -61,10 +61,10 @@ impl fmt::Debug for Changes {
 }
 
 impl Versioned {
-    /// How often it is tried at the most, unless told otherwise.
+    /// Default maximum number of tries.
     pub const TRIES_MAX: u32 = 20;
 
-    /// A table, `name` or `schema.name`, the column that names a row, and the bigint column `version`.
+    /// Creates a `Versioned` for a table, `name` or `schema.name`, its key column, and the bigint column `version`.
     #[must_use]
     pub fn new(table: &str, key: &str) -> Self {
         Self {
@@ -75,29 +75,31 @@ impl Versioned {
         }
     }
 
-    /// The same with another column for the version.
+    /// Sets the name of the version column.
     #[must_use]
     pub fn with_version(mut self, column: &str) -> Self {
         self.version = quoted(column);
         self
     }
 
-    /// The same with another limit of tries.
+    /// Sets the maximum number of tries, at least 1.
     #[must_use]
     pub fn with_tries_max(mut self, tries_max: u32) -> Self {
         self.tries_max = tries_max.max(1);
         self
     }
 
-    /// Changes a row as `change` says, which is shown the row as it is, anew for every try; answers the row as it became.
+    /// Updates a row. `change` gets the current row, again for every try, and returns the changes; returns the updated
+    /// row.
     ///
-    /// `None` leaves it as it is. In a transaction it has to be READ COMMITTED: others do not see anybody's changes.
+    /// If `change` returns `None`, the row stays unchanged. A transaction must be READ COMMITTED: at higher isolation
+    /// levels a retry does not see the concurrent change.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where there is no such row, [`ErrorKind::Unavailable`] where others were faster every time.
+    /// [`ErrorKind::Invalid`] if the row does not exist; [`ErrorKind::Unavailable`] if other writers won every try.
     ///
     /// # Cancellation
-    /// May be dropped; the row may then have been changed, once.
+    /// Safe to drop; the row may have been updated once.
     pub async fn update(
         &self,
         client: &impl GenericClient,

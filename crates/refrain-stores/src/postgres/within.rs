@@ -1,5 +1,5 @@
-//! The caller's own transaction, whichever driver made it: statements and parameters go in as they are for
-//! `tokio-postgres`, and rows come out so that they are read the same way.
+//! The caller's transaction, independent of the driver: statements, parameters and rows use the types of
+//! `tokio-postgres`.
 
 use tokio_postgres::{
     Row, Transaction,
@@ -12,30 +12,30 @@ use super::trouble::{Trouble, words};
 #[cfg(feature = "sqlx")]
 mod sqlx;
 
-/// A transaction that a claim can be made in: `&mut tokio_postgres::Transaction`, or `&mut sqlx::Transaction` with the
-/// feature `sqlx`.
+/// Transaction in which a claim can be made: `tokio_postgres::Transaction` by `&` or `&mut`, or
+/// `&mut sqlx::Transaction` with the feature `sqlx`.
 ///
-/// It is not to be implemented elsewhere: what may be asked of it changes with the store.
+/// Sealed: its methods change with the store.
 pub trait CallersTransaction: Within {}
 
 impl<T: Within> CallersTransaction for T {}
 
-/// A value and its type: statements are not prepared, so that a pool in between may do as it likes.
+/// Value with its type. Statements are not prepared, so that poolers work.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Asks within a transaction.
+/// Runs statements in a transaction.
 pub trait Within: Send {
-    /// What a query gives.
+    /// Row of a query.
     type Row: Cells + Send + Sync;
 
-    /// The rows that a statement gives.
+    /// Runs a statement and returns its rows.
     fn query(
         &mut self,
         text: &str,
         parameters: &[Parameter<'_>],
     ) -> impl Future<Output = Result<Vec<Self::Row>, Said>> + Send;
 
-    /// How many rows a statement has changed.
+    /// Runs a statement and returns the number of affected rows.
     fn execute(
         &mut self,
         text: &str,
@@ -43,16 +43,16 @@ pub trait Within: Send {
     ) -> impl Future<Output = Result<u64, Said>> + Send;
 }
 
-/// A row that can be read column by column.
+/// Row with access by column index.
 pub trait Cells {
-    /// The value in this place, or why it cannot be read.
+    /// Value of a column, or why it cannot be read.
     fn cell<'a, T: FromSql<'a>>(&'a self, place: usize) -> Result<T, String>;
 }
 
-/// What a driver says went wrong.
+/// Error of a driver.
 #[derive(Debug)]
 pub struct Said {
-    /// `None` where it was not the server that said it.
+    /// `None` if the error does not come from the server.
     pub(super) code: Option<SqlState>,
     pub(super) words: String,
 }

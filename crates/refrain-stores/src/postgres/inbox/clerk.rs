@@ -1,4 +1,4 @@
-//! One message, one transaction: claimed, handled, settled and committed in it.
+//! Worker of the inbox: claims, handles, settles and commits a message in one transaction.
 
 use std::{pin::Pin, time::Duration};
 
@@ -21,12 +21,12 @@ pub(super) struct Clerk<C, H> {
     pub(super) handler: H,
 }
 
-/// What came of a transaction.
+/// Result of a transaction.
 enum End {
     Worked(Worked),
-    /// Dead by this record; there may be a later one, by which it was let through again.
+    /// Dead according to this record; a later record may exist, from a redrive.
     Dead(DeadReason, String),
-    /// Nothing is known of the connection any more.
+    /// The state of the connection is unknown.
     Lost(Worked),
 }
 
@@ -85,7 +85,7 @@ where
         }
     }
 
-    /// One transaction, from its begin to its end.
+    /// Runs one transaction.
     async fn transact(&self, client: &mut Client, task: &Task, redrive: u32) -> Result<End> {
         let failed = |error| Trouble::from(error).into_error();
         let mut transaction = client.transaction().await.map_err(failed)?;
@@ -108,7 +108,7 @@ where
                 DeadReason::KeyReused,
                 "the key was used for another message".into(),
             ),
-            // Damaged is not absent: it must not run, and asking again will not mend it.
+            // Damaged is not absent: the message must not run, and a retry does not repair the record.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 End::Dead(DeadReason::RecordDamaged, error.to_string())
             }
@@ -133,7 +133,7 @@ where
                 let stored = claimed.complete_in(&transaction, outcome).await;
                 match stored {
                     Ok(_) => return Ok(committed(transaction, task).await),
-                    // A handler may have caught an error of a statement, which costs the whole transaction.
+                    // The handler may have ignored a failed statement, which aborts the whole transaction.
                     Err(error) => failure(task, Count::Retried, None, error.to_string()),
                 }
             }
@@ -144,13 +144,13 @@ where
             Ok(Err(failed)) => {
                 failure(task, Count::Retried, failed.delay(), failed.reason().into())
             }
-            // It left nothing, so that nobody has to wait for its lease.
+            // The rollback leaves no claim, so a retry does not have to wait for a lease.
             Err(panic) => failure(task, Count::Panicked, None, panic),
         };
         Ok(undone(transaction, end).await)
     }
 
-    /// What there is to say where it is not this event's turn.
+    /// Advances the sequence; `Some` if the event must not be handled now.
     async fn take_turn(&self, transaction: &Transaction<'_>, task: &Task) -> Result<Option<End>> {
         let Some(sequence) = &self.inbox.sequence else {
             return Ok(None);
@@ -181,7 +181,7 @@ where
     }
 }
 
-/// Takes everything back.
+/// Rolls the transaction back.
 async fn undone(transaction: Transaction<'_>, end: End) -> End {
     match (transaction.rollback().await, end) {
         (Ok(()), end) => end,
@@ -196,14 +196,14 @@ async fn committed(transaction: Transaction<'_>, task: &Task) -> End {
         return End::Worked(Worked::Done(Count::Completed));
     };
     match Trouble::from(error) {
-        // It was rolled back: a constraint that is checked at the end, or others who were faster.
+        // Rolled back: a deferred constraint, or a serialization failure.
         Trouble::Refused(error) => failure(task, Count::Retried, None, error.to_string()),
-        // Committed or not: the next delivery finds out.
+        // Commit status unknown: the next delivery finds out.
         Trouble::Lost(error) => End::Lost(again(Count::Unsettled, None, error.to_string())),
     }
 }
 
-/// It failed and left nothing: again, or for the dead letters.
+/// The handler failed and was rolled back: retry, or dead letter after the last attempt.
 fn failure(task: &Task, why: Count, delay: Option<Duration>, failure: String) -> End {
     End::Worked(match task.is_last(0) {
         true => Worked::Dead {

@@ -1,4 +1,4 @@
-//! What answers duplicates before a transaction is begun.
+//! Front that answers duplicates without a transaction.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -11,18 +11,18 @@ use super::super::Postgres;
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A front, whichever it is.
+/// Object-safe interface to a front of any type.
 pub(super) trait Ahead: Send + Sync {
-    /// Whether the message was handled for certain.
+    /// Whether the front is certain that the message was handled.
     fn is_handled<'a>(&'a self, claim: &'a Claim) -> Answer<'a, bool>;
 
-    /// A duplicate of this one came.
+    /// Records that a duplicate of this message arrived.
     fn note(&self, id: RecordId) -> Answer<'_, ()>;
 }
 
 impl<F: Front> Ahead for Tiered<F, Arc<Postgres>> {
     fn is_handled<'a>(&'a self, claim: &'a Claim) -> Answer<'a, bool> {
-        // Whatever else it knows of the key, the database tells, too.
+        // For every other verdict the database is asked.
         Box::pin(async move { matches!(self.replay(claim).await, Some(Verdict::Replay(_))) })
     }
 

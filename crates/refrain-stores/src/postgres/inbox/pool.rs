@@ -18,13 +18,13 @@ use super::{
     unreachable,
 };
 
-/// How many connections a pool makes, unless it is told otherwise.
+/// Default number of connections of a pool.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a server may be silent before a connection to it is given up.
+/// How long sent data may stay unacknowledged before the connection is closed.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 const PROBE_AFTER: Duration = Duration::from_secs(10);
 
-/// Where an [`Inbox`](super::Inbox) has its connections from: a pool of one's own.
+/// Source of an [`Inbox`](super::Inbox)'s connections. Implement it to use an existing pool.
 ///
 /// ```
 /// # struct Wrapped(tokio_postgres::Client);
@@ -52,25 +52,26 @@ const PROBE_AFTER: Duration = Duration::from_secs(10);
 /// }
 /// ```
 pub trait Connections: Send + Sync + 'static {
-    /// A connection, and whatever belongs to it.
+    /// Connection, as the pool returns it.
     type Connection: Send;
 
-    /// A connection that nobody else uses; waits for one where there are none left.
+    /// Returns a connection for exclusive use; waits if all are in use.
     ///
     /// # Errors
-    /// When there is none to be had: the message is delivered again.
+    /// If no connection is available; the message is then redelivered.
     fn connection(&self) -> impl Future<Output = Result<Self::Connection>> + Send;
 
-    /// The connection itself.
+    /// Returns the client of a connection.
     fn client(connection: &mut Self::Connection) -> &mut Client;
 
-    /// Takes a connection back. One that is not clean may be in the middle of something, and has to be closed.
+    /// Returns a connection to the pool. If `is_clean` is false, a transaction may still be open, and the connection
+    /// must be closed.
     ///
-    /// One that is dropped without this is not clean.
+    /// A connection that is dropped without this call is not clean.
     fn give_back(&self, connection: Self::Connection, is_clean: bool);
 }
 
-/// Connections of the inbox's own.
+/// Connection pool of the inbox.
 pub struct Pool {
     dial: Dial,
     idle: Mutex<Vec<Wire>>,
@@ -83,7 +84,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A connection of a [`Pool`].
+/// Connection of a [`Pool`].
 #[derive(Debug)]
 pub struct Pooled {
     wire: Wire,
@@ -91,13 +92,13 @@ pub struct Pooled {
 }
 
 impl Pool {
-    /// Connections to this address, at most 16. Connects when one is asked for.
+    /// Creates a pool for this address, with at most 16 connections. Connects on demand.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) when the address cannot be read.
+    /// [`ErrorKind::Invalid`](refrain::ErrorKind::Invalid) if the address cannot be parsed.
     pub fn new(address: &str) -> Result<Self> {
         let mut address = Address::parse(address)?;
-        // A server that is gone without a word would hold a handler for hours.
+        // Without keepalives, a server that vanishes would block a handler for hours.
         address
             .config
             .keepalives_idle(PROBE_AFTER)
@@ -109,7 +110,7 @@ impl Pool {
         })
     }
 
-    /// The same pool with this many connections at most.
+    /// Sets the maximum number of connections, between 1 and 10 000.
     #[must_use]
     pub fn with_connections_max(mut self, connections_max: usize) -> Self {
         self.permits = Arc::new(Semaphore::new(connections_max.clamp(1, 10_000)));
@@ -123,8 +124,8 @@ impl Pool {
 
     async fn connect(&self) -> Result<Wire> {
         let (wire, facts) = self.dial.reach(|_| ()).await.map_err(unreachable)?;
-        // What role and database have set counts, as on any connection of the service;
-        // but a commit that is answered has to stand, or an acknowledged message is lost.
+        // Keeps the settings of role and database, as on the service's other connections. Only commits are forced to be
+        // durable: otherwise an acknowledged message could be lost.
         let set_up = format!("SET synchronous_commit = {}", facts.waits());
         wire.client
             .batch_execute(&set_up)

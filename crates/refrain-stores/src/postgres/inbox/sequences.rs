@@ -1,4 +1,4 @@
-//! How far each consumer has come with each aggregate: a row that moves on in the handler's own transaction.
+//! Position of each consumer in each aggregate: one row, which the handler's transaction advances.
 
 use refrain::{
     Result,
@@ -11,23 +11,23 @@ use tokio_postgres::{
 
 use super::super::{connect::Place, trouble::Trouble};
 
-/// How many events of an aggregate may be passed over and still be waited for.
+/// Maximum number of skipped events that are remembered for an aggregate.
 const MISSING_MAX: usize = 1_000;
 
-/// Whether it is an event's turn.
+/// Decision about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Its predecessor has been handled, or it was passed over and comes late.
+    /// Its predecessor was handled, or the event was skipped before and arrives late.
     Next,
-    /// Its predecessor has not been handled, and gaps are passed.
+    /// Its predecessor was not handled, and the sequence allows gaps.
     Passed,
     /// It was handled before.
     Seen,
-    /// Its predecessor has not been handled.
+    /// Its predecessor was not handled.
     Gap,
 }
 
-/// How far an aggregate has come.
+/// Position of an aggregate: the last number, and the skipped ones before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Progress {
     last: i64,
@@ -36,7 +36,8 @@ struct Progress {
 
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Takes an event's turn, which counts when the transaction commits. Others with an event of the same aggregate wait for that.
+/// Decides about an event and advances the position. It takes effect when the transaction commits; until then,
+/// transactions with an event of the same aggregate wait.
 pub(super) async fn advance(
     transaction: &Transaction<'_>,
     place: &Place,
@@ -85,7 +86,7 @@ pub(super) async fn advance(
     Ok(turn)
 }
 
-/// Nothing counts that far.
+/// Saturates: no sequence gets that far.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -119,7 +120,7 @@ fn decide(mut progress: Progress, number: i64, gap: Gap) -> (Turn, Progress) {
 
 #[cfg(test)]
 mod tests {
-    //! A late event that was never handled must not be taken for a duplicate, nor a duplicate for a late event.
+    //! A late event that was never handled must not count as a duplicate, nor a duplicate as a late event.
 
     use super::*;
 
@@ -147,7 +148,7 @@ mod tests {
             &[1, 4, 2, 2, 4, 3, 5],
             &[Next, Passed, Next, Seen, Seen, Next, Next],
         );
-        // More than anybody keeps in mind is waited for.
+        // More skipped events than are remembered: the event is held.
         check(Gap::Pass, &[5_000, 1], &[Held, Next]);
         check(Gap::Hold, &[i64::MAX], &[Held]);
     }

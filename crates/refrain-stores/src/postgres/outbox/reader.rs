@@ -1,4 +1,4 @@
-//! A relay's side of the outbox: one connection, made anew when it breaks, that hears when something was appended.
+//! Outbox reader for the relay: one connection that reconnects, and a `LISTEN` for appended messages.
 
 use std::{
     fmt,
@@ -23,24 +23,24 @@ use super::{
 };
 use crate::postgres::{connect::ANSWER_TIMEOUT, dial::Wire};
 
-/// A large batch may take a while to be sent.
+/// Longer than for other statements, because a large batch takes time to transfer.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The outbox in one database, for a [`Relay`](refrain::consume::Relay).
+/// Outbox in one database, for a [`Relay`](refrain::consume::Relay).
 pub struct PostgresOutbox {
     place: Place,
     table: String,
-    /// Which relay this is.
+    /// Random identifier of this relay.
     number: i64,
-    /// Held while connecting, so that there is one connection.
+    /// Locked while connecting, so that there is one connection.
     session: Mutex<Option<Arc<Session>>>,
-    /// Told when something was appended.
+    /// Notified when messages were appended.
     appended: Arc<Notify>,
-    /// The group where the last take left off: those behind it have their turn first.
+    /// Group where the last take stopped; the next take starts after it.
     passed: Latch<(String, String)>,
 }
 
-/// A connection with its statements.
+/// Connection with its prepared statements.
 #[derive(Debug)]
 struct Session {
     wire: Wire,
@@ -54,16 +54,17 @@ impl fmt::Debug for PostgresOutbox {
 }
 
 impl PostgresOutbox {
-    /// Connects to the outbox in the database at an address as the store's, and checks that it is there.
+    /// Connects to the outbox in the database at this address, and checks that the table exists.
     ///
-    /// With `?schema=NAME` the table is looked for there, else where the search path leads.
+    /// The address has the same syntax as for the store. With `?schema=NAME` the table is in that schema; otherwise the
+    /// search path finds it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached or takes no writes, [`ErrorKind::Invalid`] when
-    /// address, password, rights or table are not in order; the message says which, and what to do.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable or read-only; [`ErrorKind::Invalid`] if the address,
+    /// password, privileges or table are invalid. The message names the cause and the fix.
     ///
     /// # Cancellation
-    /// May be dropped; the connection is then closed again.
+    /// Safe to drop; the connection is closed again.
     pub async fn open(address: &str) -> Result<Self> {
         let address = Address::parse(address)?;
         let table = format!("{}refrain_outbox", prefix(&address));
@@ -90,25 +91,25 @@ impl PostgresOutbox {
         let prepared = timeout(ANSWER_TIMEOUT, self.prepare(&wire)).await;
         let statements = prepared.map_err(|_| silent())??;
         let made = Arc::new(Session { wire, statements });
-        // What was appended while there was no connection, nobody has told.
+        // Notifications may have been missed while there was no connection.
         self.appended.notify_one();
         Ok(session.insert(made).clone())
     }
 
     async fn prepare(&self, wire: &Wire) -> Result<Statements> {
         let failed = |error| at_start(&error, &self.place.address);
-        // The store wants none; here it leads to the table.
+        // The store's settings clear the search path, but here it has to find the table.
         let set_up = "RESET search_path; LISTEN refrain_outbox";
         wire.client.batch_execute(set_up).await.map_err(failed)?;
         let statements = Statements::prepare(&wire.client, &self.table).await;
         let statements = statements.map_err(failed)?;
-        // Whether it may be read shows only when it is.
+        // Missing privileges show only when the table is read.
         let read = wire.client.query(&statements.backlog, &[]).await;
         read.map_err(failed)?;
         Ok(statements)
     }
 
-    /// Asks, within a limit of time. A connection that is of no use any more is not asked again.
+    /// Runs a statement within a time limit. Drops the connection if it broke.
     async fn ask<T>(
         &self,
         limit: Duration,
@@ -140,7 +141,7 @@ impl PostgresOutbox {
         if !taken.entries.is_empty() || taken.is_more || passed == Default::default() {
             return Ok(taken);
         }
-        // Nothing behind it: from the start again.
+        // No free group after the last position: start again from the first group.
         self.take_behind(&Default::default(), at_most, lease).await
     }
 
@@ -234,7 +235,7 @@ impl refrain::consume::Outbox for PostgresOutbox {
 
     fn wait(&self, at_most: Duration) -> Answer<'_, ()> {
         Box::pin(async move {
-            // Late is as good as told: whoever waited looks.
+            // A timeout counts as a wake-up: the caller looks for messages either way.
             let _ = timeout(at_most, self.appended.notified()).await;
             Ok(())
         })

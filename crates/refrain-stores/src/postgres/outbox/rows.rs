@@ -1,4 +1,4 @@
-//! Rows of the outbox, read and written.
+//! Conversion of outbox rows.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio_postgres::{Row, types::ToSql};
 
 type Passed = Option<(String, String)>;
 
-/// How many were in reach, where it left off, and what was taken.
+/// Returns the number of candidate rows, the group where the take stopped, and the taken entries.
 pub(super) fn taken(rows: Vec<Row>) -> Result<(i64, Passed, Vec<Entry>), tokio_postgres::Error> {
     let Some(first) = rows.first() else {
         return Ok((0, None, Vec::new()));
@@ -24,7 +24,7 @@ pub(super) fn taken(rows: Vec<Row>) -> Result<(i64, Passed, Vec<Entry>), tokio_p
     Ok((picked, passed, entries))
 }
 
-/// None where there is a row only to say how much was in reach.
+/// `None` for the row that carries only the counts.
 fn entry(row: &Row) -> Result<Option<Entry>, tokio_postgres::Error> {
     let Some(id) = row.try_get(3)? else {
         return Ok(None);
@@ -68,7 +68,7 @@ pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// What is given back, a list for each column.
+/// Returned entries, one array for each column.
 #[derive(Default)]
 pub(super) struct Columns {
     ids: Vec<i64>,
@@ -78,7 +78,7 @@ pub(super) struct Columns {
     errors: Vec<Option<String>>,
 }
 
-/// The longest error that is kept.
+/// Maximum length of a stored error, in characters.
 const ERROR_CHARS_MAX: usize = 1_000;
 
 impl Columns {
@@ -92,7 +92,7 @@ impl Columns {
                 Fate::Held { error } => (1, 1, Duration::ZERO, Some(error)),
                 Fate::Parked { error } => (2, 1, Duration::ZERO, Some(error)),
             };
-            // PostgreSQL takes no NUL in a text.
+            // PostgreSQL rejects NUL in text.
             let shown = |error: &String| {
                 error
                     .replace('\0', " ")

@@ -1,13 +1,13 @@
-//! What is asked of the table.
+//! SQL statements of the outbox.
 
 use tokio_postgres::{Client, Statement};
 
-/// How much is taken in one go, in bytes; one message always is.
+/// Maximum payload bytes per take; one message is always taken.
 const TAKE_BYTES_MAX: usize = 32 << 20;
-/// How many groups whose first message cannot be had are passed over in one go.
+/// Maximum number of groups that one take visits.
 const GROUPS_PASSED_MAX: usize = 2_000;
 
-/// Prepared on one connection.
+/// Statements, prepared on one connection.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) take: Statement,
@@ -45,11 +45,11 @@ impl Statements {
     }
 }
 
-/// Goes from the first message of one group to the first of the next, from where it left off the last time: what a group
-/// has behind its first is not looked at while that cannot be had. Shares what is asked for between the groups that are free.
+/// Takes messages. Walks from the first message of one group to the first of the next, starting where the last take
+/// stopped, so that the rest of a blocked group is never read. Divides the batch between the free groups.
 ///
-/// Several may do this at once, and what one of them holds is passed over by the others. So whatever would overtake an
-/// earlier message of its group that is not held here, is left.
+/// Several relays may take at once, and each skips rows that another one has locked. A message is therefore left if an
+/// earlier message of its group is not locked by this take: it would overtake that message.
 const TAKE: &str = r"
 WITH RECURSIVE heads AS (
     (SELECT o.destination, o.group_key, o.state, o.not_before, 1 AS place

@@ -1,4 +1,4 @@
-//! Transactions of sqlx. Values go through it as the bytes that they are on the wire.
+//! Transactions of sqlx. Values are passed in the binary wire format.
 //!
 //! ```no_run
 //! # async fn example(
@@ -74,7 +74,7 @@ fn query(
     Ok(query)
 }
 
-/// A value as it goes over the wire.
+/// Value in the binary wire format.
 struct Wire {
     bytes: Option<BytesMut>,
     ty: PgTypeInfo,
@@ -95,7 +95,7 @@ impl Encode<'_, Postgres> for Wire {
 }
 
 impl ::sqlx::Type<Postgres> for Wire {
-    /// Every value says its own.
+    /// Placeholder: `produces` returns the type of each value.
     fn type_info() -> PgTypeInfo {
         PgTypeInfo::with_oid(Oid(Type::UNKNOWN.oid()))
     }
