@@ -1,7 +1,7 @@
-//! Receipts in PostgreSQL: the table `refrain_receipts`, written by the operation and read here.
+//! Receipts in PostgreSQL: the operation writes the table `refrain_receipts`, and Refrain reads it.
 //!
-//! One connection that is made anew when it breaks; reads that come at once share it.
-//! Only a primary is believed: a standby does not show yet what was committed just now, and its silence would run it again.
+//! Concurrent reads share one connection, which reconnects when it breaks.
+//! Only a primary is read: a standby may not have a fresh receipt yet, and its absence would run the operation again.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio_postgres::Row;
 mod connect;
 use connect::{Ask, Link};
 
-/// The table as a DBA creates it.
+/// SQL that creates the table, for a DBA.
 pub const SCHEMA: &str = include_str!("../sql/receipts.sql");
 
-/// The receipts in one database.
+/// Receipts in one database.
 #[derive(Debug)]
 pub struct PostgresReceipts {
     link: Link,
@@ -29,30 +29,29 @@ impl PostgresReceipts {
     /// Connects, and checks that receipts can be read and are unique.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for an address that is none; [`ErrorKind::Unavailable`] where there is no server, no right to read,
-    /// no table, or one that lacks something; the message says what to do.
+    /// [`ErrorKind::Unsupported`] if the address is invalid; [`ErrorKind::Unavailable`] if the server is unreachable,
+    /// or the table is missing, incomplete or not readable. The message names the fix.
     ///
     /// # Cancellation
-    /// May be dropped; the connection is then closed again.
+    /// Safe to drop; the connection is closed again.
     pub async fn open(address: &Address) -> Result<Self> {
         let link = Link::new(address)?;
         link.session().await?;
         Ok(Self { link })
     }
 
-    /// Creates the table, where there is none.
+    /// Creates the table, unless it exists.
     ///
     /// # Errors
-    /// When the server cannot be reached or refuses.
+    /// If the server is unreachable or rejects the SQL.
     ///
     /// # Cancellation
-    /// May be dropped; the table is then there or not.
+    /// Safe to drop; the table may have been created.
     pub async fn migrate(address: &Address) -> Result<()> {
         Link::new(address)?.make_table(SCHEMA).await
     }
 
-    /// Asks with a connection that is there; once more with a new one if the old one turns out to be broken.
-    /// Reading twice is harmless.
+    /// Runs a query; reconnects and retries once if the connection broke. Reads are idempotent.
     async fn rows(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         let session = self.link.session().await?;
         let asked = match session.ask(ask).await {
@@ -65,7 +64,7 @@ impl PostgresReceipts {
         asked.map_err(|error| self.link.failed(&error))
     }
 
-    /// What a server says that follows another one may be late.
+    /// Rejects the answer of a standby, which may be stale.
     fn check_primary(&self, row: &Row) -> Result<()> {
         match row.try_get::<_, bool>(0) {
             Ok(false) => Ok(()),
@@ -113,7 +112,7 @@ fn receipt(row: &Row) -> Result<Option<Receipt>, tokio_postgres::Error> {
     let age: Option<f64> = row.try_get(6)?;
     Ok(Some(Receipt {
         fence,
-        // What is no status is refused by whoever makes an outcome of it.
+        // An invalid status becomes 0, which is rejected when an outcome is built from it.
         status: u16::try_from(status).unwrap_or_default(),
         content_type: row.try_get(3)?,
         location: row.try_get(4)?,

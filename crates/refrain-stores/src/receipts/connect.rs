@@ -1,4 +1,4 @@
-//! The connection that receipts are read over: made, checked, and made anew.
+//! Connection for reading receipts: connect, check the table, reconnect.
 
 use std::{
     fmt,
@@ -19,9 +19,9 @@ use tokio_postgres::{
 
 use crate::postgres::{Dial, Wire};
 
-/// How long a new connection may take until it can be asked.
+/// Limit for connecting and preparing statements.
 const OPEN_MAX: Duration = Duration::from_secs(10);
-/// The server gives up on a read behind that; whoever asks does so as well.
+/// Server-side limit for a read. Callers have a limit of their own.
 const STATEMENT_MAX: Duration = Duration::from_secs(5);
 const COLUMNS: [&str; 7] = [
     "record",
@@ -33,16 +33,16 @@ const COLUMNS: [&str; 7] = [
     "created_at",
 ];
 
-/// Where receipts are, and the connection to there.
+/// Connection to the receipts.
 pub(super) struct Link {
     dial: Dial,
-    /// Held while connecting, so that many who come at once make one connection.
+    /// Locked while connecting, so that concurrent callers share one connection.
     session: Mutex<Option<Arc<Statements>>>,
-    /// Whether the connection must not be used again.
+    /// Whether the next call has to reconnect.
     is_forgotten: AtomicBool,
 }
 
-/// A connection with its statements, which ends with this.
+/// Connection with its prepared statements; closed when dropped.
 #[derive(Debug)]
 pub(super) struct Statements {
     wire: Wire,
@@ -50,12 +50,12 @@ pub(super) struct Statements {
     seen: Statement,
 }
 
-/// What can be asked.
+/// Query.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask<'a> {
-    /// The receipt of this record.
+    /// Receipt of this record.
     Find(&'a str),
-    /// Which of these records have one.
+    /// Which of these records have a receipt.
     Seen(&'a [String]),
 }
 
@@ -64,7 +64,7 @@ impl Statements {
         self.wire.client().is_closed()
     }
 
-    /// Whether the connection is gone, or about to: a server that shuts down says so before it hangs up.
+    /// Whether the connection is closed, or about to be: a server reports its shutdown before it disconnects.
     pub(super) fn is_broken(&self, error: &tokio_postgres::Error) -> bool {
         const GOING: [SqlState; 3] = [
             SqlState::ADMIN_SHUTDOWN,
@@ -102,7 +102,7 @@ impl Link {
         })
     }
 
-    /// The connection, new if need be.
+    /// Returns the open connection, or connects.
     pub(super) async fn session(&self) -> Result<Arc<Statements>> {
         let mut session = self.session.lock().await;
         let is_forgotten = self.is_forgotten.swap(false, Ordering::Relaxed);
@@ -118,18 +118,18 @@ impl Link {
         Ok(session.insert(Arc::new(opened)).clone())
     }
 
-    /// The next one who asks makes a new connection.
+    /// Makes the next call reconnect.
     pub(super) fn forget(&self) {
         self.is_forgotten.store(true, Ordering::Relaxed);
     }
 
-    /// Makes the table where there is none, on a connection of its own. One of that name is looked at as it is.
+    /// Creates the table unless it exists, on a separate connection. An existing table is not changed.
     pub(super) async fn make_table(&self, sql: &str) -> Result<()> {
         let wire = self.connect().await?;
         match wire.client().batch_execute(sql).await {
             Ok(()) => Ok(()),
             Err(error) => {
-                // What stands in the way may be a table of somebody else's.
+                // The cause may be another application's table of the same name.
                 self.check_table(wire.client()).await?;
                 Err(self.failed(&error))
             }
@@ -167,12 +167,12 @@ impl Link {
         Ok((find, seen))
     }
 
-    /// Checks that the table has what is needed, and that a record is in it once; answers the type of its bodies.
+    /// Checks that the table has all columns and a unique `record`; returns the type of `body`.
     async fn check_table(&self, client: &Client) -> Result<Type> {
         let failed = |error| self.failed(&error);
         let all = client.prepare("SELECT * FROM refrain_receipts LIMIT 0");
         let all = all.await.map_err(failed)?;
-        // Whether it may be read shows only when it is.
+        // Missing privileges show only when the table is read.
         client.query(&all, &[]).await.map_err(failed)?;
         let has = |name: &str| all.columns().iter().any(|column| column.name() == name);
         if let Some(name) = COLUMNS.iter().find(|name| !has(name)) {
@@ -217,7 +217,8 @@ impl Link {
     }
 }
 
-/// What was said about the server, and that it is the receipts'. A pooler that cannot be used is a matter of configuration.
+/// Adds to an error that it concerns the receipts. An unsupported pooler stays [`ErrorKind::Unsupported`], because it
+/// is a configuration error.
 fn about(error: &Error) -> Error {
     let kind = match error.kind() {
         ErrorKind::Unsupported => ErrorKind::Unsupported,
@@ -230,7 +231,7 @@ const CREATE: &str = "`refrain migrate --receipts --print` shows how to create i
 const RIGHTS: &str = "GRANT SELECT ON refrain_receipts to this role, \
                       or have a DBA run what `refrain migrate --receipts --print` prints";
 
-/// One row in any case: what is not there is null, and who answers is told with it.
+/// Always returns one row: a missing receipt is null, and the row also tells whether the server is a standby.
 fn find(body: &Type) -> String {
     let body = match *body {
         Type::BYTEA => "r.body",
@@ -247,7 +248,7 @@ const SEEN: &str = "SELECT pg_is_in_recovery(), r.record IS NOT NULL
      FROM unnest($1::text[]) WITH ORDINALITY AS asked (record, place)
      LEFT JOIN refrain_receipts r ON r.record = asked.record ORDER BY asked.place";
 
-/// Whether an index, in force and without conditions, lets a record in once.
+/// Whether a valid unique index without a condition covers exactly `record`.
 const IS_UNIQUE: &str = "SELECT EXISTS (
     SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = 'refrain_receipts'::regclass AND i.indisunique AND i.indisvalid AND i.indimmediate
