@@ -1,13 +1,14 @@
-//! `redis://…`: records on a Redis server, a Cluster or a Sentinel's primary, shared by any number of processes.
+//! Redis store (`redis://…`): records on a Redis server, a Cluster or a Sentinel's primary, shared by many processes.
 //!
-//! One script per transition decides on the server, on its clock, as [`record::step`](refrain::record::step) decides.
-//! A record is one key, `PREFIX{identity}`, and its outcome another in the same slot, `PREFIX{identity}o…`, to which a
-//! completed record points.
-//! What has ended is forgotten by the server itself: the outcome when its retention ends, the record when `remember` does.
-//! What is in flight or indeterminate never ends by time.
+//! Lua scripts make every transition atomic on the server and use its clock. They decide like
+//! [`record::step`](refrain::record::step).
+//! A record is one key, `PREFIX{identity}`. Its outcome is another key in the same slot, `PREFIX{identity}o…`, to which
+//! the completed record points.
+//! Keys of ended records expire: the outcome one minute after its retention, the record when `remember` ends.
+//! Records in flight or indeterminate never expire.
 //!
-//! A server that evicts is refused. One that may lose acknowledged writes says so in its
-//! [guarantees](refrain::store::Guarantees::lossy_failover), and [`Redis::losses`] tells why.
+//! A server that evicts keys is rejected. A server that may lose acknowledged writes is reported in the
+//! [guarantees](refrain::store::Guarantees::lossy_failover), with the reasons in [`Redis::losses`].
 //!
 //! ```no_run
 //! # async fn run() -> refrain::Result<()> {
@@ -17,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! A claim that is asked again is safe: its claimant is granted the same once more. So is a completion.
-//! The driver never sends anything twice by itself; the engine does, where it knows that it may.
+//! Retrying a claim is safe: the same claimant gets the same grant again. So is retrying a completion.
+//! The driver never retries by itself; the engine retries only where that is safe.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
@@ -62,9 +63,9 @@ use opening::{Met, choose_crypto, connect, dial};
 use reception::Node;
 use scripts::Name;
 
-/// How many commands travel in one go.
+/// Maximum number of commands in one pipeline.
 const BATCH_MAX: usize = 500;
-/// Longer spans are cut to this: a server's numbers are exact up to 2^53.
+/// Longer durations are truncated to this: Lua numbers are exact up to 2^53.
 const SPAN_MAX: Duration = Duration::from_millis(1 << 50);
 
 /// Opens the store at a `redis` address; see [`Redis::open`].
@@ -77,22 +78,22 @@ pub async fn open(address: &str) -> Result<AnyStore> {
     Ok(AnyStore::new(store).with_losses(losses))
 }
 
-/// A store on Redis. Clones share its connections.
+/// Store on Redis. Clones share its connections.
 #[derive(Clone)]
 pub struct Redis {
     shared: Arc<Shared>,
 }
 
-/// Where the time comes from in tests.
+/// Replaces the server's clock in tests.
 type TestClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How a store on Redis is opened.
+/// Options for opening a Redis store.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long connecting may take.
+    /// Limit for connecting.
     pub connect_timeout: Duration,
-    /// How long an answer may take.
+    /// Limit for an answer.
     pub answer_timeout: Duration,
     clock: Option<TestClock>,
 }
@@ -108,7 +109,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For tests: moments come from here, not from the server's clock, and the server forgets nothing by itself.
+    /// For tests: replaces the server's clock, and disables key expiry.
     #[must_use]
     pub fn with_clock(mut self, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         self.clock = Some(Arc::new(now));
@@ -128,13 +129,13 @@ impl fmt::Debug for Options {
 struct Shared {
     link: Link,
     calls: Arc<Calls>,
-    /// The address without its password.
+    /// Address without the password.
     shown: String,
-    /// `None` in a cluster, where every node would have to be told of every settlement.
+    /// `None` in a cluster, where every settlement would be published on every node.
     ear: Option<Ear>,
 }
 
-/// How the server is reached.
+/// Connection to the server or the cluster.
 enum Link {
     Line(Lanes),
     Cluster(Cluster),
@@ -151,17 +152,17 @@ impl fmt::Debug for Redis {
 }
 
 impl Redis {
-    /// Opens the store at `redis://…`, `rediss://…`, or either with `+cluster` or `+sentinel` behind it.
+    /// Opens the store at `redis://…` or `rediss://…`, or at either scheme with the suffix `+cluster` or `+sentinel`.
     ///
-    /// Has to be called within a tokio runtime, in which the connections then live.
+    /// Must be called within a tokio runtime; the connections live there.
     ///
     /// # Errors
-    /// When the address is none, the server cannot be reached or refuses the user, evicts keys, is a replica or too old,
-    /// when what lies under the prefix is not Refrain's, or of a newer version, or when the server has visibly lost the
-    /// records of this store and the address does not say `accept_lost_records=true`.
+    /// If the address is invalid; if the server is unreachable, rejects the user, evicts keys, is a replica or is too
+    /// old; if the prefix holds data of another application or of another format version; or if the server has visibly
+    /// lost the records of this store and the address does not contain `accept_lost_records=true`.
     ///
     /// # Cancellation
-    /// May be dropped.
+    /// Safe to drop.
     pub async fn open(address: &str) -> Result<Self> {
         Self::open_with(address, Options::default()).await
     }
@@ -181,7 +182,7 @@ impl Redis {
             connect: options.connect_timeout,
             answer: options.answer_timeout,
         };
-        // Without its type, which is nested too deeply for the compiler of whoever calls this.
+        // Type-erased: the nested type is too deep for the compiler in callers.
         let connecting: Pin<Box<dyn Future<Output = _> + Send>> =
             Box::pin(connect(&address, patience, &runtime));
         let (place, known) = connecting.await?;
@@ -208,7 +209,8 @@ impl Redis {
         })
     }
 
-    /// Why acknowledged writes may get lost, as the server was set up when it was met; empty where they may not.
+    /// Reasons why the server may lose acknowledged writes, as configured when the store was opened; empty if it may
+    /// not.
     #[must_use]
     pub fn losses(&self) -> &[String] {
         &self.shared.calls.known.losses
@@ -216,7 +218,7 @@ impl Redis {
 }
 
 impl Shared {
-    /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
+    /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
     async fn ask_script(&self, call: &Cmd) -> Result<Value, Trouble> {
         let answer = self.ask(call).await;
         if !answer.as_ref().is_err_and(Trouble::is_no_script) {
@@ -232,7 +234,7 @@ impl Shared {
         self.answer(self.ask_script(call).await, id)
     }
 
-    /// Calls many scripts in one go; the answers come in the same order.
+    /// Runs many scripts in pipelines; the answers have the same order.
     async fn run_all(&self, calls: &[(RecordId, Cmd)]) -> Result<Vec<Result<Answer>>> {
         let mut answers = Vec::with_capacity(calls.len());
         for batch in calls.chunks(BATCH_MAX) {
@@ -268,7 +270,7 @@ impl Shared {
         }
     }
 
-    /// The servers that hold records.
+    /// Servers that hold records.
     async fn nodes(&self) -> Result<Vec<Node>> {
         match &self.link {
             Link::Line(lanes) => Ok(vec![Node::One(lanes.line.current().await?)]),
@@ -287,7 +289,7 @@ impl Shared {
         Ok(ids.iter().zip(answers).map(read).collect())
     }
 
-    /// Begins anew on a server that was known to forget, and has.
+    /// Writes the mark again on a server that was already known to lose data.
     async fn mark_again(&self) -> Result<()> {
         tracing::warn!(
             "the Redis server at {} has lost its records; the store goes on without them",
@@ -299,8 +301,8 @@ impl Shared {
             .map_err(|trouble| trouble.error(&self.shown))
     }
 
-    /// Whether the server still has the store. Where it has not, that is noted for those who start later; a server that was
-    /// known to forget begins anew with the next call.
+    /// Checks that the mark still exists. If it does not, the loss is recorded for processes that start later. A server
+    /// that was known to lose data gets a new mark, and works again with the next call.
     async fn check_mark(&self) -> Result<()> {
         let mark = &self.calls.known.mark;
         let told = |trouble: Trouble| trouble.error(&self.shown);
@@ -318,7 +320,7 @@ impl Shared {
         }
     }
 
-    /// Best effort: whoever finds the mark missing tries it.
+    /// Best effort: every process that finds the mark missing tries to record the loss.
     async fn note_loss(&self) {
         if let Err(trouble) = self.ask(&self.calls.known.mark.note_loss()).await {
             let error = trouble.error(&self.shown);
@@ -326,7 +328,7 @@ impl Shared {
         }
     }
 
-    /// As many as there are travel together, in as few calls as that takes.
+    /// Claims concurrently; the lanes batch the claims into few calls.
     async fn claim(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
         match claims {
             [claim] => vec![self.verdict(claim).await],
@@ -349,7 +351,7 @@ impl Shared {
                 self.note_loss().await;
             }
         }
-        // Every call answers somebody, so this comes to an end.
+        // Terminates: every call answers at least one claim.
         while answer.as_ref().is_ok_and(is_later) {
             answer = ask().await;
         }
@@ -378,7 +380,7 @@ impl Shared {
         settled(self.answer(answer, id)?, id)
     }
 
-    /// What a script answers that could take many, and takes one.
+    /// Runs a batch script with one item, and returns its only answer.
     async fn ask_alone(&self, call: &Cmd) -> Result<Value, Trouble> {
         match self.ask_script(call).await? {
             Value::Array(mut answers) if answers.len() == 1 => Ok(answers.remove(0)),
@@ -387,17 +389,17 @@ impl Shared {
     }
 }
 
-/// Whether a script has found that the server forgot the store.
+/// Whether a script found that the store's mark is missing.
 fn is_lost(value: &Value) -> bool {
     matches!(value, Value::BulkString(text) if text == b"!lost")
 }
 
-/// Whether so many outcomes were asked for at once that this one is to be asked for again.
+/// Whether the call contained too many outcomes, so that this claim has to be retried.
 fn is_later(value: &Value) -> bool {
     matches!(value, Value::BulkString(text) if text == b"~")
 }
 
-/// Rounded up: nothing is ever shorter than was asked for.
+/// Rounds up: nothing is shorter than requested.
 fn millis(span: Duration) -> u64 {
     (Timestamp(0) + span.min(SPAN_MAX)).0
 }
@@ -422,7 +424,7 @@ impl Store for Redis {
         let call = self.shared.calls.one(Name::Read, id);
         let found = reading(self.shared.run(&call, id).await?, id)?;
         if found.is_none() {
-            // Absent, and not lost with everything else.
+            // Distinguishes an absent record from a lost store.
             self.shared.check_mark().await?;
         }
         Ok(found)
@@ -447,7 +449,7 @@ impl Store for Redis {
         self.shared.census().await
     }
 
-    /// The server forgets what is past its time by itself.
+    /// Nothing to do: keys expire on the server.
     async fn sweep(&self, _: u32) -> Result<u32> {
         Ok(0)
     }

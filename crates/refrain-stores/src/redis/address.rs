@@ -1,38 +1,38 @@
-//! Where a server is, as an address says it.
+//! Parser for `redis://…` addresses.
 
 use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
 use refrain::{Error, ErrorKind, Result, policy::redacted};
 
-/// What keys start with unless the address says otherwise.
+/// Default key prefix.
 const PREFIX: &str = "refrain:";
 const PREFIX_BYTES_MAX: usize = 64;
 const SENTINEL_PORT: u16 = 26_379;
-/// How many servers one address may name.
+/// Maximum number of servers in one address.
 const HOSTS_MAX: usize = 64;
 
-/// An address, taken apart.
+/// Parsed address of a store.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
-    /// The address without its password, for messages.
+    /// Address without the password, for messages.
     pub(super) shown: String,
     pub(super) prefix: String,
     pub(super) place: Place,
     pub(super) start: Start,
 }
 
-/// What is made of a server without the store's mark when a store is opened.
+/// What to do at start-up if the server does not have the store's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Start {
-    /// A new store is begun, unless something shows that records were lost.
+    /// Create a new store, unless there is evidence of lost records.
     #[default]
     Either,
-    /// It is refused: the store was there before.
+    /// Reject the server, because the store existed before.
     Expected,
-    /// A new store is begun, whatever was lost.
+    /// Create a new store, even if records were lost.
     Anew,
 }
 
-/// What kind of server, and where.
+/// Kind and location of the servers.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     One(Box<ConnectionInfo>),
@@ -40,14 +40,14 @@ pub(super) enum Place {
     Sentinel(Box<Sentinels>),
 }
 
-/// Sentinels, and what they are asked for.
+/// Sentinels, and the service to ask them for.
 #[derive(Debug, Clone)]
 pub(super) struct Sentinels {
     pub(super) nodes: Vec<ConnectionAddr>,
     pub(super) service: String,
-    /// User, password and database of the server that they name.
+    /// User, password and database of the service's primary.
     pub(super) server: ConnectionInfo,
-    /// Whether the Sentinels want the same user and password.
+    /// Whether the Sentinels use the same user and password.
     pub(super) same_login: bool,
 }
 
@@ -99,10 +99,10 @@ fn parse(address: &str, shown: &str) -> Result<Address, String> {
     })
 }
 
-/// What the servers of an address have in common.
+/// Common parts of all servers of an address.
 struct Base<'a> {
     scheme: &'a str,
-    /// User and password, with the `@` behind them.
+    /// User and password, including the trailing `@`.
     login: String,
 }
 
@@ -112,7 +112,7 @@ impl Base<'_> {
             return Err("several hosts need redis+cluster or redis+sentinel".into());
         }
         let url = format!("{}://{}{host}/{path}", self.scheme, self.login);
-        // The driver's own words never show the address.
+        // The driver's error messages never contain the address.
         url.into_connection_info()
             .map_err(|error| error.to_string())
     }
@@ -212,7 +212,7 @@ fn unknown(name: &str) -> String {
     )
 }
 
-/// Without what would end up in a pattern or decide about a slot.
+/// Excludes glob characters, and braces, which select the slot.
 fn checked_prefix(prefix: &str) -> Result<String, String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b":._/-".contains(&byte);
     match prefix.len() <= PREFIX_BYTES_MAX && prefix.bytes().all(fits) {
@@ -225,7 +225,7 @@ fn checked_prefix(prefix: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    //! An operator mistypes an address: what is wrong is said before anything is connected, and never with the password.
+    //! An invalid address is reported before anything connects, and without the password.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What the scripts answer, in the library's words.
+//! Converts the answers of the scripts to the library's types.
 
 use refrain::{
     Outcome, RecordId, Result, Settled, Verdict,
@@ -12,10 +12,10 @@ use super::{
     trouble,
 };
 
-/// The verdict on the claim of this record that brought this nonce.
+/// Verdict on a claim of this record with this nonce.
 pub(super) fn verdict(mut answer: Answer, id: RecordId, nonce: u32) -> Result<Verdict> {
     let verdict = match answer.letter {
-        // The script has found that both belong together.
+        // The script already checked that the outcome belongs to the record.
         b'R' => return codec::replay(answer.into_text(), id).map(Verdict::Replay),
         b'G' => granted(&mut answer, nonce).map(Verdict::Granted),
         b'I' => answer
@@ -31,7 +31,7 @@ pub(super) fn verdict(mut answer: Answer, id: RecordId, nonce: u32) -> Result<Ve
 }
 
 fn granted(answer: &mut Answer, nonce: u32) -> Option<Grant> {
-    // The short answer to a first claim.
+    // Short form of the answer to a first claim.
     if let Some(fence) = codec::fence_of_new(answer.rest(), nonce) {
         return Some(Grant { fence, attempt: 1 });
     }
@@ -59,7 +59,7 @@ pub(super) fn settled(mut answer: Answer, id: RecordId) -> Result<Settled> {
     settled.ok_or_else(|| trouble::unheard_of(id))
 }
 
-/// The record as it was read, with what time has made of it.
+/// Record, after [`Command::Age`] is applied.
 pub(super) fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading>> {
     if answer.letter == b'N' {
         return Ok(None);
@@ -80,7 +80,7 @@ pub(super) fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading
         (State::Completed { .. }, Some(fence)) => Some(codec::outcome(kept, fence, id)?),
         _ => None,
     };
-    // Only a completed record asks for its outcome.
+    // Only a completed record has an outcome; the others get a placeholder.
     let record = match outcome {
         Some(outcome) => record.map(|()| outcome),
         None => record.map(|()| Outcome::new(0, [])),

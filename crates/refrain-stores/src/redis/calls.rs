@@ -1,4 +1,4 @@
-//! The commands that call the scripts; what they take is told in `lua/*.lua`.
+//! Builds the commands that call the scripts. `lua/*.lua` document the arguments.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -13,44 +13,44 @@ use super::{
     scripts::Name,
 };
 
-/// What a record in flight begins with, before its fence and its identity.
+/// First bytes of a record in flight, before its fence and its identity.
 const IN_FLIGHT: &[u8] = &[codec::VERSION, b'I'];
-/// About what a claim takes, keys included.
+/// Approximate bytes of a claim, keys included.
 const CLAIM_BYTES: usize = 192;
-/// What a settlement takes beside its keys and its outcome.
+/// Bytes of a settlement without its keys and its outcome.
 const TERM_BYTES: usize = 36;
-/// An outcome outlives its retention by this; the scripts say the same.
+/// How long an outcome key outlives its retention; equal to `GRACE` in the scripts.
 const GRACE: Duration = Duration::from_secs(60);
-/// Where outcomes lie in a cluster, whose nodes want to be told every key beforehand.
+/// Suffix of outcome keys in a cluster, where a script must declare all of its keys.
 const PLACE_IN_CLUSTER: Place = Place(*b"utcome--");
 
-/// What every call is made from.
+/// State that is needed to build calls.
 pub(super) struct Calls {
     pub(super) prefix: String,
     pub(super) clock: Option<TestClock>,
     pub(super) known: Arc<Known>,
-    /// In a cluster the mark lies in another slot than the records, and nobody could be told of every settlement.
+    /// In a cluster the mark is in another slot than the records, and settlements are not published.
     pub(super) is_cluster: bool,
 }
 
-/// A claim as it is asked for.
+/// Claim with its nonce.
 pub(super) struct Asking {
     pub(super) claim: Claim,
-    /// Fences of one moment differ by this.
+    /// Distinguishes fences that are granted at the same time.
     pub(super) nonce: u32,
 }
 
-/// How a claim is to end.
+/// Settlement of a record.
 pub(super) struct Ending {
     pub(super) id: RecordId,
     pub(super) fence: Fence,
-    /// Sealed.
+    /// The outcome is sealed.
     pub(super) end: Settlement,
 }
 
-/// A script's call.
+/// Call of a script.
 pub(super) struct Call {
-    /// The call alone; or a transaction, in which it is the last command.
+    /// The call alone, or a transaction whose last command it is.
     pub(super) commands: Pipeline,
     pub(super) is_transaction: bool,
 }
@@ -66,7 +66,7 @@ impl From<Cmd> for Call {
     }
 }
 
-/// What the keys of outcomes end with. Those of one call share it, and no other call has it.
+/// Suffix of the outcome keys of one call; random, so that no other call uses it.
 #[derive(Debug, Clone, Copy)]
 struct Place([u8; 8]);
 
@@ -78,7 +78,7 @@ impl Place {
         Self(dice.map(|die| SIGNS[usize::from(die & 63)]))
     }
 
-    /// What stands behind the record's key.
+    /// Suffix after the record's key.
     fn behind(self) -> [u8; 9] {
         let mut behind = [b'o'; 9];
         behind[1..].copy_from_slice(&self.0);
@@ -87,7 +87,7 @@ impl Place {
 }
 
 impl Ending {
-    /// How much it brings along.
+    /// Size of the outcome in bytes.
     pub(super) fn bytes(&self) -> usize {
         match &self.end {
             Settlement::Complete { outcome, .. } => outcome.encoded().len(),
@@ -97,7 +97,7 @@ impl Ending {
 }
 
 impl Calls {
-    /// The call of a script for one record; its own arguments follow.
+    /// Builds the call of a script for one record; the caller appends further arguments.
     pub(super) fn one(&self, name: Name, id: RecordId) -> Cmd {
         let keys = 1 + usize::from(self.is_cluster);
         let mut call = self.call(name, keys, 8, 256);
@@ -108,13 +108,13 @@ impl Calls {
         call
     }
 
-    /// The call that asks for all of these claims; as many answers come.
+    /// Builds one call for all of these claims; it returns one answer for each.
     pub(super) fn claims<'a>(
         &self,
         asked: impl ExactSizeIterator<Item = &'a Asking> + Clone,
     ) -> Cmd {
         let count = asked.len();
-        // The mark; or, in a cluster, where each goes alone, the outcome.
+        // One more key: the mark, or in a cluster, where each claim is sent alone, the outcome.
         let keys = count + 1;
         let mut call = self.call(Name::Claims, keys, 5, count * CLAIM_BYTES);
         for Asking { claim, .. } in asked.clone() {
@@ -141,7 +141,8 @@ impl Calls {
         call
     }
 
-    /// The call that ends all of these and carries their outcomes; as many answers come, or one that stands for all.
+    /// Builds one call that settles all of these and contains their outcomes. It returns one answer for each, or one
+    /// for all.
     pub(super) fn settlements<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
@@ -161,13 +162,13 @@ impl Calls {
         call
     }
 
-    /// The same with the outcomes ahead of the call. No record may be among them twice.
+    /// As `settlements`, but the outcomes are written by commands before the call. No record may occur twice.
     pub(super) fn settlements_behind<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
     ) -> Call {
         let place = Place::new();
-        // Whole or not at all: a server that has no room for one of them runs nothing.
+        // In a transaction: a server that is out of memory for one command runs none.
         let mut commands = Pipeline::with_capacity(endings.len() + 3);
         commands.cmd("MULTI");
         for ending in endings.clone() {
@@ -186,10 +187,10 @@ impl Calls {
         }
     }
 
-    /// Leaves an outcome where no record points to yet.
+    /// Writes an outcome, to which no record points yet.
     fn bring(&self, ending: &Ending, outcome: &Outcome, retention: Duration, place: Place) -> Cmd {
         let mut bring = Cmd::with_capacity(4, outcome.encoded().len() + CLAIM_BYTES);
-        // Under a test's clock the server forgets nothing by itself.
+        // With a test clock, keys must not expire.
         let is_tested = self.clock.is_some();
         bring.arg(if is_tested { "SET" } else { "PSETEX" });
         self.key(&mut bring, ending.id, &place.behind());
@@ -200,7 +201,7 @@ impl Calls {
         bring
     }
 
-    /// The call that ends all of these, without the outcomes that it carries.
+    /// Builds the call that settles all of these, without the outcomes.
     fn terms<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
@@ -248,26 +249,26 @@ impl Calls {
         };
     }
 
-    /// A cluster is told beforehand of every key that a script may want, so that it can say when one has moved.
+    /// Declares the outcome key: a cluster must know all keys of a script, to redirect the call if a slot has moved.
     fn key_in_cluster(&self, call: &mut Cmd, id: RecordId) {
         if self.is_cluster {
             self.key(call, id, &PLACE_IN_CLUSTER.behind());
         }
     }
 
-    /// The key of a record as the next argument, with something behind it.
+    /// Appends the key of a record, with a suffix.
     pub(super) fn key(&self, call: &mut Cmd, id: RecordId, behind: &[u8]) {
         let parts = [self.prefix.as_bytes(), b"{", &hex(id), b"}", behind];
         put(&mut call.writer_for_next_arg(), &parts);
     }
 }
 
-/// The pairs of spans in a call, each of them once; there are no more than a call takes claims.
+/// Distinct pairs of durations in a call; at most as many as claims in a call.
 #[derive(Default)]
 struct Spans(Vec<[u8; 16]>);
 
 impl Spans {
-    /// Which of them this pair is, counted from 1.
+    /// Number of this pair, starting at 1.
     fn find(&mut self, one: Duration, two: Duration) -> u8 {
         let mut pair = [0; 16];
         pair[..8].copy_from_slice(&span(one));
@@ -323,7 +324,7 @@ fn put_term(to: &mut Vec<u8>, ending: &Ending, spans: &mut Spans) {
     put(to, &[IN_FLIGHT, &fence, &ending.id.0, &how]);
 }
 
-/// An outcome as it is kept, and given back.
+/// Writes an outcome in the stored form, which is also the form of a replay answer.
 fn put_kept(argument: &mut impl io::Write, fence: Fence, outcome: &Outcome) {
     let parts: [&[u8]; 3] = [b"R", &fence_bytes(fence), outcome.encoded()];
     put(argument, &parts);
@@ -333,10 +334,10 @@ fn span(span: Duration) -> [u8; 8] {
     millis(span).to_be_bytes()
 }
 
-/// Writes the parts of an argument one behind the other.
+/// Writes the parts of an argument.
 fn put(argument: &mut impl io::Write, parts: &[&[u8]]) {
     for part in parts {
-        // Into memory, which does not fail.
+        // Writes to memory, which cannot fail.
         let _ = argument.write_all(part);
     }
 }
@@ -351,7 +352,7 @@ fn hex(id: RecordId) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
-    //! Keys are found again by listing and by whoever waits, who write them in another way.
+    //! The listing and the listener format keys differently, and must find the same keys.
 
     use super::*;
 

@@ -1,7 +1,7 @@
-//! A cluster: every record lies in one slot, and each call goes to the primary that has it.
+//! Redis Cluster: every record is in one slot, and each call goes to the primary of that slot.
 //!
-//! The driver is told to retry nothing. What a server refused without looking at it (moved, not ready) is asked again here;
-//! what may have arrived is not.
+//! Retries of the driver are off. A command that a server rejected without running it (moved, not ready) is retried
+//! here; a command that may have run is not.
 
 use std::{fmt, time::Duration};
 
@@ -52,7 +52,7 @@ impl Cluster {
         })
     }
 
-    /// Asks the primary that has the command's keys. Where the cluster is being rearranged, until it is done.
+    /// Sends a command to the primary of its keys. Retries while slots are moving, up to the answer limit.
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         let asking = async {
             loop {
@@ -79,7 +79,7 @@ impl Cluster {
             .extract_error()
     }
 
-    /// The slot is on its way to another node, which has to be told that this is known.
+    /// The slot is being migrated to another node, which accepts the command only after `ASKING`.
     async fn ask_redirected(&self, command: &Cmd, error: &RedisError) -> RedisResult<Value> {
         let node = error.redirect_node().and_then(|(node, _)| {
             let (host, port) = node.rsplit_once(':')?;
@@ -100,7 +100,7 @@ impl Cluster {
         }
     }
 
-    /// The primaries that hold slots now.
+    /// Primaries that hold slots.
     pub(super) async fn primaries(&self) -> RedisResult<Vec<Node>> {
         let mut slots = cmd("CLUSTER");
         slots.arg("SLOTS");
@@ -120,13 +120,13 @@ impl Cluster {
         Ok(found.into_iter().map(node).collect())
     }
 
-    /// Whichever node has the key of the command.
+    /// Routes each command to the node of its key.
     pub(super) fn any(&self) -> Node {
         Node::Any(self.connection.clone())
     }
 }
 
-/// Host and port of who has a range of slots.
+/// Host and port of the primary of a slot range.
 fn primary(range: &Value) -> Option<(String, u16)> {
     let Value::Array(parts) = range else {
         return None;
@@ -144,7 +144,7 @@ fn primary(range: &Value) -> Option<(String, u16)> {
     }
 }
 
-/// Whether nobody has acted on the command: it was not sent, or turned away unread.
+/// Whether the command did not run: not sent, or rejected by the server.
 fn was_refused(error: &RedisError) -> bool {
     let is_servers_word = matches!(error.kind(), Kind::Server(_));
     let may_be_asked_again = matches!(

@@ -1,4 +1,4 @@
-//! Records as the scripts keep them, read back; the layout is told in `lua/begin.lua`.
+//! Decoder for records in the format of the scripts; `lua/begin.lua` documents the layout.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use refrain::{
 
 use super::trouble;
 
-/// The version of the records that are written, and read.
+/// Format version of records.
 pub(super) const VERSION: u8 = 3;
 
-/// Where a record has the part of its fence that comes from the server.
+/// Bytes of the fence's stamp, the part that the server creates.
 const STAMP: std::ops::Range<usize> = 2..14;
 
-/// The guarantee as a record has it.
+/// Byte for a guarantee in a record.
 pub(super) fn guarantee_byte(guarantee: Guarantee) -> u8 {
     match guarantee {
         Guarantee::AtMostOnce => 0,
@@ -27,7 +27,7 @@ pub(super) fn guarantee_byte(guarantee: Guarantee) -> u8 {
     }
 }
 
-/// The fence as the scripts compare it.
+/// Fence as bytes, as the scripts compare it.
 pub(super) fn fence_bytes(fence: Fence) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&fence.epoch.to_be_bytes());
@@ -42,7 +42,7 @@ pub(super) fn fence(bytes: &[u8]) -> Option<Fence> {
     reader.0.is_empty().then_some(fence)
 }
 
-/// The fence of a first attempt, whose claim has brought the nonce.
+/// Fence of a first attempt: the stamp from the server and the nonce of the claim.
 pub(super) fn fence_of_new(stamp: &[u8], nonce: u32) -> Option<Fence> {
     let mut reader = Reader(stamp);
     let (epoch, counter) = (reader.u32()?, reader.u64()?);
@@ -53,7 +53,7 @@ pub(super) fn fence_of_new(stamp: &[u8], nonce: u32) -> Option<Fence> {
     })
 }
 
-/// What a record carries to tell that it is whole, over what who claims knows of it.
+/// Checksum of a record, over the bytes that the claimant knows.
 pub(super) fn digest(body: &[u8]) -> [u8; 8] {
     let digest = sha1_smol::Sha1::from(body).digest().bytes();
     let mut text = [0; 8];
@@ -63,7 +63,7 @@ pub(super) fn digest(body: &[u8]) -> [u8; 8] {
     text
 }
 
-/// A byte in digits, as the server writes it.
+/// Lower-case hex digits of a byte, like the server's `sha1hex`.
 pub(super) fn hex(byte: u8) -> [u8; 2] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     [
@@ -72,7 +72,7 @@ pub(super) fn hex(byte: u8) -> [u8; 2] {
     ]
 }
 
-/// A record without its outcome. `None` where the bytes are none; their digest is the scripts' business.
+/// Decodes a record without its outcome; `None` if the bytes are invalid. The scripts check the digest.
 pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     let mut reader = Reader(bytes);
     let (version, name) = (reader.u8()?, reader.u8()?);
@@ -121,10 +121,10 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     })
 }
 
-/// How far into what is kept the outcome begins: behind a letter and the fence that it was completed under.
+/// Offset of the outcome in its stored form, after a letter and the fence.
 const KEPT_BEGINS: usize = 17;
 
-/// An outcome as it is kept, which was completed under this fence.
+/// Decodes a stored outcome, and checks that it was completed under this fence.
 pub(super) fn outcome(kept: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {
     if kept.get(1..KEPT_BEGINS) != Some(&fence_bytes(fence)[..]) {
         return Err(trouble::found(b"foreign", id, ""));
@@ -132,7 +132,7 @@ pub(super) fn outcome(kept: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outco
     replay(kept, id)
 }
 
-/// An outcome as it is kept, of which the script has found that it is the record's.
+/// Decodes a stored outcome that the script has already matched with the record.
 pub(super) fn replay(kept: Vec<u8>, id: RecordId) -> Result<Outcome> {
     if kept.len() < KEPT_BEGINS {
         return Err(trouble::unheard_of(id));
@@ -140,10 +140,10 @@ pub(super) fn replay(kept: Vec<u8>, id: RecordId) -> Result<Outcome> {
     Outcome::decode(Bytes::from(kept).slice(KEPT_BEGINS..), id)
 }
 
-/// What a script answers: a letter, and what belongs to it.
+/// Answer of a script: a letter and its values.
 pub(super) struct Answer {
     pub(super) letter: u8,
-    /// The letter, and what stands behind it where that is all there is.
+    /// The letter, and the bytes after it if the answer is a single string.
     text: Vec<u8>,
     parts: std::vec::IntoIter<Value>,
 }
@@ -168,12 +168,12 @@ impl Answer {
         })
     }
 
-    /// What stands behind the letter, where that is all there is.
+    /// Bytes after the letter, if the answer is a single string.
     pub(super) fn rest(&self) -> &[u8] {
         self.text.get(1..).unwrap_or_default()
     }
 
-    /// The letter and what stands behind it.
+    /// The letter and the bytes after it.
     pub(super) fn into_text(self) -> Vec<u8> {
         self.text
     }
@@ -230,7 +230,7 @@ impl Reader<'_> {
         })
     }
 
-    /// All of it but the moment when it settles.
+    /// Reads everything except `settles`.
     fn hold(&mut self, fence: Fence) -> Option<Hold> {
         Some(Hold {
             claimant: Claimant(self.u64()?),

@@ -1,4 +1,4 @@
-//! Outcomes in front of another store: `store = ["redis://…", "postgres://…"]`.
+//! Redis front: serves outcomes in front of another store, `store = ["redis://…", "postgres://…"]`.
 
 use std::{fmt, time::Duration};
 
@@ -19,13 +19,13 @@ use super::{
 };
 
 const KEEP: &str = include_str!("../../lua/keep.lua");
-/// No fence is later than that of an erasure.
+/// Fence of an erased record: higher than any other.
 const ERASED: [u8; 16] = [0xff; 16];
 
-/// A Redis server that keeps outcomes in front of a store, and may lose all of them.
+/// Redis server that caches outcomes in front of a store, and may lose all of them.
 ///
-/// It need not be there when it is opened, may evict, and may have replicas.
-/// A key is `PREFIX{identity}f`; it holds a fence and, where the record was not erased, an entry.
+/// It may be unavailable when it is opened, may evict keys, and may have replicas.
+/// A key is `PREFIX{identity}f`. It holds a fence and, unless the record was erased, an entry.
 pub struct RedisFront {
     link: Link,
     prefix: String,
@@ -34,7 +34,7 @@ pub struct RedisFront {
 
 enum Link {
     Line(Line),
-    /// Met when it is first asked.
+    /// Connected on first use.
     Cluster(Vec<ConnectionInfo>, Patience, OnceCell<Cluster>),
 }
 
@@ -48,12 +48,12 @@ impl fmt::Debug for RedisFront {
 }
 
 impl RedisFront {
-    /// A front at a `redis` address, which is connected to when it is first asked.
+    /// Creates a front for a `redis` address. Connects on first use.
     ///
-    /// Has to be called within a tokio runtime, in which the connections then live.
+    /// Must be called within a tokio runtime; the connections live there.
     ///
     /// # Errors
-    /// When the address is none.
+    /// If the address is invalid.
     pub fn open(address: &str) -> Result<Self> {
         let options = Options::default();
         let address = Address::parse(address)?;

@@ -1,9 +1,9 @@
-//! What waits at the same time travels in one call of a script.
+//! Batches concurrent claims and settlements into one script call.
 //!
-//! While one call is under way the next gathers, and nobody waits for company: who comes alone goes at once.
-//! Every record is decided about on its own, and its answer is its own, too.
+//! The next batch collects while one call is in progress. A single job is sent immediately, without waiting for others.
+//! The script decides each record separately, and returns an answer for each.
 //!
-//! A call goes on in a task of the store. Who asked may go, and nobody else notices.
+//! Calls run in a task of the store, so a caller that is cancelled does not affect the others.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -23,23 +23,23 @@ mod intake;
 
 use intake::Intake;
 
-/// How many travel in one call: a server does nothing else while a script runs, and one takes about 10 µs.
+/// Maximum jobs per call: a server does nothing else while a script runs, and each record takes about 10 µs.
 const TOGETHER_MAX: usize = 128;
-/// How many may wait for the next call; who comes then waits for room.
+/// Maximum jobs queued for the next call; further callers wait for capacity.
 const WAITING_MAX: usize = 1_024;
 
-/// What travels.
+/// Item of a batch: a claim or a settlement.
 pub(super) trait Load: Send + Sync + Sized + 'static {
-    /// How much it brings along.
+    /// Size of the outcome in bytes.
     fn bytes(&self) -> usize;
 
-    /// Whether it is worth carrying where nobody waits for the answer any more.
+    /// Whether to send it even if the caller is gone.
     fn is_wanted_by_nobody(&self) -> bool;
 
-    /// The call for all of these; as many answers come, or one that stands for all.
+    /// Builds one call for all items; it returns one answer for each, or one for all.
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call;
 
-    /// The same where the server refused what went ahead of the call, and so ran nothing.
+    /// Builds the call after the server rejected the transaction of [`call`](Self::call), so that nothing ran.
     fn call_again<'a>(
         calls: &Calls,
         loads: impl ExactSizeIterator<Item = &'a Self> + Clone,
@@ -98,7 +98,7 @@ struct Job<L> {
     answer: oneshot::Sender<Result<Value, Trouble>>,
 }
 
-/// One connection: for what is asked alone, and for what travels together.
+/// Connection with the lanes for claims and settlements.
 pub(super) struct Lanes {
     pub(super) line: Line,
     pub(super) claims: Lane<Asking>,
@@ -106,7 +106,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Calls go on in `runtime` until this is dropped.
+    /// Calls run on `runtime` until this is dropped.
     pub(super) fn new(line: Line, calls: &Arc<Calls>, runtime: &Handle) -> Self {
         let (claims, asked) = Lane::new(&line);
         let (settlements, ended) = Lane::new(&line);
@@ -128,7 +128,7 @@ impl Lanes {
     }
 }
 
-/// The way to the server for one kind of load.
+/// Queue for one kind of item.
 pub(super) struct Lane<L> {
     jobs: mpsc::Sender<Job<L>>,
     line: Line,
@@ -141,7 +141,7 @@ impl<L: Load> Lane<L> {
         (Self { jobs, line }, Intake::new(taken))
     }
 
-    /// The script's answer to this one.
+    /// Queues an item, and returns the script's answer.
     pub(super) async fn ask(&self, load: L) -> Result<Value, Trouble> {
         let (answer, answered) = oneshot::channel();
         let ended = || Trouble::Told(trouble::ended(self.line.shown()));
@@ -151,7 +151,7 @@ impl<L: Load> Lane<L> {
     }
 }
 
-/// Makes one call after the other.
+/// Sends one call after the other.
 #[derive(Clone)]
 struct Carrier {
     line: Line,
@@ -159,7 +159,7 @@ struct Carrier {
 }
 
 impl Carrier {
-    /// Claims and settlements each go as they come: one kind gathers here while the server is busy with the other.
+    /// Sends claims and settlements independently: one kind collects while the server is busy with the other.
     async fn run<L: Load>(self, mut intake: Intake<L>) {
         while intake.wait().await {
             intake::gather(&mut intake).await;
@@ -167,7 +167,8 @@ impl Carrier {
         }
     }
 
-    /// A server that syncs before it answers does so once for all that has come by then: both kinds go side by side.
+    /// Sends both kinds at the same time, for a server with `appendfsync always`: it syncs once for all commands that
+    /// have arrived.
     async fn run_together(self, mut ended: Intake<Ending>, mut asked: Intake<Asking>) {
         loop {
             let is_open = tokio::select! {
@@ -178,14 +179,15 @@ impl Carrier {
                 break;
             }
             intake::gather_both(&mut ended, &mut asked).await;
-            // What is longer first: it has not arrived whole when the server begins to read, and so both are run together.
+            // Settlements first, because they are longer: they are not read completely before the claims arrive, so the
+            // server runs both in one turn.
             tokio::join!(self.carry(&mut ended), self.carry(&mut asked));
         }
-        // The store is gone, and both lanes with it; what is left in them is carried to its end.
+        // The store was dropped; send the jobs that are still queued.
         tokio::join!(self.clone().run(ended), self.clone().run(asked));
     }
 
-    /// Carries what fits into one call; nothing where nobody waits.
+    /// Sends the jobs that fit into one call; does nothing if the queue is empty.
     async fn carry<L: Load>(&self, intake: &mut Intake<L>) {
         let jobs = intake.fitting();
         intake.expect(jobs.len());
@@ -194,7 +196,8 @@ impl Carrier {
         }
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
         let mut answers = self.ask(&call).await;
-        // Nothing of it ran. Or the user may not ask for transactions any more, and all of it did: then this changes nothing.
+        // Nothing ran. If the user just lost the right to use transactions, the commands ran separately; then this is a
+        // no-op.
         if call.is_transaction && answers.as_ref().is_err_and(Trouble::is_refusal) {
             let call = L::call_again(&self.calls, jobs.iter().map(|job| &job.load));
             answers = self.ask(&call).await;
@@ -202,7 +205,7 @@ impl Carrier {
         match answers {
             Ok(answers) if answers.len() == jobs.len() => {
                 for (job, answer) in jobs.into_iter().zip(answers) {
-                    // Who does not wait any more is not told.
+                    // Ignored if the caller is gone.
                     let _ = job.answer.send(answer);
                 }
             }
@@ -214,7 +217,7 @@ impl Carrier {
                 let is_silence = trouble.is_silence();
                 let refused = Err(trouble);
                 tell_all(jobs, &refused);
-                // Those who wait while a server is silent have waited as long as they should. They were not sent.
+                // Queued jobs have already waited as long as the server was silent. They were not sent.
                 if is_silence {
                     let silent = trouble::silent(self.line.shown());
                     tell_all(intake.all(), &Err(Trouble::Told(silent.unapplied())));
@@ -223,7 +226,7 @@ impl Carrier {
         }
     }
 
-    /// Calls a script. One that the server does not know ran nothing: it is loaded, and called again.
+    /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
     async fn ask(&self, call: &Call) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
         let answers = self.line.ask_each(call).await;
         if !answers.as_ref().is_err_and(Trouble::is_no_script) {
@@ -236,7 +239,7 @@ impl Carrier {
     }
 }
 
-/// Tells everybody the same.
+/// Sends the same answer to all jobs.
 fn tell_all<L>(jobs: Vec<Job<L>>, answer: &Result<Value, Trouble>) {
     for job in jobs {
         let answer = match answer {

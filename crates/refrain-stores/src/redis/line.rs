@@ -1,7 +1,7 @@
-//! One connection that many share, made anew when it broke.
+//! Shared connection to one server, with reconnect.
 //!
-//! Nothing is ever sent twice here: what was under way when the connection broke is answered with an error,
-//! and whoever asked decides. A new connection is used only once its server has been looked at again.
+//! Nothing is retried here: commands in progress fail when the connection breaks, and the caller decides.
+//! A new connection is used only after its server was checked again.
 
 use std::{
     fmt,
@@ -26,23 +26,23 @@ use super::{
     trouble,
 };
 
-/// After a failed attempt to connect, those who come get its error for this long, and cause no other attempt.
+/// After a failed connect, callers get the same error for this long, without another attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a connection comes from.
+/// How to connect: to one server, or through Sentinels.
 pub(super) enum Dial {
     One(Client),
     Sentinel(AsyncMutex<SentinelClient>),
 }
 
-/// How long connecting and answering may take.
+/// Limits for connecting and for answers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) connect: Duration,
     pub(super) answer: Duration,
 }
 
-/// The connection. Clones share it.
+/// Shared connection. Clones share it.
 #[derive(Clone)]
 pub(super) struct Line {
     shared: Arc<Shared>,
@@ -52,26 +52,26 @@ struct Shared {
     dial: Dial,
     shown: String,
     patience: Patience,
-    /// Where connections live: the caller's runtime may end before the store does.
+    /// Runtime of the connections: a caller's runtime may shut down before the store is dropped.
     runtime: Handle,
     state: Mutex<State>,
-    /// What a server must still know when it is met again.
+    /// Expected state of the server, checked on every reconnect.
     known: OnceLock<Arc<Known>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Counts connections, so that only the one that broke is given up.
+    /// Number of the connection, so that only the connection that broke is dropped.
     generation: u64,
     current: Option<MultiplexedConnection>,
     dialing: Option<watch::Receiver<Option<Dialed>>>,
-    /// Why the last attempt failed, and until when that counts.
+    /// Error of the last attempt, and until when it is returned.
     refused: Option<(Instant, Arc<Refusal>)>,
 }
 
 type Dialed = Result<(u64, MultiplexedConnection), Arc<Refusal>>;
 
-/// An error that can be told to many.
+/// Error that can be returned to several callers.
 struct Refusal(ErrorKind, String);
 
 impl Refusal {
@@ -88,9 +88,9 @@ impl fmt::Debug for Line {
 
 /// Why there is no answer.
 pub(super) enum Trouble {
-    /// The driver or the server said so.
+    /// Error of the driver or the server.
     Redis(RedisError),
-    /// There is no connection.
+    /// No connection.
     Told(Error),
 }
 
@@ -108,7 +108,7 @@ impl Trouble {
         }
     }
 
-    /// The same for somebody else.
+    /// Copy for another caller.
     pub(super) fn again(&self) -> Self {
         match self {
             Self::Redis(error) => Self::Redis(error.clone()),
@@ -116,17 +116,17 @@ impl Trouble {
         }
     }
 
-    /// Whether the server said nothing for too long.
+    /// Whether the server did not answer in time.
     pub(super) fn is_silence(&self) -> bool {
         matches!(self, Self::Redis(error) if error.is_timeout())
     }
 
-    /// Whether the server itself refused what it was asked for.
+    /// Whether the server itself rejected the command.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Redis(error) if matches!(error.kind(), Kind::Server(_)))
     }
 
-    /// Whether the server did not know the script, and so ran nothing.
+    /// Whether the server does not have the script, so that nothing ran.
     pub(super) fn is_no_script(&self) -> bool {
         matches!(self, Self::Redis(error) if error.kind() == Kind::Server(ServerErrorKind::NoScript))
     }
@@ -146,27 +146,27 @@ impl Line {
         }
     }
 
-    /// The address without its password.
+    /// Address without the password.
     pub(super) fn shown(&self) -> &str {
         &self.shared.shown
     }
 
-    /// A connection of its own, for whoever needs one; nothing of the server has been looked at.
+    /// Opens a separate connection; the server is not checked.
     pub(super) async fn dial(&self) -> Result<MultiplexedConnection> {
         self.shared.dial().await
     }
 
-    /// The client of the server that is the primary now.
+    /// Client for the current primary.
     pub(super) async fn client(&self) -> RedisResult<Client> {
         self.shared.client().await
     }
 
-    /// The connection as it is, for many questions in a row.
+    /// Returns the shared connection, for several commands in a row.
     pub(super) async fn current(&self) -> Result<MultiplexedConnection> {
         Ok(self.connection().await?.1)
     }
 
-    /// From now on every server that is met must know this.
+    /// Sets the expected state, which every server must have on reconnect.
     pub(super) fn hold_to(&self, known: Arc<Known>) {
         let _ = self.shared.known.set(known);
     }
@@ -177,13 +177,13 @@ impl Line {
         self.checked(generation, answer.and_then(Value::extract_error))
     }
 
-    /// Asks something that is answered with a list. The inner results are what stands in it.
+    /// Sends a call whose answer is a list. The inner results are the items of the list.
     pub(super) async fn ask_each(
         &self,
         call: &Call,
     ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
         let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
-        // A transaction is answered with a word for each of its commands, and then with a list of their answers.
+        // A transaction answers each command with a status, and `EXEC` with the list of results.
         let before = call.commands.len() - 1;
         let answer = connection
             .send_packed_commands(&call.commands, before, 1)
@@ -203,7 +203,7 @@ impl Line {
             .collect())
     }
 
-    /// Asks for all in one go. The inner results are the server's answers to each.
+    /// Sends all commands in one pipeline. The inner results are the server's answers.
     pub(super) async fn ask_all(
         &self,
         commands: &[Cmd],
@@ -251,7 +251,7 @@ impl Line {
 
 type Dialing = Result<(u64, MultiplexedConnection)>;
 
-/// What is there when a connection is wanted.
+/// State of the connection when one is requested.
 enum Found {
     Connection(u64, MultiplexedConnection),
     Refused(Arc<Refusal>),
@@ -279,7 +279,7 @@ impl Shared {
         let (sender, receiver) = watch::channel(None);
         state.dialing = Some(receiver.clone());
         let shared = self.clone();
-        // In a task of its own: whoever asked may go, and others wait for it too.
+        // In a separate task: the caller may be cancelled, and other callers wait for the same connection.
         self.runtime.spawn(async move {
             let dialed = shared.meet().await;
             let dialed = shared.dialed(dialed);
@@ -313,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// Connects, and looks at who is there.
+    /// Connects, and checks the server.
     async fn meet(&self) -> Result<MultiplexedConnection> {
         let connection = self.dial().await?;
         if let Some(known) = self.known.get() {
@@ -349,7 +349,7 @@ fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-/// Whether nothing more is to be had from the connection, or from the server at its other end.
+/// Whether the connection broke, or its server is no longer the primary.
 fn is_over(error: &RedisError) -> bool {
     let is_demoted = matches!(
         error.kind(),

@@ -1,9 +1,9 @@
-//! Hears of settlements elsewhere, and wakes who waits for them here.
+//! Listens for settlements by other processes, and wakes the callers that wait for them here.
 //!
-//! Every settlement is published on a channel named like its record, which only those listen to who wait for it:
-//! where nobody waits, nothing is sent to anybody.
-//! One more channel is listened to from the beginning, on which nothing is ever said: that somebody listens there tells
-//! those who start that the [store is in use](super::loss).
+//! A claim that finds a record in flight marks it; the settlement of a marked record is published on a channel with the
+//! name of the record. Only processes with a waiting caller subscribe to it.
+//! Each process also subscribes to one channel without messages: the number of its subscribers shows processes that
+//! start later that the [store is in use](super::loss).
 
 use std::{collections::HashSet, time::Duration};
 
@@ -21,15 +21,15 @@ use tokio::{
 
 use super::{line::Line, mark};
 
-/// How many new waits may be on their way; one that finds no room is left to polling.
+/// Maximum number of queued subscriptions; further waiting callers poll.
 const NEW_MAX: usize = 4_096;
-/// How often channels are left that nobody waits on any more.
+/// How often unused channels are unsubscribed.
 const TIDY: Duration = Duration::from_secs(5);
-/// How long the server may take for anything that is asked of it here.
+/// Limit for each answer of the server.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// Who waits in this process, and the task that listens for them.
+/// Waiting callers of this process, and the queue of the listener task.
 #[derive(Debug)]
 pub(super) struct Ear {
     watches: Watches,
@@ -47,7 +47,7 @@ impl Ear {
             new: receiver,
             heard: HashSet::new(),
         };
-        // Ends with the store, whose sender it waits on.
+        // Ends when the store, which holds the sender, is dropped.
         runtime.spawn(listener.run());
         Self { watches, new }
     }
@@ -64,15 +64,15 @@ struct Listener {
     line: Line,
     prefix: String,
     new: mpsc::Receiver<RecordId>,
-    /// The channels that are listened to.
+    /// Subscribed channels.
     heard: HashSet<RecordId>,
 }
 
 /// Why listening ended.
 enum Over {
-    /// The store is gone.
+    /// The store was dropped.
     Store,
-    /// The connection is gone.
+    /// The connection broke.
     Connection,
 }
 
@@ -91,7 +91,7 @@ impl Listener {
                     tracing::debug!(%error, "settlements elsewhere cannot be heard of; who waits looks again now and then");
                 }
             }
-            // What was said meanwhile is lost: everybody looks for themselves.
+            // Messages may have been missed: wake all waiting callers, so that they read their records.
             self.watches.all_settled();
             if self.new.is_closed() {
                 return;
@@ -101,9 +101,10 @@ impl Listener {
         }
     }
 
-    /// Has a server that came back looked at before anybody asks it for something: those who start have to know of a loss.
+    /// Makes the store's connection reconnect and check the server, so that a loss is recorded before another process
+    /// starts.
     async fn look(&self) {
-        // A connection that broke is given up with the first answer that does not come, and made again with the next.
+        // The first command detects the broken connection, the second reconnects.
         for _ in 0..2 {
             if self.line.ask(&cmd("PING")).await.is_ok() {
                 return;
@@ -134,7 +135,7 @@ impl Listener {
                     {
                         return Over::Connection;
                     }
-                    // What was settled before it was listened for is found by looking once more.
+                    // The record may have been settled before the subscription: the caller reads it once more.
                     self.watches.settled(id);
                 }
                 message = stream.next() => {

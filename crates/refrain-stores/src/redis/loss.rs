@@ -1,8 +1,8 @@
-//! Whether a server without the store's mark is new, or has lost what it had.
+//! Detects whether a server without the store's mark is new or has lost the store.
 //!
-//! An empty server cannot tell by itself. What can: the address, records that are there without the mark, a note of a
-//! process that saw the loss, and processes that have the store open, which all listen to a channel of the mark's name;
-//! a server that is flushed keeps its connections.
+//! An empty server does not show which. Evidence of a loss is: the address, records without a mark, a note of a process
+//! that saw the loss, and processes that have the store open. These all subscribe to a channel with the mark's name,
+//! and a server keeps its connections when it is flushed.
 
 use ::redis::{Cmd, Value, cmd};
 use refrain::{RecordId, Result};
@@ -14,12 +14,13 @@ use super::{
     scan, trouble,
 };
 
-/// How many steps of a thousand keys each are taken to find a record. A server that others use, too, may have many more keys.
+/// Maximum number of `SCAN` steps, of a thousand keys each, to find a record. Other applications may have many more
+/// keys.
 const STEPS_MAX: u32 = 1_000;
-/// What a note says, for people who find it.
+/// Text of the note, for operators who find it.
 const NOTE: &str = "a running node found that the records under this prefix were lost";
 
-/// What shows that records were lost, in words; `None` where nothing does.
+/// Evidence of lost records, as text for an error message; `None` if there is none.
 pub(super) async fn look(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Option<String>> {
     match asked.start {
         Start::Anew => return Ok(None),
@@ -43,12 +44,12 @@ pub(super) async fn look(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Resul
     Ok(None)
 }
 
-/// The command that leaves a note about the store with this mark.
+/// Command that writes a note about the loss of this mark.
 pub(super) fn note(mark: &str) -> Cmd {
     mark::set(&note_key(mark), NOTE)
 }
 
-/// Removes the note: a new store was begun on purpose.
+/// Deletes the note, because a new store was created on purpose.
 pub(super) async fn forget(node: &Node, prefix: &str, shown: &str) -> Result<()> {
     let mut delete = cmd("DEL");
     delete.arg(note_key(&mark::key_of(prefix)));
@@ -69,7 +70,7 @@ async fn is_noted(node: &Node, asked: Asked<'_>) -> Result<bool> {
     noted.map_err(|error| trouble::told(error, asked.shown))
 }
 
-/// How many processes have the store open, as far as the server tells. In a cluster none listens.
+/// Number of processes that have the store open, or 0 if the server does not tell. In a cluster no process subscribes.
 async fn listening(node: &Node, prefix: &str) -> u64 {
     let mut count = cmd("PUBSUB");
     count.arg("NUMSUB").arg(mark::key_of(prefix));

@@ -1,7 +1,6 @@
-//! The store's mark: one key that says whose the prefix is, in which format, and what the secret of its digests is.
+//! Mark of the store: one key that identifies the store under a prefix, with its format version and its digest secret.
 //!
-//! It never ends by itself. A server without it has lost its records, or is new: [`loss`](super::loss) tells them apart,
-//! as far as that can be told.
+//! It never expires. A server without it is new, or has lost the records: [`loss`](super::loss) looks for evidence.
 
 use ::redis::cmd;
 use refrain::{Error, ErrorKind, Result, Secret};
@@ -13,7 +12,7 @@ use super::{
     trouble,
 };
 
-/// The version of keys and records that is written.
+/// Format version of keys and records.
 const VERSION: u32 = codec::VERSION as u32;
 const START: &str = "refrain store ";
 
@@ -21,21 +20,22 @@ const START: &str = "refrain store ";
 pub(super) struct Mark {
     pub(super) key: String,
     pub(super) secret: Secret,
-    /// What lies under the key while the store is there.
+    /// Value of the key.
     pub(super) text: String,
 }
 
 impl Mark {
-    /// Reads the mark, or leaves one where there is none and none was lost. Whoever is first decides for all.
+    /// Reads the mark, or creates it if there is none and no evidence of a loss. `SET NX` makes concurrent processes
+    /// agree.
     ///
-    /// `node` has the mark; `nodes` are all that have records.
+    /// `node` holds the mark; `nodes` are all servers with records.
     pub(super) async fn agree(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Self> {
         let Asked { prefix, shown, .. } = asked;
         let key = key_of(prefix);
         let mut text = read(node, &key, shown).await?;
         if text.is_none() {
             let lost = loss::look(node, nodes, asked).await?;
-            // Whoever was found may have begun the store just now.
+            // Another process may have created the store just now.
             text = read(node, &key, shown).await?;
             if let (None, Some(what)) = (&text, lost) {
                 return Err(trouble::lost_before(&what, shown));
@@ -54,7 +54,7 @@ impl Mark {
         Ok(Self { key, secret, text })
     }
 
-    /// Whether a server is still the one that it was. One that is known to forget may begin anew.
+    /// Checks that the server still has the same mark. A server that is known to lose data gets the mark again.
     pub(super) async fn check(&self, node: &Node, may_forget: bool, shown: &str) -> Result<()> {
         if may_forget {
             self.leave(node, shown).await?;
@@ -63,7 +63,8 @@ impl Mark {
         let secret = match text {
             Some(text) => parse(&text, &self.key, shown)?,
             None => {
-                // So that nobody who starts later takes the server for a new one. If it cannot be left, others will try.
+                // For processes that start later: they must not take the server for a new one. Best effort; other
+                // processes try it, too.
                 let _ = node.ask::<::redis::Value>(self.note_loss()).await;
                 return Err(trouble::lost(shown));
             }
@@ -74,30 +75,30 @@ impl Mark {
         }
     }
 
-    /// Leaves this mark where there is none.
+    /// Writes this mark if there is none.
     pub(super) async fn leave(&self, node: &Node, shown: &str) -> Result<()> {
         leave(node, &self.key, &self.text, shown).await
     }
 
-    /// The command that tells whether the mark is there.
+    /// Command that reads the mark.
     pub(super) fn asked(&self) -> ::redis::Cmd {
         let mut get = cmd("GET");
         get.arg(&self.key);
         get
     }
 
-    /// The command that notes for those who start later that the mark is gone.
+    /// Command that records the loss of the mark for processes that start later.
     pub(super) fn note_loss(&self) -> ::redis::Cmd {
         loss::note(&self.key)
     }
 
-    /// The command that leaves this mark where there is none.
+    /// Command that writes this mark if there is none.
     pub(super) fn left(&self) -> ::redis::Cmd {
         set(&self.key, &self.text)
     }
 }
 
-/// Where the mark lies. Every process that has the store open listens to a channel of this name.
+/// Key of the mark. Every process that has the store open subscribes to a channel of this name, except in a cluster.
 pub(super) fn key_of(prefix: &str) -> String {
     format!("{prefix}store")
 }

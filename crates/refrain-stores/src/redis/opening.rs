@@ -1,4 +1,4 @@
-//! From an address to a server that has been looked at.
+//! Connects to the servers of an address, and checks them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
     trouble,
 };
 
-/// TLS needs somebody who does the sums; whoever was chosen by the program stays.
+/// Installs a crypto provider for TLS, unless the program has chosen one.
 pub(super) fn choose_crypto() {
     use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
     if CryptoProvider::get_default().is_none() {
@@ -25,7 +25,7 @@ pub(super) fn choose_crypto() {
     }
 }
 
-/// Whom a store is opened on.
+/// Connected server or cluster of a store.
 pub(super) enum Met {
     One(Line),
     Cluster(Cluster),
@@ -74,12 +74,12 @@ pub(super) async fn connect(
     Ok((Met::One(line), known))
 }
 
-/// Where the one connection to a primary comes from.
+/// Client for the connection to a primary.
 pub(super) fn dial(place: &Place) -> ::redis::RedisResult<Dial> {
     match place {
         Place::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
         Place::Sentinel(sentinels) => sentinel(sentinels),
-        // A cluster has as many as it has primaries; see `Cluster`.
+        // A cluster has several primaries; see `Cluster`.
         Place::Cluster(_) => Err((
             ::redis::ErrorKind::InvalidClientConfig,
             "a cluster has no one primary",

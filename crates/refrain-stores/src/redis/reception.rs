@@ -1,4 +1,4 @@
-//! What is asked of a server before it is trusted with records: version, role, eviction, durability, and the store's mark.
+//! Checks a server before it holds records: version, role, eviction, durability, and the store's mark.
 
 use ::redis::{
     Cmd, FromRedisValue, RedisError, RedisResult, Value,
@@ -11,17 +11,17 @@ use refrain::{Error, ErrorKind, Result, Secret};
 
 use super::{address::Start, mark::Mark, scripts::Scripts, trouble};
 
-/// The oldest server whose commands suffice: it can be told when a key ends in one go with setting it.
+/// Oldest supported server: `SET` with `PXAT` needs 6.2.
 const VERSION_MIN: (u32, u32) = (6, 2);
-/// From here on a script can say what it is let through for.
+/// First version in which a script can declare flags.
 const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
 
-/// What a store knows of the servers that it was opened on.
+/// Facts about the servers on which the store was opened.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) mark: Mark,
     pub(super) scripts: Scripts,
-    /// Why acknowledged writes may get lost; empty where they may not.
+    /// Reasons why acknowledged writes may be lost; empty if they may not.
     pub(super) losses: Vec<String>,
 }
 
@@ -35,13 +35,13 @@ impl Known {
     }
 }
 
-/// One server that can be asked.
+/// Server to send commands to.
 #[derive(Clone)]
 pub(super) enum Node {
     One(MultiplexedConnection),
-    /// One of a cluster, by host and port.
+    /// Node of a cluster, by host and port.
     Of(ClusterConnection, String, u16),
-    /// The one of a cluster that has the key in question.
+    /// Node of a cluster that holds the key of the command.
     Any(ClusterConnection),
 }
 
@@ -61,18 +61,18 @@ impl Node {
     }
 }
 
-/// What an address asks for.
+/// Settings from the address.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) prefix: &'a str,
-    /// The address without its password.
+    /// Address without the password.
     pub(super) shown: &'a str,
     pub(super) start: Start,
 }
 
-/// Looks at the servers that a store is opened on, all primaries of a cluster or the one there is.
+/// Checks the servers on which a store is opened: all primaries of a cluster, or the single server.
 ///
-/// `always` is why writes may get lost whatever the servers say.
+/// `always` is a reason why writes may be lost, independent of the servers' settings.
 pub(super) async fn meet(
     nodes: &[Node],
     keeper: &Node,
@@ -104,7 +104,7 @@ pub(super) async fn meet(
     Ok(known)
 }
 
-/// Looks at a server that may be another one than before, or the same without its records.
+/// Checks a server after a reconnect: it may be another server, or have lost its records.
 pub(super) async fn meet_again(
     connection: &MultiplexedConnection,
     known: &Known,
@@ -113,7 +113,7 @@ pub(super) async fn meet_again(
     let node = Node::One(connection.clone());
     let facts = Facts::read(&node).await.map_err(told(shown))?;
     facts.check(shown).map_err(|error| {
-        // While running it is a server that cannot be used, not a setting that can be mended here.
+        // The store is already open, so this is an unavailable server, not a configuration error.
         Error::new(ErrorKind::Unavailable, error.to_string())
     })?;
     for loss in facts.losses() {
@@ -126,7 +126,7 @@ pub(super) async fn meet_again(
     Ok(())
 }
 
-/// Best effort: a script that a server does not know is loaded when it is missed.
+/// Loads the scripts, best effort: a missing script is loaded on first use.
 async fn load(node: &Node, scripts: &Scripts) {
     for script in scripts.load() {
         if let Err(error) = node.ask::<Value>(script).await {
@@ -136,7 +136,7 @@ async fn load(node: &Node, scripts: &Scripts) {
     }
 }
 
-/// Does once what every transition does, under a name that no record has.
+/// Checks the user's rights: runs every command of the scripts on a key that no record has.
 async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
     let script =
         "redis.call('MSETNX', KEYS[1], 'refrain') redis.call('SET', KEYS[1], 'refrain', 'PX', 1000)
@@ -149,7 +149,7 @@ async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
         .arg(1)
         .arg(format!("{prefix}{{rights-{:016x}}}", rand::random::<u64>()));
     node.ask::<Value>(probe).await?;
-    // In a cluster, where each record goes alone, nothing is asked in transactions.
+    // Cluster calls do not use transactions.
     if let Node::One(connection) = node {
         let mut empty = pipe();
         empty.cmd("MULTI").cmd("EXEC");
@@ -165,7 +165,7 @@ fn told(shown: &str) -> impl Fn(RedisError) -> Error {
     move |error| trouble::told(error, shown)
 }
 
-/// What a server says about itself. `None` is what it would not say.
+/// Role and settings of a server; `None` if it does not tell.
 #[derive(Debug, Default)]
 struct Facts {
     version: (u32, u32),
@@ -180,7 +180,7 @@ impl Facts {
     async fn read(node: &Node) -> RedisResult<Self> {
         let info: String = node.ask(cmd("INFO")).await?;
         let mut facts = Self::from_info(&info);
-        // Managed servers often forbid this. What is not known is not believed.
+        // Managed servers often forbid `CONFIG GET`. An unknown setting counts as unsafe.
         for (setting, field) in [
             ("maxmemory-policy", &mut facts.policy),
             ("appendfsync", &mut facts.fsync),
@@ -202,7 +202,7 @@ impl Facts {
             match name {
                 "redis_version" => facts.version = version(value),
                 "role" => facts.is_replica = value != "master",
-                // The backlog is kept for a while after the last replica has gone.
+                // The backlog remains active for a while after the last replica disconnects.
                 "connected_slaves" | "repl_backlog_active" => facts.has_replicas |= value != "0",
                 "maxmemory_policy" => facts.policy = Some(value.into()),
                 "aof_enabled" => facts.is_appended = Some(value == "1"),
@@ -212,7 +212,7 @@ impl Facts {
         facts
     }
 
-    /// Whether it can hold records at all.
+    /// Checks that the server can hold records at all.
     fn check(&self, shown: &str) -> Result<()> {
         let refuse = |kind, what: String| {
             Err(Error::new(
@@ -245,7 +245,7 @@ impl Facts {
         }
     }
 
-    /// Why acknowledged writes may get lost.
+    /// Reasons why acknowledged writes may be lost.
     fn losses(&self) -> Vec<String> {
         let fsync = match (self.is_appended, self.fsync.as_deref()) {
             (Some(true), Some("always")) => None,
@@ -273,7 +273,7 @@ fn version(text: &str) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    //! A server that evicts, lags or forgets looks like any other until it is asked.
+    //! A server that evicts, lags or loses data must be detected when it is checked.
 
     use super::*;
 

@@ -1,7 +1,7 @@
-//! Looking at all records, for operators: the server is walked key by key, in small steps.
+//! Lists and counts all records, for operators, with `SCAN`.
 //!
-//! There is no index to keep in order, because in a cluster none could be kept in step with the records.
-//! So a page of a list costs a walk over all keys of the server; what is held in memory meanwhile is one page.
+//! There is no index, because in a cluster it could not be updated atomically with the records.
+//! So each page of a list scans all keys of the server. Memory use is limited to one page.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -15,7 +15,7 @@ use refrain::{
 
 use super::{Shared, codec, reception::Node, trouble};
 
-/// How many keys are looked at in one step.
+/// Keys per `SCAN` step.
 const STEP: u32 = 1_000;
 
 impl Shared {
@@ -24,7 +24,7 @@ impl Shared {
         let fits = |name| query.state.is_none_or(|state| state == name);
         let mut readings = Vec::with_capacity(limit);
         let mut after = query.after;
-        // Once, unless something that was picked is gone by the time it is read.
+        // Repeats only if a picked record is gone when it is read.
         loop {
             let (ids, has_more) = self
                 .pick(query.state, after, limit - readings.len())
@@ -34,7 +34,7 @@ impl Shared {
                     Ok(reading) => {
                         readings.extend(reading.filter(|it| fits(it.record.state.name())));
                     }
-                    // Asked for by itself it answers with its error.
+                    // Reading the damaged record itself returns its error.
                     Err(error) => tracing::warn!(%error, "a record is left out of a list"),
                 }
             }
@@ -46,20 +46,20 @@ impl Shared {
         }
     }
 
-    /// The first identities behind `after` whose records may be in this state, and whether there are more.
+    /// First identities after `after` whose records may be in this state, and whether there are more.
     async fn pick(
         &self,
         state: Option<StateName>,
         after: Option<RecordId>,
         limit: usize,
     ) -> Result<(Vec<RecordId>, bool)> {
-        // One more than fits tells whether there is another page.
+        // Keeps one more than the limit, to know whether there is another page.
         let mut first = BTreeSet::new();
         self.walk(state.is_some(), |found, now| {
             for (id, record) in found {
                 let is_behind = after.is_none_or(|after| id > after);
                 let name = record.map(|record| name_at(record, now));
-                // What cannot be read is asked for by itself, and told then.
+                // An unreadable record is picked, too; its error is reported when it is read.
                 let fits = name.is_none_or(|name| state.is_none_or(|state| name == Some(state)));
                 if is_behind && fits {
                     first.insert(id);
@@ -76,7 +76,7 @@ impl Shared {
 
     pub(super) async fn census(&self) -> Result<Census> {
         let mut census = Census::default();
-        // A walk may show a key twice. What is in flight or in doubt is counted exactly.
+        // `SCAN` may return a key twice. Records in flight or indeterminate are counted exactly.
         let mut live = HashSet::new();
         self.walk(true, |found, now| {
             for (id, record) in found {
@@ -97,7 +97,8 @@ impl Shared {
         Ok(census)
     }
 
-    /// Shows every record at least once, with what it is if that is wanted; `None` is what cannot be read.
+    /// Visits every record at least once. With `reads` it decodes the records; `None` is a record that cannot be
+    /// decoded.
     async fn walk(
         &self,
         reads: bool,
@@ -114,7 +115,7 @@ impl Shared {
                 let now = self.now_of(&node).await?;
                 let found = match reads {
                     true => self.peek(&node, ids).await?,
-                    // Not read, and so not known to be any state: the caller takes it as it comes.
+                    // Not read, so the state is unknown.
                     false => ids.into_iter().map(|id| (id, None)).collect(),
                 };
                 show(found, now);
@@ -127,7 +128,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What these records are, without their outcomes.
+    /// Reads these records without their outcomes.
     async fn peek(
         &self,
         node: &Node,
@@ -138,7 +139,7 @@ impl Shared {
             let values = self.values(node, ids).await?;
             for (id, value) in ids.iter().zip(values) {
                 match value {
-                    // Gone since.
+                    // Expired or deleted since.
                     Value::Nil => {}
                     Value::BulkString(bytes) => found.push((*id, codec::record(&bytes, *id))),
                     _ => found.push((*id, None)),
@@ -160,7 +161,7 @@ impl Shared {
             }
             return node.ask(get).await.map_err(told);
         }
-        // Different slots cannot be asked for together.
+        // Keys in different slots cannot be read with one command.
         let asks = ids.iter().map(|id| async {
             let mut get = cmd("GET");
             self.calls.key(&mut get, *id, b"");
@@ -182,13 +183,13 @@ impl Shared {
     }
 }
 
-/// The identity in a record's key.
+/// Identity in a record's key.
 pub(super) fn id_of(key: &[u8], prefix: &str) -> Option<RecordId> {
     let key = std::str::from_utf8(key).ok()?.strip_prefix(prefix)?;
     key.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
 }
 
-/// One step over all keys of a server, which shows those of records.
+/// Command for one `SCAN` step over the records of a server.
 pub(super) fn scan(cursor: &str, prefix: &str) -> Cmd {
     let mut scan = cmd("SCAN");
     let pattern = format!("{prefix}{{*}}");
@@ -200,7 +201,7 @@ pub(super) fn scan(cursor: &str, prefix: &str) -> Cmd {
     scan
 }
 
-/// What time has made of it by now; `None` where it is past its time.
+/// State of a record after [`Command::Age`]; `None` if it has ended.
 fn name_at(record: Record<()>, now: Timestamp) -> Option<StateName> {
     let aged = step(Some(record), Command::Age, now).record;
     aged.map(|record| record.state.name())

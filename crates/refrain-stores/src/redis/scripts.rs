@@ -1,4 +1,4 @@
-//! The scripts: one for claims, one for settlements, one for each of the rest.
+//! Lua scripts: one for claims, one for settlements, one for each other command.
 
 use ::redis::{Cmd, Script, cmd};
 
@@ -8,7 +8,7 @@ macro_rules! source {
     };
 }
 
-/// Which transition.
+/// Name of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
     Claims,
@@ -27,8 +27,8 @@ impl Name {
         Self::Read,
     ];
 
-    /// What is common comes before what is defined for the rest: a script is run from its first line each time,
-    /// and to define functions costs more than to call them.
+    /// Source of a script. The common case comes before the functions for the others, because the server runs a script
+    /// from its first line each time, and defining functions costs more than calling them.
     fn source(self) -> &'static str {
         match self {
             Self::Claims => source!("begin", "claims", "record", "claim", "claims_rest"),
@@ -45,13 +45,13 @@ impl Name {
         }
     }
 
-    /// What ends or prolongs a claim is stored also where there is no room for new ones.
+    /// Whether the script may write when the server is out of memory: settlements and renewals, but not new claims.
     fn is_let_through_when_full(self) -> bool {
         matches!(self, Self::Settlements | Self::Renew)
     }
 }
 
-/// The scripts as a server of one version takes them.
+/// Scripts for one server version.
 #[derive(Debug)]
 pub(super) struct Scripts {
     scripts: [Script; 5],
@@ -59,7 +59,7 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    /// `knows_flags`: from Redis 7 on a script can say what it is let through for.
+    /// `knows_flags`: Redis 7 or later, where a script can declare `allow-oom`.
     pub(super) fn new(knows_flags: bool) -> Self {
         let source = |name: Name| match knows_flags && name.is_let_through_when_full() {
             true => format!("#!lua flags=allow-oom\n{}", name.source()),
@@ -70,7 +70,7 @@ impl Scripts {
         Self { scripts, sources }
     }
 
-    /// Loads them all.
+    /// Commands that load all scripts.
     pub(super) fn load(&self) -> impl Iterator<Item = Cmd> {
         self.sources.iter().map(|source| {
             let mut load = cmd("SCRIPT");
@@ -79,7 +79,7 @@ impl Scripts {
         })
     }
 
-    /// The name that a script is called by.
+    /// SHA-1 digest by which a script is called.
     pub(super) fn digest(&self, name: Name) -> &str {
         self.scripts[name as usize].get_hash()
     }

@@ -1,9 +1,9 @@
-//! What the driver and the server complain about, in the library's words.
+//! Converts errors of the driver and the server into messages with the fix.
 
 use ::redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 use refrain::{Error, ErrorKind, RecordId};
 
-/// An error for the person who meets it. `shown` is the address without its password.
+/// Error for an operator. `shown` is the address without the password.
 pub(super) fn told(error: RedisError, shown: &str) -> Error {
     let code = error.code().unwrap_or_default();
     let (kind, what) = match (error.kind(), code) {
@@ -52,7 +52,7 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
     }
 }
 
-/// Whether the server turned the command away without running any of it.
+/// Whether the server rejected the command without running it.
 fn was_refused(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, NoPerm, ReadOnly};
     matches!(
@@ -62,19 +62,19 @@ fn was_refused(error: &RedisError) -> bool {
     )
 }
 
-/// A reply that no script of ours gives.
+/// Answer that none of the store's scripts returns.
 pub(super) fn unheard_of(id: RecordId) -> Error {
     let message = format!("the server's answer about record {id} cannot be read");
     Error::new(ErrorKind::Corrupt, message)
 }
 
-/// More or fewer answers than were asked for.
+/// Wrong number of answers.
 pub(super) fn miscounted() -> Error {
     let message = "a script of the store gave another number of answers than it was asked for";
     Error::new(ErrorKind::Corrupt, message)
 }
 
-/// What a script found wrong with a record.
+/// Error that a script found in a record.
 pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
     let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, format!("record {id} {what}"));
     match what {
@@ -92,13 +92,13 @@ pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
     }
 }
 
-/// Nobody talks to the server any more.
+/// The runtime of the connection has shut down.
 pub(super) fn ended(shown: &str) -> Error {
     let message = format!("the runtime that talks to the Redis server at {shown} has ended");
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// A server that says nothing.
+/// The server did not answer in time.
 pub(super) fn silent(shown: &str) -> Error {
     let message = format!(
         "the Redis server at {shown} did not answer in time; check address, TLS (redis:// or rediss://) and what stands between"
@@ -106,7 +106,7 @@ pub(super) fn silent(shown: &str) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// A server that has lost what it had acknowledged.
+/// The server has lost acknowledged writes.
 pub(super) fn lost(shown: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -119,7 +119,7 @@ pub(super) fn lost(shown: &str) -> Error {
     .unapplied()
 }
 
-/// A server without a mark on which there was a store before.
+/// The server has no mark, but there is evidence of an earlier store.
 pub(super) fn lost_before(what: &str, shown: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -131,7 +131,7 @@ pub(super) fn lost_before(what: &str, shown: &str) -> Error {
     )
 }
 
-/// A server that holds another store than the one that was opened.
+/// The server holds another store than the one that was opened.
 pub(super) fn replaced(shown: &str) -> Error {
     let message = format!(
         "the Redis server at {shown} holds another store than before; restart Refrain if that is meant"

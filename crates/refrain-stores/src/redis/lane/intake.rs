@@ -1,20 +1,20 @@
-//! What has come to a lane and is not under way.
+//! Queued jobs of a lane.
 
 use tokio::sync::mpsc;
 
 use super::{Job, Load, TOGETHER_MAX};
 
-/// How many bytes of outcomes travel in one call, if it is more than one.
+/// Maximum bytes of outcomes per call; a single larger outcome is still sent.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// How often those who can go on are let go first while ever more come along.
+/// Maximum yields to other tasks while further jobs arrive.
 const GATHER_MAX: u32 = 64;
-/// How often in a row nobody may come while some are expected: about 30 µs, a fraction of what a disk takes.
+/// Maximum yields without a new job while more are expected: about 30 µs, much less than a disk sync.
 const IDLE_MAX: u32 = 16;
 
 pub(super) struct Intake<L> {
     jobs: mpsc::Receiver<Job<L>>,
     waiting: Vec<Job<L>>,
-    /// How many were answered last, who may all be about to come back.
+    /// Number of jobs answered last, whose callers may send the next job soon.
     expected: usize,
 }
 
@@ -27,12 +27,12 @@ impl<L: Load> Intake<L> {
         }
     }
 
-    /// Until somebody waits; `false` when nobody can come any more. May be dropped.
+    /// Waits until a job is queued; `false` if all senders are gone. Safe to drop.
     pub(super) async fn wait(&mut self) -> bool {
         !self.waiting.is_empty() || self.jobs.recv_many(&mut self.waiting, TOGETHER_MAX).await > 0
     }
 
-    /// So many have been answered.
+    /// Sets the number of jobs that were answered.
     pub(super) fn expect(&mut self, answered: usize) {
         self.expected = answered;
     }
@@ -45,7 +45,7 @@ impl<L: Load> Intake<L> {
         }
     }
 
-    /// The first of those that wait, as many as one call takes.
+    /// Takes the first jobs that fit into one call.
     pub(super) fn fitting(&mut self) -> Vec<Job<L>> {
         self.waiting
             .retain(|job| job.load.is_wanted_by_nobody() || !job.answer.is_closed());
@@ -59,7 +59,7 @@ impl<L: Load> Intake<L> {
         std::mem::replace(&mut self.waiting, rest)
     }
 
-    /// Everybody who waits.
+    /// Takes all queued jobs.
     pub(super) fn all(&mut self) -> Vec<Job<L>> {
         while let Ok(job) = self.jobs.try_recv() {
             self.waiting.push(job);
@@ -68,7 +68,8 @@ impl<L: Load> Intake<L> {
     }
 }
 
-/// An answer lets many go on at once: they do so first, and may want to come along. Who comes alone loses no time.
+/// Lets other tasks run first: an answer wakes many callers at once, and their next jobs can join the batch. A single
+/// job is hardly delayed.
 pub(super) async fn gather<L: Load>(one: &mut Intake<L>) {
     for _ in 0..GATHER_MAX {
         tokio::task::yield_now().await;
@@ -80,7 +81,7 @@ pub(super) async fn gather<L: Load>(one: &mut Intake<L>) {
     }
 }
 
-/// As [`gather`], for both kinds: who was answered in one lane comes back in the other.
+/// As [`gather`], for both lanes: a caller whose claim was answered comes back with a settlement.
 pub(super) async fn gather_both<A: Load, B: Load>(one: &mut Intake<A>, two: &mut Intake<B>) {
     let expected = one.expected + two.expected;
     let mut idle = 0;
