@@ -1,5 +1,5 @@
-//! Receipts on a real server: read as they were committed, over connections that break,
-//! and refused at the start where they could not be relied on.
+//! Receipts on a real server: read as committed, over connections that break, and rejected at start-up if they are not
+//! reliable.
 
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -15,7 +15,7 @@ fn server() -> String {
     )
 }
 
-/// A schema of its own.
+/// Schema of one test.
 struct Place {
     name: String,
     client: Client,
@@ -54,16 +54,16 @@ impl Place {
         receipts::open(&self.address()).await.unwrap()
     }
 
-    /// Opening is refused with these words.
+    /// Checks that opening fails with this message.
     async fn check_refused(&self, words: &str) {
         let error = receipts::open(&self.address()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains(words), "{words}: {error}");
     }
 
-    /// Ends the one connection with this name.
+    /// Terminates the one connection with this application name.
     ///
-    /// The server lists a backend that was told to end until it has: the one before may still be there.
+    /// The server still lists a terminated backend until it exits, so this waits until there is one.
     async fn end_backend(&self, name: &str) {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1";
         let is_alone = async || self.count(sql, name).await == 1;
@@ -147,7 +147,7 @@ async fn a_connection_that_breaks_is_made_anew() {
     place.drop().await;
 }
 
-/// Whoever asks may go away at any moment: the next one gets its own answer.
+/// A caller may be cancelled at any time: the next caller gets its own answer.
 #[tokio::test]
 async fn a_question_that_was_dropped_answers_nobody_else() {
     let place = Place::with_table().await;

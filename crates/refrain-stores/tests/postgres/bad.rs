@@ -1,4 +1,4 @@
-//! What an operator gets wrong: each has a message of its own that says what it is and what to do, without the password.
+//! Operator errors: each has a message that names the cause and the fix, without the password.
 
 use refrain::{ErrorKind, Store as _, policy::Address};
 use refrain_stores::{
@@ -22,7 +22,7 @@ async fn check(address: &str, kind: ErrorKind, words: &[&str]) {
     assert!(!text.contains("hunter2"), "the password shows: {text}");
 }
 
-/// Receipts take the same addresses, and say the same about them.
+/// Receipts accept the same addresses, and report the same errors.
 async fn check_receipts(address: &str, is_fine: bool) {
     let address = Address::new(address);
     let opened = match PostgresReceipts::migrate(&address).await {
@@ -115,7 +115,7 @@ async fn servers_that_cannot_be_had_are_explained() {
     .await;
     let tls = with_query(&own, "sslmode=require");
     check(&tls, ErrorKind::Invalid, &["TLS", "sslmode"]).await;
-    // What only prefers TLS goes without.
+    // `sslmode=prefer` falls back to no TLS.
     let schema = Schema::new();
     let prefers = format!("{}&sslmode=prefer", schema.url());
     Postgres::open(&prefers).await.unwrap();
@@ -177,7 +177,7 @@ async fn missing_rights_are_named_with_what_a_dba_has_to_do() {
         &["permission denied", "refrain migrate", "GRANT"],
     )
     .await;
-    // A DBA runs what is printed, and grants what is named; nothing more is needed.
+    // The printed SQL and the named GRANTs are sufficient.
     admin.batch_execute(&script(&poor).unwrap()).await.unwrap();
     check(
         &poor,
@@ -207,7 +207,7 @@ async fn missing_rights_are_named_with_what_a_dba_has_to_do() {
         .unwrap();
     let _ = verdict.unwrap();
     drop(store);
-    // A server that takes no writes from this role.
+    // The role is read-only.
     admin
         .batch_execute(&format!(
             "ALTER ROLE {role} SET default_transaction_read_only = on"
@@ -249,7 +249,7 @@ async fn migrating_is_told_and_done_once_by_many() {
     );
 }
 
-/// A certificate for this name, with its key and that of who signed it.
+/// Certificate for a name, with its key and its CA.
 struct Paper {
     authority: String,
     certificate: String,
@@ -321,7 +321,7 @@ async fn passwords_and_certificates_are_checked_as_far_as_the_address_says() {
         }
         check_receipts(&address, is_fine).await;
     }
-    // With the name that it is for, at the address where it is.
+    // The right host name, at the address of the server.
     let named = format!(
         "postgres://{right}@/postgres?host=db.internal&hostaddr=127.0.0.1&port={}&sslmode=verify-full&sslrootcert={ours}",
         server.port
@@ -334,7 +334,7 @@ async fn passwords_and_certificates_are_checked_as_far_as_the_address_says() {
     assert!(!store.guarantees().survives_power, "fsync is off");
     let admin = connect(&server.url(right, "")).await;
     let encrypted = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND application_name = 'refrain'";
-    // The store's connections are made behind its opening.
+    // The store opens its connections after `open` returns.
     wait::until("a connection is encrypted", async || {
         let row = admin.query_one(encrypted, &[]).await.unwrap();
         row.get::<_, i64>(0) > 0
@@ -356,7 +356,7 @@ async fn a_standby_is_refused_and_passed_over() {
         &["standby", "name the primary"],
     )
     .await;
-    // Of several the one that takes writes.
+    // Of several servers, the one that accepts writes is used.
     let schema = Schema::new();
     let own = schema.url();
     let (front, rest) = own.split_once('@').unwrap();

@@ -1,5 +1,6 @@
-//! Somebody once read another customer's data because a cancelled request left its answer in a connection that the next one took.
-//! Here every call is dropped after each of its first polls, with others on the same connections, and nobody gets what is not theirs.
+//! A cancelled request once left its answer in a shared connection, and the next request got another customer's data.
+//! Here every call is dropped after each of its first polls, while others use the same connections. Each caller must
+//! get its own answers only.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -19,7 +20,7 @@ fn body(number: u64) -> String {
     format!("what belongs to {number} and to nobody else")
 }
 
-/// Polls that often, waiting a little in between, and drops what is left.
+/// Polls a future this many times, with a short wait between polls, and drops it.
 async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     for _ in 0..polls {
@@ -43,7 +44,7 @@ fn check_reading(number: u64, reading: &Reading) {
     }
 }
 
-/// One caller that asks everything about its own record, and is cut off again and again.
+/// Caller that sends every command for its own record, and is cancelled again and again.
 async fn hurried(store: &Postgres, number: u64) {
     for polls in 0..POLLS {
         let asked = claim(number);
@@ -93,7 +94,7 @@ async fn a_call_that_is_dropped_leaves_its_answer_to_nobody() {
     for task in tasks {
         task.await.unwrap();
     }
-    // After all that the store is in order, and each record is its own.
+    // Afterwards the store works, and each record has its own outcome.
     let mut completed = 0;
     for number in 0..RECORDS {
         let verdict = store

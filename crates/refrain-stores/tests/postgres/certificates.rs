@@ -1,4 +1,4 @@
-//! A database that knows its clients by their certificates, and a login that nobody in the middle can pass on.
+//! Client certificates, and SCRAM channel binding against a man in the middle.
 
 use refrain::{ErrorKind, policy::Address};
 use refrain_stores::{
@@ -21,13 +21,13 @@ use tokio_rustls::{
 
 use crate::server::{Server, Setup};
 
-/// Who signs certificates.
+/// Certificate authority.
 struct Authority {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     pem: String,
 }
 
-/// A certificate and its key, as PEM.
+/// Certificate and key, as PEM.
 struct Signed {
     certificate: String,
     key: String,
@@ -56,7 +56,7 @@ impl Authority {
     }
 }
 
-/// Writes files that the tests' addresses name.
+/// Writes a file, and returns its path for an address.
 fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     std::fs::write(&path, text).unwrap();
@@ -131,7 +131,7 @@ async fn a_client_shows_its_certificate() {
     check(&server.url("refrain", &plain), &["sslmode=disable"]).await;
 }
 
-/// Ends TLS with a certificate of its own and passes everything on, also the login.
+/// Man in the middle: terminates TLS with its own certificate, and relays everything, including the login.
 async fn stand_between(server: u16, own: &Signed, trusts: &Authority) -> u16 {
     let certificate = CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
@@ -161,7 +161,7 @@ async fn stand_between(server: u16, own: &Signed, trusts: &Authority) -> u16 {
             let (mut client, _) = listener.accept().await.unwrap();
             let (taking, passing) = (taking.clone(), passing.clone());
             tokio::spawn(async move {
-                // Both sides begin with the request for TLS, which is answered with one letter.
+                // Both sides start with an SSLRequest, which is answered with one letter.
                 let mut request = [0; 8];
                 client.read_exact(&mut request).await?;
                 let mut behind = TcpStream::connect(("127.0.0.1", server)).await?;
@@ -195,7 +195,7 @@ async fn a_login_is_bound_to_the_servers_certificate() {
         .await;
         let right = "refrain:hunter2";
         let bound = "sslmode=require&channel_binding=require";
-        // The driver lets nobody in who did not use it.
+        // The driver fails if channel binding was required but not used.
         drop(Postgres::open(&server.url(right, bound)).await.unwrap());
 
         let between = stand_between(server.port, &others.sign("evil", kind), &ours).await;

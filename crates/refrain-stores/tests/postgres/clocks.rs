@@ -1,4 +1,4 @@
-//! The server's clock is set forward by a year: nothing that stands may end by that, and nothing swept comes back to run again.
+//! The server's clock is set forward by a year: no lease and no retention may end early, and the sweep deletes nothing.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::support::{Schema, claim, id};
 
 const YEAR: u64 = 365 * 86_400_000;
 
-/// A handle on what the "server's clock" shows, with a steady clock of its own.
+/// Handle on a fake server clock, with a monotonic clock of its own.
 async fn open(schema: &Schema, shown: &Arc<AtomicU64>, own: &ManualClock) -> Postgres {
     let shown = shown.clone();
     let time = move || Timestamp(shown.load(Ordering::SeqCst));
@@ -67,7 +67,7 @@ async fn a_clock_that_is_set_forward_ends_nothing_early() {
     ));
     assert_eq!(store.sweep(100).await.unwrap(), 0);
     assert!(store.read(id(1)).await.unwrap().is_some());
-    // A handle that came later knows no better; what is renewed now stands for it as well.
+    // A handle opened after the jump accepts the shown time; a renewed lease must hold for it, too.
     let late = open(&schema, &shown, &ManualClock::new()).await;
     let renewed = store
         .renew(id(2), running.fence, Duration::from_secs(30))

@@ -1,5 +1,5 @@
-//! The database server dies by kill -9 in the middle of the load and comes back: what was acknowledged is still there,
-//! and what was not is nobody's.
+//! The database server is killed with kill -9 under load and restarted: acknowledged claims and completions must still
+//! exist, and unacknowledged ones must not belong to another caller.
 
 use std::{
     sync::{
@@ -20,10 +20,10 @@ use crate::{
 
 const CRASHES: usize = 2;
 const TASKS: u64 = 8;
-/// How many claims are granted before each crash, and behind the last.
+/// Number of claims granted before each crash, and after the last one.
 const GRANTS: u64 = 60;
 
-/// What the callers share.
+/// State shared by all callers.
 #[derive(Default)]
 struct Load {
     numbers: AtomicU64,
@@ -32,7 +32,7 @@ struct Load {
 }
 
 impl Load {
-    /// Waits until that many more claims were granted.
+    /// Waits until `GRANTS` more claims were granted.
     async fn goes_on(&self) {
         let enough = self.granted.load(Ordering::SeqCst) + GRANTS;
         let is_enough = async || self.granted.load(Ordering::SeqCst) >= enough;
@@ -40,7 +40,7 @@ impl Load {
     }
 }
 
-/// What one caller was told.
+/// Answers that one caller got.
 #[derive(Default)]
 struct Book {
     granted: Vec<(u64, Fence)>,
@@ -51,11 +51,11 @@ fn body(number: u64) -> String {
     format!("outcome {number}")
 }
 
-/// Claims one record after the other and completes every second one.
+/// Claims one record after the other, and completes every second one.
 async fn work(store: &Postgres, load: &Load) -> Book {
     let mut book = Book::default();
     while !load.is_over.load(Ordering::SeqCst) {
-        // Enough to be in the middle of something at any time; all of it is read again in the end.
+        // Frequent enough that a crash interrupts a call; few enough to read all records at the end.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let number = load.numbers.fetch_add(1, Ordering::SeqCst);
         let grant = match store.claim(&[claim(number)]).await.unwrap().pop().unwrap() {

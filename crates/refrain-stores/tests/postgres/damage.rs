@@ -1,4 +1,4 @@
-//! Rows that somebody has been at: what cannot be trusted is not replayed, not run again, and not written over.
+//! Damaged rows: an untrusted record is not replayed, not executed again, and not overwritten.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn an_outcome_of_another_record_or_a_damaged_one_is_refused() {
     let records = format!("{}.records", schema.name);
     let uuid = |number| format!("'{}'::uuid", id(number));
     let damages = [
-        // Another record's outcome, then a bit that fell over, then a state that nobody knows.
+        // The outcome of another record, a flipped bit, an unknown state.
         format!(
             "UPDATE {records} SET outcome = (SELECT outcome FROM {records} WHERE id = {}) WHERE id = {}",
             uuid(0),

@@ -1,4 +1,4 @@
-//! A payment is booked and the message acknowledged, or neither: whatever fails, panics, or gets lost in between.
+//! A payment is booked and its message acknowledged, or neither: through failures, panics and lost connections.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::{
     support::{Schema, connect, url, with_query},
 };
 
-/// A queue, and a table of effects beside the inbox.
+/// A queue, an inbox, and a table for effects.
 struct Shop {
     schema: Schema,
     broker: Memory,
@@ -76,7 +76,8 @@ impl Shop {
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// Handles until all of `ends` are counted, and writes the body of each message that does not fail.
+    /// Handles messages until `ends` of them are counted. The handler inserts the body of each message that does not
+    /// fail.
     async fn handle(&self, inbox: Inbox, fails: Fails, ends: u64) -> Arc<Tally> {
         let consumer = self.consumer(&inbox);
         let tally = consumer.tally();
@@ -107,7 +108,7 @@ impl Shop {
     }
 }
 
-/// How the handler fails behind its effect.
+/// How the handler fails after its effect.
 type Fails = Arc<dyn Fn(&str) -> Result<(), Failure> + Send + Sync>;
 
 fn never() -> Fails {
@@ -134,7 +135,7 @@ async fn effect_and_mark_are_one_commit_and_duplicates_are_skipped() {
         (0, 1)
     );
     assert_eq!(shop.effects().await, ["a", "b", "c"]);
-    // Another body under the same key is another message.
+    // The same key with another body is another message.
     shop.publish("a", "x").await;
     let tally = shop.handle(shop.inbox().await, never(), 1).await;
     assert_eq!(tally.get(Count::DeadLettered), 1);
@@ -212,7 +213,7 @@ async fn a_lost_answer_to_the_commit_is_found_out_by_the_next_delivery() {
         let body = format!("round {round}");
         shop.publish(&body, &body).await;
         let (lossy, once) = (way.clone(), AtomicU32::new(0));
-        // Behind the effect: what comes next are the mark and the commit.
+        // Set after the effect: the mark and the commit come next.
         let fails: Fails = Arc::new(move |_| {
             if once.fetch_add(1, SeqCst) == 0 {
                 lossy.set(mood);
@@ -241,7 +242,7 @@ async fn two_consumers_of_one_message_and_one_message_at_two_consumers() {
                 .await;
         }
     }
-    // Two processes of one consumer share the queue, and each message is in flight at several at once.
+    // Two processes of one consumer share the queue, and messages are delivered several times concurrently.
     let one = {
         let shop = shop.clone();
         tokio::spawn(async move { shop.handle(shop.inbox().await, never(), 50).await })
@@ -251,7 +252,7 @@ async fn two_consumers_of_one_message_and_one_message_at_two_consumers() {
         tokio::spawn(async move { shop.handle(shop.inbox().await, never(), 50).await })
     };
     let (one, two) = (one.await.unwrap(), two.await.unwrap());
-    // They stop at fifty ends each; what is left is for the third.
+    // Each stops after fifty messages; the third handles the rest.
     let left = 120
         - [&one, &two]
             .iter()
@@ -273,7 +274,7 @@ async fn check_sequence(gap: Gap, numbers: &[u64], handled: &[&str], dead: u64) 
         .with_gap(gap);
     let mut ends = 0;
     for round in 0..2 {
-        // The second time with ids of their own: a stream that is replayed when its records are long forgotten.
+        // The second round has new ids: a stream that is replayed after its records are forgotten.
         for number in numbers {
             let mut message = Message::new(number.to_string()).with_id(format!("{round}-{ends}"));
             message.set_header("Order", "7");
@@ -300,7 +301,7 @@ async fn events_are_handled_once_and_in_order_also_when_the_stream_is_replayed()
     check_sequence(Gap::Hold, &[1, 3], &["1"], 1).await;
 }
 
-/// A front in memory that counts what it could tell.
+/// In-memory front that counts its hits.
 #[derive(Debug, Clone, Default)]
 struct Shelf {
     kept: Arc<Mutex<HashMap<RecordId, Bytes>>>,
@@ -335,7 +336,7 @@ async fn a_front_answers_duplicates_before_a_transaction_is_begun() {
     let inbox = shop.inbox().await.with_front(shelf.clone());
     let tally = shop.handle(inbox, never(), 5).await;
     assert_eq!(tally.get(Count::Duplicate), 4);
-    // The first duplicate was told by the database, and put there.
+    // The database answered the first duplicate, and then the front was filled.
     assert_eq!(shelf.found.load(SeqCst), 3);
     assert_eq!(shop.effects().await, ["a"]);
 }

@@ -1,5 +1,5 @@
-//! The connection breaks between a commit and its answer: it was done, and nobody knows.
-//! The store asks again, and what was done once is not done twice.
+//! The connection breaks between a commit and its answer: the command was applied, but the store does not know.
+//! The store retries, and the command must not be applied twice.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     support::{Schema, claim, id, url, with_query},
 };
 
-/// A relay to the server, and the address of the schema behind it.
+/// Relay to the server, and an address of the schema through it.
 pub(crate) async fn relayed(schema: &Schema) -> (Relay, String) {
     let url = url();
     let (front, rest) = url.split_once('@').unwrap();
@@ -29,7 +29,7 @@ pub(crate) async fn relayed(schema: &Schema) -> (Relay, String) {
 pub(crate) async fn through_relay(schema: &Schema) -> (Relay, Postgres) {
     let (relay, address) = relayed(schema).await;
     let store = Postgres::open(&address).await.unwrap();
-    // All connections stand before anything is cut, so that the cut meets what it is meant for.
+    // Open all connections first, so that the cut hits the command under test.
     let grant = granted(&store, 1_000).await;
     let grant_too = granted(&store, 1_001).await;
     assert_eq!(
@@ -162,7 +162,7 @@ async fn without_a_server_nothing_is_granted_and_everybody_is_told_soon() {
     let (relay, store) = through_relay(&schema).await;
     let held = granted(&store, 1).await;
     relay.set(Mood::Gone);
-    // Together they take less than if each waited as long as for a server that stands still.
+    // All together take less time than one wait per call for a silent server.
     let asked = tokio::time::Instant::now();
     for number in 2..20 {
         check_refused(&store, number).await;

@@ -1,4 +1,4 @@
-//! A claim whose answer was lost, on PostgreSQL.
+//! Claims whose answer was lost, on PostgreSQL.
 
 use refrain_stores::postgres::Postgres;
 

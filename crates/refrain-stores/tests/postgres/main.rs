@@ -1,4 +1,4 @@
-//! The store on a real PostgreSQL: what every store must pass, and what only a server can do to one.
+//! Tests of the PostgreSQL store on a real server: the conformance suite, and faults that only a server has.
 
 mod bad;
 mod cancelled;

@@ -1,5 +1,5 @@
-//! A payment is committed and the message about it is lost, or told twice, or told before an earlier one: the outbox is
-//! there so that none of these happens, whoever dies in between.
+//! A payment is committed and its message is lost, published twice, or published before an earlier one. The outbox
+//! prevents each of these, even if a process crashes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -27,20 +27,20 @@ use crate::{
     support::{Schema, connect, url, with_query},
 };
 
-/// What the broker saw: destination and message, one after the other.
+/// Destination and message of one publish.
 type Seen = (String, Message);
 
-/// A broker that writes down what it gets.
+/// Broker that records what it receives.
 #[derive(Debug, Default)]
 struct Book {
     seen: Mutex<Vec<Seen>>,
-    /// Payloads that are refused for good.
+    /// Payloads that are rejected permanently.
     refuses: Mutex<HashSet<String>>,
-    /// Whether nobody answers.
+    /// Whether the broker is unreachable.
     is_down: Mutex<bool>,
-    /// How long each confirmation takes.
+    /// Delay of each confirmation.
     pace: Duration,
-    /// What a confirmation takes one of, where there is such a thing.
+    /// Permits for confirmations, if they are limited.
     confirmations: Option<Semaphore>,
 }
 
@@ -73,7 +73,7 @@ impl Publisher for Book {
             if self.refuses.lock().unwrap().contains(&payload) {
                 return Err(Error::new(ErrorKind::Invalid, "too large"));
             }
-            // It has it before it says so.
+            // The broker stores the message before it confirms.
             self.seen
                 .lock()
                 .unwrap()
@@ -87,7 +87,7 @@ impl Publisher for Book {
     }
 }
 
-/// An outbox in a schema of its own.
+/// Outbox in its own schema.
 struct Office {
     schema: Schema,
     outbox: Outbox,
@@ -100,7 +100,7 @@ impl Office {
         let create = format!("CREATE SCHEMA {}", schema.name);
         admin.batch_execute(&create).await.unwrap();
         outbox::migrate(&schema.url()).await.unwrap();
-        // Twice does no harm.
+        // Running the migration twice is harmless.
         outbox::migrate(&schema.url()).await.unwrap();
         let outbox = Outbox::in_schema(&schema.name);
         Self { schema, outbox }
@@ -142,7 +142,7 @@ fn options() -> RelayOptions {
     options
 }
 
-/// A relay that runs until it is told to stop.
+/// Relay that runs until it is stopped.
 struct Running {
     task: JoinHandle<()>,
     stop: Arc<Notify>,
@@ -172,7 +172,7 @@ impl Running {
         self.end().await
     }
 
-    /// It knows by the time this returns.
+    /// Returns after the relay has received the signal.
     async fn tell_to_stop(&self) {
         self.stop.notify_one();
         self.is_told.notified().await;
@@ -184,7 +184,7 @@ impl Running {
     }
 }
 
-/// In each group the payloads `GROUP-NUMBER` first appear in the order of their numbers, none is missing.
+/// Checks that in each group the payloads `GROUP-NUMBER` first appear in order, and that none is missing.
 fn check_order(book: &Book, groups: usize, each: usize) {
     let mut latest: BTreeMap<String, i64> = BTreeMap::new();
     for (_, message) in book.seen() {
@@ -269,7 +269,7 @@ async fn a_group_has_the_order_of_the_commits_and_not_of_the_numbers() {
         let office = office.clone();
         tokio::spawn(async move { office.append(&mut two, Some("g"), "g-1").await })
     };
-    // Other groups, and messages without one, do not wait.
+    // Other groups, and messages without a group, do not wait.
     let mut three = connect(&url()).await;
     office.append(&mut three, Some("h"), "h-0").await;
     office.append(&mut three, None, "alone").await;
@@ -452,7 +452,7 @@ async fn what_the_broker_refuses_holds_its_own_group_or_is_set_aside() {
             refused.iter().all(|it| it.error == "too large"),
             "{refused:?}"
         );
-        // Somebody has mended the broker.
+        // The broker accepts the messages again.
         book.refuses.lock().unwrap().clear();
         assert_eq!(reader.redrive().await.unwrap(), 2);
         until("all are published", async || {
@@ -483,7 +483,7 @@ async fn a_relay_that_dies_between_publish_and_mark_has_it_published_again_under
     let dying = Running::start(office.relay(&slow).await.with_options(long));
     until("the broker has it", async || slow.seen().len() == 1).await;
     dying.task.abort();
-    // Until the lease has lapsed it is the dead one's.
+    // The dead relay holds its lease until it lapses.
     let book = Arc::new(Book::default());
     let relay = office.relay(&book).await;
     assert_eq!(relay.drain().await.unwrap().waiting, 2);
@@ -513,7 +513,7 @@ async fn a_slow_broker_is_waited_for_with_the_lease_renewed() {
     });
     let mut client = connect(&url()).await;
     office.append(&mut client, Some("g"), "g-0").await;
-    // Longer than this process is ever kept from renewing it.
+    // Longer than any delay of a renewal in this process.
     let mut short = options();
     short.lease = Duration::from_secs(4);
     let one = Running::start(office.relay(&slow).await.with_options(short));

@@ -1,6 +1,6 @@
-//! A PgBouncer stands before the database, as it does in most companies. In transaction mode what one client sets stays
-//! behind on the connections of all others: their queries lost their sequential scans, their search path and their locks
-//! waited half a second, and nobody knew why.
+//! PgBouncer in front of the database. In transaction mode, the settings of one client remain on server connections
+//! that others use: sequential scans were disabled for them, their search path was empty, and their lock waits failed
+//! after half a second.
 
 use refrain::{
     ErrorKind, Outcome, Settled, Settlement, Store as _, Verdict, policy::Address,
@@ -14,12 +14,12 @@ use refrain_testkit::servers::{PoolMode, PrivatePgBouncer, PrivatePostgres};
 
 use crate::support::{claim, connect, id};
 
-/// What the store, receipts and outbox set for their sessions, and what is not so by itself.
+/// Settings that the store, the receipts and the outbox change for their sessions.
 const SETTINGS: &str = "SELECT name, setting FROM pg_settings WHERE source = 'session' AND name IN \
      ('enable_seqscan', 'enable_hashjoin', 'search_path', 'statement_timeout', 'lock_timeout', 'jit', \
       'idle_in_transaction_session_timeout', 'plan_cache_mode', 'random_page_cost', 'client_min_messages')";
 
-/// What others find on connections of the pool: settings, prepared statements and channels of somebody else's.
+/// Settings, prepared statements and channels that other clients find on connections of the pool.
 async fn leftovers(url: &str) -> Vec<String> {
     let client = connect(url).await;
     let mut found = Vec::new();
@@ -49,7 +49,7 @@ fn check_refused<T>(opened: refrain::Result<T>, what: &str) {
     }
 }
 
-/// All tables are there already, so that nothing but the pooler is in the way.
+/// Server on which all tables exist, so that only the pooler can cause an error.
 async fn server() -> PrivatePostgres {
     let server = PrivatePostgres::start().unwrap();
     let receipts = Address::new(server.url());

@@ -1,4 +1,4 @@
-//! Two carts paid at once are one order, and two withdrawals at once are both counted.
+//! Two concurrent payments of one cart create one order, and two concurrent withdrawals both count.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn of_many_inserts_of_one_natural_key_one_is_new_and_all_get_its_row() {
             let orders = orders.clone();
             tokio::spawn(async move {
                 let mut client = connect(&url()).await;
-                // Some in a transaction that takes its time, some without.
+                // Every third transaction is slow.
                 let transaction = client.transaction().await.unwrap();
                 let order = orders
                     .insert_or_fetch(
@@ -154,7 +154,7 @@ async fn who_is_always_overtaken_gives_up() {
     let mut tries = 0;
     let change = |_: &tokio_postgres::Row| {
         tries += 1;
-        // Between the reading and the writing of every try.
+        // Between the read and the write of every try.
         tokio::task::block_in_place(|| {
             let overtaking = rival.batch_execute(&overtake);
             tokio::runtime::Handle::current()

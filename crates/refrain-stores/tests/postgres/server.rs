@@ -1,4 +1,4 @@
-//! A server of a test's own, to be configured as no other test could bear it, and ended with it.
+//! Private PostgreSQL server for one test, with settings that other tests could not share.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use refrain_testkit::{servers::free_port, wait};
 use tempfile::TempDir;
 
-/// A PostgreSQL on a port of its own, with the superuser `refrain` and the database `postgres`.
+/// PostgreSQL on its own port, with the superuser `refrain` and the database `postgres`.
 pub(crate) struct Server {
     pub(crate) port: u16,
     pub(crate) folder: TempDir,
@@ -18,14 +18,14 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// How a server is set up beside the defaults.
+/// Settings that differ from the defaults.
 #[derive(Default)]
 pub(crate) struct Setup<'a> {
-    /// The superuser's password; without one everybody is let in.
+    /// Password of the superuser; without one every login is accepted.
     pub(crate) password: Option<&'a str>,
-    /// Further settings.
+    /// Additional settings.
     pub(crate) settings: &'a [&'a str],
-    /// Files for its folder, by name.
+    /// Name and content of files in the server's folder.
     pub(crate) files: &'a [(&'a str, &'a str)],
 }
 
@@ -56,12 +56,12 @@ impl Server {
         server
     }
 
-    /// Kills the server with everything that belongs to it, as a crash would.
+    /// Kills the server and all of its processes, like a crash.
     pub(crate) fn crash(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let data = self.folder.path().join("data");
-        // Not before the last one is gone does it start again.
+        // The server does not restart before its last process is gone.
         wait::until_blocking("all its processes are gone", || {
             let pids = working_in(&data);
             for pid in &pids {
@@ -71,7 +71,7 @@ impl Server {
         });
     }
 
-    /// Starts it anew on what the crash left behind.
+    /// Restarts the server on the data that the crash left.
     pub(crate) async fn restart(&mut self) {
         self.child = spawn(self.folder.path(), self.port, &self.settings);
         self.wait().await;
@@ -117,7 +117,7 @@ fn spawn(folder: &Path, port: u16, settings: &Vec<String>) -> Child {
     command.process_group(0).spawn().unwrap()
 }
 
-/// The processes of the server in this folder: one that is gone has left its children to the system.
+/// Processes of the server in this folder; children outlive the killed parent.
 fn working_in(data: &Path) -> Vec<String> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().into_string().ok());
@@ -126,7 +126,7 @@ fn working_in(data: &Path) -> Vec<String> {
     pids.filter(is_there).collect()
 }
 
-/// It refuses to run as root.
+/// PostgreSQL refuses to run as root.
 fn as_server(program: &str) -> Command {
     let is_root =
         fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0);

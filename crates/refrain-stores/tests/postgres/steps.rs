@@ -1,4 +1,4 @@
-//! Operations in steps on a server that two nodes share.
+//! Operations in steps, on two nodes that share a server.
 
 use crate::support::Schema;
 

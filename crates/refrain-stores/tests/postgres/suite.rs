@@ -1,4 +1,4 @@
-//! The suite that every store runs, the random histories against the model among it, on two handles with connections of their own.
+//! The conformance suite for stores, including random histories against the model, on two handles with own connections.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,8 +8,8 @@ use refrain_testkit::store_suite::{self, Fixture, Options};
 
 use crate::support::{Schema, Turned, claim};
 
-/// Each store in a schema of its own. The clock is the test's, and so are restarts of the machine:
-/// a server's clock cannot be turned by its clients.
+/// Each store has its own schema. Clock and machine restarts are simulated, because clients cannot set the clock of a
+/// server.
 #[derive(Default)]
 struct Schemas(Mutex<Vec<(Schema, Turned)>>);
 

@@ -1,4 +1,4 @@
-//! Schemas of their own for tests, dropped when they end.
+//! Test schemas, which are dropped at the end.
 
 use std::sync::{
     Arc,
@@ -12,20 +12,20 @@ use refrain::{
 use refrain_stores::postgres::{Options, Postgres};
 use tokio_postgres::{Client, NoTls};
 
-/// Where the tests' server is.
+/// Address of the server for tests.
 pub(crate) fn url() -> String {
     std::env::var("REFRAIN_TEST_POSTGRES_URL").unwrap_or_else(|_| {
         panic!("REFRAIN_TEST_POSTGRES_URL is not set: `cargo xtask test` starts a PostgreSQL and sets it")
     })
 }
 
-/// The same address with something behind its `?`.
+/// Appends query parameters to an address.
 pub(crate) fn with_query(url: &str, query: &str) -> String {
     let mark = if url.contains('?') { '&' } else { '?' };
     format!("{url}{mark}{query}")
 }
 
-/// A connection of the test's own.
+/// Opens a connection for the test itself.
 pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
@@ -34,7 +34,7 @@ pub(crate) async fn connect(url: &str) -> Client {
     client
 }
 
-/// A schema of the test's own, dropped with this.
+/// Schema of one test; dropped with this value.
 #[derive(Debug)]
 pub(crate) struct Schema {
     pub(crate) name: String,
@@ -58,7 +58,7 @@ impl Schema {
 impl Drop for Schema {
     fn drop(&mut self) {
         let drop_schema = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name);
-        // On a thread of its own: this may be dropped on a runtime that must not block.
+        // On its own thread, because this may be dropped on a runtime that must not block.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -73,7 +73,7 @@ impl Drop for Schema {
     }
 }
 
-/// A clock that a test turns, for all handles on one schema. It never runs back, as a server's own is to do.
+/// Manual clock for all handles on one schema. Like a server's clock, it never runs backwards.
 #[derive(Debug, Clone)]
 pub(crate) struct Turned {
     clock: StoreClock,
@@ -112,12 +112,12 @@ impl Turned {
     }
 }
 
-/// A claim of the record with this number.
+/// Claim of the record with this number.
 pub(crate) fn claim(number: u64) -> Claim {
     Claim::new(id(number), Fingerprint([1; 16]))
 }
 
-/// Spread over the writers and the index, as digests are.
+/// Distributes numbers over the writers and the index, like digests.
 pub(crate) fn id(number: u64) -> RecordId {
     let mixed = u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     RecordId((mixed << 64 | u128::from(number)).to_be_bytes())

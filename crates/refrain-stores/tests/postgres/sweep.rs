@@ -1,4 +1,4 @@
-//! A hundred thousand records past their time, and claims that go on meanwhile.
+//! A sweep of a hundred thousand ended records, with concurrent claims.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ async fn a_hundred_thousand_records_are_swept_under_load() {
     let schema = Schema::new();
     let store = Arc::new(schema.open().await);
     let admin = connect(&url()).await;
-    // Every second one leaves a tombstone.
+    // Every second record leaves a tombstone.
     let fill = format!(
         "INSERT INTO {}.records (id, fingerprint, state, fence_epoch, fence_counter, fence_nonce, retention_ends, remember_ends, outcome) \
          SELECT gen_random_uuid(), gen_random_uuid(), 2, 1, n, 1, 1000 + n, \

@@ -1,4 +1,4 @@
-//! Money moves and the record of it in one commit: whatever dies in between, either both happened or neither.
+//! The effect and its record are in one commit: after any crash, either both exist or neither.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     support::{Schema, connect, url},
 };
 
-/// A store, and a table beside it that effects go into.
+/// Store, and a table for effects.
 struct Shop {
     schema: Schema,
     store: Postgres,
@@ -43,7 +43,7 @@ impl Shop {
         transaction.execute(&insert, &[]).await.unwrap();
     }
 
-    /// The whole of it, as a service would: claim, effect, outcome, commit.
+    /// The whole operation, as in a service: claim, effect, outcome, commit.
     async fn pay(
         &self,
         client: &mut Client,
@@ -86,7 +86,7 @@ fn is_replay(verdict: &Verdict<Outcome>) -> bool {
 async fn claim_effect_and_outcome_are_one_commit() {
     let shop = Shop::open().await;
     let mut client = connect(&url()).await;
-    // Rolled back, nothing happened, and the key is free.
+    // A rollback undoes everything, and the key is free.
     let mut transaction = client.transaction().await.unwrap();
     let claimed = granted(
         shop.store
@@ -115,7 +115,7 @@ async fn claim_effect_and_outcome_are_one_commit() {
         Verdict::Mismatch
     ));
     assert_eq!(shop.effects().await, 1);
-    // The engine on the same store knows it, and the other way round.
+    // The engine on the same store replays it, and vice versa.
     let engine = Engine::new(Postgres::open(&shop.schema.url()).await.unwrap());
     let verdict = engine
         .run(&intent("k"), async |_| panic!("it has run"))
@@ -177,7 +177,7 @@ async fn who_waited_long_enough_is_told_and_keeps_its_transaction() {
         let verdict = shop.store.claim_in(&mut second, &hasty).await.unwrap();
         assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
         assert!(asked.elapsed() >= wait && asked.elapsed() < wait::PATIENCE);
-        // Its own limit is back, and other work in it counts.
+        // Its own `lock_timeout` is restored, and its other writes are kept.
         let limit: String = second
             .query_one("SHOW lock_timeout", &[])
             .await
@@ -188,7 +188,7 @@ async fn who_waited_long_enough_is_told_and_keeps_its_transaction() {
         second.commit().await.unwrap();
     }
     assert_eq!(shop.effects().await, 2);
-    // The same transaction cannot have the same key twice, either.
+    // A transaction cannot claim the same key twice, either.
     let verdict = shop.store.claim_in(&mut first, &hasty).await.unwrap();
     assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
     claimed.release_in(&first).await.unwrap();
@@ -335,7 +335,7 @@ async fn a_long_transaction_holds_up_its_own_key_and_no_other() {
     for number in 0..20 {
         let engine = engine.clone();
         tasks.push(tokio::spawn(async move {
-            // One of them wants the key that a transaction has.
+            // One of them claims the key that the transaction holds.
             let key = if number == 7 {
                 "held".into()
             } else {

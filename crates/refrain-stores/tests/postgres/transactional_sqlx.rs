@@ -1,5 +1,5 @@
-//! The same as in `transactional.rs`, for a service whose transactions are those of sqlx: whatever dies in between,
-//! claim, effect and outcome happened together or not at all, and both drivers see the same records.
+//! The tests of `transactional.rs` with sqlx: after any crash, claim, effect and outcome exist together or not at all,
+//! and both drivers see the same records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use sqlx::{
 
 use crate::support::{Schema, connect, url};
 
-/// A store, and a table beside it that effects go into.
+/// Store, and a table for effects.
 struct Shop {
     schema: Schema,
     store: Postgres,
@@ -47,7 +47,7 @@ impl Shop {
         acted.await.unwrap();
     }
 
-    /// The whole of it, as a service would: claim, effect, outcome, commit.
+    /// The whole operation, as in a service: claim, effect, outcome, commit.
     async fn pay(&self, client: &mut PgConnection, intent: &Intent) -> Verdict<Outcome> {
         let mut transaction = client.begin().await.unwrap();
         let verdict = match self.store.claim_in(&mut transaction, intent).await.unwrap() {
@@ -88,7 +88,7 @@ fn is_replay(verdict: &Verdict<Outcome>) -> bool {
 async fn claim_effect_and_outcome_are_one_commit() {
     let shop = Shop::open().await;
     let mut client = client().await;
-    // Rolled back, nothing happened, and the key is free.
+    // A rollback undoes everything, and the key is free.
     let mut transaction = client.begin().await.unwrap();
     let verdict = shop.store.claim_in(&mut transaction, &intent("k")).await;
     let claimed = granted(verdict.unwrap());
@@ -105,7 +105,7 @@ async fn claim_effect_and_outcome_are_one_commit() {
     let other = shop.pay(&mut client, &other).await;
     assert!(matches!(other, Verdict::Mismatch), "{other:?}");
     assert_eq!(shop.effects().await, 1);
-    // The other driver knows it, too.
+    // The other driver replays it, too.
     let mut plain = connect(&url()).await;
     let mut transaction = plain.transaction().await.unwrap();
     let verdict = shop.store.claim_in(&mut transaction, &intent("k")).await;

@@ -1,4 +1,4 @@
-//! Two nodes, one key: the duplicate that waits on the other node is told when it ends, and does not find out by polling.
+//! Two nodes, one key: a duplicate that waits on the other node is notified of the settlement, and does not poll.
 
 use std::{
     sync::{
@@ -13,9 +13,9 @@ use refrain_testkit::wait;
 
 use crate::support::{Schema, connect, url};
 
-/// Who is told gets its answer within this on an idle machine; who polls looks a second after the last look.
+/// A notified waiter gets its answer within this on an idle machine; a polling waiter looks once a second.
 ///
-/// On a busy one it takes longer, so that one of many tries has to.
+/// On a busy machine it takes longer, so one of many tries has to succeed.
 const TOLD: Duration = Duration::from_millis(400);
 
 fn intent(key: &str) -> Intent {
@@ -24,7 +24,8 @@ fn intent(key: &str) -> Intent {
     intent
 }
 
-/// Holds the key on one node while three wait on the other; how long those took from its end to their answer.
+/// Holds the key on one node while three callers wait on the other; returns the time from the settlement to their
+/// answers.
 async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
     let Verdict::Granted(guard) = here.claim(&intent(key)).await.unwrap() else {
         panic!("not granted");
@@ -64,7 +65,7 @@ async fn a_duplicate_that_waits_on_another_node_is_told() {
     check_told(&here, &there).await;
 }
 
-/// Listening begins behind the opening, and behind the end of a connection.
+/// Retries, because listening starts only after the store is opened or its connection is restored.
 async fn check_told(here: &Engine, there: &Engine) {
     wait::until("who waits is told", async || {
         let key = format!("told-{:x}", rand::random::<u32>()).leak();

@@ -1,5 +1,5 @@
-//! Outcomes go ahead of the call that completes with them, in one transaction with it.
-//! Whatever becomes of the call: no record may point to nothing, none to another's outcome, and what was brought in vain
+//! Outcomes are written before the call that completes the records, in the same transaction.
+//! Whatever happens to the call: no record may point to a missing outcome or to another record's, and an unused outcome
 //! must not stay.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn server_with(sync: &str) -> (PrivateRedis, Prefix, Redis) {
     (server, prefix, store)
 }
 
-/// How many plain commands of this name the server has run.
+/// Number of commands of this name that the server has run.
 fn calls(url: &str, name: &str) -> u64 {
     let info: String = ask(url, &words("INFO commandstats"));
     let start = format!("cmdstat_{name}:calls=");
@@ -66,7 +66,7 @@ async fn what_was_brought_in_vain_is_gone() {
     assert_eq!(prefix.outcome_keys(id(1)), [""; 0]);
     assert_eq!(settle(fence, "first").await, Settled::Applied);
     let key = prefix.outcome_key(id(1));
-    // A completed outcome never changes, and neither does its place.
+    // A completed outcome never changes, and neither does its key.
     assert_eq!(settle(fence, "second").await, Settled::Applied);
     assert_eq!(settle(stale, "another's").await, Settled::Fenced);
     assert_eq!(prefix.outcome_key(id(1)), key);
@@ -75,7 +75,7 @@ async fn what_was_brought_in_vain_is_gone() {
     assert_eq!(prefix.outcome_keys(id(1)), [""; 0]);
 }
 
-/// A server that is full takes no plain command: what it refused ahead of the call then comes in the call.
+/// A server that is out of memory rejects `SET`: the outcome is then sent as an argument of the script.
 #[tokio::test]
 async fn what_the_server_refused_ahead_of_the_call_comes_in_it() {
     let (server, prefix, store) = server().await;
@@ -94,8 +94,8 @@ async fn what_the_server_refused_ahead_of_the_call_comes_in_it() {
     assert_eq!(prefix.outcome_keys(id(1)).len(), 1);
 }
 
-/// A server refuses ends beyond its calendar, within a transaction without undoing the rest of it:
-/// a record must not be completed without its outcome.
+/// A server rejects an expiry that is too far in the future, without undoing the rest of the transaction. A record must
+/// not be completed without its outcome.
 #[tokio::test]
 async fn an_outcome_that_is_kept_for_ever_is_there() {
     let (_server, _prefix, store) = server().await;
@@ -110,7 +110,7 @@ async fn an_outcome_that_is_kept_for_ever_is_there() {
     assert_eq!(replayed(&store, 1).await, "done");
 }
 
-/// A transaction with a script that the server has forgotten: it is loaded, and all is done once.
+/// The script of a transaction is missing on the server: it is loaded, and everything runs once.
 #[tokio::test]
 async fn a_script_that_was_forgotten_is_loaded_within() {
     let (server, prefix, store) = server().await;
@@ -122,7 +122,7 @@ async fn a_script_that_was_forgotten_is_loaded_within() {
     assert_eq!(prefix.outcome_keys(id(1)).len(), 1);
 }
 
-/// An outcome that lies where no record points to is of no meaning.
+/// An outcome to which no record points has no effect.
 #[tokio::test]
 async fn an_outcome_that_no_call_followed_means_nothing() {
     let (server, prefix, store) = server().await;

@@ -1,5 +1,5 @@
-//! In 2023 a cancelled request left its answer in a shared connection to Redis, and the next caller got somebody else's data.
-//! Here futures are dropped at every await, and whoever asks next must get an own answer.
+//! In 2023 a cancelled request left its answer in a shared Redis connection, and the next caller got another user's
+//! data. Here futures are dropped at every await, and the next caller must get its own answer.
 
 use std::{
     pin::pin,
@@ -11,7 +11,7 @@ use refrain_stores::redis::Options;
 
 use crate::support::{Prefix, claim, complete, completion, granted, id, verdict};
 
-/// Polls a future that often, with a little time between, and drops it.
+/// Polls a future this many times, with a short wait between polls, and drops it.
 async fn cut<T>(future: impl Future<Output = T>, polls: u32) -> Option<T> {
     let mut future = pin!(future);
     for poll in 0..polls {
@@ -22,7 +22,7 @@ async fn cut<T>(future: impl Future<Output = T>, polls: u32) -> Option<T> {
         if let Poll::Ready(answer) = polled {
             return Some(answer);
         }
-        // First at once, then so that something has happened meanwhile.
+        // First without delay, then with enough delay for progress.
         match poll {
             0 | 1 => tokio::task::yield_now().await,
             _ => tokio::time::sleep(std::time::Duration::from_micros(100)).await,
@@ -81,7 +81,7 @@ async fn a_dropped_question_never_gives_its_answer_to_another() {
     }
 }
 
-/// What was dropped may have arrived all the same: its claimant asks again and gets the same.
+/// A dropped call may have been applied: its claimant retries and gets the same answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_claim_or_completion_can_be_asked_again() {
     let prefix = Prefix::new();

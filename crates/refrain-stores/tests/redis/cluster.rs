@@ -1,4 +1,4 @@
-//! A cluster of three: records spread over slots, slots move while they are in use, and the same promises hold.
+//! A cluster of three nodes: records are spread over slots, slots move while in use, and the guarantees hold.
 
 use refrain::{ErrorKind, RecordId, Store, Verdict, store::Query};
 use refrain_stores::redis::Redis;
@@ -64,7 +64,7 @@ impl Three {
         ask(&self.nodes[node].url(), &words("CLUSTER MYID"))
     }
 
-    /// Which slot a record is in, and who has it by the ranges above.
+    /// Slot of a record, and the node that holds it by the ranges above.
     fn slot(&self, id: RecordId) -> (u16, usize) {
         let slot: u16 = ask(
             &self.nodes[0].url(),
@@ -112,7 +112,7 @@ async fn records_of_a_cluster_are_kept_listed_and_counted() {
     assert_eq!(listed, want);
 }
 
-/// A slot that moves: first it is on its way, and both nodes have to be asked; then it is elsewhere.
+/// A moving slot: first it is migrating, and both nodes may have its keys; then it is on the new node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_is_found_while_its_slot_moves_and_after() {
     let three = Three::start();
@@ -126,7 +126,7 @@ async fn a_record_is_found_while_its_slot_moves_and_after() {
     };
     set(to, format!("IMPORTING {}", three.name(from)));
     set(from, format!("MIGRATING {}", three.name(to)));
-    // Still at its old place; what is new in the slot goes to the new one.
+    // The record is still on the old node; new keys of the slot go to the new one.
     assert_eq!(replayed(&store, 1).await, "before");
     let keys: Vec<String> = ask(
         &three.nodes[from].url(),
@@ -148,7 +148,7 @@ async fn a_record_is_found_while_its_slot_moves_and_after() {
     assert_eq!(store.census().await.unwrap().completed, 1);
 }
 
-/// As [`words`], with `""` for nothing.
+/// As [`words`], with `""` for an empty argument.
 fn words_with_empty(line: &str) -> redis::Cmd {
     let mut words = line.split_whitespace();
     let mut command = redis::cmd(words.next().unwrap());
@@ -161,7 +161,7 @@ fn words_with_empty(line: &str) -> redis::Cmd {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_gone_costs_its_own_records_and_no_others() {
     let mut three = Three::start();
-    // So that the others go on.
+    // Keeps the other nodes available.
     for node in &three.nodes {
         let _: redis::Value = ask(
             &node.url(),
@@ -179,7 +179,7 @@ async fn a_node_that_is_gone_costs_its_own_records_and_no_others() {
     for number in &left {
         assert_eq!(replayed(&store, *number).await, "done");
     }
-    // It is told while the node is gone.
+    // Reported while the node is down.
     let error = verdict(&store, &claim(gone[0])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     three.nodes[1].restart().unwrap();

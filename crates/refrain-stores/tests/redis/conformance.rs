@@ -1,4 +1,4 @@
-//! The suite that every store passes, with the decisions made in Lua on a real server.
+//! The conformance suite for stores, with the Lua scripts on a real server.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use refrain_testkit::{
 
 use crate::support::Prefix;
 
-/// Stores on one server, each under a prefix of its own, on clocks that the suite turns.
+/// Stores on one server, each with its own prefix and a manual clock.
 struct Servers {
     url: String,
     opened: Mutex<HashMap<String, Opened>>,
@@ -31,7 +31,7 @@ struct Opened {
     clock: ServerClock,
 }
 
-/// The clock of a server: it goes on when those who use the server come and go.
+/// Clock of the server: it keeps running when stores are closed and opened.
 #[derive(Clone)]
 struct ServerClock {
     clock: StoreClock,
@@ -114,7 +114,7 @@ async fn the_store_passes_the_suite() {
     check(redis_url()).await;
 }
 
-/// Outcomes go another way there: ahead of the call that completes with them.
+/// On such a server claims and settlements are sent by separate tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_store_passes_the_suite_on_a_server_that_syncs_later() {
     let server = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();

@@ -1,5 +1,5 @@
-//! The server dies under load, hangs, or comes back without its records.
-//! What it acknowledged must be there, and a server that has forgotten must not make every key new.
+//! The server crashes under load, hangs, or restarts without its records.
+//! Acknowledged writes must exist, and a server that lost its records must not make every key new.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use refrain_testkit::{servers::PrivateRedis, wait};
 
 use crate::support::{ask, claim, complete, completion, granted, id, replayed, verdict, words};
 
-/// What was acknowledged: claims, and completions.
+/// Acknowledged claims and completions.
 #[derive(Default)]
 struct Book {
     claimed: Vec<(u64, Fence)>,
@@ -105,7 +105,7 @@ async fn a_server_that_hangs_is_given_up_in_time_and_taken_back_when_it_answers(
     let store = Redis::open_with(&server.url(), options).await.unwrap();
     complete(&store, 1, "done").await;
     server.pause().unwrap();
-    // Each is told while the server hangs.
+    // Each call fails while the server hangs.
     for number in 2..4 {
         let error = verdict(&store, &claim(number)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -130,7 +130,7 @@ async fn a_server_that_promised_to_keep_everything_and_forgot_grants_nothing() {
     let mut server = PrivateRedis::start().unwrap();
     let store = Redis::open(&server.url()).await.unwrap();
     complete(&store, 1, "done").await;
-    // Under the running connection, and over a restart.
+    // During a connection, and across a restart.
     let _: redis::Value = ask(&server.url(), &words("FLUSHALL"));
     let error = verdict(&store, &claim(1)).await.unwrap_err();
     assert!(

@@ -1,5 +1,5 @@
-//! Somebody's script writes over our keys, or a bug of ours does. Whatever stands there then, it is not "absent":
-//! nothing is granted, nothing is replayed.
+//! Another program, or a bug, overwrites keys of the store. A damaged record is not absent: nothing is granted and
+//! nothing is replayed.
 
 use refrain::{ErrorKind, Store};
 use refrain_stores::redis::Options;
@@ -40,7 +40,7 @@ async fn every_changed_byte_of_a_record_is_noticed() {
     for number in [1, 2] {
         let key = prefix.key(id(number), "");
         let whole = get(&key);
-        // The version comes first: what a later build has written is not damaged.
+        // Starts after the version byte: a record of a later version is not damaged.
         for at in 1..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
@@ -89,11 +89,11 @@ async fn what_is_not_the_records_is_never_taken_for_it() {
     newer[0] = 4;
     set(&record(8), &newer);
     check("a newer version", &store, 8, ErrorKind::Unsupported).await;
-    // The list is no value, and is passed over.
+    // `MGET` returns nil for the list, so it is not counted.
     assert_eq!(store.census().await.unwrap().unreadable, 4);
 }
 
-/// The key's life before this one was released, and its outcome came back from a backup.
+/// The key was released and claimed again, and the outcome of the first life was restored from a backup.
 #[tokio::test]
 async fn an_outcome_of_another_life_is_not_replayed() {
     let prefix = Prefix::new();

@@ -1,5 +1,5 @@
-//! Redis drops keys by itself when they are told to end. What has ended may go that way, and only when its record says so:
-//! a key with one time limit for everything either blocks for a day after a crash, or runs again while it is still running.
+//! Redis expires keys. Only ended records may expire, and only at the time in the record: one time limit for everything
+//! either blocks a key for a day after a crash, or lets it run again while it is still running.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{
     Prefix, REMEMBER, RETENTION, ask, claim, complete, granted, id, verdict, words,
 };
 
-/// Milliseconds until a key ends; -1 never, -2 gone.
+/// Milliseconds until a key expires; -1 never, -2 missing.
 fn left(key: &str) -> i64 {
     ask(&redis_url(), &words(&format!("PTTL {key}")))
 }
@@ -37,7 +37,7 @@ async fn only_what_has_ended_is_told_to_end() {
     assert_eq!(left(&prefix.mark()), -1, "the mark");
     let record = left(&prefix.key(id(3), ""));
     assert!(is_about(record, RETENTION + REMEMBER), "{record}");
-    // A minute more than the record says, so that no clock can take it away too early.
+    // One minute more than in the record, so that clock differences cannot expire it early.
     let outcome = left(&prefix.outcome_key(id(3)));
     assert!(
         is_about(outcome, RETENTION + Duration::from_secs(60)),

@@ -1,5 +1,5 @@
-//! Somebody flushes the server, or it comes back without its data. Nodes that run know it; those that start see an empty
-//! server, and made every key new.
+//! The server is flushed, or restarts without its data. Running nodes notice; nodes that start see an empty server, and
+//! made every key new.
 
 use refrain::{ErrorKind, RecordId, Store};
 use refrain_stores::redis::{Options, Redis};
@@ -7,7 +7,7 @@ use refrain_testkit::{servers::PrivateRedis, wait::until};
 
 use crate::support::{Prefix, ask, claim, complete, granted, id, replayed, verdict, words};
 
-/// How many processes have the store open, as the server sees it.
+/// Number of processes that have the store open, as the server sees it.
 fn listening(server: &PrivateRedis) -> u64 {
     let (_, count): (String, u64) = ask(&server.url(), &words("PUBSUB NUMSUB refrain:store"));
     count
@@ -61,13 +61,13 @@ async fn a_node_does_not_start_on_a_flushed_server_while_another_runs() {
     complete(&running, 1, "done").await;
     until("the node is seen", async || listening(&server) == 1).await;
     server.flush().unwrap();
-    // The one that runs is idle, and has not noticed.
+    // The running node is idle, and has not noticed.
     check_refused(&server.url(), "running processes").await;
     let error = verdict(&running, &claim(1)).await.unwrap_err();
     assert!(error.to_string().contains("has lost"), "{error}");
     drop(running);
     until("the node is gone", async || listening(&server) == 0).await;
-    // What it saw is known after its end, until somebody says that it may be forgotten.
+    // Its note remains after it ends, until an operator accepts the loss.
     check_refused(&server.url(), "saw the loss").await;
     let anew = Redis::open(&accepting(&server)).await.unwrap();
     complete(&anew, 1, "again").await;
@@ -89,7 +89,7 @@ async fn a_node_does_not_start_on_a_server_that_came_back_empty() {
         std::fs::remove_dir_all(file.path()).unwrap();
     }
     server.restart().unwrap();
-    // Nobody asks the one that runs for anything: it looks by itself.
+    // The running node gets no requests: it checks the server by itself.
     until("the node has seen the loss", async || {
         let noted: bool = ask(&server.url(), &words("EXISTS refrain:store-lost"));
         noted
@@ -110,7 +110,7 @@ async fn records_without_the_mark_are_a_loss() {
     check_refused(&server.url(), &format!("record {} is still there", id(1))).await;
 }
 
-/// Nothing on an empty server tells that it had records; an operator who knows can say so.
+/// An empty server does not show that it had records; an operator can state it.
 #[tokio::test]
 async fn a_node_that_expects_records_does_not_start_without_them() {
     let server = PrivateRedis::start().unwrap();
@@ -126,11 +126,11 @@ async fn a_node_that_expects_records_does_not_start_without_them() {
     until("the nodes are gone", async || listening(&server) == 0).await;
     server.flush().unwrap();
     check_refused(&expecting, "expect_records=true").await;
-    // Without that, and without anybody who knows, it is a new server.
+    // Without that setting, and without other evidence, it is a new server.
     Redis::open(&server.url()).await.unwrap();
 }
 
-/// In the store that was begun anew the same keys have other names: both would run them.
+/// The new store has another secret, so the same key has another identity there: both stores would run it.
 #[tokio::test]
 async fn a_node_of_a_lost_store_grants_nothing_beside_a_new_one() {
     let server = PrivateRedis::start().unwrap();

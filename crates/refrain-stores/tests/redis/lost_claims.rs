@@ -1,4 +1,4 @@
-//! A claim whose answer was lost, on Redis.
+//! Claims whose answer was lost, on Redis.
 
 use refrain_stores::redis::{Options, Redis};
 
@@ -8,7 +8,7 @@ use crate::{relay::Relay, support::Prefix};
 mod story;
 use story::Scene;
 
-/// The scene, and the address of the store behind its relay.
+/// Scene, and the address of the store through its relay.
 async fn scene(prefix: &Prefix) -> (Scene<Redis>, String) {
     let (_, server) = prefix.server.split_once("://").unwrap();
     let relay = Relay::start(server.trim_end_matches('/').to_owned()).await;

@@ -1,4 +1,4 @@
-//! The store on Redis against real servers: what every store must do, what only a server far away can do to it, and what it refuses.
+//! Tests of the Redis store on real servers: the conformance suite, faults of a remote server, and rejected servers.
 
 #![cfg(feature = "redis")]
 

@@ -1,5 +1,5 @@
-//! Servers that look like any other and would lose, forget or mix up records; and addresses that lead nowhere.
-//! Stripe's game day of 2014: the primary was killed, came back empty, and every key was new.
+//! Servers that would lose, evict or mix up records, and unreachable addresses.
+//! Stripe's game day of 2014: the primary was killed, restarted empty, and every key was new.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn policy(change: impl Fn(&mut Operation)) -> Policy {
     Policy::new(vec![operation]).unwrap()
 }
 
-/// Whether at-most-once is refused, and what else is let through.
+/// Checks that at-most-once is rejected, and that the other guarantees are accepted.
 async fn check_lossy(address: &str, words: &str) {
     let store = refrain_stores::open(address).await.unwrap();
     let guarantees = store.guarantees();
@@ -144,7 +144,7 @@ async fn a_user_without_rights_is_told_which() {
         assert!(!text.contains("pw@") && !text.contains("wrong"), "{text}");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{text}");
     }
-    // What a managed server keeps to itself is not believed to be good.
+    // A setting that a managed server hides counts as unsafe.
     let silent = format!("redis://silent:pw@127.0.0.1:{port}");
     check_lossy(&silent, "appendfsync cannot be read").await;
 }
@@ -184,7 +184,7 @@ async fn what_lies_under_the_prefix_and_is_not_ours_is_left_alone() {
 #[tokio::test]
 async fn an_address_that_leads_nowhere_is_told_in_good_time() {
     let nobody = free_port().unwrap();
-    // Takes connections and says nothing.
+    // Accepts connections and sends nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().port();
     let plain = PrivateRedis::start().unwrap();
@@ -204,7 +204,7 @@ async fn an_address_that_leads_nowhere_is_told_in_good_time() {
     }
 }
 
-/// A full server takes no new claims, and still stores how the old ones end.
+/// A server that is out of memory rejects new claims, and still stores settlements.
 #[tokio::test]
 async fn a_full_server_refuses_new_claims_and_settles_old_ones() {
     for sync in ["always", "everysec"] {

@@ -1,5 +1,5 @@
-//! A Sentinel and its failover. The replica is behind when the primary dies: what it had not heard of is gone.
-//! That is what `lossy_failover` says, and why at-most-once is refused there unless it is accepted.
+//! Failover by a Sentinel. The replica lags when the primary dies, and writes that it had not received are lost.
+//! Hence `lossy_failover`, and at-most-once is rejected there unless the loss is accepted.
 
 use std::process::{Child, Command, Stdio};
 
@@ -12,7 +12,7 @@ use refrain_testkit::{
 
 use crate::support::{ask, claim, complete, granted, replayed, verdict, words};
 
-/// A Sentinel of one's own, ended with the test.
+/// Private Sentinel, stopped with the test.
 struct Sentinel {
     process: Child,
     port: u16,
@@ -47,7 +47,7 @@ impl Sentinel {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Waits until it knows of a replica to fail over to.
+    /// Whether the Sentinel knows a replica to fail over to.
     fn knows_a_replica(&self) -> bool {
         let Ok(client) = redis::Client::open(self.url()) else {
             return false;
@@ -99,7 +99,7 @@ async fn a_failover_is_followed_and_what_it_may_lose_was_told() {
     })
     .await;
 
-    // Acknowledged, and the replica does not hear of it.
+    // Acknowledged, but not replicated.
     replica.pause().unwrap();
     let _: i64 = ask(&primary.url(), &words("CLIENT KILL TYPE replica"));
     let lost = granted(&store, &claim(2)).await;
@@ -110,7 +110,7 @@ async fn a_failover_is_followed_and_what_it_may_lose_was_told() {
     })
     .await;
     assert_eq!(replayed(&store, 1).await, "before");
-    // The loss itself: the claim is granted again, under a fence above the lost one.
+    // The loss: the claim is granted again, with a higher fence than the lost one.
     let again = match verdict(&store, &claim(2)).await.unwrap() {
         Verdict::Granted(grant) => grant,
         other => panic!("the claim was not lost: {other:?}"),

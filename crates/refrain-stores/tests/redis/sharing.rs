@@ -1,4 +1,4 @@
-//! Many processes, one store. They have no clock in common, no memory, and no idea of each other.
+//! Many processes, one store. They share no clock and no memory, and do not know each other.
 
 use std::{
     sync::{
@@ -64,9 +64,9 @@ async fn of_a_hundred_duplicates_on_two_nodes_one_runs_and_all_get_its_outcome()
     assert_eq!(bodies.len(), 1, "{bodies:?}");
 }
 
-/// Left to polling, the waiter would look again a second after its last look.
+/// A polling waiter would look again a second after its last look.
 ///
-/// On a busy machine all takes longer, so that one of many tries has to be woken.
+/// On a busy machine everything takes longer, so one of many tries has to be notified in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_on_another_node_is_woken() {
     let prefix = Prefix::new();

@@ -1,4 +1,4 @@
-//! The server that all tests share, names of their own on it, and private servers.
+//! The shared test server, key prefixes for each test, and private servers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use refrain_testkit::servers::redis_url;
 pub(crate) const RETENTION: Duration = Duration::from_secs(3_600);
 pub(crate) const REMEMBER: Duration = Duration::from_secs(86_400);
 
-/// A prefix on a server that nobody else has, and that is swept away in the end.
+/// Unique key prefix on a server; its keys are deleted at the end.
 pub(crate) struct Prefix {
     pub(crate) address: String,
     pub(crate) server: String,
@@ -38,18 +38,18 @@ impl Prefix {
         Redis::open_with(&self.address, options).await
     }
 
-    /// The key of a record, or with something behind it.
+    /// Key of a record, with a suffix.
     pub(crate) fn key(&self, id: RecordId, behind: &str) -> String {
         format!("{}{{{id}}}{behind}", self.prefix)
     }
 
-    /// The keys of the outcomes that lie there for a record.
+    /// Keys of all outcomes that exist for a record.
     pub(crate) fn outcome_keys(&self, id: RecordId) -> Vec<String> {
         let pattern = self.key(id, "o*");
         ask(&self.server, &words(&format!("KEYS {pattern}")))
     }
 
-    /// The key of the outcome of a completed record.
+    /// Key of the outcome of a completed record.
     pub(crate) fn outcome_key(&self, id: RecordId) -> String {
         let mut keys = self.outcome_keys(id);
         assert_eq!(keys.len(), 1, "a completed record has one outcome");
@@ -72,14 +72,14 @@ impl Drop for Prefix {
     }
 }
 
-/// Asks a server something, past the store.
+/// Sends a command directly to a server.
 pub(crate) fn ask<T: redis::FromRedisValue>(url: &str, command: &redis::Cmd) -> T {
     let client = redis::Client::open(url).unwrap();
     let mut connection = client.get_connection().unwrap();
     command.query(&mut connection).unwrap()
 }
 
-/// A command from words.
+/// Builds a command from words.
 pub(crate) fn words(line: &str) -> redis::Cmd {
     let mut words = line.split_whitespace();
     let mut command = redis::cmd(words.next().unwrap());
@@ -105,7 +105,7 @@ pub(crate) fn completion(body: &str) -> Settlement {
     }
 }
 
-/// Asks one claim.
+/// Sends one claim.
 pub(crate) async fn verdict(store: &impl Store, claim: &Claim) -> Result<Verdict> {
     store.claim(std::slice::from_ref(claim)).await?.remove(0)
 }
@@ -117,7 +117,7 @@ pub(crate) async fn granted(store: &impl Store, claim: &Claim) -> Grant {
     }
 }
 
-/// The body of what is replayed.
+/// Body of the replayed outcome.
 pub(crate) async fn replayed(store: &impl Store, number: u64) -> String {
     match verdict(store, &claim(number)).await.unwrap() {
         Verdict::Replay(outcome) => String::from_utf8(outcome.body().to_vec()).unwrap(),

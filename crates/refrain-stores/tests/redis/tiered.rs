@@ -1,5 +1,5 @@
-//! Redis in front of PostgreSQL, both real: outcomes come from Redis, the truth from SQL,
-//! and all of Redis may vanish at any moment without anybody noticing but the clock.
+//! Redis in front of PostgreSQL, both real: Redis serves outcomes, PostgreSQL is authoritative. Losing all of Redis may
+//! only cost time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use refrain_testkit::{
 
 use crate::support::{Prefix, ask, claim, complete, granted, id, replayed, verdict, words};
 
-/// A schema of the test's own; dropped with `drop_schema`, because that has to wait for the server.
+/// Schema of one test; dropped by `drop_schema`, which has to wait for the server.
 struct Schema(String);
 
 impl Schema {
@@ -61,7 +61,7 @@ async fn outcomes_come_from_redis_and_the_truth_from_sql() {
         assert_eq!(replayed(&store, 1).await, "done");
         let kept: Vec<u8> = ask(&redis_url(), redis::cmd("GET").arg(&front));
         let left: i64 = ask(&redis_url(), redis::cmd("PTTL").arg(&front));
-        // On a slow machine it may have ended meanwhile.
+        // On a slow machine it may have expired meanwhile.
         if kept.windows(4).any(|window| window == b"done") && left > 0 {
             break left;
         }
@@ -76,10 +76,10 @@ async fn outcomes_come_from_redis_and_the_truth_from_sql() {
     let tables = client.query(&sql, &[]).await.unwrap();
     assert!(!tables.is_empty());
     let behind = refrain_stores::open(&schema.address()).await.unwrap();
-    // Erased behind its back, what answers for a while may be the front.
+    // Erased only in the store: the front may still replay it for a short time.
     assert_eq!(behind.erase(id(1)).await.unwrap(), Erased::Gone);
     granted_in_time(&store, 1).await;
-    // Erased the right way, it is gone at once, and stays so.
+    // Erased through both: it is gone immediately and permanently.
     complete(&store, 2, "done").await;
     assert_eq!(replayed(&store, 2).await, "done");
     assert_eq!(store.erase(id(2)).await.unwrap(), Erased::Gone);
@@ -89,7 +89,7 @@ async fn outcomes_come_from_redis_and_the_truth_from_sql() {
     schema.drop_schema().await;
 }
 
-/// What was erased just now, by somebody who did not tell the front, is not replayed to anybody who asks after seconds.
+/// A record erased without the front is no longer replayed after `STALE_MAX`.
 async fn granted_in_time(store: &AnyStore, number: u64) {
     let erased = tokio::time::Instant::now();
     loop {
@@ -179,7 +179,7 @@ async fn two_nodes_share_a_front() {
         assert_eq!(replayed(store, 2).await, "done too");
     }
     assert_eq!(replayed(&one, 1).await, "done");
-    // The other has learnt the store's time by now, and takes it from the front: not for long.
+    // The second handle knows the store's time by now, and replays from the front, but not for long.
     let behind = refrain_stores::open(&schema.address()).await.unwrap();
     assert_eq!(behind.erase(id(1)).await.unwrap(), Erased::Gone);
     granted_in_time(&two, 1).await;

@@ -1,5 +1,5 @@
-//! Claims and settlements that wait at the same time share a call of a script. They share nothing else:
-//! one that is damaged, refused, fenced or given up on is answered alone, and so is everybody who came along with it.
+//! Concurrent claims and settlements share one script call, and nothing else: a damaged, rejected, fenced or cancelled
+//! one gets its own answer, and so do the others in the batch.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn of_one_key_twice_in_a_call_one_is_granted() {
         );
     }
     assert!(matches!(answers[1], Verdict::Granted(_)));
-    // Who asks twice gets the same twice.
+    // The same claimant gets the same grant twice.
     assert_eq!(answers[0], answers[5]);
     assert!(matches!(answers[0], Verdict::Granted(_)));
 }
@@ -139,7 +139,7 @@ async fn check_settlements(prefix: &Prefix) {
     }
 }
 
-/// Outcomes of all sizes, one of them larger than what a call takes if it is more than one.
+/// Outcomes of all sizes, one of them above the byte limit of a batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcomes_of_all_sizes_come_back_as_they_were() {
     let later = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
@@ -166,7 +166,7 @@ async fn check_sizes(prefix: &Prefix) {
         assert!(outcome.body() == body(number), "{number}");
     };
     join_all((0..200).map(work)).await;
-    // More outcomes than go back in one answer.
+    // More outcomes than one answer carries.
     let large = |number: &u64| number % 19 > 15;
     let claims: Vec<_> = (0..200).filter(large).map(claim).collect();
     let sizes = verdicts(&store, &claims)
@@ -194,7 +194,7 @@ async fn a_full_server_replays_beside_the_claims_that_it_refuses() {
     assert!(matches!(answers[1], Ok(Verdict::Replay(_))));
 }
 
-/// Who comes while a call is not answered waits no longer than that call.
+/// A caller that is queued while a call hangs waits no longer than that call.
 #[tokio::test]
 async fn those_who_wait_behind_a_server_that_hangs_are_told_in_time() {
     let server = PrivateRedis::start().unwrap();
@@ -209,7 +209,7 @@ async fn those_who_wait_behind_a_server_that_hangs_are_told_in_time() {
         let error = verdict(&store, &claim(number)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     };
-    // One behind the other they would take longer.
+    // One after the other they would take longer.
     let all = join_all((2..40).map(late));
     tokio::time::timeout(Duration::from_secs(60), all)
         .await

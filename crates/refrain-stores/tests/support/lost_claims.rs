@@ -1,5 +1,5 @@
-//! The store commits a claim, the connection breaks before the answer, and the store stays away.
-//! The client was told that nothing ran, so its key must run when it is sent again: nothing was dispatched (I9).
+//! The store commits a claim, the connection breaks before the answer, and the store stays unavailable.
+//! The client was told that nothing ran, so a retry with the key must run: nothing was dispatched (I9).
 
 use std::{
     env,
@@ -23,10 +23,10 @@ use tokio::time::sleep;
 use crate::relay::{Mood, Relay};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// More than any list of this engine holds of what was refused.
+/// More rejected requests than the lost claims that an engine tracks at most (1 024).
 const CROWD: usize = 1_500;
 
-/// An engine behind the relay, and the same store past it.
+/// Engine that uses the relay, and a direct handle on the same store.
 pub(crate) struct Scene<S> {
     pub(crate) relay: Relay,
     pub(crate) engine: Engine,
@@ -43,7 +43,7 @@ fn intent(name: &str) -> Intent {
     intent
 }
 
-/// The first answer that is not "unavailable"; a grant, or the first request was swallowed.
+/// Retries until the store is available; every verdict but a grant means that the first request was swallowed.
 async fn answered(engine: &Engine, name: &str) -> Guard {
     let since = tokio::time::Instant::now();
     loop {
@@ -58,7 +58,7 @@ async fn answered(engine: &Engine, name: &str) -> Guard {
     }
 }
 
-/// Runs some keys to their end: all connections stand, so that a cut meets what it is meant for.
+/// Runs some keys first, so that all connections are open and a cut hits the claim under test.
 async fn warm(engine: &Engine, name: &str) {
     for number in 0..8 {
         let running = answered(engine, &format!("{name}-warm-{number}")).await;
@@ -104,7 +104,7 @@ impl<S: Store> Scene<S> {
         assert!(claimed.unwrap_err().is_retryable());
     }
 
-    /// The store commits this claim, nobody hears of it, and the store is gone.
+    /// The store commits this claim, its answer is lost, and the store becomes unavailable.
     async fn lose(&self, name: &str) {
         let since = tokio::time::Instant::now();
         for attempt in 0.. {
@@ -114,14 +114,14 @@ impl<S: Store> Scene<S> {
             if self.state(name).await.is_some() {
                 return;
             }
-            // What was cut was not the claim's answer.
+            // The cut hit another answer than the claim's.
             assert!(since.elapsed() < DEADLINE, "the claim is never committed");
             self.relay.set(Mood::Faithful);
         }
     }
 }
 
-/// (a) The store is away for longer than the lease.
+/// (a) The store is unavailable for longer than the lease.
 pub(crate) async fn is_released_when_the_store_is_back<S: Store>(scene: Scene<S>) {
     scene.lose("first").await;
     scene.until("first", Some(StateName::Indeterminate)).await;
@@ -130,18 +130,18 @@ pub(crate) async fn is_released_when_the_store_is_back<S: Store>(scene: Scene<S>
     assert_eq!(guard.attempt(), 1);
     let settled = guard.start().complete(Outcome::new(201, "ran")).await;
     assert_eq!(settled.unwrap(), refrain::Settled::Applied);
-    // Nobody has to come back for it, either.
+    // The record is released without a retry, too.
     scene.lose("second").await;
     scene.relay.set(Mood::Faithful);
     scene.until("second", None).await;
     assert_eq!(scene.state("first").await, Some(StateName::Completed));
 }
 
-/// (b) Many requests are refused before and while the claim is lost.
+/// (b) Many requests are rejected before and while the claim is lost.
 pub(crate) async fn is_not_crowded_out_by_refused_requests<S: Store>(scene: Scene<S>) {
     warm(&scene.engine, "before").await;
     scene.relay.set(Mood::Gone);
-    // Connections that still stand carry one request each to where it is cut: those may have left.
+    // Each open connection still sends one request before it is cut: those requests may have arrived.
     for number in 0..CROWD {
         scene.refused(&format!("crowd-{number}")).await;
     }
@@ -157,13 +157,13 @@ pub(crate) async fn is_not_crowded_out_by_refused_requests<S: Store>(scene: Scen
     drop(scene.answered("first").await);
 }
 
-/// Where a child finds its store, and which guarantee it claims under.
+/// Environment variables of the child: address of its store, and guarantee of its claim.
 const CHILD_STORE: &str = "REFRAIN_TEST_CHILD_STORE";
 const CHILD_GUARANTEE: &str = "REFRAIN_TEST_CHILD_GUARANTEE";
 const READY: &str = "child: ready";
 const REFUSED: &str = "child: refused";
 
-/// The address of the store, for whoever was started as a child.
+/// Address of the store, if this process was started as a child.
 pub(crate) fn child_store() -> Option<String> {
     env::var(CHILD_STORE).ok()
 }
@@ -194,7 +194,7 @@ fn witness(shown: Option<RecordId>) -> Arc<Witness> {
     Arc::new(Witness::new(&Operation::default(), receipts))
 }
 
-/// What is found out about an attempt that was never sent.
+/// Probe that reports that the attempt was never sent.
 #[derive(Debug)]
 struct NeverHappened;
 
@@ -221,7 +221,7 @@ fn guaranteed(name: &str) -> Intent {
     intent
 }
 
-/// Claims when it is told to, and says that it was refused; then it waits to be killed.
+/// Claims on command and reports that the claim was rejected; then waits to be killed.
 pub(crate) async fn be_killed(store: impl Store) {
     let intent = guaranteed(&env::var(CHILD_GUARANTEE).unwrap());
     let engine = Engine::new(store);
@@ -237,7 +237,7 @@ pub(crate) async fn be_killed(store: impl Store) {
     std::future::pending::<()>().await;
 }
 
-/// A process of its own with this test binary's test of that name. Killed when it goes.
+/// Child process that runs one test of this binary. Killed when dropped.
 struct Killed {
     child: Child,
     told: ChildStdin,
@@ -276,8 +276,8 @@ impl Drop for Killed {
     }
 }
 
-/// (c) The process is killed before the store is back. Its record does not say whether it was dispatched,
-/// so what can be proven depends on the guarantee.
+/// (c) The process is killed before the store is available again. The record does not show whether the attempt was
+/// dispatched, so the guarantee decides what can be proven.
 pub(crate) async fn is_judged_by_its_guarantee_after_a_kill<S: Store>(
     test: &str,
     address: &str,
@@ -286,7 +286,7 @@ pub(crate) async fn is_judged_by_its_guarantee_after_a_kill<S: Store>(
 ) {
     let since = tokio::time::Instant::now();
     let (id, node) = (scene.id("killed"), Engine::new(scene.direct));
-    // A receipt was seen once, by a process that is long gone.
+    // Another process, which has ended, saw a receipt once.
     let seen = witness(Some(id));
     seen.look(id, None).await.unwrap();
     node.learn_standing(&seen).await.unwrap();
@@ -301,7 +301,7 @@ pub(crate) async fn is_judged_by_its_guarantee_after_a_kill<S: Store>(
         if node.store().read(id).await.unwrap().is_some() {
             break;
         }
-        // What was cut was not the claim's answer.
+        // The cut hit another answer than the claim's.
         assert!(since.elapsed() < DEADLINE, "the claim is never committed");
     }
     let mut retry = guaranteed(guarantee);
@@ -312,7 +312,7 @@ pub(crate) async fn is_judged_by_its_guarantee_after_a_kill<S: Store>(
             Verdict::InFlight { .. } => {}
             Verdict::Indeterminate(doubt) if guarantee == "at-most-once" => {
                 doubted = true;
-                // It stays so until somebody finds out, after it can no longer act.
+                // Stays indeterminate until a probe decides, after the old attempt can no longer act.
                 if doubt.settle_left.is_zero() {
                     retry.probe = Some(Arc::new(NeverHappened));
                 }

@@ -1,4 +1,4 @@
-//! A way to the server that loses things: a relay of bytes that can be cut at the worst moment.
+//! Relay to the server that drops connections at chosen moments.
 
 #![allow(
     dead_code,
@@ -15,27 +15,27 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// What the relay does with what passes.
+/// Behaviour of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Mood {
-    /// Passes everything on.
+    /// Relays everything.
     Faithful = 0,
-    /// Passes the next request on and cuts the connection when its answer comes: it was done, and nobody hears of it.
+    /// Relays the next request and closes the connection when its answer arrives: applied, but not acknowledged.
     LosesNextAnswer = 1,
-    /// Cuts the connection before the next request gets through: it was not done, and nobody knows.
+    /// Closes the connection before the next request is relayed: not applied, and not acknowledged.
     LosesNextRequest = 2,
-    /// Passes nothing on and closes nothing.
+    /// Relays nothing, and keeps connections open.
     Stuck = 3,
-    /// Takes no connections and cuts those that there are when they are used.
+    /// Accepts no connections, and closes existing ones when they are used.
     Gone = 4,
-    /// Passes the next commit on and cuts the connection when its answer comes.
+    /// Relays the next commit and closes the connection when its answer arrives.
     LosesAnswerToCommit = 5,
-    /// Passes the next request on, cuts the connection when its answer comes, and is gone from then on.
+    /// As `LosesNextAnswer`, and then as `Gone`.
     LosesNextAnswerAndGoes = 6,
 }
 
-/// The relay. Clones are the same one.
+/// Relay. Clones share its state.
 #[derive(Debug, Clone)]
 pub(crate) struct Relay {
     pub(crate) port: u16,
@@ -44,7 +44,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// To the server at this address, which the tests' URL names.
+    /// Starts a relay to the server at this address.
     pub(crate) async fn start(server: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let relay = Self {
@@ -69,7 +69,7 @@ impl Relay {
         self.mood.store(mood as u8, Ordering::SeqCst);
     }
 
-    /// How often something was lost.
+    /// Number of connections that were cut.
     pub(crate) fn cuts(&self) -> usize {
         self.cuts.load(Ordering::SeqCst)
     }

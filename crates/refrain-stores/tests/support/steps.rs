@@ -1,4 +1,4 @@
-//! Two nodes run the same operations in steps on one server, and both are cut off again and again.
+//! Two nodes run the same operations in steps on one server, and both are cancelled again and again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn opening(operation: usize) -> Opening {
     })
 }
 
-/// Runs it until it has ended, and gives some runs no time for it.
+/// Runs the operation until it has ended; the first rounds are cancelled early.
 async fn run(engine: Engine, down: Down, operation: usize) -> &'static str {
     let opening = opening(operation);
     for round in 0..100 {
@@ -40,21 +40,21 @@ async fn run(engine: Engine, down: Down, operation: usize) -> &'static str {
     panic!("operation {operation} does not end");
 }
 
-/// Every operation ends once, forward or back, whoever ran which part of it.
+/// Every operation ends once, forward or compensated, no matter which node ran which step.
 pub(crate) async fn check(stores: [impl Store; 2]) {
     let engines = stores.map(Engine::new);
     let mut runs = tokio::task::JoinSet::new();
     let downs: Vec<Down> = (0..OPERATIONS).map(|_| Down::default()).collect();
     for (operation, down) in downs.iter().enumerate() {
         if operation % 5 == 1 {
-            // Whoever gets this is cut off in the middle of the step, behind its effect.
+            // The run is cancelled within the step, after its effect.
             down.answers("ride", [Reply::Hangs]);
         }
         if operation % 3 == 0 {
             down.answers("mail", [Reply::LosesAnswer, Reply::Fails]);
         }
         if operation % 4 == 0 {
-            // Every answer is the same, so that it does not matter who asks.
+            // All answers are the same, so the order of the nodes does not matter.
             down.answers("charge", [Reply::Refuses; 100]);
         }
         for engine in engines.clone() {
