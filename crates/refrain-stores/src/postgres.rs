@@ -100,7 +100,7 @@ pub fn script(address: &str) -> Result<String> {
     Ok(schema::script(&Address::parse(address)?, None))
 }
 
-/// Returns the SQL that upgrades the tables at this address, for a DBA to run.
+/// Returns the SQL that creates or upgrades the tables at this address, for a DBA to run.
 ///
 /// Reads the installed schema version, and changes nothing.
 ///
@@ -147,8 +147,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// For tests only: replaces the database's clock with `time`. With a `clock`, jumps of `time` are checked against
-    /// it.
+    /// For tests only: replaces the database's clock with `time`, and checks its jumps against `clock`, if given.
     #[doc(hidden)]
     #[must_use]
     pub fn with_time(

@@ -241,7 +241,7 @@ fn checked_schema(name: &str) -> Result<String> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Encodes every `@` in the login but the last. The driver splits at the first `@`, and would print part of the
+/// Encodes every `@` before the last one. The driver splits at the first `@`, and would print part of the
 /// password as the host.
 fn one_login(front: &str) -> String {
     match front.rsplit_once('@') {

@@ -55,7 +55,7 @@ impl Place {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Reads the epoch of the server behind this connection.
+    /// Reads the epoch of the server on this connection.
     pub(super) async fn learn_epoch(&self, client: &Client) -> Result<u32, tokio_postgres::Error> {
         let epoch = epoch(client, &self.sql).await?;
         self.epoch.fetch_max(epoch, Ordering::Relaxed);

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use crate::relay::{Mood, Relay};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// More rejected requests than the lost claims that an engine tracks at most (1 024).
+/// Rejected requests: more than the 1 024 lost claims that an engine watches for late arrival.
 const CROWD: usize = 1_500;
 
 /// Engine that uses the relay, and a direct handle on the same store.

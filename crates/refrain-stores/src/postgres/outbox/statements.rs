@@ -2,7 +2,7 @@
 
 use tokio_postgres::{Client, Statement};
 
-/// Maximum payload bytes per take; one message is always taken.
+/// Payload bytes after which a take picks no further message.
 const TAKE_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of groups that one take visits.
 const GROUPS_PASSED_MAX: usize = 2_000;
