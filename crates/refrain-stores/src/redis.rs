@@ -209,8 +209,7 @@ impl Redis {
         })
     }
 
-    /// Reasons why the server may lose acknowledged writes, as configured when the store was opened; empty if it may
-    /// not.
+    /// Reasons why the server may lose acknowledged writes, read when the store was opened; empty if there are none.
     #[must_use]
     pub fn losses(&self) -> &[String] {
         &self.shared.calls.known.losses

@@ -1,5 +1,4 @@
-//! Receipts on a real server: read as committed, over connections that break, and rejected at start-up if they are not
-//! reliable.
+//! Receipts on a real server: read as committed, over connections that break, and rejected if they are unreliable.
 
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

@@ -255,8 +255,7 @@ pub(super) const NO_FENCE: Fence = Fence {
     nonce: 0,
 };
 
-/// Returns the candidate, or one above the record's last fence if the counter of a restored or promoted server is
-/// lower.
+/// Returns the candidate, or one above the record's last fence if a restored or promoted server counts from below it.
 pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
     match record.and_then(Record::fence) {
         Some(last) if last >= candidate => Fence {

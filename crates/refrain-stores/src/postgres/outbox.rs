@@ -1,7 +1,6 @@
 //! Transactional outbox in PostgreSQL: a transaction appends its messages to a table, and a relay publishes them.
 //!
-//! The table `refrain_outbox` is in the service's own database. `refrain migrate --outbox` creates it, or prints the
-//! SQL.
+//! The table `refrain_outbox` is in the service's database. `refrain migrate --outbox` creates it or prints its SQL.
 //!
 //! ```no_run
 //! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -137,8 +137,7 @@ fn foreign(address: &Address, why: &str) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Runs the missing migrations. An advisory lock admits one process at a time; migrations of other processes are not
-/// repeated.
+/// Runs the missing migrations, in one process at a time (advisory lock).
 async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
     let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('refrain ' || $1, 0))";

@@ -89,8 +89,7 @@ impl Versioned {
         self
     }
 
-    /// Updates a row. `change` gets the current row, again for every try, and returns the changes; returns the updated
-    /// row.
+    /// Updates a row, and returns it. `change` gets the current row, again for every try, and returns the changes.
     ///
     /// If `change` returns `None`, the row stays unchanged. A transaction must be READ COMMITTED: at higher isolation
     /// levels a retry does not see the concurrent change.

@@ -50,7 +50,7 @@ pub(super) struct Statements {
     seen: Statement,
 }
 
-/// Query.
+/// Query for receipts.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask<'a> {
     /// Receipt of this record.

@@ -196,8 +196,7 @@ impl Carrier {
         }
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
         let mut answers = self.ask(&call).await;
-        // Nothing ran. If the user just lost the right to use transactions, the commands ran separately; then this is a
-        // no-op.
+        // Nothing ran. Or the user just lost the right to transactions, and the commands ran alone: now a no-op.
         if call.is_transaction && answers.as_ref().is_err_and(Trouble::is_refusal) {
             let call = L::call_again(&self.calls, jobs.iter().map(|job| &job.load));
             answers = self.ask(&call).await;

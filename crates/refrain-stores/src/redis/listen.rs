@@ -101,8 +101,7 @@ impl Listener {
         }
     }
 
-    /// Makes the store's connection reconnect and check the server, so that a loss is recorded before another process
-    /// starts.
+    /// Makes the store's connection reconnect and check the server, so that a loss is noted for later processes.
     async fn look(&self) {
         // The first command detects the broken connection, the second reconnects.
         for _ in 0..2 {

@@ -14,8 +14,7 @@ use super::{
     scan, trouble,
 };
 
-/// Maximum number of `SCAN` steps, of a thousand keys each, to find a record. Other applications may have many more
-/// keys.
+/// Maximum number of `SCAN` steps to find a record, 1 000 keys each. Other applications may have many more keys.
 const STEPS_MAX: u32 = 1_000;
 /// Text of the note, for operators who find it.
 const NOTE: &str = "a running node found that the records under this prefix were lost";

@@ -25,8 +25,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Reads the mark, or creates it if there is none and no evidence of a loss. `SET NX` makes concurrent processes
-    /// agree.
+    /// Reads the mark, or creates it unless there is evidence of a loss. With `SET NX`, concurrent processes agree.
     ///
     /// `node` holds the mark; `nodes` are all servers with records.
     pub(super) async fn agree(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Self> {

@@ -97,8 +97,7 @@ impl Shared {
         Ok(census)
     }
 
-    /// Visits every record at least once. With `reads` it decodes the records; `None` is a record that cannot be
-    /// decoded.
+    /// Visits every record at least once. With `reads` records are decoded; `None` is not read, or invalid.
     async fn walk(
         &self,
         reads: bool,

@@ -76,8 +76,7 @@ impl Shop {
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// Handles messages until `ends` of them are counted. The handler inserts the body of each message that does not
-    /// fail.
+    /// Handles messages until `ends` are counted. The handler inserts the body of each message that does not fail.
     async fn handle(&self, inbox: Inbox, fails: Fails, ends: u64) -> Arc<Tally> {
         let consumer = self.consumer(&inbox);
         let tally = consumer.tally();

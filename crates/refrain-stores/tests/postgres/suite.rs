@@ -8,8 +8,7 @@ use refrain_testkit::store_suite::{self, Fixture, Options};
 
 use crate::support::{Schema, Turned, claim};
 
-/// Each store has its own schema. Clock and machine restarts are simulated, because clients cannot set the clock of a
-/// server.
+/// Each store has its own schema. Clock and machine restarts are simulated: clients cannot set a server's clock.
 #[derive(Default)]
 struct Schemas(Mutex<Vec<(Schema, Turned)>>);
 

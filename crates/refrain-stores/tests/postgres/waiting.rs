@@ -24,8 +24,7 @@ fn intent(key: &str) -> Intent {
     intent
 }
 
-/// Holds the key on one node while three callers wait on the other; returns the time from the settlement to their
-/// answers.
+/// Holds the key on one node while three callers wait on the other; returns the time from settlement to answer.
 async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
     let Verdict::Granted(guard) = here.claim(&intent(key)).await.unwrap() else {
         panic!("not granted");

@@ -37,7 +37,9 @@ const PROBE_AFTER: Duration = Duration::from_secs(10);
 ///
 ///     async fn connection(&self) -> refrain::Result<Wrapped> {
 ///         # async fn get() -> Result<Wrapped, std::io::Error> { unimplemented!() }
-///         let failed = |error| refrain::Error::new(refrain::ErrorKind::Unavailable, "no connection").with_source(error);
+///         let failed = |error| {
+///             refrain::Error::new(refrain::ErrorKind::Unavailable, "no connection").with_source(error)
+///         };
 ///         get().await.map_err(failed)
 ///     }
 ///
