@@ -1,9 +1,11 @@
-//! Time, read in this one file.
+//! Clocks. This is the only file that reads the system time.
 //!
-//! A wall clock can be set: forwards, and a sweep would drop what is not past its time.
-//! So a store counts its own time with a steady clock that nobody can set, and looks at the wall once, when it is created.
-//! Across restarts of the process the steady clock of the running machine carries on.
-//! Across a reboot there is no proof of how long the machine was off, and none of it is counted: what is kept is kept longer, never shorter.
+//! A wall clock can be set at any time. If it jumped forwards, a sweep would remove records too early.
+//! So a store keeps its own time: it reads the wall clock once, when the store is created, and then counts with
+//! a monotonic (steady) clock that cannot be set.
+//! After a restart of the process, the store continues from the monotonic clock of the same boot.
+//! After a reboot, the time that the machine was off is unknown and is not counted:
+//! records may be kept longer than their retention, never shorter.
 
 use std::{
     fmt,
@@ -19,7 +21,7 @@ mod civil;
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// How long until `self`, seen from `now`; zero once it has come.
+    /// Returns the time left until `self`, seen from `now`; zero once `self` has passed.
     #[must_use]
     pub fn left(self, now: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(now.0))
@@ -30,7 +32,7 @@ impl Add<Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
-        // Rounded up: a lease or a retention is never shorter than was asked for.
+        // Round up: a lease or a retention is never shorter than requested.
         let millis = span.as_nanos().div_ceil(1_000_000);
         Self(
             self.0
@@ -54,26 +56,26 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// A reading of the steady clock: time since some start that `boot` names.
+/// A reading of the monotonic clock: milliseconds since the start of the boot that `boot` names.
 ///
 /// Two readings can be compared only while `boot` is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steady {
-    /// Which run of the machine this is; `None` where the machine cannot tell.
+    /// Identifies the boot of the machine; `None` if the platform has no boot id.
     pub boot: Option<[u8; 16]>,
-    /// Milliseconds since that start.
+    /// Milliseconds since the start of that clock.
     pub millis: u64,
 }
 
-/// Where a store reads time from.
+/// The source of time for a store.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// What the wall clock shows, in milliseconds since 1970. It can be set by anybody at any time.
+    /// Reads the wall clock, in milliseconds since 1970. The wall clock can be set at any time.
     fn wall(&self) -> Timestamp;
-    /// Time that nobody can set.
+    /// Reads the monotonic clock, which cannot be set.
     fn steady(&self) -> Steady;
 }
 
-/// The machine's clocks.
+/// The system's clocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -97,32 +99,32 @@ impl Clock for SystemClock {
     }
 }
 
-/// A store's own time: the wall clock's at its creation, and steady ever after.
+/// A store's own time: starts at the wall clock when the store is created, then advances with the monotonic clock.
 #[derive(Debug, Clone)]
 pub struct StoreClock {
     clock: Arc<dyn Clock>,
-    /// What to add to the steady clock's reading to get the store's time.
+    /// Store time minus monotonic time, in milliseconds.
     offset: i128,
 }
 
-/// What a store keeps of its clock to carry on from.
+/// The persisted state of a [`StoreClock`], from which a later process resumes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockMark {
-    /// The run of the machine in which the mark was made.
+    /// The boot in which the mark was made.
     pub boot: Option<[u8; 16]>,
-    /// Store time minus steady time in that run, in milliseconds.
+    /// Store time minus monotonic time in that boot, in milliseconds.
     pub offset: i64,
 }
 
 impl StoreClock {
-    /// The clock of a new store.
+    /// Starts the clock of a new store.
     #[must_use]
     pub fn start(clock: Arc<dyn Clock>) -> Self {
         let offset = i128::from(clock.wall().0) - i128::from(clock.steady().millis);
         Self { clock, offset }
     }
 
-    /// The clock of a store that was open before: `latest` is the last moment that it wrote down.
+    /// Resumes the clock of an existing store; `latest` is the last timestamp that the store wrote.
     #[must_use]
     pub fn resume(clock: Arc<dyn Clock>, mark: ClockMark, latest: Timestamp) -> Self {
         let steady = clock.steady();
@@ -135,14 +137,14 @@ impl StoreClock {
         Self { clock, offset }
     }
 
-    /// Now, on the store's clock.
+    /// The current time on the store's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         let now = i128::from(self.clock.steady().millis) + self.offset;
         Timestamp(u64::try_from(now.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// What to write down so that the clock can be resumed.
+    /// The mark to persist, so that the clock can be resumed.
     #[must_use]
     pub fn mark(&self) -> ClockMark {
         ClockMark {
@@ -154,7 +156,7 @@ impl StoreClock {
 
 #[cfg(target_os = "linux")]
 fn steady_millis() -> u64 {
-    // Counts while the machine sleeps, too, and is the same for every process of one run of the machine.
+    // CLOCK_BOOTTIME also counts while the machine is suspended, and is the same for every process of one boot.
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);

@@ -1,13 +1,13 @@
-//! The one error type: what kind of trouble, where, and whether asking again can help.
+//! The error type of this crate: its kind, its message, and whether a retry can succeed.
 
 use std::{error::Error as StdError, fmt};
 
-/// The result of everything here that can fail.
+/// `Result` with [`Error`] as its default error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Trouble with a store, a policy or an input.
+/// Error of a store, a policy or an input.
 ///
-/// The message names the place and, where there is one, the fix.
+/// The message names the failing object and, if there is one, the fix.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -16,30 +16,31 @@ pub struct Error {
     is_unapplied: bool,
 }
 
-/// What kind of trouble an [`Error`] is.
+/// Category of an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// What was handed in breaks a rule; the caller can mend it.
+    /// An argument or a setting is invalid; the caller can correct it.
     Invalid,
-    /// The key is in use for another request.
+    /// The key was used for a different request.
     Mismatch,
-    /// The store did not answer, or has latched itself shut.
+    /// The store did not respond, or shut itself down after a failed write.
     Unavailable,
-    /// There is no room for a new record; what is stored is still served.
+    /// The store has no room for a new record; existing records are still served.
     Full,
-    /// Stored bytes are damaged: what they said is not known, which is not "absent".
+    /// Stored bytes are damaged. Their content is unknown, so the record does not count as absent.
     Corrupt,
     /// Another process holds the store.
     Held,
-    /// A format version, scheme or folder that this build does not handle.
+    /// This build does not support the format version, scheme or folder.
     Unsupported,
-    /// The audit log cannot be written: what must be audited does not run, until that has passed or somebody mends it and starts again.
+    /// The audit log cannot be written. Audited operations do not run until writing succeeds again,
+    /// or until an operator repairs the log and restarts the process.
     Unaudited,
 }
 
 impl Error {
-    /// An error of this kind with a message for the person who meets it.
+    /// Creates an error of this kind; the message is shown to the user.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -49,27 +50,29 @@ impl Error {
         }
     }
 
-    /// Adds what lies beneath.
+    /// Adds the underlying error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// States that the call changed nothing: it never left this process, or the server refused it.
+    /// Marks the error of a call that changed nothing: the call never left this process, or the server rejected it.
     #[must_use]
     pub fn unapplied(mut self) -> Self {
         self.is_unapplied = true;
         self
     }
 
-    /// Whether the call certainly changed nothing. Otherwise an unavailable store may have applied it and lost the answer.
+    /// Returns whether the call certainly changed nothing.
+    ///
+    /// Otherwise an unavailable store may have applied the call and lost the response.
     #[must_use]
     pub fn is_unapplied(&self) -> bool {
         self.is_unapplied || self.kind != ErrorKind::Unavailable
     }
 
-    /// The same error for another caller, without its source.
+    /// Copies the error for another caller, without its source.
     #[must_use]
     pub fn repeated(&self) -> Self {
         Self {
@@ -78,13 +81,13 @@ impl Error {
         }
     }
 
-    /// What kind of trouble this is.
+    /// The category of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later without anybody changing anything here.
+    /// Returns whether the same call may succeed later without a change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Full)

@@ -1,4 +1,6 @@
-//! Refrain makes duplicate work safe: the same key with the same request gives the same outcome, once.
+//! Idempotency for HTTP services and message consumers.
+//!
+//! A retry with the same key and the same request gets the stored outcome of the first attempt.
 //!
 //! The modules, in reading order:
 
@@ -59,32 +61,32 @@ mod varint;
 
 pub mod wakes;
 
-/// The examples of the front page, compiled.
+/// Doc tests of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The example of the page on the layer, compiled.
+/// Doc tests of the page about the tower layer.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coding/layer.md")]
 struct Layer;
 
-/// The example of the page on the client, compiled.
+/// Doc tests of the page about the client.
 #[cfg(all(doctest, feature = "client-hyper"))]
 #[doc = include_str!("../../../docs/coding/client.md")]
 struct ClientPage;
 
-/// The examples of the page on steps, compiled.
+/// Doc tests of the page about steps.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coding/steps.md")]
 struct StepsPage;
 
-/// The example of the page on webhooks, compiled.
+/// Doc tests of the page about webhooks.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/webhooks.md")]
 struct Webhooks;
 
-/// The examples of the page about consumers, compiled.
+/// Doc tests of the page about consumers.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/consumers.md")]
 struct Consumers;

@@ -1,15 +1,17 @@
-//! Moments of the wall clock as people write them: RFC 3339, in UTC.
+//! Wall clock timestamps as text: RFC 3339, in UTC.
 
 use super::Timestamp;
 use crate::{Error, ErrorKind, Result};
 
 const DAY_MILLIS: u64 = 86_400_000;
-/// The last moment of the year 9999, behind which RFC 3339 has no words.
+/// The last millisecond of the year 9999, the end of the range of RFC 3339.
 const LAST: u64 = 253_402_300_799_999;
 const FIRST_YEAR: u64 = 1970;
 
 impl Timestamp {
-    /// The moment in UTC with milliseconds, where it counts from 1970 as the wall clock does.
+    /// Formats the timestamp as RFC 3339 in UTC, with milliseconds.
+    ///
+    /// Only meaningful for timestamps that count from 1970, as those of the wall clock do.
     ///
     /// ```
     /// use refrain::clock::Timestamp;
@@ -35,10 +37,10 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
     }
 
-    /// Reads a day (`2024-02-29`, its beginning in UTC) or a moment (`2024-02-29T12:34:56.007Z`, `…+01:00`).
+    /// Parses a date (`2024-02-29`: midnight in UTC) or a timestamp (`2024-02-29T12:34:56.007Z`, `…+01:00`).
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for anything else, and for what is before 1970.
+    /// [`ErrorKind::Invalid`] for any other text, and for times before 1970.
     pub fn from_rfc3339(text: &str) -> Result<Self> {
         let read = || {
             let (date, time) = match text.split_once(['T', 't', ' ']) {
@@ -75,13 +77,13 @@ fn days_of_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Exactly so many digits.
+/// Parses exactly `count` ASCII digits.
 fn digits(text: &str, count: usize) -> Option<u64> {
     let is_whole = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_whole)
 }
 
-/// Days from 1970 to a date.
+/// Days from 1970-01-01 to a `YYYY-MM-DD` date.
 fn days_until(date: &str) -> Option<u64> {
     let mut parts = date.split('-');
     let year = digits(parts.next()?, 4)?;
@@ -98,7 +100,7 @@ fn days_until(date: &str) -> Option<u64> {
     })
 }
 
-/// Milliseconds of the day, and how many the place is ahead of UTC.
+/// Milliseconds since midnight, and the UTC offset in milliseconds (positive: ahead of UTC).
 fn time_of_day(text: &str) -> Option<(u64, i128)> {
     let (clock, ahead) = match text.find(['Z', 'z', '+', '-']) {
         Some(at) if text[at..].eq_ignore_ascii_case("z") => (&text[..at], 0),
@@ -125,7 +127,7 @@ fn time_of_day(text: &str) -> Option<(u64, i128)> {
     is_over.then_some((minutes + seconds * 1_000 + millis, ahead))
 }
 
-/// Both as milliseconds.
+/// Hours and minutes together, in milliseconds.
 fn hour_and_minute(hours: &str, minutes: &str) -> Option<u64> {
     let hours = digits(hours, 2).filter(|it| *it < 24)?;
     let minutes = digits(minutes, 2).filter(|it| *it < 60)?;
@@ -134,7 +136,7 @@ fn hour_and_minute(hours: &str, minutes: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! An audit log is read by people: a date that is off by one is a lie.
+    //! Operators read these dates in the audit log, so a date that is off by one day is a defect.
 
     use super::*;
 
