@@ -1,8 +1,8 @@
-//! What names one intended effect, and the namespace in which it is unique.
+//! Idempotency keys, their scopes, and the record identities derived from both.
 //!
-//! A [`Key`] is sent by the client, derived from the request, or natural.
-//! A [`Scope`] keeps one caller's keys apart from another's.
-//! Both together give the [`RecordId`], under which stores hold the record.
+//! A [`Key`] names one intended effect. It is sent by the client, derived from the request, or natural.
+//! A [`Scope`] is the namespace in which a key is unique; it separates the keys of different callers.
+//! Scope and key together give the [`RecordId`], under which stores hold the record.
 
 use std::{
     cell::Cell,
@@ -33,18 +33,18 @@ pub use template::{MEMBERS_MAX, Template};
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// The header that carries a key unless the policy names another one.
+/// The header that carries the key, unless the policy names another one.
 pub const KEY_HEADER: &str = "idempotency-key";
 
-/// The version of how a record's identity is made from scope and key.
+/// Version of the derivation of record identities from scope and key.
 const DERIVATION: u8 = 1;
 
-/// What names one intended effect: 1 to 255 bytes of visible ASCII. Clones share it.
+/// Idempotency key: names one intended effect. 1 to 255 bytes of visible ASCII. Clones share the text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// Checks and takes a key.
+    /// Validates the text and creates a key.
     ///
     /// ```
     /// use refrain::Key;
@@ -53,7 +53,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// When it is empty, too long, or holds anything but visible ASCII.
+    /// [`ErrorKind::Invalid`] if the text is empty, too long, or contains anything but visible ASCII.
     pub fn new(text: impl AsRef<str>) -> Result<Self> {
         let text = text.as_ref();
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
@@ -80,14 +80,14 @@ impl Key {
 }
 
 impl From<RecordId> for Key {
-    /// The identity of a record as a key, for what is done on its behalf.
+    /// Uses a record's identity as the key, for work done on behalf of that record.
     fn from(id: RecordId) -> Self {
         Self(id.to_string().into())
     }
 }
 
 impl fmt::Debug for Key {
-    /// Keys do not belong in logs: only their length is shown.
+    /// Shows only the length: keys must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bytes)", self.0.len())
     }
@@ -95,23 +95,23 @@ impl fmt::Debug for Key {
 
 /// The namespace in which a key is unique: tenant, credential, consumer, route.
 ///
-/// Made of parts, each a name and a value, so that no two different lists of parts give the same scope.
+/// A scope is a list of parts, each with a name and a value. Different lists never encode to the same scope.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Scope(Vec<u8>);
 
 impl Scope {
-    /// The scope that everybody shares.
+    /// The scope that all callers share.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Its parts, which no other scope has.
+    /// The encoded parts, unique to this scope.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Narrows the scope by one more part.
+    /// Adds one more part to the scope.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
@@ -131,35 +131,35 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// The key of a store's keyed digests, made when the store was created.
+/// The secret key of a store's keyed digests, created with the store.
 ///
-/// It lives with the records, so that every process that shares them makes the same identities.
+/// It is stored with the records, so that every process that shares the store derives the same identities.
 #[derive(Clone)]
 pub struct Secret {
     bytes: [u8; 32],
-    /// Who presents no credential, digested once.
+    /// Digest for callers without a credential, computed once.
     nobody: Credential,
 }
 
 impl Secret {
-    /// A secret from the machine's source of randomness.
+    /// Creates a secret from the system's random number generator.
     #[must_use]
     pub fn random() -> Self {
         rand::random::<[u8; 32]>().into()
     }
 
-    /// The bytes, for a store to keep.
+    /// The bytes, for a store to persist.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
 
-    /// Who presents no credential.
+    /// The digest for callers without a credential.
     pub(crate) fn nobody(&self) -> Credential {
         self.nobody
     }
 
-    /// Digests `parts` for one `purpose`; the parts cannot run into each other.
+    /// Computes a keyed digest of `parts` for one `purpose`. Parts are length-prefixed, so they cannot run together.
     #[must_use]
     pub fn digest<const N: usize>(&self, purpose: &str, parts: &[&[u8]]) -> [u8; N] {
         let mut digest = self.start_digest(purpose);
@@ -167,7 +167,7 @@ impl Secret {
         digest.finish()
     }
 
-    /// Starts such a digest, to give it its parts one by one.
+    /// Starts a keyed digest whose parts are added one by one.
     pub(crate) fn start_digest(&self, purpose: &str) -> Digest {
         let mut digest = Digest {
             secret: self.bytes,
@@ -180,18 +180,18 @@ impl Secret {
 }
 
 thread_local! {
-    /// Where the last digest of this thread was gathered, empty, so that the next one need not allocate.
+    /// The buffer of this thread's last digest, emptied for reuse, so that the next digest need not allocate.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Up to about so many bytes are gathered and digested at once, which spares the hasher's two kilobytes of state.
+/// Inputs up to about this many bytes are buffered and hashed in one call, which avoids the hasher's 2 KiB of state.
 const DIGEST_SHORT_MAX: usize = 4_096;
 
-/// A digest over parts that cannot run into each other: each stands behind its length.
+/// An incremental keyed digest. Each part is length-prefixed, so parts cannot run together.
 pub(crate) struct Digest {
     secret: [u8; 32],
     short: Vec<u8>,
-    /// In place of `short` once there is more.
+    /// Replaces `short` once the input exceeds `DIGEST_SHORT_MAX`.
     long: Option<Box<blake3::Hasher>>,
 }
 
@@ -207,7 +207,7 @@ impl Digest {
         self.update(part);
     }
 
-    /// Says of which kind the next part is, or that none follows.
+    /// Adds a tag byte: the kind of the next part, or the end of a list.
     pub(crate) fn tag(&mut self, tag: u8) {
         match self.long {
             None => self.short.push(tag),
@@ -259,21 +259,21 @@ impl fmt::Debug for Secret {
 pub struct RecordId(pub [u8; 16]);
 
 impl Hash for RecordId {
-    /// As one number: there is no length to tell.
+    /// Hashes all 16 bytes as one number; the length is fixed, so it is not hashed.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(u128::from_le_bytes(self.0));
     }
 }
 
 impl RecordId {
-    /// The identity of the record for this scope and key.
+    /// Derives the identity of the record for this scope and key.
     #[must_use]
     pub fn derive(secret: &Secret, scope: &Scope, key: &Key) -> Self {
         Self(secret.digest("record", &[&[DERIVATION], &scope.0, key.0.as_bytes()]))
     }
 }
 
-/// Digest of the caller's credential: tells callers apart, shows nothing.
+/// Keyed digest of the caller's credential: tells callers apart without revealing the credential.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Credential(pub [u8; 8]);
 
@@ -318,7 +318,7 @@ impl std::str::FromStr for RecordId {
     }
 }
 
-/// Checks the name of a header field and lowers its case.
+/// Validates the name of a header field and converts it to lower case.
 pub(crate) fn header_name(name: &str) -> Result<String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     match !name.is_empty() && name.bytes().all(is_token) {

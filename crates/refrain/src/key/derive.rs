@@ -1,20 +1,21 @@
-//! Derived keys: made from what is asked, so that equal requests have equal keys.
+//! Derived keys: computed from the request, so that equal requests have equal keys.
 
 use super::{KEY_BYTES_MAX, Key};
 use crate::fingerprint::{Json, RequestView, json::escape};
 
-/// The version of how keys are derived, which is part of every derived key.
+/// Version of the key derivation; part of every derived key.
 const VERSION: &[u8] = b"refrain-key-1";
-/// How much of the entity and the action a key shows; all of both is in its digest.
+/// Maximum length of the entity as shown in the key, in bytes. The digest covers the whole entity and action.
 const ENTITY_SHOWN_MAX: usize = 120;
 const ACTION_SHOWN_MAX: usize = 60;
 const DIGEST_LEN: usize = 64;
 const _: () = assert!(ENTITY_SHOWN_MAX + ACTION_SHOWN_MAX + DIGEST_LEN + 2 <= KEY_BYTES_MAX);
 
 impl Key {
-    /// A key that nothing else has: 122 bits of chance, written as a UUID of version 4.
+    /// Creates a random key: a version 4 UUID with 122 random bits.
     ///
-    /// For an intent that nothing in the business names. Make it once, and keep it before the first attempt.
+    /// Use it if no business identifier names the intended effect.
+    /// Create it once, and store it before the first attempt, so that retries use the same key.
     ///
     /// ```
     /// use refrain::Key;
@@ -33,14 +34,17 @@ impl Key {
         Self(parts.join("-").into())
     }
 
-    /// Derives the key for doing `action` to `entity` with these parameters, given as JSON.
+    /// Derives the key for performing `action` on `entity` with these parameters, given as JSON.
     ///
-    /// The same three always give the same key, in every process and every version: no clock, no randomness, no secret.
-    /// Other ones give another key. The parameters count in their canonical form (see [`Json`]), or as they are where they have none.
+    /// The same arguments give the same key, in every process and every version: no clock, no randomness, no secret.
+    /// Different arguments give different keys.
+    /// The parameters are hashed in canonical form (see [`Json`]), or byte for byte if they have none.
     ///
-    /// The text is `entity:action:digest`. The digest is BLAKE3, in hexadecimal, of `refrain-key-1`, the entity, the action,
-    /// `json` or `bytes`, and the parameters, each behind its length in 8 bytes, least first.
-    /// Entity and action are shown up to 120 and 60 bytes, with `_` for what is not visible ASCII and for `:`.
+    /// The format is `entity:action:digest`. The digest is BLAKE3, in hexadecimal, over `refrain-key-1`, the entity,
+    /// the action, `json` or `bytes`, and the parameters.
+    /// Each of these five is prefixed with its length as 8 bytes, little-endian.
+    /// The key shows up to 120 bytes of the entity and 60 bytes of the action,
+    /// with `_` in place of `:` and of anything that is not visible ASCII.
     ///
     /// ```
     /// use refrain::Key;
@@ -60,8 +64,9 @@ impl Key {
     /// and the parameters are the object `{"body": …, "query": "…"}`.
     ///
     /// A request without a query, or with an empty body, lacks that member.
-    /// A body that does not count as JSON (see [`Content`](crate::fingerprint::Content)) stands as `body_bytes`: its BLAKE3 digest, in hexadecimal.
-    /// A client can therefore derive the same key ahead with [`Key::derive`].
+    /// A body that does not count as JSON (see [`Content`](crate::fingerprint::Content)) becomes the member
+    /// `body_bytes`: its BLAKE3 digest, in hexadecimal.
+    /// So a client can compute the same key in advance with [`Key::derive`].
     #[must_use]
     pub fn derive_from_request(request: &RequestView<'_>) -> Self {
         let mut params: Vec<&[u8]> = Vec::with_capacity(7);
@@ -83,7 +88,7 @@ impl Key {
     }
 }
 
-/// The parameters come in pieces, so that a body need not be copied.
+/// Computes the key. The parameters come in pieces, so that the body is not copied.
 fn derive(entity: &str, action: &str, kind: &str, params: &[&[u8]]) -> Key {
     let mut hasher = blake3::Hasher::new();
     for part in [

@@ -1,4 +1,4 @@
-//! JSON pointers (RFC 6901) into a body.
+//! JSON pointers (RFC 6901) into a request body.
 
 use std::{fmt, str::FromStr};
 
@@ -7,10 +7,10 @@ use crate::{
     fingerprint::json::{JSON_DEPTH_MAX, escape},
 };
 
-/// A JSON pointer that was checked, such as `/items/0/id`.
+/// A validated JSON pointer, such as `/items/0/id`.
 ///
 /// It names a member or an element, never the whole body.
-/// In a name, `~1` stands for `/` and `~0` for `~`.
+/// In a member name, `~1` stands for `/` and `~0` for `~`.
 ///
 /// ```
 /// use refrain::{fingerprint::Json, key::Pointer};
@@ -25,12 +25,12 @@ pub struct Pointer {
     steps: Vec<Step>,
 }
 
-/// One step down.
+/// One reference token of a pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Step {
-    /// The name as canonical JSON writes it, in its quotes, to compare without decoding.
+    /// The member name as canonical JSON writes it, with quotes, so that names compare without decoding.
     name: String,
-    /// The place in an array, where the step can be one.
+    /// The array index, if the token is a valid one.
     index: Option<usize>,
 }
 
@@ -45,7 +45,7 @@ impl FromStr for Pointer {
         let Some(path) = text.strip_prefix('/') else {
             return refuse("it starts with /".into());
         };
-        // No document that is read lies deeper, so nothing would ever be found.
+        // The JSON parser rejects deeper documents, so such a pointer could never match.
         if path.split('/').count() > JSON_DEPTH_MAX {
             return refuse(format!("it has more than {JSON_DEPTH_MAX} steps"));
         }
@@ -66,20 +66,20 @@ impl fmt::Display for Pointer {
 }
 
 impl Pointer {
-    /// The member of the body that has this plain name.
+    /// A pointer to the top-level member with this name. The name needs no escaping.
     pub(crate) fn member(name: &str) -> Self {
         let steps = step(name).into_iter().collect();
         let text = format!("/{name}");
         Self { text, steps }
     }
 
-    /// The pointer as it was written.
+    /// The pointer as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The value that this names in a canonical document.
+    /// Finds the value that the pointer names in a canonical document.
     pub(crate) fn find_in<'d>(&self, document: &'d str) -> Option<&'d str> {
         self.steps
             .iter()
@@ -110,7 +110,7 @@ fn step(written: &str) -> Option<Step> {
     })
 }
 
-/// Digits without a leading zero; `-`, the place behind the last element, never holds anything.
+/// Parses an array index: digits without a leading zero. `-`, the position after the last element, never matches.
 fn index(name: &str) -> Option<usize> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_digit());
     match is_plain && (name == "0" || !name.starts_with('0')) {
@@ -145,7 +145,7 @@ fn element(array: &str, index: usize) -> Option<&str> {
     array.get(at..end).filter(|value| !value.is_empty())
 }
 
-/// Where the value that starts at `at` ends, in text that is known to be canonical.
+/// Returns the end of the value that starts at `at`, in canonical JSON.
 fn value_end(text: &str, mut at: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0_usize;
@@ -157,7 +157,7 @@ fn value_end(text: &str, mut at: usize) -> Option<usize> {
                 at += 1;
                 continue;
             }
-            // An empty array or object has nothing to skip before its end.
+            // An empty array or object: nothing to skip before its closing bracket.
             b'}' | b']' => {}
             _ => at = scalar_end(bytes, at),
         }
@@ -168,7 +168,7 @@ fn value_end(text: &str, mut at: usize) -> Option<usize> {
         if depth == 0 {
             return Some(at);
         }
-        // A comma, or the colon between a name and its value.
+        // Skip a comma, or the colon between a name and its value.
         at += 1;
     }
 }

@@ -1,4 +1,4 @@
-//! Senders that are known by name: where their keys lie, and how long they go on sending.
+//! Known webhook senders: where their keys are, and how long they retry.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -38,7 +38,7 @@ pub enum Sender {
 }
 
 impl Sender {
-    /// All of them.
+    /// All senders.
     pub const ALL: [Self; 5] = [
         Self::Stripe,
         Self::Github,
@@ -47,7 +47,7 @@ impl Sender {
         Self::StandardWebhooks,
     ];
 
-    /// Its name, as a policy writes it.
+    /// The sender's name, as a policy writes it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Sender {
         }
     }
 
-    /// Where its key lies: what stays the same when it sends again.
+    /// The source of the key: the value that stays the same when the sender retries.
     #[must_use]
     pub fn source(self) -> Source {
         let header = |name: &str| Source::Header(name.into());
@@ -72,17 +72,19 @@ impl Sender {
         }
     }
 
-    /// How long after the first try it may send again by itself, or at a person's request where it never does so by itself.
+    /// How long after the first attempt the sender may send the event again.
+    ///
+    /// For a sender that never retries automatically, how long a person can request a redelivery.
     #[must_use]
     pub fn horizon(self) -> Duration {
         const HOUR: Duration = Duration::from_secs(3_600);
         match self {
-            // GitHub sends again only when it is asked to, which it can be for three days.
+            // GitHub never retries automatically; a person can request a redelivery for three days.
             Self::Stripe | Self::Github => HOUR * 72,
             Self::Shopify => HOUR * 4,
-            // The eighth and last try comes 27 hours and 35 minutes after the first.
+            // The eighth and last attempt comes 27 hours and 35 minutes after the first.
             Self::Svix => HOUR * 28,
-            // The schedule that the specification recommends ends after 75 hours and 35 minutes.
+            // The retry schedule that the specification recommends ends after 75 hours and 35 minutes.
             Self::StandardWebhooks => HOUR * 76,
         }
     }

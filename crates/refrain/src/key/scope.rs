@@ -1,4 +1,4 @@
-//! What a scope is made of and what tells callers apart, as a policy writes it.
+//! The parts of scopes and of credentials, as a policy writes them.
 
 use std::{fmt, str::FromStr};
 
@@ -7,9 +7,9 @@ use crate::{Error, ErrorKind, Result};
 /// One part of a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScopePart {
-    /// `credential`: who calls, as the credential names them.
+    /// `credential`: the caller, as named by the credential.
     Credential,
-    /// `header:NAME`, in lower case.
+    /// `header:NAME`: the value of a header. The name is in lower case.
     Header(String),
     /// `jwt:CLAIM`: a verified claim of a bearer token.
     Jwt(String),
@@ -17,16 +17,16 @@ pub enum ScopePart {
     Path(String),
     /// `route`: the operation itself.
     Route,
-    /// `none`: everybody shares one namespace.
+    /// `none`: all callers share one namespace.
     None,
 }
 
 /// One part of the credential, which tells callers apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CredentialPart {
-    /// `header:NAME`, in lower case.
+    /// `header:NAME`: the value of a header. The name is in lower case.
     Header(String),
-    /// `cookie:NAME`: one cookie alone.
+    /// `cookie:NAME`: the value of one cookie.
     Cookie(String),
 }
 

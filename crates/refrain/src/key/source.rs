@@ -1,22 +1,22 @@
-//! Where a request's key comes from, as a policy writes it.
+//! Sources of keys, as a policy writes them.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use super::{Key, Sender, pointer::Pointer, template::Template};
 use crate::{Error, ErrorKind, Result};
 
-/// Where a request's key comes from.
+/// Where the key of a request comes from.
 ///
-/// Members of the body are looked up whatever its content type says: a policy that names a member knows that the body is JSON,
-/// and a client that labels it wrongly must not slip past its key.
-/// A body that is not JSON as it stands (a compressed one, say) has no members; make the key `required` where that must not pass.
+/// Body members are looked up regardless of the content type: a policy that names a member expects JSON,
+/// and a client must not bypass its key by sending a wrong content type.
+/// A body that is not JSON (for example, a compressed one) has no members; use `required` to reject such requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// `header:NAME`: sent by the client. The name is in lower case.
     Header(String),
     /// `body:/pointer`: a member of the JSON body.
     Body(Pointer),
-    /// `derive`: made from what is asked, so that equal requests have equal keys.
+    /// `derive`: computed from the request, so that equal requests have equal keys.
     Derive,
     /// `natural:{/customer}-{/cart}`: business identifiers from the JSON body.
     Natural(Template),
@@ -46,9 +46,9 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// Reads the key from the value of one header field; white space around it does not count.
+    /// Parses the key from the value of one header field; surrounding white space is ignored.
     ///
-    /// The quoted form is a string of RFC 9651, with `\\"` and `\\\\` as its only escapes and without parameters.
+    /// The quoted form is an RFC 9651 string, with `\\"` and `\\\\` as its only escapes and without parameters.
     ///
     /// ```
     /// use refrain::key::Syntax;
@@ -58,7 +58,7 @@ impl Syntax {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the value is not written that way, or is no [`Key`].
+    /// [`ErrorKind::Invalid`] if the value does not match the syntax, or is not a valid [`Key`].
     pub fn read(self, value: &[u8]) -> Result<Key> {
         let text = std::str::from_utf8(trimmed(value))
             .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?;
@@ -72,7 +72,7 @@ impl Syntax {
     }
 }
 
-/// Without the white space around it that a header field may have.
+/// Removes the white space around a header value.
 fn trimmed(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
@@ -80,7 +80,7 @@ fn trimmed(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The string whose opening quote was just read.
+/// Parses a quoted string, given without its opening quote.
 fn unquoted(rest: &str) -> Result<Cow<'_, str>> {
     let end = rest
         .find(['"', '\\'])

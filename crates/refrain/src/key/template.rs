@@ -1,33 +1,34 @@
-//! Natural keys: a template over members of the body.
+//! Natural keys: templates over members of the body.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use super::{KEY_BYTES_MAX, Key, Pointer};
 use crate::{Error, ErrorKind, Result, fingerprint::Json};
 
-/// How many members a template may name.
+/// The maximum number of members in a template.
 pub const MEMBERS_MAX: usize = 16;
 
-/// Members that tell when something was sent: they change with every attempt, and so would the key.
+/// Member names that hold a time of sending. They change with every attempt, so every retry would get a new key.
 const CLOCKS: &[&str] = &["timestamp", "now", "createdat", "sentat"];
-/// Members that are rolled anew for every attempt.
+/// Member names that hold a random value, new for every attempt.
 const RANDOM: &[&str] = &["nonce", "random"];
-/// Members that name the attempt where they stand at the top of the body; further down they may name a thing, as in `/order/uuid`.
+/// Member names that identify the attempt when they are at the top level of the body.
+/// Deeper members of the same name may identify a business object, as in `/order/uuid`.
 const RANDOM_AT_TOP: &[&str] = &["requestid", "uuid"];
 
-/// A template over members of the body, such as `{/customer}-{/cart}`.
+/// A natural key: a template over members of the body, such as `{/customer}-{/cart}`.
 ///
-/// Between two members stands at least one character of visible ASCII other than `%`, `{` and `}`.
-/// In the values, `%XX` stands for `%`, for every character that the template's own text holds, and for all that is not visible ASCII.
-/// So two different lists of values never give the same key.
+/// Two members are separated by at least one character of visible ASCII other than `%`, `{` and `}`.
+/// In the values, `%`, the characters of the template's own text, and everything that is not visible ASCII
+/// are percent-encoded as `%XX`. So different lists of values never give the same key.
 ///
-/// Members that are clocks or randomness by their names are refused (case, `_` and `-` aside):
-/// `timestamp`, `now`, `created_at`, `sent_at`, `nonce`, `random`, and at the top of the body `request_id` and `uuid`.
+/// Members whose names suggest a clock or a random value are rejected (ignoring case, `_` and `-`):
+/// `timestamp`, `now`, `created_at`, `sent_at`, `nonce`, `random`, and at the top level `request_id` and `uuid`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
     pieces: Vec<Piece>,
-    /// The bytes of the template's own text, which values must not show bare.
+    /// The bytes of the template's own text, which are percent-encoded in values.
     literals: Vec<u8>,
 }
 
@@ -38,12 +39,12 @@ enum Piece {
 }
 
 impl Template {
-    /// The key for this body; `None` where a member is missing, `null`, an array or an object.
+    /// Renders the key for this body; `None` if a member is missing, `null`, an array or an object.
     ///
-    /// Numbers count as they are written.
+    /// Numbers are used as written.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the key would be empty or too long.
+    /// [`ErrorKind::Invalid`] if the key is empty or too long.
     pub fn render(&self, body: &Json) -> Result<Option<Key>> {
         let mut key = String::new();
         for piece in &self.pieces {
