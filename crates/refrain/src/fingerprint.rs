@@ -1,8 +1,9 @@
-//! Digest of the request, to tell a retry from another request under the same key.
+//! Request fingerprints: a digest that tells a retry from a different request under the same key.
 //!
-//! It is made of the [`Part`]s that the policy names: method, path, query, body and host by default.
-//! A JSON body counts in its canonical form, so that member order and white space do not matter; any other body counts byte for byte.
-//! It is not a key: two requests with the same fingerprint under different keys are two requests.
+//! The policy names the [`Part`]s of a fingerprint: method, path, query, body and host by default.
+//! A JSON body is hashed in canonical form, so member order and white space do not matter.
+//! Any other body is hashed byte for byte.
+//! A fingerprint is not a key: two requests with the same fingerprint and different keys are two requests.
 //!
 //! ```
 //! use refrain::{Secret, fingerprint::{Content, Fingerprint, Part, RequestView}};
@@ -39,10 +40,10 @@ pub use json::{JSON_DEPTH_MAX, Json, NotJson};
 mod part;
 pub use part::Part;
 
-/// The version of how fingerprints are made.
+/// Version of the fingerprint format.
 const VERSION: u8 = 1;
 
-/// What stands before a value in the digest.
+/// Tags in front of the values in the digest.
 mod tag {
     pub(super) const METHOD: u8 = 1;
     pub(super) const PATH: u8 = 2;
@@ -51,32 +52,32 @@ mod tag {
     pub(super) const MEMBER: u8 = 5;
     pub(super) const HEADER: u8 = 6;
 
-    /// Nothing is there, or no more of it.
+    /// The value is missing, or the list of values ends.
     pub(super) const NONE: u8 = 0;
-    /// Bytes as they came.
+    /// Bytes as received.
     pub(super) const RAW: u8 = 1;
     /// Canonical JSON.
     pub(super) const CANONICAL: u8 = 2;
 }
 
-/// Digest of what makes a request this request.
+/// Keyed digest that identifies the content of a request.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 16]);
 
 hex_format!(Fingerprint);
 
-/// What a fingerprint is taken of.
+/// The parts of a request that a fingerprint is computed from.
 #[derive(Clone, Copy)]
 pub struct RequestView<'a> {
-    /// As sent: methods are case-sensitive.
+    /// The method, as sent: methods are case-sensitive.
     pub method: &'a str,
-    /// As sent, without the query.
+    /// The path, as sent, without the query.
     pub path: &'a str,
-    /// As sent, without its `?`; `None` where there is none.
+    /// The query, as sent, without its `?`; `None` if the request has none.
     pub query: Option<&'a str>,
-    /// The authority that the request is addressed to, as [`normal_host`] writes it; `None` where there is none.
+    /// The authority of the request, as [`normal_host`] writes it; `None` if the request has none.
     pub host: Option<&'a str>,
-    /// Where headers are looked up.
+    /// The header fields.
     pub headers: &'a dyn Fields,
     /// The body.
     pub content: &'a Content<'a>,
@@ -88,9 +89,9 @@ impl fmt::Debug for RequestView<'_> {
     }
 }
 
-/// Header fields, looked up by name.
+/// Lookup of header fields by name.
 pub trait Fields: Sync {
-    /// Shows every value of the field `name`, which is in lower case, in order.
+    /// Calls `show` with every value of the field `name` (in lower case), in order.
     fn each(&self, name: &str, show: &mut dyn FnMut(&[u8]));
 }
 
@@ -104,18 +105,19 @@ impl<const N: usize> Fields for [(&str, &[u8]); N] {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a request.
+    /// Computes the fingerprint of a request.
     ///
-    /// The parts count in the order of the list, but for the host, whose place makes no difference.
-    /// What is missing differs from what is empty.
-    /// Canonical JSON never equals other bytes: the same text sent as JSON and as plain text is two requests.
-    /// Where a member is named and the body has no canonical form, all of the body counts instead, so that nothing is taken for equal unseen.
+    /// The parts are hashed in the order of the list, except for the host, whose position makes no difference.
+    /// A missing value differs from an empty one.
+    /// Canonical JSON never equals raw bytes: the same text sent as JSON and as plain text is two requests.
+    /// If a part names a member and the body has no canonical form, the whole body is hashed instead,
+    /// so that a difference between two bodies is never missed.
     #[must_use]
     pub fn of(secret: &Secret, parts: &[Part], request: &RequestView<'_>) -> Self {
         Fingerprints::of(secret, parts, request).whole
     }
 
-    /// The fingerprint without the host, whether the parts name it or not.
+    /// Computes the fingerprint without the host, even if the parts name the host.
     fn without_host(secret: &Secret, parts: &[Part], request: &RequestView<'_>) -> Self {
         let mut digest = secret.start_digest("fingerprint");
         digest.tag(VERSION);
@@ -155,7 +157,7 @@ fn add_part(digest: &mut Digest, part: &Part, request: &RequestView<'_>) {
             request.headers.each(name, &mut show);
             digest.tag(tag::NONE);
         }
-        // Stands beside the others: see `Fingerprints`.
+        // Hashed separately: see `Fingerprints`.
         Part::Host => {}
     }
 }
@@ -172,7 +174,7 @@ fn add_maybe(digest: &mut Digest, value: Option<&[u8]>) {
     }
 }
 
-/// The canonical form of a JSON text; `None` where it has none.
+/// Returns the canonical form of a JSON text; `None` if it has none.
 #[must_use]
 pub fn canonical(bytes: &[u8]) -> Option<String> {
     Json::parse(bytes).ok().map(Into::into)

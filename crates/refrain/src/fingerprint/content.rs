@@ -1,13 +1,13 @@
-//! A request's body, and what it counts as.
+//! The body of a request, and whether it counts as JSON.
 
 use std::{fmt, sync::OnceLock};
 
 use super::{Json, NotJson};
 
-/// A request's body, read as JSON at most once however often it is asked.
+/// The body of a request. It is parsed as JSON at most once.
 ///
-/// It counts as JSON where its content type says so ([`is_json`]) and it has a canonical form;
-/// anything else counts byte for byte.
+/// It counts as JSON if its content type is JSON ([`is_json`]) and it has a canonical form;
+/// any other body counts byte for byte.
 pub struct Content<'a> {
     bytes: &'a [u8],
     is_json: bool,
@@ -15,7 +15,7 @@ pub struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// A body with the value of its `Content-Type`.
+    /// Creates the content from the value of `Content-Type` and the body.
     #[must_use]
     pub fn new(content_type: Option<&[u8]>, bytes: &'a [u8]) -> Self {
         Self {
@@ -25,13 +25,13 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// The body as it came.
+    /// The body as received.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The canonical form, where the body counts as JSON.
+    /// The canonical form, if the body counts as JSON.
     #[must_use]
     pub fn canonical(&self) -> Option<&Json> {
         match self.is_json {
@@ -40,10 +40,10 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// The body read as JSON, whatever its content type says: for looking up members that a policy names.
+    /// Parses the body as JSON, regardless of its content type, to look up members that a policy names.
     ///
     /// # Errors
-    /// [`NotJson`] says why it cannot be read.
+    /// [`NotJson`] gives the reason.
     pub fn json(&self) -> Result<&Json, NotJson> {
         let json = self.json.get_or_init(|| Json::parse(self.bytes));
         json.as_ref().map_err(|why| *why)
@@ -56,7 +56,7 @@ impl fmt::Debug for Content<'_> {
     }
 }
 
-/// Whether a `Content-Type` says JSON: `application/json`, or any type that ends in `+json`.
+/// Returns whether a `Content-Type` is JSON: `application/json`, or any type that ends in `+json`.
 #[must_use]
 pub fn is_json(content_type: &[u8]) -> bool {
     let end = content_type.iter().position(|byte| *byte == b';');

@@ -1,27 +1,27 @@
 //! The host as a part of fingerprints.
 //!
-//! It is added to the digest of all other parts, so that both digests are known at the cost of one:
-//! records of versions that did not know the host hold the digest without it.
+//! The host is hashed on top of the digest of all other parts, so both digests are available at the cost of one.
+//! Records written by versions without host support hold the digest without the host.
 
 use std::borrow::Cow;
 
 use super::{Fingerprint, Part, RequestView, add_maybe};
 use crate::key::Secret;
 
-/// The ports that an address need not name.
+/// Default ports, which are removed from an authority.
 const PORTS_DEFAULT: [&str; 2] = ["80", "443"];
 
-/// The fingerprint of a request, and the one without its host.
+/// The fingerprint of a request, with and without its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprints {
     /// The fingerprint of all parts.
     pub whole: Fingerprint,
-    /// The fingerprint without the host, where the host is one of the parts.
+    /// The fingerprint without the host; `None` if the host is not one of the parts.
     pub hostless: Option<Fingerprint>,
 }
 
 impl Fingerprints {
-    /// Both fingerprints of a request.
+    /// Computes both fingerprints of a request.
     #[must_use]
     pub fn of(secret: &Secret, parts: &[Part], request: &RequestView<'_>) -> Self {
         let hostless = Fingerprint::without_host(secret, parts, request);
@@ -41,8 +41,8 @@ impl Fingerprints {
     }
 }
 
-/// The normal form of an authority, so that spellings of one host are one host:
-/// in lower case, without user information, and without the ports 80 and 443.
+/// Normalizes an authority, so that all spellings of a host compare equal:
+/// lower case, without user information, and without the ports 80 and 443.
 ///
 /// ```
 /// use refrain::fingerprint::normal_host;

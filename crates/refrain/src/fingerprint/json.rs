@@ -1,4 +1,4 @@
-//! JSON in one form, whoever wrote it.
+//! Canonical JSON.
 
 use std::{borrow::Cow, fmt};
 
@@ -7,15 +7,16 @@ use crate::key::Pointer;
 pub(crate) mod escape;
 mod parser;
 
-/// How deep arrays and objects may lie in each other.
+/// The maximum nesting depth of arrays and objects.
 pub const JSON_DEPTH_MAX: usize = 128;
 
 /// A JSON document in canonical form.
 ///
-/// - Members are sorted by their names, by Unicode code point.
+/// - Members are sorted by name, in the order of Unicode code points.
 /// - There is no white space.
-/// - Strings hold the characters themselves; escaped are only `"`, `\` and control characters (`\b \t \n \f \r`, else `\u00xx` in lower case).
-/// - Numbers are kept as they were written: `1`, `1.0` and `1e0` all differ, and none goes through a float.
+/// - Strings are not escaped, except for `"`, `\` and control characters
+///   (`\b \t \n \f \r`, otherwise `\u00xx` in lower case).
+/// - Numbers are kept as written: `1`, `1.0` and `1e0` all differ, and none is converted to a float.
 ///
 /// ```
 /// use refrain::fingerprint::Json;
@@ -25,25 +26,25 @@ pub const JSON_DEPTH_MAX: usize = 128;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(String);
 
-/// Why bytes have no canonical form.
+/// The reason why bytes have no canonical JSON form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotJson {
-    /// They are not JSON in UTF-8, or hold half a surrogate pair.
+    /// The bytes are not JSON in UTF-8, or contain an unpaired surrogate.
     Malformed,
-    /// An object names a member twice, and readers do not agree which one counts.
+    /// An object has two members of the same name; parsers do not agree which one counts.
     DuplicateName,
-    /// Arrays and objects lie deeper in each other than [`JSON_DEPTH_MAX`].
+    /// Arrays and objects are nested deeper than [`JSON_DEPTH_MAX`].
     TooDeep,
-    /// There are 4 GiB or more.
+    /// The text has 4 GiB or more.
     TooLarge,
 }
 
 impl Json {
-    /// Reads a whole document.
+    /// Parses a whole document.
     ///
     /// # Errors
-    /// [`NotJson`] says why there is no canonical form.
+    /// [`NotJson`] gives the reason why the document has no canonical form.
     pub fn parse(bytes: &[u8]) -> Result<Self, NotJson> {
         let text = std::str::from_utf8(bytes).map_err(|_| NotJson::Malformed)?;
         if u32::try_from(text.len()).is_err() {
@@ -58,14 +59,15 @@ impl Json {
         &self.0
     }
 
-    /// The value that the pointer names, in canonical form.
+    /// Returns the value that the pointer names, in canonical form.
     #[must_use]
     pub fn find(&self, pointer: &Pointer) -> Option<&str> {
         pointer.find_in(&self.0)
     }
 
-    /// The string, number or boolean that the pointer names, as text: a string without its quotes, a number as written.
+    /// Returns the string, number or boolean that the pointer names, as text.
     ///
+    /// A string comes without its quotes, a number as written.
     /// `null`, arrays and objects have no text.
     #[must_use]
     pub fn text(&self, pointer: &Pointer) -> Option<Cow<'_, str>> {
@@ -77,7 +79,7 @@ impl Json {
         }
     }
 
-    /// The string that the pointer names; nothing else will do.
+    /// Returns the string that the pointer names; `None` for a value of any other type.
     #[must_use]
     pub fn string(&self, pointer: &Pointer) -> Option<Cow<'_, str>> {
         self.find(pointer).and_then(unquoted)
@@ -91,7 +93,7 @@ impl From<Json> for String {
 }
 
 impl fmt::Debug for Json {
-    /// Bodies do not belong in logs: only the length is shown.
+    /// Shows only the length: bodies must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Json({} bytes)", self.0.len())
     }

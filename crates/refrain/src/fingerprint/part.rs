@@ -1,4 +1,4 @@
-//! What a fingerprint is made of, as a policy writes it.
+//! The parts of a fingerprint, as a policy writes them.
 
 use std::{fmt, str::FromStr};
 
@@ -13,18 +13,18 @@ pub enum Part {
     Path,
     /// `query`.
     Query,
-    /// `body`: all of it, canonical where it is JSON.
+    /// `body`: the whole body, in canonical form if it is JSON.
     Body,
-    /// `body:/pointer`: one member.
+    /// `body:/pointer`: one member of the JSON body.
     Member(Pointer),
-    /// `header:NAME`, in lower case.
+    /// `header:NAME`: the values of a header. The name is in lower case.
     Header(String),
-    /// `host`: the authority that the request is addressed to, in its normal form.
+    /// `host`: the authority of the request, in normal form.
     Host,
 }
 
 impl Part {
-    /// What a fingerprint is made of unless the policy says otherwise.
+    /// The parts that are used unless the policy names others.
     pub const DEFAULT: [Self; 5] = [
         Self::Method,
         Self::Path,
@@ -56,7 +56,7 @@ impl FromStr for Part {
     }
 }
 
-/// Any header but those that carry credentials: a retry with a renewed one is still the same request.
+/// Accepts any header but those that carry credentials: a retry with a renewed credential is still the same request.
 fn header(name: &str) -> Result<Part> {
     let name = crate::key::header_name(name)?;
     match name.as_str() {

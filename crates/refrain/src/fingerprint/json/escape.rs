@@ -1,4 +1,4 @@
-//! The one way in which canonical JSON writes a character of a string.
+//! String escapes of canonical JSON.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub(crate) fn put_char(out: &mut String, char: char) {
     out.push(short);
 }
 
-/// A string as canonical JSON writes it, in its quotes.
+/// Writes a string as canonical JSON, with quotes.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -31,7 +31,7 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// What stands for which character behind a backslash; `\u` is not among them.
+/// Decodes the character after a backslash; `None` for `u`, which the caller handles, and for invalid escapes.
 pub(crate) fn simple_escape(char: char) -> Option<char> {
     Some(match char {
         '"' | '\\' | '/' => char,
@@ -44,7 +44,7 @@ pub(crate) fn simple_escape(char: char) -> Option<char> {
     })
 }
 
-/// The characters of a canonical string, given without its quotes.
+/// Decodes the characters of a canonical string, given without its quotes.
 pub(crate) fn decoded(inner: &str) -> impl Iterator<Item = char> {
     let mut chars = inner.chars();
     std::iter::from_fn(move || match chars.next()? {

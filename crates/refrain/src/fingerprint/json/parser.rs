@@ -1,8 +1,8 @@
-//! One pass over the text: checks it and writes the canonical form.
+//! Parser that validates JSON and writes its canonical form in one pass.
 //!
-//! Members are written in the order of the source at first.
-//! Objects whose members are out of order are noted on the way, and put in order by one copy at the end.
-//! So the time is linear but for the sorting of names, and no tree is built.
+//! Members are first written in source order.
+//! The parser notes the objects whose members are out of order, and one copy at the end reorders them.
+//! So the time is linear except for sorting the names, and no tree is built.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -11,7 +11,7 @@ use super::{
     escape::{decoded, put_char, simple_escape},
 };
 
-/// The canonical form of a whole document of less than 4 GiB.
+/// Returns the canonical form of a whole document shorter than 4 GiB.
 pub(super) fn canonical(text: &str) -> Result<String, NotJson> {
     let mut parser = Parser::new(text);
     parser.value(0)?;
@@ -22,18 +22,18 @@ pub(super) fn canonical(text: &str) -> Result<String, NotJson> {
     }
 }
 
-/// Where a member lies in the text that was written.
+/// The position of a member in the written text.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     start: u32,
     name_end: u32,
     end: u32,
-    /// Whether the name holds an escape, so that its bytes do not sort like its characters.
+    /// Whether the name contains an escape; then its bytes do not sort like its characters.
     escaped: bool,
 }
 
 impl Member {
-    /// Its name without the quotes.
+    /// The member's name without quotes.
     fn name<'t>(&self, text: &'t str) -> &'t str {
         &text[self.start as usize + 1..self.name_end as usize - 1]
     }
@@ -52,18 +52,18 @@ impl Member {
 struct Unsorted {
     start: u32,
     end: u32,
-    /// Its members, in their right order, within [`Parser::reordered`].
+    /// The object's members in sorted order, as a range of [`Parser::reordered`].
     members: Range<usize>,
 }
 
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// From here to `at` the text is canonical as it stands, and not copied yet.
+    /// Text from here to `at` is already canonical, and not copied yet.
     from: usize,
-    /// Canonical but for the order of members. Never longer than what was read, so that 32 bits count it.
+    /// Canonical except for the order of members. Never longer than the source read so far, so 32-bit offsets suffice.
     out: String,
-    /// The members so far of the objects that are still open; a stack.
+    /// A stack of the members read so far of all objects that are still open.
     open: Vec<Member>,
     unsorted: Vec<Unsorted>,
     reordered: Vec<Member>,
@@ -135,7 +135,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Opens an array or object; answers whether anything is in it.
+    /// Opens an array or object; returns whether it is non-empty.
     fn enter(&mut self, close: u8, depth: usize) -> Step<bool> {
         if depth >= JSON_DEPTH_MAX {
             return Err(NotJson::TooDeep);
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Goes on behind an element or member; answers whether there is another one.
+    /// Continues after an element or member; returns whether another one follows.
     fn comma_or(&mut self, close: u8) -> Step<bool> {
         self.skip_blank();
         match self.peek() {
@@ -157,13 +157,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Ends an object: its members are those from `first` on.
+    /// Closes an object whose members start at index `first` of `open`, and notes it if they are out of order.
     fn put_in_order(&mut self, start: u32, first: usize) -> Step {
-        // Members are compared by what was written of them.
+        // Members are compared by their written form, so it must be complete.
         self.flush();
         let text = &self.out;
         let members = &mut self.open[first..];
-        // Strictly: two equal names are not in order either, and are found below.
+        // Strict order: two equal names are out of order as well, and the check below finds them.
         if !members.is_sorted_by(|one, two| one.cmp(two, text).is_lt()) {
             members.sort_unstable_by(|one, two| one.cmp(two, text));
             let is_twice = |pair: &[Member]| pair[0].name(text) == pair[1].name(text);
@@ -182,7 +182,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Answers whether the string may hold an escape.
+    /// Reads a string; returns whether it may contain an escape.
     fn string(&mut self) -> Step<bool> {
         self.copy(b'"')?;
         let mut escaped = false;
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// The character that one `\uXXXX` or a pair of them stands for.
+    /// Decodes one `\uXXXX` or a surrogate pair.
     fn code_point(&mut self) -> Step<char> {
         let first = self.hex_digits()?;
         let mut units = [first, 0];
@@ -284,7 +284,7 @@ impl<'a> Parser<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Takes this ASCII byte, which must be next.
+    /// Accepts this ASCII byte, which must come next.
     fn copy(&mut self, byte: u8) -> Step {
         if self.peek() != Some(byte) {
             return Err(NotJson::Malformed);
@@ -293,7 +293,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Copies what is canonical as it stands.
+    /// Copies the pending text, which is already canonical.
     fn flush(&mut self) {
         self.out.push_str(&self.text[self.from..self.at]);
         self.from = self.at;
@@ -311,14 +311,14 @@ impl<'a> Parser<'a> {
         self.from = self.at;
     }
 
-    /// How long the canonical form is by now.
+    /// The length of the canonical form so far.
     fn out_len(&self) -> u32 {
         let len = self.out.len() + (self.at - self.from);
         debug_assert!(len <= self.text.len());
         len as u32
     }
 
-    /// What was written, with every object in order.
+    /// Returns the written text, with all members in order.
     fn finish(mut self) -> String {
         self.flush();
         if self.unsorted.is_empty() {
@@ -330,7 +330,7 @@ impl<'a> Parser<'a> {
         out
     }
 
-    /// Copies a part of what was written. Goes no deeper than the parser did.
+    /// Copies a range of the written text. The recursion is no deeper than the parser's.
     fn emit(&self, from: u32, to: u32, out: &mut String) {
         let mut at = from;
         while let Some(object) = self.unsorted_from(at).filter(|object| object.start < to) {
@@ -354,7 +354,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// How many bytes there are before the end of a string, an escape, or what a string must not hold.
+/// Counts the bytes before the first quote, backslash or control character.
 fn plain_len(bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     for (nth, word) in words.iter().enumerate() {
@@ -368,9 +368,9 @@ fn plain_len(bytes: &[u8]) -> Option<usize> {
     Some(words.len() * 8 + at)
 }
 
-/// Eight bytes looked at in one go: the lowest bit that is set lies in the first byte that is special.
+/// Checks eight bytes at once: the lowest set bit marks the first special byte.
 ///
-/// Above that one a bit may be set for no reason, since a subtraction borrows from the next byte.
+/// Higher bits may be set wrongly, because the subtraction borrows from the next byte.
 fn special(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES << 7;
