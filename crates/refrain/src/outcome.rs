@@ -1,8 +1,8 @@
-//! The stored result, and the bytes it is stored as.
+//! Outcomes: the stored result of an operation, and its encoding.
 //!
-//! An outcome is one run of bytes, packed once, that goes to the store, to the caller and to everyone who waits.
-//! The bytes carry their format version, a checksum, and the identity of the record that they belong to:
-//! damaged bytes, and bytes that ended up under another record, are noticed and never replayed.
+//! An outcome is one byte buffer, encoded once. The store, the caller and all waiting duplicates share it.
+//! The bytes contain a format version, a checksum, and the identity of their record.
+//! So damaged bytes, and bytes stored under another record, are detected and never replayed.
 //!
 //! ```
 //! use refrain::{Outcome, RecordId};
@@ -14,7 +14,8 @@
 //! # Ok::<(), refrain::Error>(())
 //! ```
 //!
-//! Layout: version, flags, identity (16), status (2), length and block of headers, body, block and length (2) of trailers, CRC-32 (4). Trailers over 64 KiB are left out.
+//! Layout: version, flags, identity (16), status (2), length and block of headers, body, block and length (2)
+//! of trailers, CRC-32 (4). Sizes are in bytes. Trailers over 64 KiB are dropped.
 
 use std::ops::Range;
 
@@ -25,23 +26,23 @@ use crate::{
     varint::{self, Reader},
 };
 
-/// The format that is written. Readers refuse what they do not know.
+/// The format version that is written. Readers reject unknown versions.
 const VERSION: u8 = 1;
-/// Flag: the body is in here. Without it the body was over the cap and is gone.
+/// Flag: the outcome contains the body. Without it, the body exceeded the size limit and was dropped.
 const BODY_KEPT: u8 = 1;
 const ID: Range<usize> = 2..18;
 const STATUS: Range<usize> = 18..20;
-/// What the headers of most outcomes take.
+/// Bytes reserved for headers; enough for most outcomes.
 const HEADERS_ROOM: usize = 128;
-/// An outcome up to this length that has room to spare is copied into memory of just its size: the piece that
-/// shrinking gives back would lie about between the outcomes that stay.
+/// Outcomes up to this length with spare capacity are copied into an exact allocation.
+/// Shrinking in place would leave small free gaps between the outcomes that stay in memory.
 const COPIED_MAX: usize = 4_096;
-/// What stands behind the body at least: the length of the trailers and the checksum.
+/// Minimum length of the part after the body: the length of the trailers (2) and the checksum (4).
 const TAIL_LEN: usize = 6;
 
 /// The stored result of an operation.
 ///
-/// Cheap to clone. What the status means is the business of whoever made it.
+/// Cheap to clone. The meaning of the status is up to the code that created the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     encoded: Bytes,
@@ -49,7 +50,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// An outcome with a body and nothing else.
+    /// Creates an outcome with a status and a body.
     #[must_use]
     pub fn new(status: u16, body: impl AsRef<[u8]>) -> Self {
         let body = body.as_ref();
@@ -58,10 +59,10 @@ impl Outcome {
         packer.finish([])
     }
 
-    /// Reads an outcome back and checks that it is whole and belongs to the record `id`.
+    /// Decodes an outcome, and checks that it is intact and belongs to the record `id`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when it does not, [`ErrorKind::Unsupported`] for a version of the format that is not known.
+    /// [`ErrorKind::Corrupt`] if the check fails, [`ErrorKind::Unsupported`] for an unknown format version.
     pub fn decode(encoded: Bytes, id: RecordId) -> Result<Self> {
         let corrupt = |what: &str| {
             let message = format!("the outcome of record {id} is damaged: {what}");
@@ -87,10 +88,10 @@ impl Outcome {
         Ok(Self { encoded, body })
     }
 
-    /// Writes the identity of its record into the outcome, and the checksum with it.
+    /// Writes the identity of the record and the checksum into the outcome.
     #[must_use]
     pub fn sealed(self, id: RecordId) -> Self {
-        // No checksum yet, and the identity that is all zeros looks like one that was written.
+        // An unsealed outcome has an all-zero identity, which could equal `id`. So check for the checksum, too.
         let is_sealed = !self.encoded.ends_with(&[0; 4]);
         if is_sealed && self.encoded.get(ID) == Some(&id.0[..]) {
             return self;
@@ -104,53 +105,53 @@ impl Outcome {
         Self { encoded, body }
     }
 
-    /// The bytes as they are stored. Whole only once [sealed](Self::sealed).
+    /// The bytes to store. Complete only after [`sealed`](Self::sealed).
     #[must_use]
     pub fn encoded(&self) -> &Bytes {
         &self.encoded
     }
 
-    /// The status it ended with.
+    /// The status of the response.
     #[must_use]
     pub fn status(&self) -> u16 {
         u16::from_le_bytes([self.encoded[STATUS.start], self.encoded[STATUS.start + 1]])
     }
 
-    /// The body. Empty where it was [not kept](Self::is_body_kept).
+    /// The body. Empty if it was [not kept](Self::is_body_kept).
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.encoded.slice(self.body.clone())
     }
 
-    /// As [`body`](Self::body), for who only looks at it.
+    /// The body, as [`body`](Self::body), borrowed.
     pub(crate) fn content(&self) -> &[u8] {
         &self.encoded[self.body.clone()]
     }
 
-    /// Whether the body is in here; if not, it was over the cap.
+    /// Returns whether the outcome contains the body; otherwise the body exceeded the size limit.
     #[must_use]
     pub fn is_body_kept(&self) -> bool {
         self.encoded[1] & BODY_KEPT != 0
     }
 
-    /// Headers, in order, with the names as they were given.
+    /// The headers, in order, with their names as given.
     pub fn headers(&self) -> impl Iterator<Item = (&str, Bytes)> {
         let mut reader = Reader(&self.encoded[STATUS.end..]);
         self.pairs(reader.sized().unwrap_or_default())
     }
 
-    /// Trailers, in order.
+    /// The trailers, in order.
     pub fn trailers(&self) -> impl Iterator<Item = (&str, Bytes)> {
         self.pairs(&self.encoded[self.body.end..self.encoded.len() - TAIL_LEN])
     }
 
-    /// As [`headers`](Self::headers), for who only looks at them.
+    /// The headers, as [`headers`](Self::headers), borrowed.
     pub(crate) fn header_fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let mut reader = Reader(&self.encoded[STATUS.end..]);
         fields(reader.sized().unwrap_or_default())
     }
 
-    /// Whether there are any trailers.
+    /// Returns whether the outcome has trailers.
     pub(crate) fn has_trailers(&self) -> bool {
         self.body.end < self.encoded.len() - TAIL_LEN
     }
@@ -175,7 +176,7 @@ fn seal(bytes: &mut [u8], id: RecordId) {
     bytes[content_len..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Where the body lies; `None` if the parts do not fit together.
+/// Returns the range of the body; `None` if the encoding is inconsistent.
 fn body_range(encoded: &[u8]) -> Option<Range<usize>> {
     let mut reader = Reader(encoded.get(STATUS.end..)?);
     check_pairs(reader.sized()?)?;
@@ -196,7 +197,7 @@ fn check_pairs(block: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Packs an outcome piece by piece, so that a body is copied once, on its way in.
+/// Encodes an outcome piece by piece, so that the body is copied only once.
 #[derive(Debug)]
 pub struct Packer {
     bytes: Vec<u8>,
@@ -209,7 +210,7 @@ impl Packer {
         Self::with_room(status, headers, 0)
     }
 
-    /// Starts an outcome with its status and headers, and room for a body whose length is known.
+    /// Starts an outcome with its status and headers, and reserves room for a body of known length.
     pub fn with_room<'a>(
         status: u16,
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -218,7 +219,7 @@ impl Packer {
         Self::with_rooms(status, headers, HEADERS_ROOM, body_len)
     }
 
-    /// As [`with_room`](Self::with_room), with just as much room for headers.
+    /// Like [`with_room`](Self::with_room), but reserves exactly `headers_len` bytes for headers.
     pub(crate) fn with_rooms<'a>(
         status: u16,
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -239,30 +240,31 @@ impl Packer {
         Self { bytes, body_start }
     }
 
-    /// Adds to the body.
+    /// Appends a chunk to the body.
     pub fn push(&mut self, chunk: &[u8]) {
         self.bytes.extend_from_slice(chunk);
     }
 
-    /// How long the body is by now.
+    /// The length of the body so far, in bytes.
     #[must_use]
     pub fn body_len(&self) -> usize {
         self.bytes.len() - self.body_start
     }
 
-    /// Drops the body: only the fact that there was one is kept.
+    /// Drops the body, and records that it was not kept.
     pub fn drop_body(&mut self) {
         self.bytes.truncate(self.body_start);
         self.bytes[1] &= !BODY_KEPT;
     }
 
-    /// Ends the outcome with its trailers. More than 64 KiB of them are left out.
+    /// Completes the outcome with its trailers. Trailers over 64 KiB are dropped.
     #[must_use]
     pub fn finish<'a>(self, trailers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Outcome {
         self.finish_for(None, trailers)
     }
 
-    /// As [`finish`](Self::finish), [sealed](Outcome::sealed) where its record is known: cheaper than to seal it behind.
+    /// Like [`finish`](Self::finish), and [seals](Outcome::sealed) the outcome if its record is known.
+    /// That is cheaper than sealing it later.
     #[must_use]
     pub(crate) fn finish_for<'a>(
         mut self,
@@ -292,7 +294,7 @@ impl Packer {
     }
 }
 
-/// What a header takes in an outcome.
+/// The encoded length of a header, in bytes.
 pub(crate) fn pair_len(name: &str, value: &[u8]) -> usize {
     let sized = |part: &[u8]| varint::len(part.len() as u64) + part.len();
     sized(name.as_bytes()) + sized(value)
