@@ -1,7 +1,7 @@
-//! What a store holds for one scope and key, and the one function that changes it.
+//! Records, and the state machine that changes them. A store holds one record for each scope and key.
 //!
-//! [`step`] is pure: it does no I/O and reads no clock.
-//! Every store decides through it, or is checked against it.
+//! [`step`] is the state machine: a pure function without I/O and without a clock.
+//! Every store calls it, or is tested against it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -51,16 +51,16 @@ pub enum Guarantee {
     ExactlyOnce,
 }
 
-/// Granted with a claim and presented by every later write. Never issued twice.
+/// Fence (fencing token): granted with a claim, presented by every later write, never issued twice.
 ///
-/// Fences of one record grow, so that a resource can refuse a holder that was overtaken.
+/// The fences of one record grow, so that a resource can reject a holder whose claim was taken over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
-    /// Counts how often the store was opened or failed over.
+    /// Number of times the store was opened or failed over.
     pub epoch: u32,
-    /// Counts grants.
+    /// Number of grants.
     pub counter: u64,
-    /// Random: tells apart two grants with the same numbers, after a failover that lost some.
+    /// Random. Tells apart two grants with the same numbers, after a failover that lost writes.
     pub nonce: u32,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Fence {
 impl FromStr for Fence {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the format of [`Display`](fmt::Display).
     fn from_str(text: &str) -> Result<Self> {
         let read = || {
             let mut parts = text.split('.');
@@ -82,7 +82,7 @@ impl FromStr for Fence {
                 counter: parts.next()?.parse().ok()?,
                 nonce: u32::from_str_radix(parts.next()?, 16).ok()?,
             };
-            // One text for one fence: no signs, no zeros in front, nothing behind.
+            // Each fence has exactly one text: reject signs, leading zeros and trailing text.
             (fence.to_string() == text).then_some(fence)
         };
         read().ok_or_else(|| {
@@ -98,44 +98,44 @@ impl fmt::Debug for Fence {
     }
 }
 
-/// Who asks: a nonce, so that a claim whose answer was lost can be asked again.
+/// Nonce that identifies the caller of a claim, so that a claim whose response was lost can be repeated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Claimant(pub u64);
 
 impl Claimant {
-    /// A claimant that nobody else is.
+    /// Creates a random claimant.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())
     }
 }
 
-/// Asks for the right to run.
+/// Request for the right to execute an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Which record.
+    /// The record to claim.
     pub id: RecordId,
-    /// What is asked to run.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Who may see the outcome; `None` where the scope alone decides.
+    /// The credential that may see the outcome; `None` if the scope alone decides.
     pub credential: Option<Credential>,
-    /// Who asks.
+    /// The caller of this claim.
     pub claimant: Claimant,
-    /// What is promised.
+    /// The guarantee of the operation.
     pub guarantee: Guarantee,
-    /// How often a lapsed claim may be granted in all.
+    /// The maximum number of grants of one record, takeovers included.
     pub attempts_max: u16,
-    /// The attempt under exactly-once that this claim stands in for, where it is in doubt:
-    /// its receipt was looked for, and is not there.
+    /// Exactly-once only: the fence of the indeterminate attempt that this claim replaces.
+    /// The caller has looked for the receipt of that attempt and found none.
     pub overtakes: Option<Fence>,
-    /// How long the claim stands unrenewed.
+    /// How long the claim is valid without renewal.
     pub lease: Duration,
     /// How long after its dispatch, or its last renewal, an attempt may still act.
     pub settle_after: Duration,
 }
 
 impl Claim {
-    /// A claim with a new claimant and default terms.
+    /// Creates a claim with a new claimant and default terms.
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint) -> Self {
         Self {
@@ -152,73 +152,73 @@ impl Claim {
     }
 }
 
-/// The answer to a claim.
+/// The reply to a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict<G = Grant, O = Outcome> {
-    /// Run it.
+    /// The caller may execute the operation.
     Granted(G),
-    /// It has run: this came of it.
+    /// The operation has completed; this is its outcome.
     Replay(O),
-    /// Somebody is running it, and stands for it that much longer unless renewed.
+    /// Another claim is executing the operation.
     InFlight {
-        /// What is left of the holder's lease.
+        /// Time until the holder's lease lapses, unless it is renewed.
         lease_left: Duration,
     },
     /// The record belongs to another credential.
     OtherCredential,
     /// The key was used for another request.
     Mismatch,
-    /// It may or may not have taken effect.
+    /// The outcome is unknown: the operation may or may not have taken effect.
     Indeterminate(Doubt),
-    /// Its outcome is past retention, and the key is still remembered.
+    /// The outcome is past retention, and a tombstone still blocks the key.
     Expired,
 }
 
-/// The right to run, as a store grants it.
+/// The right to execute, as granted by a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// To be presented by every later write.
+    /// The fence to present with every later write.
     pub fence: Fence,
-    /// 1 for the first grant; above 1 the grant is a takeover and a possible duplicate.
+    /// Attempt number: 1 for the first grant. Above 1, the grant is a takeover and a possible duplicate.
     pub attempt: u16,
 }
 
-/// What is known of an indeterminate record.
+/// Details of an indeterminate record (unknown outcome).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doubt {
-    /// The fence under which it was dispatched, to resolve it with.
+    /// The fence of the attempt, needed to resolve the record.
     pub fence: Fence,
-    /// Why the outcome is not known.
+    /// Why the outcome is unknown.
     pub reason: Reason,
-    /// How long until "it never happened" counts.
+    /// Time until [`Settlement::NeverHappened`] is accepted.
     pub settle_left: Duration,
 }
 
-/// Why an outcome is not known.
+/// Why an outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The lease lapsed: the holder died or was cut off.
+    /// The lease lapsed: the holder died or lost its connection to the store.
     Lapsed = 1,
-    /// No answer came in time.
+    /// The response did not arrive in time.
     Timeout = 2,
     /// The connection broke after the request was sent.
     Reset = 3,
-    /// The answer was cut in the middle.
+    /// The response was cut off in the middle.
     Truncated = 4,
     /// The handler panicked.
     Panicked = 5,
     /// The running operation was dropped before it ended.
     Dropped = 6,
-    /// The handler failed without saying whether it took effect.
+    /// The handler failed without reporting whether the operation took effect.
     Failed = 7,
 }
 
 impl Reason {
-    /// The reason with this number, as stores keep it.
+    /// Decodes a reason from the number that stores persist.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         use Reason::{Dropped, Failed, Lapsed, Panicked, Reset, Timeout, Truncated};
@@ -228,177 +228,181 @@ impl Reason {
     }
 }
 
-/// How a claim ends.
+/// How a claim ends (settles).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement<O = Outcome> {
-    /// It ended with this outcome, which is replayed from now on.
+    /// The operation completed with this outcome, which is replayed from now on.
     Complete {
-        /// What came of it.
+        /// The result of the operation.
         outcome: O,
         /// How long the outcome is kept.
         retention: Duration,
-        /// How long after that the key is refused instead of run again.
+        /// How long after retention the key is refused, instead of executed again.
         remember: Duration,
     },
     /// This attempt provably had no effect: the key is free again.
-    /// Under exactly-once an attempt before it may still have one: then the record is in doubt again, and this attempt is not counted.
+    ///
+    /// Under exactly-once, an earlier attempt may still commit.
+    /// In that case the record becomes indeterminate again, and this attempt is not counted.
     Release,
-    /// Whether it took effect could not be learnt.
+    /// The outcome is unknown.
     Doubt {
-        /// Why.
+        /// Why the outcome is unknown.
         reason: Reason,
     },
     /// An indeterminate record provably never took effect: the key is free again.
     NeverHappened,
 }
 
-/// What became of a settlement or a renewal.
+/// The result of a settlement or a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Settled {
-    /// It stands.
+    /// The settlement or renewal was applied.
     Applied,
-    /// The fence is not current, or the record can no longer end that way: nothing was changed.
+    /// Nothing was changed: the fence is not current, or the record's state does not allow this settlement.
     Fenced,
-    /// The attempt may still act for that long: nothing was changed.
+    /// Nothing was changed: the attempt may still act.
     TooEarly {
-        /// How long.
+        /// Time until the attempt can no longer act.
         left: Duration,
     },
 }
 
-/// What became of erasing a record.
+/// The result of erasing a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Erased {
-    /// It was there, and is gone: the key is free again.
+    /// The record was erased: the key is free again.
     Gone,
-    /// There was none.
+    /// There was no such record.
     Absent,
-    /// Refused: it is in flight, and its holder would be cut off. Nothing was changed.
+    /// Refused, nothing was changed: the record is in flight, and its holder would lose its claim.
     InFlight,
-    /// Refused: it may have taken effect, so it has to be resolved instead. Nothing was changed.
+    /// Refused, nothing was changed: the operation may have taken effect. Resolve the record instead.
     Indeterminate,
 }
 
-/// What a store holds for one scope and key; `O` is how it holds outcomes.
+/// The state of one scope and key in a store. `O` is the store's representation of outcomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<O = Outcome> {
-    /// What was asked to run.
+    /// The fingerprint of the first request.
     pub fingerprint: Fingerprint,
-    /// Who may see the outcome.
+    /// The credential that may see the outcome.
     pub credential: Option<Credential>,
-    /// Where it stands.
+    /// The state of the record.
     pub state: State<O>,
 }
 
-/// Where a record stands. No record at all is "absent".
+/// The states of a record. The state "absent" has no record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State<O = Outcome> {
-    /// Claimed, its end not known yet.
+    /// Claimed; the outcome is not known yet.
     InFlight {
-        /// The claim that stands.
+        /// The current claim.
         hold: Hold,
-        /// When it lapses.
+        /// When the lease lapses.
         lease_ends: Timestamp,
     },
-    /// Ended, and its outcome kept.
+    /// The operation ended, and its outcome is stored.
     Completed {
-        /// The fence under which it ended.
+        /// The fence of the attempt that completed.
         fence: Fence,
-        /// What came of it.
+        /// The stored result.
         outcome: O,
-        /// When only a tombstone is left.
+        /// When retention ends, and the record becomes a tombstone.
         retention_ends: Timestamp,
-        /// When the tombstone goes.
+        /// When the tombstone is removed.
         remember_ends: Timestamp,
     },
-    /// It may or may not have taken effect.
+    /// The outcome is unknown: the operation may or may not have taken effect.
     Indeterminate {
-        /// The claim under which it was dispatched.
+        /// The claim of the last attempt.
         hold: Hold,
-        /// Why it is not known.
+        /// Why the outcome is unknown.
         reason: Reason,
     },
     /// Past retention: the key is refused.
     Tombstone {
-        /// When the tombstone goes.
+        /// When the tombstone is removed.
         remember_ends: Timestamp,
     },
 }
 
-/// A claim that was granted.
+/// A granted claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// The fence that is current.
+    /// The current fence.
     pub fence: Fence,
-    /// Who holds it.
+    /// The caller that holds the claim.
     pub claimant: Claimant,
-    /// What is promised.
+    /// The guarantee of the operation.
     pub guarantee: Guarantee,
-    /// How often it was granted.
+    /// The number of grants so far.
     pub attempts: u16,
-    /// How often it may be granted.
+    /// The maximum number of grants.
     pub attempts_max: u16,
     /// How long after its dispatch, or its last renewal, the attempt may still act.
     pub settle_after: Duration,
-    /// From when on the attempt can no longer act.
+    /// The time from which the attempt can no longer act.
     pub settles: Timestamp,
 }
 
-/// What can be asked of a record.
+/// The commands that [`step`] applies to a record.
 #[derive(Debug, Clone)]
 pub enum Command<O = Outcome> {
-    /// Ask for the right to run; this fence is granted if it is free.
+    /// Claim the record. The fence is granted if the record is free.
     Claim(Claim, Fence),
-    /// Stand for it longer.
+    /// Renew the lease.
     Renew(Fence, Duration),
-    /// End it.
+    /// Settle the claim.
     Settle(Fence, Settlement<O>),
-    /// Take it away on purpose, if its end is known.
+    /// Delete the record, if it is completed or a tombstone.
     Erase,
-    /// Let time do its work, and nothing else.
+    /// Apply only the passage of time.
     Age,
 }
 
-/// What [`step`] answers.
+/// The result of [`step`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Stepped<O = Outcome> {
-    /// The record as it is from now on; `None` is absent.
+    /// The new record; `None` is absent.
     pub record: Option<Record<O>>,
-    /// The answer to the command.
+    /// The reply to the command.
     pub reply: Reply<O>,
-    /// What a store must write before it answers.
+    /// The change that a store must persist before it replies.
     pub change: Change,
 }
 
-/// The answer to a command.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply<O = Outcome> {
-    /// To a claim.
+    /// Reply to a claim.
     Verdict(Verdict<Grant, O>),
-    /// To a settlement or a renewal.
+    /// Reply to a settlement or a renewal.
     Settled(Settled),
-    /// To [`Command::Erase`].
+    /// Reply to [`Command::Erase`].
     Erased(Erased),
-    /// To [`Command::Age`].
+    /// Reply to [`Command::Age`].
     Aged,
 }
 
-/// What of a record the command changed. What time alone changes is not counted: anybody can work that out again.
+/// The part of a record that the command changed.
+///
+/// Changes by time alone are not counted, because they can be computed again from the record and the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
+    /// No change.
     Nothing,
-    /// The lease alone, which a store that knows its holders to be gone when it restarts need not keep.
+    /// Only the lease changed. A store whose holders cannot outlive a restart of the store need not persist it.
     Lease,
-    /// The record: durable before the answer.
+    /// The record changed: it must be durable before the reply.
     Record,
 }
 
 impl<O> Record<O> {
-    /// The fence that is current, if the record still knows one.
+    /// The current fence; `None` for a tombstone.
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
         match &self.state {
@@ -408,7 +412,7 @@ impl<O> Record<O> {
         }
     }
 
-    /// The same record, of which the outcome is only looked at.
+    /// Borrows the outcome of the record.
     pub(crate) fn by_ref(&self) -> Record<&O> {
         let state = match self.state {
             State::InFlight { hold, lease_ends } => State::InFlight { hold, lease_ends },
@@ -433,7 +437,7 @@ impl<O> Record<O> {
         }
     }
 
-    /// The same record with its outcome held another way.
+    /// Converts the outcome of the record.
     pub fn map<P>(self, convert: impl FnOnce(O) -> P) -> Record<P> {
         let state = match self.state {
             State::InFlight { hold, lease_ends } => State::InFlight { hold, lease_ends },
@@ -460,7 +464,7 @@ impl<O> Record<O> {
 }
 
 impl<G, O> Verdict<G, O> {
-    /// The same verdict with another thing granted, or its outcome held another way.
+    /// Converts the grant and the outcome of the verdict.
     pub(crate) fn convert<H, P>(
         self,
         grant: impl FnOnce(G) -> H,

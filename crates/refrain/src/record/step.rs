@@ -1,4 +1,4 @@
-//! The transitions. Their numbers are those of the table in `docs/semantics.md`.
+//! The transitions of a record. Their numbers (T1 to T13) are those of the table in `docs/semantics.md`.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{clock::Timestamp, key::Credential};
 
-/// Decides what becomes of a record: the one place where that is decided.
+/// Applies a command to a record. This is the only place that decides transitions.
 ///
-/// `record` is `None` where there is none, `now` is the store's clock.
+/// `record` is `None` if absent; `now` is the time on the store's clock.
 /// Time acts first (a lease lapses, a retention ends), then the command.
 pub fn step<O: Clone>(
     record: Option<Record<O>>,
@@ -31,8 +31,8 @@ pub fn step<O: Clone>(
     }
 }
 
-/// What time alone makes of a record: T7, T11 and T12.
-/// In flight and indeterminate never disappear, however much time has passed.
+/// Applies the passage of time: T7, T11 and T12.
+/// In-flight and indeterminate records never disappear, no matter how much time has passed.
 fn age<O>(record: Record<O>, now: Timestamp) -> Option<Record<O>> {
     let Record {
         fingerprint,
@@ -74,8 +74,9 @@ impl Hold {
         self.guarantee == Guarantee::AtLeastOnce && self.attempts < self.attempts_max
     }
 
-    /// Under exactly-once an attempt in doubt may be stood in for once its receipt is known not to be there.
-    /// Should it commit late, the receipt of whoever comes second collides; who does not write one waits until it can no longer act.
+    /// Under exactly-once, a claim may replace an indeterminate attempt whose receipt was looked for and not found.
+    /// If the old attempt commits late, the receipt of the second commit violates the unique constraint.
+    /// A claim under another guarantee writes no receipt, so it must wait until the old attempt can no longer act.
     fn may_be_overtaken(&self, claim: &Claim, now: Timestamp) -> bool {
         self.guarantee == Guarantee::ExactlyOnce
             && claim.overtakes == Some(self.fence)
@@ -93,7 +94,7 @@ fn claim_step<O: Clone>(
     let Some(record) = record else {
         return grant(claim, claim.credential, fence, 1, now); // T1
     };
-    // T3, before anything else: who asks, then what is asked.
+    // T3 comes first: compare the credential, then the fingerprint.
     if let (Some(asking), Some(first)) = (claim.credential, record.credential)
         && asking != first
     {
@@ -170,8 +171,8 @@ fn grant<O>(
     }
 }
 
-/// The same claimant asks again: its answer was lost on the way, so it has run nothing yet.
-/// It gets what it has, on the terms of its first asking; its lease is counted anew and never cut.
+/// Repeats the grant for the same claimant: the response to its first claim was lost, so it has executed nothing yet.
+/// The terms stay those of the first claim. The lease starts again, and is never shortened.
 fn regrant<O>(
     record: Record<O>,
     mut hold: Hold,
@@ -191,7 +192,7 @@ fn regrant<O>(
     }
 }
 
-/// T8, or T7 where the one who asks does not stand for running it again.
+/// T8; or T7, if the guarantee of the new claim does not allow a takeover.
 fn takeover<O>(
     record: Record<O>,
     claim: &Claim,
@@ -223,7 +224,7 @@ impl Hold {
     }
 }
 
-/// T4. A lapsed lease can be renewed as long as nobody took over: its holder is alive after all.
+/// T4. A lapsed lease can be renewed until another claim takes over: the renewal proves that its holder is alive.
 fn renew_step<O>(
     record: Option<Record<O>>,
     fence: Fence,
@@ -267,7 +268,7 @@ fn settle_step<O>(
     }
 }
 
-/// T5. Late truth is welcome, also on an indeterminate record; a completed outcome never changes.
+/// T5. A late completion is accepted, also on an indeterminate record. A completed outcome never changes.
 fn complete<O>(
     record: Record<O>,
     fence: Fence,
@@ -287,8 +288,8 @@ fn complete<O>(
     settled(Some(Record { state, ..record }), Change::Record)
 }
 
-/// T6. The proof is about this attempt alone: under exactly-once those before it may still commit,
-/// and a key that were free by then could have been claimed for something else.
+/// T6. The proof covers only this attempt. Under exactly-once, earlier attempts may still commit;
+/// if the key became free, another request could claim it before such a commit.
 fn release<O>(record: Record<O>) -> Stepped<O> {
     match record.state {
         State::InFlight { mut hold, .. } | State::Indeterminate { mut hold, .. }
@@ -303,7 +304,7 @@ fn release<O>(record: Record<O>) -> Stepped<O> {
     }
 }
 
-/// T9. Under at-least-once there is nothing to doubt: the next retry takes over once the lease lapsed.
+/// T9. Under at-least-once, while attempts are left, the record stays in flight: a retry takes over after the lease.
 fn doubt<O>(record: Record<O>, reason: Reason) -> Stepped<O> {
     match record.state {
         State::InFlight { hold, .. } if !hold.may_be_taken_over() => {
@@ -317,7 +318,7 @@ fn doubt<O>(record: Record<O>, reason: Reason) -> Stepped<O> {
     }
 }
 
-/// T10: counts only once the old attempt can no longer act.
+/// T10. Accepted only once the old attempt can no longer act.
 fn never_happened<O>(record: Record<O>, now: Timestamp) -> Stepped<O> {
     match &record.state {
         State::Indeterminate { hold, .. } if hold.settles <= now => settled(None, Change::Record),
@@ -329,7 +330,7 @@ fn never_happened<O>(record: Record<O>, now: Timestamp) -> Stepped<O> {
     }
 }
 
-/// T13. Only what has ended can be taken away: anything else may still take effect, or has.
+/// T13. Only completed records and tombstones can be erased; any other record may still take effect, or already has.
 fn erase_step<O>(record: Option<Record<O>>) -> Stepped<O> {
     let erased = match record.as_ref().map(|record| &record.state) {
         None => Erased::Absent,
@@ -349,7 +350,7 @@ fn erase_step<O>(record: Option<Record<O>>) -> Stepped<O> {
 }
 
 impl<O> Record<O> {
-    /// Whether the holder of this fence may still act on the record: in flight, or lapsed and not taken over.
+    /// Returns whether the holder of this fence may still act on the record: in flight, or lapsed and not taken over.
     fn stands_under(&self, fence: Fence) -> bool {
         match &self.state {
             State::InFlight { hold, .. } => hold.fence == fence,
