@@ -1,10 +1,12 @@
-//! Receipts: what an operation commits together with its effect, so that nobody has to guess.
+//! Receipts: rows that an operation commits together with its effect, which prove the outcome.
 //!
 //! Under [exactly-once](crate::Guarantee::ExactlyOnce) the operation inserts one row into a table of its own database,
-//! in the same transaction as its effect. The row is unique to the record: of several attempts one commits.
-//! Whenever the outcome of an attempt was not learnt, the row is read: found, it is the outcome; not found, it did not commit.
+//! in the same transaction as its effect. The row is unique to the record, so only one of several attempts commits.
+//! If the outcome of an attempt is unknown, the row is read: if it exists, it holds the outcome;
+//! if not, the attempt has not committed.
 //!
-//! This module has no driver: [`Receipts`] is what one implements, and [`Witness`] is what one operation's receipts are known to be worth.
+//! This module has no database driver. Drivers implement [`Receipts`].
+//! A [`Witness`] tracks whether the receipts of one operation are reliable.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,40 +17,40 @@ use crate::{Error, ErrorKind, Outcome, Result, key::RecordId, outcome::Packer};
 mod witness;
 pub use witness::{Sighting, Standing, Witness};
 
-/// Reads receipts, and always from where they are written: what a copy does not show yet would be run again.
+/// Reads receipts, always from the primary database: a receipt missing from a stale replica would cause a second run.
 ///
 /// # Cancellation
-/// Every future here may be dropped: nothing is changed by reading.
+/// Every future here may be dropped: reading changes nothing.
 pub trait Receipts: fmt::Debug + Send + Sync + 'static {
-    /// The receipt of this record, if one was committed.
+    /// Returns the receipt of this record, if one was committed.
     fn find(&self, record: RecordId) -> impl Future<Output = Result<Option<Receipt>>> + Send;
 
-    /// For each of these records, whether a receipt was committed; in their order.
+    /// Returns for each record whether a receipt was committed, in the order of `records`.
     fn seen(&self, records: &[RecordId]) -> impl Future<Output = Result<Vec<bool>>> + Send;
 }
 
-/// What an operation has committed together with its effect.
+/// The row that an operation commits together with its effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The fence of the attempt that committed, as the operation was told it.
+    /// The fence of the attempt that committed, as the operation received it.
     pub fence: String,
-    /// The status of its answer.
+    /// The status of the response.
     pub status: u16,
-    /// What the body is.
+    /// The media type of the body.
     pub content_type: Option<String>,
-    /// Where to find what it made.
+    /// The value of the `Location` header.
     pub location: Option<String>,
-    /// The body of its answer.
+    /// The body of the response.
     pub body: Bytes,
-    /// How long ago its transaction began.
+    /// Time since the start of the transaction that wrote the receipt.
     pub age: Duration,
 }
 
 impl Receipt {
-    /// The receipt as an outcome; without its body where that is over `bytes_max`.
+    /// Converts the receipt to an outcome, without the body if that is longer than `bytes_max`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the status is none that ends a request.
+    /// [`ErrorKind::Invalid`] if the status is not between 200 and 599.
     pub fn outcome(&self, record: RecordId, bytes_max: usize) -> Result<Outcome> {
         if !(200..=599).contains(&self.status) {
             let message = format!(
@@ -73,12 +75,12 @@ impl Receipt {
     }
 }
 
-/// Any [`Receipts`] behind one type, at the price of one boxed future a call. Clones share it.
+/// Type-erased [`Receipts`], at the cost of one boxed future per call. Clones share the same receipts.
 #[derive(Clone)]
 pub struct AnyReceipts(Arc<dyn Object>);
 
 impl AnyReceipts {
-    /// Takes receipts.
+    /// Wraps any implementation of [`Receipts`].
     pub fn new(receipts: impl Receipts) -> Self {
         Self(Arc::new(receipts))
     }
@@ -92,7 +94,7 @@ impl fmt::Debug for AnyReceipts {
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// [`Receipts`] as an object.
+/// Object-safe form of [`Receipts`].
 trait Object: fmt::Debug + Send + Sync {
     fn find(&self, record: RecordId) -> Boxed<'_, Option<Receipt>>;
     fn seen<'a>(&'a self, records: &'a [RecordId]) -> Boxed<'a, Vec<bool>>;

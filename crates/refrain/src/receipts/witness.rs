@@ -1,4 +1,4 @@
-//! What the receipts of one operation are known to be worth.
+//! Tracks whether the receipts of an operation are reliable.
 
 use std::{
     sync::{
@@ -15,80 +15,81 @@ use crate::{
     Error, ErrorKind, Guarantee, Operation, Outcome, Result, key::RecordId, record::Fence,
 };
 
-/// How long a look at the receipts may take: somebody waits for it.
+/// Timeout of one lookup of receipts, because a request waits for it.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// How many successes may wait to be checked.
+/// Maximum number of successes queued for the receipt check.
 const UNCHECKED_MAX: usize = 10_000;
-/// How many are checked at once.
+/// Number of receipts checked in one query.
 const CHECKED_AT_ONCE: usize = 500;
-/// How old what the store was last asked may get: other processes see receipts, and miss them, too.
+/// Maximum age of the standing read from the store. Other processes also see receipts, and also miss them.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Knows the receipts of one operation, and whether they can be relied on.
+/// Looks up the receipts of one operation, and tracks whether they are reliable.
 ///
-/// An operation that forgets to write its receipt would run again whenever an answer is lost.
-/// So until one was seen, nothing is run again before the old attempt can no longer commit, and a success without its
-/// receipt takes the trust away. Whether one was seen is remembered in the engine's store, for every process and after a restart.
+/// An operation that forgets to write its receipt would run again whenever a response is lost.
+/// So before the first receipt is seen, nothing runs again until the old attempt can no longer commit,
+/// and a success without a receipt makes the operation at-most-once.
+/// The engine stores whether a receipt was seen, for all processes and across restarts.
 #[derive(Debug)]
 pub struct Witness {
     operation: String,
     receipts: AnyReceipts,
-    /// The largest body that is kept.
+    /// The largest body that is stored, in bytes.
     outcome_bytes_max: usize,
-    /// How long a key is known after its run: a receipt that is older belongs to an earlier life of the key.
+    /// How long a key is remembered after its execution. An older receipt belongs to an earlier use of the key.
     remembered: Duration,
-    /// Changed only while `stored` is locked.
+    /// Changes only while `stored` is locked.
     standing: AtomicU8,
     stored: Mutex<Stored>,
     missing: AtomicU64,
     unchecked: Mutex<Unchecked>,
 }
 
-/// What the store is known to remember of the standing.
+/// The standing as persisted in the store.
 #[derive(Debug)]
 struct Stored {
-    /// As it was last read or written.
+    /// The value last read or written.
     standing: Standing,
     is_read: bool,
     /// When the store was last asked.
     asked: Option<Instant>,
 }
 
-/// Successes whose receipts are still to be looked for.
+/// Successes whose receipts have not been checked yet.
 #[derive(Debug, Default)]
 struct Unchecked {
     records: Vec<RecordId>,
-    /// Whether somebody is at it.
+    /// Whether a task is checking them now.
     is_checking: bool,
-    /// How many were left out since somebody was last at it, because there were too many.
+    /// The number of successes dropped since the last check because the queue was full.
     left_out: u64,
 }
 
-/// Whether an operation's receipts can be relied on.
+/// Whether the receipts of an operation are reliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// None was ever seen: what has none is released once its attempt can no longer commit.
+    /// No receipt was ever seen. A record without a receipt is released once its attempt can no longer commit.
     Unproven = 0,
-    /// The last success that was checked had its receipt.
+    /// The last checked success had a receipt.
     Proven = 1,
-    /// The last success that was checked had none: at-most-once until one is seen.
+    /// The last checked success had no receipt: at-most-once until a receipt is seen.
     Missing = 2,
 }
 
-/// What a look at the receipts showed.
+/// The result of looking for a receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sighting {
-    /// It committed, and this is its outcome.
+    /// The attempt committed; this is its outcome.
     Found(Outcome),
-    /// It has not committed.
+    /// No attempt has committed.
     Absent,
-    /// The receipt is of an earlier life of the key and was never removed: nothing can commit beside it.
+    /// The receipt belongs to an earlier use of the key and was never deleted. It blocks every new commit.
     Stale,
 }
 
 impl Witness {
-    /// Nothing is known yet of this operation's receipts.
+    /// Creates a witness for an operation whose receipts were never seen.
     #[must_use]
     pub fn new(operation: &Operation, receipts: AnyReceipts) -> Self {
         let terms = &operation.terms;
@@ -109,19 +110,19 @@ impl Witness {
         }
     }
 
-    /// Which operation this is about.
+    /// The name of the operation.
     #[must_use]
     pub fn operation(&self) -> &str {
         &self.operation
     }
 
-    /// Where the receipts are read.
+    /// The source of the receipts.
     #[must_use]
     pub fn receipts(&self) -> &AnyReceipts {
         &self.receipts
     }
 
-    /// Whether its receipts can be relied on.
+    /// Whether the receipts are reliable.
     #[must_use]
     pub fn standing(&self) -> Standing {
         match self.standing.load(Ordering::Relaxed) {
@@ -131,13 +132,13 @@ impl Witness {
         }
     }
 
-    /// How many successes came without their receipt.
+    /// The number of successes without a receipt.
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// What is promised for an attempt that starts now.
+    /// The guarantee for an attempt that starts now.
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
         match self.standing() {
@@ -148,11 +149,11 @@ impl Witness {
 
     /// Looks for the receipt of a record.
     ///
-    /// `first` is the fence of its first attempt, where there was no other in this life of the key:
-    /// an old receipt under another fence is then none of it.
+    /// `first` is the fence of the first attempt, if this use of the key had only one attempt.
+    /// An old receipt with another fence then belongs to an earlier use of the key.
     ///
     /// # Errors
-    /// When the receipts cannot be read, or what is there cannot be an outcome: nothing is known then.
+    /// If the receipts cannot be read, or the receipt is not a valid outcome. The outcome stays unknown then.
     pub async fn look(&self, record: RecordId, first: Option<Fence>) -> Result<Sighting> {
         let found = match timeout(LOOK_MAX, self.receipts.find(record)).await {
             Ok(found) => found?,
@@ -177,7 +178,7 @@ impl Witness {
         Ok(Sighting::Found(outcome))
     }
 
-    /// A receipt was seen: from now on they can be relied on.
+    /// Records that a receipt was seen: receipts are reliable from now on.
     fn saw(&self) {
         let before = self.stand(Standing::Proven);
         if before != Standing::Proven as u8 {
@@ -185,7 +186,7 @@ impl Witness {
         }
     }
 
-    /// A success has no receipt: from now on they cannot be relied on.
+    /// Records that a success has no receipt: receipts are not reliable from now on.
     fn missed(&self, record: RecordId) {
         self.missing.fetch_add(1, Ordering::Relaxed);
         match self.stand(Standing::Missing) == Standing::Missing as u8 {
@@ -204,12 +205,12 @@ impl Witness {
         self.standing.swap(standing as u8, Ordering::Relaxed)
     }
 
-    /// Whether the store was never asked what it remembers: nothing may be promised before that.
+    /// Returns whether the standing was never read from the store. No guarantee may be given before that.
     pub(crate) fn is_unread(&self) -> bool {
         !self.stored().is_read
     }
 
-    /// Whether the store should be asked again. Only the first who asks this is told so.
+    /// Returns whether the store should be asked again. Of several concurrent callers, only the first gets `true`.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let mut stored = self.stored();
         let is_due = stored.asked.is_none_or(|asked| now - asked >= FRESH);
@@ -219,21 +220,21 @@ impl Witness {
         is_due
     }
 
-    /// What was learnt here and is not in the store yet.
+    /// Returns the standing if it is not in the store yet.
     pub(crate) fn unsaved(&self) -> Option<Standing> {
         let stored = self.stored();
         let standing = self.standing();
         (standing != stored.standing).then_some(standing)
     }
 
-    /// The store remembers this now, because it was written.
+    /// Records that this standing was written to the store.
     pub(crate) fn saved(&self, standing: Standing) {
         let mut stored = self.stored();
         stored.standing = standing;
         stored.is_read = true;
     }
 
-    /// The store remembers this. What was learnt here meanwhile is newer.
+    /// Records that this standing was read from the store. A standing learnt here meanwhile is newer, and stays.
     pub(crate) fn read(&self, standing: Standing) {
         let mut stored = self.stored();
         let is_changed = self.standing() != stored.standing;
@@ -248,7 +249,7 @@ impl Witness {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a success whose receipt is to be looked for; whether nobody is at it yet.
+    /// Queues a success for the receipt check. Returns whether no check is running; then the caller must start one.
     pub(crate) fn note(&self, record: RecordId) -> bool {
         let mut unchecked = self.unchecked();
         match unchecked.records.len() < UNCHECKED_MAX {
@@ -258,10 +259,10 @@ impl Witness {
         !std::mem::replace(&mut unchecked.is_checking, true)
     }
 
-    /// Looks for the receipts of some successes; how many had none, or `None` once there is nothing left to look for.
+    /// Checks the receipts of a batch of successes. Returns how many had none, or `None` if the queue is empty.
     ///
     /// # Errors
-    /// When the receipts cannot be read; the same are looked for when this is called again.
+    /// If the receipts cannot be read. The next call checks the same batch again.
     pub(crate) async fn check(&self) -> Result<Option<u64>> {
         let Some(records) = self.next_unchecked() else {
             return Ok(None);
@@ -298,7 +299,7 @@ impl Witness {
         Some(unchecked.records[..len].into())
     }
 
-    /// Nobody is at it any more, though something may be left.
+    /// Ends the check, even if the queue is not empty.
     pub(crate) fn stop_checking(&self) {
         self.unchecked().is_checking = false;
     }
