@@ -1,4 +1,4 @@
-//! A file that one process at a time holds.
+//! Lock file that only one process at a time can hold.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::{Error, ErrorKind, Result};
 
-/// What to do about a file that the system denies, to be put behind what cannot be done; empty for any other trouble.
+/// Returns the fix to append to a message about a permission error; empty for any other error.
 pub(crate) fn denial_fix(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(" (run as the owner, {otherwise})"),
@@ -20,19 +20,19 @@ pub(crate) fn denial_fix(error: &io::Error, otherwise: &str) -> String {
     }
 }
 
-/// A lock on a file; the system lets go of it when the process dies.
+/// A lock on a file. The operating system releases it when the process dies.
 #[derive(Debug)]
 pub(crate) struct FileLock(File);
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Closing alone is not enough: a process that is being started just now has the file open, too.
+        // Closing the file is not enough: between fork and exec, a child process also has it open.
         let _ = self.0.unlock();
     }
 }
 
 impl FileLock {
-    /// Takes the lock, or says at once who has it. `held` is what messages call that which it stands for.
+    /// Takes the lock, or fails at once and names its holder. `held` is the name of the locked resource in messages.
     pub(crate) fn take(path: &Path, held: &str) -> Result<Self> {
         let trouble = |what: &str, error| {
             let fix = denial_fix(&error, "or give this process a place of its own");
@@ -51,7 +51,7 @@ impl FileLock {
             .map_err(|error| trouble("opened", error))?;
         match file.try_lock() {
             Ok(()) => {
-                // For the message that the next one gets; nothing depends on it.
+                // Only for the error message of the next process; nothing depends on it.
                 let _ = file.set_len(0);
                 let _ = write!(file, "{}", std::process::id());
                 Ok(Self(file))

@@ -1,6 +1,6 @@
-//! Numbers of variable length, seven bits a byte, least first; and a reader that never runs past its end.
+//! Variable-length integers (LEB128: 7 bits per byte, least significant first), and a bounds-checked reader.
 
-/// The most bytes that a number takes.
+/// The maximum length of an encoded number, in bytes.
 pub(crate) const LEN_MAX: usize = 10;
 
 /// Appends `value`.
@@ -12,13 +12,13 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// How many bytes `value` takes.
+/// The encoded length of `value`, in bytes.
 pub(crate) fn len(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
 
-/// Reads from the front of a slice. `None` means that the bytes are not what they should be.
+/// Reads from the front of a slice. `None` means that the bytes are malformed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// A run of bytes behind its length.
+    /// Reads length-prefixed bytes.
     pub(crate) fn sized(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.varint()?).ok()?;
         self.bytes(len)
