@@ -1,7 +1,7 @@
-//! Where records live: the trait that every store implements, and the stores that need no server.
+//! Stores: the trait that every store implements, and the stores that need no server.
 //!
-//! Durations, never moments, cross this trait: the store's own clock decides.
-//! Claims, settlements and renewals are each one atomic step, decided as [`record::step`](crate::record::step) decides.
+//! Callers pass durations, never points in time, because the store's own clock decides.
+//! Every claim, settlement and renewal is one atomic transition, as decided by [`record::step`](crate::record::step).
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -39,25 +39,25 @@ pub use tiered::{Front, Tiered};
 mod watch;
 pub use watch::{Watch, Watches};
 
-/// The most records that one page lists.
+/// The maximum number of records on one page of a list.
 pub const LIST_MAX: u32 = 1_000;
 
-/// The fingerprint of what an engine remembers for itself. No request has it: fingerprints are keyed digests.
-/// [`AnyStore`] leaves such records out of lists.
+/// The fingerprint of the engine's own records. No request has it, because fingerprints are keyed digests.
+/// [`AnyStore`] leaves these records out of lists.
 pub(crate) const FACT: [u8; 16] = *b"refrain: a fact.";
 
-/// Holds records. Few primitives; the only default bodies are those of [`start_claim`](Self::start_claim) and
-/// [`start_settle`](Self::start_settle), which save the allocation of a future and decide nothing.
+/// Storage for records: a few primitives. Only [`start_claim`](Self::start_claim) and
+/// [`start_settle`](Self::start_settle) have default implementations: they save the allocation of a future.
 ///
 /// # Cancellation
-/// Every future here may be dropped: what was asked may then still happen, as when an answer is lost on its way.
+/// Every future here may be dropped. The call may still take effect, as if its response were lost.
 pub trait Store: Debug + Send + Sync + 'static {
-    /// Asks for the right to run, for each of `claims` on its own; the batch only shares the trip.
+    /// Claims the right to execute. Each claim in the batch is decided separately; the batch only saves round trips.
     ///
-    /// A granted claim is durable, as far as [`guarantees`](Self::guarantees) say, when it is answered.
+    /// A granted claim is durable, to the extent of [`guarantees`](Self::guarantees), before the call returns.
     fn claim(&self, claims: &[Claim]) -> impl Future<Output = Result<Vec<Result<Verdict>>>> + Send;
 
-    /// Ends a claim.
+    /// Settles a claim: completes it, releases it, or marks its outcome as unknown.
     fn settle(
         &self,
         id: RecordId,
@@ -65,7 +65,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Starts one claim without borrowing its arguments; the reply may be ready at once.
+    /// Starts one claim without borrowing its arguments. The reply may be ready at once.
     /// `None` if the store has no shorter way than [`claim`](Self::claim), which is then called.
     fn start_claim(&self, _claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
         None
@@ -81,7 +81,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         StoreFuture::boxed(self.settle(id, fence, end))
     }
 
-    /// Makes a claim stand for `lease` from now on.
+    /// Renews a claim: its lease lasts `lease` from now.
     fn renew(
         &self,
         id: RecordId,
@@ -89,39 +89,40 @@ pub trait Store: Debug + Send + Sync + 'static {
         lease: Duration,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// What the store holds under this identity.
+    /// Reads the record with this identity.
     ///
-    /// A store that has visibly lost its records answers with an error, and not that there is none.
+    /// A store that has detectably lost records returns an error, not `None`.
     fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send;
 
-    /// Records in the order of their identities, for operators.
+    /// Lists records in the order of their identities, for operators.
     fn list(&self, query: &Query) -> impl Future<Output = Result<Page>> + Send;
 
-    /// Takes a record away whose end is known; one that is in flight or indeterminate stays.
+    /// Deletes a completed record or a tombstone. A record that is in flight or indeterminate stays.
     ///
-    /// For operators. The key is free again, and a retry under it runs.
-    /// Durable, as far as [`guarantees`](Self::guarantees) say, when it is answered.
+    /// For operators. The key is free again, and a retry with it executes again.
+    /// Durable, to the extent of [`guarantees`](Self::guarantees), before the call returns.
     fn erase(&self, id: RecordId) -> impl Future<Output = Result<Erased>> + Send;
 
-    /// How many records there are in each state, without reading outcomes.
+    /// Counts the records in each state, without reading outcomes.
     fn census(&self) -> impl Future<Output = Result<Census>> + Send;
 
-    /// Removes what is past its time, about `at_most` records of it; answers how many went.
+    /// Removes expired records, about `at_most` of them, and returns how many.
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send;
 
-    /// What this store can promise.
+    /// The guarantees of this store.
     fn guarantees(&self) -> Guarantees;
 
-    /// Tells from now on when this record may have been settled, be it by another process.
+    /// Watches a record, and signals when it may have been settled, also by another process.
     ///
-    /// A hint to ask again, and no more than that, for those whose claim on it found it in flight. `None` where the store cannot tell, or nobody else can settle.
+    /// The signal is only a hint to claim again, for callers whose claim found the record in flight.
+    /// `None` if the store cannot signal, or if no other process can settle records.
     fn watch(&self, id: RecordId) -> Option<Watch>;
 
-    /// The key of this store's keyed digests.
+    /// The secret of this store's keyed digests.
     fn secret(&self) -> &Secret;
 }
 
-/// One store, shared: by an engine, and by those who ask it directly.
+/// A shared store, for example used by an engine and directly by other code.
 impl<S: Store> Store for Arc<S> {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
         S::claim(self, claims).await
@@ -181,25 +182,25 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// A record as it was when the store looked.
+/// A record as read from a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// Which record.
+    /// The identity of the record.
     pub id: RecordId,
-    /// What was held.
+    /// The content of the record.
     pub record: Record,
-    /// The store's clock at that moment.
+    /// The time on the store's clock when the record was read.
     pub now: Timestamp,
 }
 
-/// Which records to list.
+/// Selects the records to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// Only those in this state.
+    /// Only records in this state.
     pub state: Option<StateName>,
-    /// Only those behind this identity: where the page before ended.
+    /// Only records after this identity, the [`Page::next`] of the previous page.
     pub after: Option<RecordId>,
-    /// How many at the most.
+    /// The maximum number of records.
     pub limit: u32,
 }
 
@@ -218,26 +219,26 @@ impl Default for Query {
 pub struct Page {
     /// The records, in the order of their identities.
     pub readings: Vec<Reading>,
-    /// Where to go on; `None` when this is the end.
+    /// The identity to continue after; `None` on the last page.
     pub next: Option<RecordId>,
 }
 
-/// A state without what belongs to it.
+/// The name of a record's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateName {
-    /// Claimed, its end not known yet.
+    /// Claimed; the outcome is not known yet.
     InFlight,
-    /// Ended, outcome kept.
+    /// The operation ended, and its outcome is stored.
     Completed,
-    /// It may or may not have taken effect.
+    /// The outcome is unknown: the operation may or may not have taken effect.
     Indeterminate,
-    /// Past retention.
+    /// Past retention: the key is refused.
     Tombstone,
 }
 
 impl<O> State<O> {
-    /// Which state this is.
+    /// The name of this state.
     #[must_use]
     pub fn name(&self) -> StateName {
         match self {
@@ -249,21 +250,21 @@ impl<O> State<O> {
     }
 }
 
-/// What a store can promise.
+/// The durability guarantees of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guarantees {
-    /// What was acknowledged survives the death of the process.
+    /// Acknowledged writes survive a crash of the process.
     pub survives_process: bool,
-    /// What was acknowledged survives the loss of power.
+    /// Acknowledged writes survive a power failure.
     pub survives_power: bool,
-    /// A failover, or a crash of the store's own server, may lose what was acknowledged.
+    /// A failover, or a crash of the store's server, may lose acknowledged writes.
     pub lossy_failover: bool,
     /// Other processes may use the same records at the same time.
     pub shared: bool,
 }
 
 impl Settlement {
-    /// The same settlement with the record's identity written into its outcome.
+    /// Writes the identity of the record into the outcome of the settlement.
     #[must_use]
     pub fn sealed(self, id: RecordId) -> Self {
         match self {
@@ -281,9 +282,9 @@ impl Settlement {
     }
 }
 
-/// One page of a table, read record by record so that nobody waits for the whole of it.
+/// Lists one page of a table. It reads record by record, so that no lock is held for the whole page.
 ///
-/// `may_be` tells what a value may turn out to be: what cannot fit is not read.
+/// `may_be` returns whether a value may be in a state; values that cannot match the query are not read.
 fn list<V>(
     table: &Table<V>,
     query: &Query,
@@ -311,7 +312,7 @@ fn list<V>(
             }
             after = Some(id);
             let reading = match read(id) {
-                // One damaged record must not hide the others; asked for by itself it answers with its error.
+                // One damaged record must not hide the others. Reading it directly returns its error.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     tracing::warn!(%error, "a record is left out of a list");
                     None

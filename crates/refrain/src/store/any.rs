@@ -1,5 +1,5 @@
-//! Any store behind one type, at the price of one boxed future a call, unless the store starts claims and settlements
-//! without one.
+//! A type-erased store, at the cost of one boxed future per call, unless the store starts claims and settlements
+//! without a box.
 
 use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
 
@@ -14,18 +14,18 @@ use crate::{
     record::{Claim, Erased, Fence, Settled, Settlement, Verdict},
 };
 
-/// Any store. Clones share it.
+/// Any store. Clones share the same store.
 #[derive(Clone)]
 pub struct AnyStore {
     store: Arc<dyn Object>,
-    /// Who is told how long it takes.
+    /// Observer of the store's latency.
     meter: Option<Arc<dyn Meter>>,
-    /// Why it may lose what it acknowledged.
+    /// Why the store may lose acknowledged writes.
     losses: Arc<str>,
 }
 
 impl AnyStore {
-    /// Takes a store.
+    /// Wraps a store.
     pub fn new(store: impl Store) -> Self {
         let any: &dyn Any = &store;
         if let Some(any) = any.downcast_ref::<Self>() {
@@ -38,32 +38,32 @@ impl AnyStore {
         }
     }
 
-    /// The same store, with the reasons why it [may lose](Guarantees::lossy_failover) what it acknowledged, for messages.
+    /// Adds the reasons why the store [may lose](Guarantees::lossy_failover) acknowledged writes, for messages.
     #[must_use]
     pub fn with_losses(mut self, losses: impl Into<Arc<str>>) -> Self {
         self.losses = losses.into();
         self
     }
 
-    /// Why it may lose what it acknowledged; empty where that is not said.
+    /// Why the store may lose acknowledged writes; empty if unknown.
     #[must_use]
     pub fn losses(&self) -> &str {
         &self.losses
     }
 
-    /// The same store, with somebody who is told how long it takes.
+    /// Adds an observer of the store's latency.
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.meter = Some(meter);
         self
     }
 
-    /// The same answer, told to the meter if there is one.
+    /// Reports the latency of a call to the meter, if there is one.
     fn metered<'a, T: Send + 'a>(&'a self, op: Op, answer: Boxed<'a, T>) -> Boxed<'a, T> {
         self.metered_if(op, answer, |_| true)
     }
 
-    /// As [`metered`](Self::metered), where the answer itself may tell of trouble.
+    /// Like [`metered`](Self::metered), for responses that may contain errors.
     fn metered_if<'a, T: Send + 'a>(
         &'a self,
         op: Op,
@@ -82,7 +82,7 @@ impl AnyStore {
         })
     }
 
-    /// Asks for one claim. The reply borrows nothing, and is ready at the first poll if the store knew it at once.
+    /// Asks for one claim. The reply borrows neither the store nor the claim.
     pub(crate) fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
         let started = self.store.start_claim(claim);
         started
@@ -93,15 +93,15 @@ impl AnyStore {
     /// Opens `memory:` or `file:DIR`.
     ///
     /// # Errors
-    /// When the address is not one of these, or the store cannot be opened.
+    /// If the address is not one of these, or if the store cannot be opened.
     pub async fn open(address: &str) -> Result<Self> {
         Self::open_with(address, embedded::Options::default()).await
     }
 
-    /// Opens `memory:` or `file:DIR`, the latter with these options.
+    /// Opens `memory:` or `file:DIR`. The options apply to `file:DIR`.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as [`open`](Self::open).
     pub async fn open_with(address: &str, options: embedded::Options) -> Result<Self> {
         match address.split_once(':') {
             Some(("memory", "")) => Ok(Self::new(Memory::new())),
@@ -143,7 +143,7 @@ async fn claim_alone(store: Arc<dyn Object>, claim: Claim) -> Result<Verdict> {
     })
 }
 
-/// [`Store`] as an object.
+/// Object-safe form of [`Store`].
 trait Object: fmt::Debug + Send + Sync {
     fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>>;
     fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> StoreFuture<'_, Settled>;
@@ -209,7 +209,7 @@ impl<S: Store> Object for S {
     }
 }
 
-/// The boxed futures as they are: another layer of state machines would only copy its arguments about.
+/// Returns the boxed futures directly: another async layer would only copy the arguments.
 impl Store for AnyStore {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
         let all_ok = |verdicts: &Vec<Result<Verdict>>| verdicts.iter().all(Result::is_ok);
@@ -246,7 +246,7 @@ impl Store for AnyStore {
 
     async fn list(&self, query: &Query) -> Result<Page> {
         let mut page = self.metered(Op::List, self.store.list(query)).await?;
-        // What the engine remembers for itself is nobody's request.
+        // The engine's own records are not requests.
         page.readings
             .retain(|reading| reading.record.fingerprint.0 != FACT);
         Ok(page)

@@ -1,4 +1,4 @@
-//! How many records there are in each state.
+//! Record counts by state.
 
 use super::StateName;
 use crate::{
@@ -7,22 +7,21 @@ use crate::{
     record::{Command, Record, step},
 };
 
-/// How many records there are in each state, as far as a store knows without reading outcomes.
+/// The number of records in each state, as far as a store knows without reading outcomes.
 ///
-/// In flight and indeterminate are exact, with what time has made of them.
-/// A store that does not know when an outcome's retention ends counts it as completed until it is swept;
-/// so does one for what is past its time altogether.
+/// The counts of in-flight and indeterminate records are exact, lapsed leases included.
+/// A store that does not index the retention of outcomes counts expired records as completed until they are swept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Claimed, their end not known yet.
+    /// Claimed; the outcome is not known yet.
     pub in_flight: u64,
-    /// Ended, outcome kept.
+    /// The operation ended, and its outcome is stored.
     pub completed: u64,
-    /// They may or may not have taken effect.
+    /// The outcome is unknown: the operation may or may not have taken effect.
     pub indeterminate: u64,
-    /// Past retention.
+    /// Past retention: the key is refused.
     pub tombstones: u64,
-    /// Damaged: what they are is not known.
+    /// Damaged; their state is unknown.
     pub unreadable: u64,
 }
 
@@ -37,7 +36,7 @@ impl Census {
         } += 1;
     }
 
-    /// Counts a record as time has made it by now.
+    /// Counts a record in the state that it has at the time `now`.
     pub fn count_at(&mut self, record: &Record<Outcome>, now: Timestamp) {
         let aged = step(Some(record.clone()), Command::Age, now).record;
         if let Some(record) = aged {

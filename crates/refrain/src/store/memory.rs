@@ -1,6 +1,7 @@
-//! `memory:` keeps records as long as the process lives. For tests, and for effects that die with the process too.
+//! The memory store `memory:`. Its records last as long as the process.
+//! For tests, and for effects that end with the process as well.
 //!
-//! At its limit it refuses new claims. It never evicts: a record that vanished would run again.
+//! At its limit the store refuses new claims. It never evicts records, because an evicted key would execute again.
 
 use std::{
     sync::{
@@ -24,10 +25,10 @@ use crate::{
     },
 };
 
-/// What a record takes beside its outcome, roughly: itself and its place in the table.
+/// Approximate size of a record without its outcome, in bytes: the record and its table entry.
 const RECORD_BYTES: usize = 256;
 
-/// The store in memory. Clones share their records.
+/// The memory store. Clones share their records.
 #[derive(Debug, Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -38,11 +39,11 @@ struct Shared {
     table: Table<Box<Record>>,
     clock: StoreClock,
     secret: Secret,
-    /// Counts grants, so that no fence is issued twice.
+    /// Number of grants, so that no fence is issued twice.
     counter: AtomicU64,
-    /// Random for this store, so that its fences differ from those of the process before.
+    /// Random for each store, so that its fences differ from those of an earlier process.
     nonce: u32,
-    /// What the records take by now.
+    /// Approximate size of all records, in bytes.
     bytes: AtomicUsize,
     bytes_max: usize,
 }
@@ -54,16 +55,16 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Takes this much before it refuses new claims, unless told otherwise.
+    /// The default limit: at this size, in bytes, the store refuses new claims.
     pub const BYTES_MAX: usize = 256 << 20;
 
-    /// A store with the default limit.
+    /// Creates a store with the default limit.
     #[must_use]
     pub fn new() -> Self {
         Self::with_options(Self::BYTES_MAX, Arc::new(SystemClock))
     }
 
-    /// A store that refuses new claims once its records take `bytes_max`.
+    /// Creates a store that refuses new claims once its records take `bytes_max` bytes.
     #[must_use]
     pub fn with_options(bytes_max: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -82,7 +83,7 @@ impl Memory {
     fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
         let shared = &*self.shared;
         shared.table.with(claim.id, |entry| {
-            // Counted under the record's lock: fences of one record grow.
+            // Increment under the record's lock, so that the fences of one record grow.
             let counter = shared.counter.fetch_add(1, Ordering::Relaxed) + 1;
             let fence = Fence {
                 epoch: 1,
@@ -94,7 +95,7 @@ impl Memory {
                 shared.check_room()?;
             }
             let now = shared.clock.now();
-            // Outcomes are only looked at: a claim makes none.
+            // Borrow the outcome: a claim never creates one.
             let before = before.map(|record| record.by_ref());
             let standing = before.as_ref().map(|record| record.state.name());
             let stepped = step(before, Command::Claim(claim.clone(), fence), now);
@@ -126,7 +127,7 @@ impl Memory {
     fn apply(&self, id: RecordId, command: Command) -> Reply {
         let shared = &*self.shared;
         shared.table.with(id, |entry| {
-            // The clock is read under the lock: time never runs backwards for a record.
+            // Read the clock under the lock, so that time never runs backwards for a record.
             let now = shared.clock.now();
             let stepped = step(entry.get().map(|record| (**record).clone()), command, now);
             shared.put(entry, stepped.record);
@@ -143,7 +144,7 @@ impl Memory {
 }
 
 impl Shared {
-    /// Puts a record in place of the one before it, and counts what they take.
+    /// Replaces the record, and updates the size of the store.
     fn put(&self, entry: &mut Entry<'_, Box<Record>>, after: Option<Record>) {
         let bytes_after = after.as_ref().map_or(0, size);
         let before = match (after, entry.get_mut()) {
@@ -155,7 +156,7 @@ impl Shared {
             (None, _) => entry.take().map(|record| *record),
         };
         let bytes_before = before.as_ref().map_or(0, size);
-        // Wraps where it shrinks, which adding does as well.
+        // The subtraction may wrap below zero; the addition wraps back.
         let grown = bytes_after.wrapping_sub(bytes_before);
         self.bytes.fetch_add(grown, Ordering::Relaxed);
     }
@@ -220,7 +221,7 @@ impl Store for Memory {
 
     async fn list(&self, query: &Query) -> Result<Page> {
         let read = |id| Ok(self.read_one(id));
-        // Reading costs nothing here that would be worth sparing.
+        // Reading from memory is cheap, so no filter before it.
         super::list(&self.shared.table, query, |_, _| true, read)
     }
 
@@ -268,7 +269,7 @@ impl Store for Memory {
         }
     }
 
-    /// Nobody but this process can settle, and the engine tells its own.
+    /// Only this process can settle records, and the engine notifies its own waiters.
     fn watch(&self, _: RecordId) -> Option<Watch> {
         None
     }
@@ -278,7 +279,7 @@ impl Store for Memory {
     }
 }
 
-/// Whether time has something to take from this record.
+/// Returns whether a sweep can shrink or remove this record.
 fn is_past(record: &Record, now: Timestamp) -> bool {
     match record.state {
         State::Completed { retention_ends, .. } => retention_ends <= now,

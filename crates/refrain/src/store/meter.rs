@@ -1,31 +1,31 @@
-//! Who is told how long a store takes.
+//! Observer of store latency.
 
 use std::{fmt::Debug, time::Duration};
 
-/// What is asked of a store.
+/// The operations of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
-    /// Claims, one or a batch of them.
+    /// One claim or a batch of claims.
     Claim,
-    /// A settlement.
+    /// Settle a claim.
     Settle,
-    /// A renewal.
+    /// Renew a lease.
     Renew,
-    /// One record.
+    /// Read one record.
     Read,
-    /// A page of records.
+    /// List a page of records.
     List,
-    /// A record taken away on purpose.
+    /// Erase a record.
     Erase,
-    /// Records counted by state.
+    /// Count records by state.
     Census,
-    /// A sweep.
+    /// Sweep expired records.
     Sweep,
 }
 
 impl Op {
-    /// Everything that can be asked, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Claim,
         Self::Settle,
@@ -37,7 +37,7 @@ impl Op {
         Self::Sweep,
     ];
 
-    /// Its name in metrics.
+    /// The name of the operation in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -53,10 +53,10 @@ impl Op {
     }
 }
 
-/// Is told of every answer that a store gives. Set with [`AnyStore::with_meter`](super::AnyStore::with_meter).
+/// Observes every call to a store. Set with [`AnyStore::with_meter`](super::AnyStore::with_meter).
 ///
-/// Called on the way of every request: it must be quick, and must not block.
+/// Called while a request is being served: it must be fast, and must not block.
 pub trait Meter: Debug + Send + Sync + 'static {
-    /// The store has answered, after that long; `is_ok` tells whether it could do what was asked.
+    /// Called after each operation with its duration; `is_ok` is whether it succeeded.
     fn answered(&self, op: Op, is_ok: bool, took: Duration);
 }

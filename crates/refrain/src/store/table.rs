@@ -1,6 +1,7 @@
-//! The table of records in memory that the memory store and the embedded store share: many small maps, each behind its own lock.
+//! In-memory table of records, sharded into many small maps, each with its own lock.
+//! The memory store and the embedded store use it.
 //!
-//! Small maps keep the pauses short in which one of them grows, and shards by the first byte of the identity keep listing in order.
+//! Small maps keep the pauses short when a map grows. Shards by the first byte of the identity keep lists in order.
 
 use std::{
     collections::HashMap,
@@ -12,19 +13,19 @@ use crate::key::RecordId;
 
 type Shard<V> = HashMap<RecordId, V, BuildHasherDefault<IdHasher>>;
 
-/// Values by record identity.
+/// Map from record identity to value.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     shards: Box<[Mutex<Shard<V>>]>,
 }
 
 impl<V> Table<V> {
-    /// A table for many values.
+    /// Creates a table for many values.
     pub(crate) fn new() -> Self {
         Self::with_shards(256)
     }
 
-    /// A table for a few values that come and go: fewer shards stay in the processor's cache.
+    /// Creates a table for a few short-lived values: with fewer shards, it stays in the processor's cache.
     pub(crate) fn small() -> Self {
         Self::with_shards(16)
     }
@@ -34,7 +35,7 @@ impl<V> Table<V> {
         Self { shards }
     }
 
-    /// Works on what stands under `id` while nobody else can.
+    /// Calls `work` with the entry of `id`, while its shard is locked.
     pub(crate) fn with<R>(&self, id: RecordId, work: impl FnOnce(&mut Entry<'_, V>) -> R) -> R {
         let mut shard = self.shard(self.place(id));
         work(&mut Entry {
@@ -43,7 +44,7 @@ impl<V> Table<V> {
         })
     }
 
-    /// A copy of what stands under `id`.
+    /// Returns a copy of the value of `id`.
     pub(crate) fn get(&self, id: RecordId) -> Option<V>
     where
         V: Clone,
@@ -51,8 +52,8 @@ impl<V> Table<V> {
         self.shard(self.place(id)).get(&id).cloned()
     }
 
-    /// Identities behind `after` in order, from one shard at a time, so that nobody waits long.
-    /// Answers an empty list only at the end.
+    /// Returns identities after `after`, in order, from one shard at a time to keep locks short.
+    /// The list is empty only at the end of the table.
     pub(crate) fn ids_after(
         &self,
         after: Option<RecordId>,
@@ -75,7 +76,7 @@ impl<V> Table<V> {
         Vec::new()
     }
 
-    /// Shows every value, one shard at a time.
+    /// Calls `show` with every value, locking one shard at a time.
     pub(crate) fn each(&self, mut show: impl FnMut(&V)) {
         for place in 0..self.shards.len() {
             self.shard(place).values().for_each(&mut show);
@@ -88,20 +89,20 @@ impl<V> Table<V> {
             .sum()
     }
 
-    /// Which shard holds `id`, in order of identities.
+    /// The index of the shard that holds `id`. Shards are in the order of identities.
     fn place(&self, id: RecordId) -> usize {
         usize::from(id.0[0]) * self.shards.len() / 256
     }
 
     fn shard(&self, place: usize) -> MutexGuard<'_, Shard<V>> {
-        // A panic cannot leave a map half changed: every change to it is one call.
+        // A panic cannot leave a map in an inconsistent state, because each change is one call.
         self.shards[place]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One place in the table, locked.
+/// A locked entry of the table.
 #[derive(Debug)]
 pub(crate) struct Entry<'a, V> {
     shard: &'a mut Shard<V>,
@@ -130,7 +131,7 @@ impl<V> Entry<'_, V> {
     }
 }
 
-/// Record identities are keyed digests: their own bytes are as good as any hash of them.
+/// Hasher for record identities. They are keyed digests, so their own bytes are already well distributed.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 

@@ -1,7 +1,8 @@
-//! Who waits for a record that another process holds, and how they are woken.
+//! Wake-ups for callers that wait for a record held by another process.
 //!
-//! A store that hears of settlements elsewhere keeps a [`Watches`] and tells it; [`Store::watch`](super::Store::watch) hands out a [`Watch`].
-//! A wake-up is a hint to ask again, never an answer: one too many costs a question, one that got lost is made up for by polling.
+//! A store that is notified of settlements by other processes keeps a [`Watches`] and reports them to it;
+//! [`Store::watch`](super::Store::watch) hands out a [`Watch`].
+//! A wake-up is only a hint to claim again. A spurious one costs one more claim, and polling makes up for a lost one.
 //!
 //! ```
 //! use refrain::{RecordId, store::Watches};
@@ -21,7 +22,7 @@ use tokio::sync::watch;
 use super::Table;
 use crate::key::RecordId;
 
-/// Everybody in this process who waits for a record. Clones share it.
+/// All waiting callers in this process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Watches {
     waiting: Arc<Table<watch::Sender<()>>>,
@@ -34,7 +35,7 @@ impl Default for Watches {
 }
 
 impl Watches {
-    /// Nobody waits yet.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -42,7 +43,7 @@ impl Watches {
         }
     }
 
-    /// Waits for this record from now on.
+    /// Starts to wait for this record.
     #[must_use]
     pub fn watch(&self, id: RecordId) -> Watch {
         let receiver = self.waiting.with(id, |entry| match entry.get() {
@@ -60,7 +61,7 @@ impl Watches {
         }
     }
 
-    /// This record was settled: wakes who waits for it.
+    /// Wakes the callers that wait for this record, because it was settled.
     pub fn settled(&self, id: RecordId) {
         self.waiting.with(id, |entry| {
             if let Some(sender) = entry.get() {
@@ -69,46 +70,46 @@ impl Watches {
         });
     }
 
-    /// Any record may have been settled: wakes everybody. For a store that was cut off and may have missed something.
+    /// Wakes all callers. For a store that lost its connection and may have missed settlements.
     pub fn all_settled(&self) {
         self.waiting.each(|sender| {
             sender.send_replace(());
         });
     }
 
-    /// Whether anybody waits for this record.
+    /// Returns whether a caller waits for this record.
     #[must_use]
     pub fn is_watched(&self, id: RecordId) -> bool {
         self.waiting.with(id, |entry| entry.get().is_some())
     }
 
-    /// How many records are waited for.
+    /// The number of records with waiting callers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no caller waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Somebody who waits for a record, as long as this lives.
+/// A caller waiting for a record; dropping it ends the wait.
 #[derive(Debug)]
 pub struct Watch {
     watches: Watches,
     id: RecordId,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     receiver: Option<watch::Receiver<()>>,
 }
 
 impl Watch {
-    /// Waits until the record may have been settled since this was made, or since it was last told so.
+    /// Waits until the record may have been settled since this watch was created, or since the last wake-up.
     ///
     /// # Cancellation
-    /// May be dropped, and nothing is missed.
+    /// May be dropped; no wake-up is lost.
     pub async fn settled(&mut self) {
         let told = match &mut self.receiver {
             Some(receiver) => receiver.changed().await.is_ok(),
@@ -124,7 +125,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let receiver = self.receiver.take();
         self.watches.waiting.with(self.id, |entry| {
-            // Under the lock, so that the last one to go sees that it is the last.
+            // Drop it under the lock, so that the last watch sees that it is the last.
             drop(receiver);
             if entry
                 .get()
@@ -138,7 +139,7 @@ impl Drop for Watch {
 
 #[cfg(test)]
 mod tests {
-    //! A wake-up that comes between two looks must not get lost, and nobody is left behind in the table.
+    //! A wake-up between two checks must not get lost, and the table must not keep entries of dropped watches.
 
     use super::*;
 
@@ -161,7 +162,7 @@ mod tests {
         assert!(!is_told(&mut one) && is_told(&mut two) && !is_told(&mut other));
         watches.all_settled();
         assert!(is_told(&mut one) && is_told(&mut two) && is_told(&mut other));
-        // Who comes later waits for what comes later.
+        // A new watch does not see earlier settlements.
         assert!(!is_told(&mut watches.watch(ID)));
     }
 
