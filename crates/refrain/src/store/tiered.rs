@@ -1,18 +1,18 @@
-//! Outcomes in front of a store: what was replayed once is replayed from a faster place, without asking the store again.
+//! Front cache for outcomes: repeated replays are served from a faster store, without asking the main store.
 //!
-//! Claims and the truth stay in the store. A front may lose everything, answer late or not at all, or hold whatever it likes:
-//! then the store is asked, and nothing but time is lost.
-//! An entry is believed only if it carries a digest made with the store's secret and the identity that was asked for.
-//! What it means for a claim is decided by [`step`], on the store's own time as far as it is known here,
+//! Claims and the authoritative records stay in the main store. A front may lose all entries, respond late or not
+//! at all, or return invalid bytes: then the main store is asked, and only time is lost.
+//! An entry is accepted only if it carries a keyed digest made with the store's secret and the requested identity.
+//! [`step`] decides the verdict for a claim, with an upper bound of the store's time,
 //! and only while the outcome is certainly within its retention.
 //!
-//! A completed outcome never changes, so an entry can become stale in one way only: the record is [erased](Store::erase).
-//! An erasure through this type tells the front first, and the front then accepts nothing for that record for a minute.
-//! An erasure that the front did not hear of, made directly in the store or forgotten by the front, is bounded by time:
-//! every entry carries the moment at which it was read from the store, and is not replayed when it is older than
+//! A completed outcome never changes, so an entry becomes stale only if the record is [erased](Store::erase).
+//! An erasure through this type goes to the front first; the front then rejects entries of that record for one minute.
+//! The front may miss an erasure that is made directly in the store, or lose an erasure itself. Time bounds this case:
+//! every entry carries the time at which it was read from the store, and is not replayed when it is older than
 //! [`Tiered::STALE_MAX`].
 //!
-//! Entries are put in front when an outcome is first replayed: most are never asked for again.
+//! An outcome is put in front at its first replay, because most outcomes are never replayed.
 
 use std::{
     fmt::Debug,
@@ -37,33 +37,33 @@ use crate::{
 mod entry;
 use entry::Entry;
 
-/// How long a front may take before the store is asked instead.
+/// Timeout of a call to the front; after it, the main store is asked.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a front is left alone after it failed.
+/// Pause after the front failed, in milliseconds. The front is not called during the pause.
 const SHUT_MILLIS: u64 = 1_000;
-/// How long an entry stays in front after it was read from the store. The store is then asked again, because the record
-/// may have been erased by somebody who did not tell the front.
+/// How long an entry stays in front after it was read from the store. Then the store is asked again, because the record
+/// may have been erased without notice to the front.
 const KEPT_MAX: Duration = Duration::from_secs(5);
-/// How long the front refuses entries of an erased record: longer than any entry is believed.
+/// How long the front rejects entries of an erased record: longer than any entry is accepted.
 const ERASED_FOR: Duration = Duration::from_mins(1);
-/// The largest outcome that is put in front: the larger, the less is gained.
+/// The largest outcome that is put in front, in bytes. Larger outcomes gain less.
 const OUTCOME_BYTES_MAX: usize = 1 << 20;
-/// How long what was learnt about the store's time is believed.
+/// Maximum age of a known store time, in milliseconds.
 const TIME_MILLIS_MAX: u64 = 3_600_000;
-/// What clocks may be apart after that long, and then some.
+/// Margin for the drift between the clocks during that age.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// A place for outcomes in front of a store. What it holds is opaque to it.
+/// A cache for outcomes in front of a store. Its entries are opaque bytes.
 ///
 /// # Cancellation
 /// Every future here may be dropped.
 pub trait Front: Debug + Send + Sync + 'static {
-    /// What is kept for this record.
+    /// Returns the entry of this record.
     fn find(&self, id: RecordId) -> impl Future<Output = Result<Option<Bytes>>> + Send;
 
-    /// Keeps `entry` for that long, in place of any under an older fence.
+    /// Stores `entry` for `span`, replacing an entry with an older fence.
     ///
-    /// Under the same fence or a later one, what is there stays, be it an entry or an erasure: one atomic step.
+    /// An existing entry or erasure with the same or a later fence stays. One atomic step.
     fn keep(
         &self,
         id: RecordId,
@@ -72,23 +72,23 @@ pub trait Front: Debug + Send + Sync + 'static {
         span: Duration,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Drops what is kept of this record, and keeps nothing of it for that long: one atomic step.
+    /// Deletes the entry of this record, and rejects new entries of it for `span`. One atomic step.
     fn erase(&self, id: RecordId, span: Duration) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// A store with a front.
+/// A store with a front cache.
 #[derive(Debug)]
 pub struct Tiered<F, S> {
     front: F,
     store: S,
     clock: Arc<dyn Clock>,
-    /// The store's time as it was last learnt.
+    /// The last known time of the store.
     learnt: Mutex<Option<Learnt>>,
-    /// Until when the front is left alone, on the steady clock.
+    /// End of the pause after a failure of the front, on the monotonic clock, in milliseconds.
     shut_until: AtomicU64,
 }
 
-/// That the store's time was not later than `now` at `steady`.
+/// States that the store's time was not later than `now` when the monotonic clock read `steady`.
 #[derive(Debug, Clone, Copy)]
 struct Learnt {
     now: Timestamp,
@@ -96,19 +96,19 @@ struct Learnt {
 }
 
 impl<F, S> Tiered<F, S> {
-    /// The longest time that the front may replay the outcome of a record that was erased without its knowledge.
+    /// The longest time that the front may replay the outcome of a record that was erased without notice to the front.
     ///
-    /// Entries end after half of this; the other half is the tolerance for clocks that differ.
+    /// Entries expire after half of this time; the other half is the margin for differing clocks.
     pub const STALE_MAX: Duration = KEPT_MAX.saturating_add(MARGIN);
 }
 
 impl<F: Front, S: Store> Tiered<F, S> {
-    /// Puts `front` before `store`.
+    /// Puts `front` in front of `store`.
     pub fn new(front: F, store: S) -> Self {
         Self::with_clock(front, store, Arc::new(SystemClock))
     }
 
-    /// As [`new`](Self::new), with another clock to count time on.
+    /// Like [`new`](Self::new), with another clock.
     pub fn with_clock(front: F, store: S, clock: Arc<dyn Clock>) -> Self {
         Self {
             front,
@@ -119,9 +119,9 @@ impl<F: Front, S: Store> Tiered<F, S> {
         }
     }
 
-    /// The answer to a claim, if the front has it for certain; the store is not asked.
+    /// Returns the verdict on a claim if the front certainly knows it. The main store is not asked.
     ///
-    /// For those who claim in a transaction of their own, which is then not needed.
+    /// For callers that claim in their own transaction, which is then not needed.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -130,7 +130,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         self.answer(claim, now).await
     }
 
-    /// Puts what the store has replayed in front, as far as it is completed.
+    /// Copies the record that the store has replayed to the front, if it is completed.
     ///
     /// # Cancellation
     /// May be dropped.
@@ -138,17 +138,17 @@ impl<F: Front, S: Store> Tiered<F, S> {
         self.put(id).await;
     }
 
-    /// The answer to a claim, if the front has it for certain.
+    /// Returns the verdict on a claim, if the front certainly knows it.
     async fn answer(&self, claim: &Claim, now: Timestamp) -> Option<Verdict> {
         let found = self.ask_front(self.front.find(claim.id)).await?;
         let (entry, read_at) = Entry::open(found?, claim.id, self.store.secret())?;
-        // `now` is never earlier than the store's time, so the entry is no older than this. A moment in the future is
-        // one from before the store's clock was set back.
+        // `now` is never earlier than the store's time, so the entry is at most this old.
+        // An entry from the future was written before the store's clock was set back.
         let age = now.0.checked_sub(read_at.0).map(Duration::from_millis)?;
         if age > Self::STALE_MAX {
             return None;
         }
-        // A claim on what is completed is granted nothing; on what has ended by now it would be, and that is not for here.
+        // `step` never grants a claim on a completed record. On an expired one it may; that result is discarded.
         let nobodys = Fence {
             epoch: 0,
             counter: 0,
@@ -164,7 +164,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         }
     }
 
-    /// Puts what the store has replayed in front.
+    /// Copies the record that the store has replayed to the front.
     async fn put(&self, id: RecordId) {
         if !self.is_open() {
             return;
@@ -207,7 +207,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         self.learnt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A moment that the store's time has certainly not passed yet, if that can be told.
+    /// Returns an upper bound of the store's time, if it is known.
     fn store_time(&self) -> Option<Timestamp> {
         let learnt = (*self.learnt())?;
         let passed = self.clock.steady().millis.checked_sub(learnt.steady)?;
@@ -219,7 +219,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         self.clock.steady().millis >= self.shut_until.load(Ordering::Relaxed)
     }
 
-    /// Asks the front for no longer than it is worth; one that failed is left alone for a while.
+    /// Calls the front with a timeout. After a failure, the front is not called for a while.
     async fn ask_front<T>(&self, asked: impl Future<Output = Result<T>>) -> Option<T> {
         let trouble = match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => return Some(answer),
@@ -235,7 +235,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         None
     }
 
-    /// Tells the front that what it holds of this record is void.
+    /// Erases the entry of this record in the front.
     async fn erase_front(&self, id: RecordId) -> Result<()> {
         let erased = timeout(PATIENCE * 10, self.front.erase(id, ERASED_FOR)).await;
         let trouble = match erased {
@@ -304,8 +304,8 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
-        // Before the record goes: whoever claims the key anew must not find the old outcome,
-        // and whoever has just read the record must not put it there again.
+        // The front comes first: a new claim on the key must not find the old outcome,
+        // and a concurrent reader of the record must not put it in front again.
         self.erase_front(id).await?;
         self.store.erase(id).await
     }

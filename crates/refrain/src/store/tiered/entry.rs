@@ -1,8 +1,8 @@
-//! What is put in front of a store: a completed record, sealed with the store's secret.
+//! Entries of the front cache: completed records, authenticated with the store's secret.
 //!
 //! Layout: version, identity (16), fingerprint (16), whether there is a credential, credential (8), fence (16),
-//! retention_ends (8), remember_ends (8), when it was read from the store (8), outcome, keyed digest over all of it (16).
-//! Numbers are big-endian, moments are the store's.
+//! retention_ends (8), remember_ends (8), time of reading from the store (8), outcome, keyed digest of all of it (16).
+//! Sizes are in bytes, numbers are big-endian, times are those of the store's clock.
 
 use bytes::Bytes;
 
@@ -12,14 +12,14 @@ use crate::{Fingerprint, Outcome, key::Credential, record::Record};
 const VERSION: u8 = 2;
 const DIGEST_LEN: usize = 16;
 const HEAD_LEN: usize = 1 + 16 + 16 + 1 + 8 + 16 + 8 + 8 + 8;
-/// What the digest is for, so that no other digest of the store can be taken for it.
+/// The purpose of the digest, so that no other digest of the store is valid here.
 const PURPOSE: &str = "front";
 
-/// Seals completed records, and opens them.
+/// Encodes and decodes entries.
 pub(super) struct Entry;
 
 impl Entry {
-    /// The bytes of a completed record; `None` for any other.
+    /// Encodes a completed record; `None` for any other record.
     pub(super) fn seal(reading: &Reading, secret: &Secret) -> Option<Bytes> {
         let record = &reading.record;
         let State::Completed {
@@ -51,7 +51,9 @@ impl Entry {
         Some(bytes.into())
     }
 
-    /// The record that these bytes hold and when it was read, if they are whole, ours, and about `id`.
+    /// Decodes a record and the time at which it was read.
+    ///
+    /// `None` if the bytes are not authentic, or belong to a record other than `id`.
     pub(super) fn open(bytes: Bytes, id: RecordId, secret: &Secret) -> Option<(Record, Timestamp)> {
         let content_len = bytes.len().checked_sub(DIGEST_LEN)?;
         let (content, digest) = bytes.split_at(content_len);
