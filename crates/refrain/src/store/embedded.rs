@@ -1,10 +1,11 @@
-//! `file:DIR`: records in a folder of this machine, durable with nothing to set up.
+//! The embedded store `file:DIR`: records in a local folder, durable without a server.
 //!
-//! The store is a log. Records only ever move forward, all of them end by time, and every look-up is by exact identity;
-//! so each change is appended to a segment, one write and one sync for everybody who waits, and an index in memory says where the last image of each record lies.
-//! Outcomes stay on disk. Whole segments are dropped when all in them is past its time.
+//! The store is a log. Each change is appended to a segment; concurrent changes share one write and one sync.
+//! An in-memory index holds the position of the last image of each record. Outcomes stay on disk.
+//! A log suffices, because records only move forward, all of them expire, and every lookup is by exact identity.
+//! A segment is deleted as a whole once everything in it has expired.
 //!
-//! What is in the folder, and what becomes of each kind of damage, is told in `docs/embedded-store.md`.
+//! `docs/embedded-store.md` describes the files in the folder, and how each kind of damage is handled.
 //!
 //! ```
 //! # fn main() -> refrain::Result<()> {
@@ -63,23 +64,23 @@ use reserve::ReservedDisk;
 use segment::{Location, Segment};
 use writer::{Queue, Request};
 
-/// So often a record is looked up anew that is moved while it is looked up.
+/// Maximum number of lookups of a record that compaction keeps moving meanwhile.
 const FIND_MAX: u32 = 1_000_000;
-/// The longest outcome, and the largest segment: offsets and lengths are 32 bits wide.
+/// The longest outcome, and the largest segment, in bytes. Offsets and lengths have 32 bits.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// How an embedded store is opened.
+/// Options of an embedded store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// When an answer is given.
+    /// When a call returns.
     pub durability: Durability,
-    /// The largest segment. Small stores use smaller ones.
+    /// The largest segment, in bytes. Small stores use smaller segments.
     pub segment_bytes_max: u64,
-    /// How many requests may wait for the writer.
+    /// The maximum number of requests queued for the writer.
     pub queue_max: usize,
-    /// Where time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// Where files are.
+    /// The file system.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -116,18 +117,18 @@ pub enum Durability {
     Relaxed,
 }
 
-/// Something in the folder that cannot be read.
+/// An unreadable part of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// In which segment.
+    /// The number of the segment.
     pub segment: u32,
-    /// From where.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// To where, for a stretch.
+    /// The end of the damaged range, for a range.
     pub end: u64,
-    /// Which record it was, where that is known.
+    /// The damaged record, if known.
     pub record: Option<RecordId>,
-    /// What is wrong.
+    /// A description of the damage.
     pub what: String,
 }
 
@@ -145,7 +146,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The embedded store. Clones share it; the last one to go closes it.
+/// The embedded store. Clones share it; dropping the last clone closes it.
 #[derive(Debug, Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -157,41 +158,41 @@ struct Inner {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What callers, the writer and the keeper share.
+/// State shared by callers, the writer and the keeper.
 #[derive(Debug)]
 pub(crate) struct Shared {
     folder: Folder,
     options: Options,
     clock: StoreClock,
-    /// Every record: the whole of those that can still change, the place of the others.
+    /// All records: in memory if they can still change, as a position on disk otherwise.
     table: Table<Slot>,
-    /// Every segment that can be read from.
+    /// All readable segments.
     segments: RwLock<HashMap<u32, Arc<Segment>>>,
-    /// What is on the disk now.
+    /// The manifest as it is on disk.
     manifest: Mutex<Manifest>,
-    /// What could not be read at opening.
+    /// Damage found when the store was opened.
     damage: Vec<Damage>,
-    /// Set once by the first sync or write that failed for a reason that does not pass: nothing is acknowledged ever after.
+    /// The first permanent write or sync error. Once it is set, the store acknowledges nothing any more.
     latch: OnceLock<String>,
     queue: Queue,
     keeper: Keeper,
 }
 
-/// What the table holds of a record.
+/// The in-memory entry of a record.
 #[derive(Debug, Clone)]
 enum Slot {
     /// In flight or indeterminate.
     Live(Box<Live>),
-    /// Completed or a tombstone: on disk.
+    /// Completed or a tombstone; stored on disk.
     Stored(Location),
-    /// Cannot be read; what it was is not known.
+    /// Unreadable; its state is unknown.
     Damaged,
 }
 
 #[derive(Debug, Clone)]
 struct Live {
     record: Record,
-    /// Where its last image lies.
+    /// The segment that holds its last image.
     segment: u32,
 }
 
@@ -202,13 +203,13 @@ impl Slot {
 }
 
 impl Embedded {
-    /// Opens the store in `folder`, and makes it if the folder is new or empty.
+    /// Opens the store in `folder`, and creates it if the folder is new or empty.
     ///
-    /// Whoever held records in flight is gone, or the folder could not be had: their leases lapse now.
+    /// The folder's lock proves that the earlier holders of in-flight records are gone, so their leases lapse now.
     ///
     /// # Errors
-    /// When another process holds the folder, it is not ours, its format is not known, or it cannot be read or written.
-    /// Damage is no error: see [`damage`](Self::damage).
+    /// If another process holds the folder, if it is not a store of Refrain, if its format is unknown,
+    /// or if it cannot be read or written. Damage is not an error: see [`damage`](Self::damage).
     pub fn open(folder: &Path, mut options: Options) -> Result<Self> {
         options.segment_bytes_max = options.segment_bytes_max.min(BYTES_MAX);
         let folder = Folder::hold(&*options.disk, folder)?;
@@ -251,28 +252,28 @@ impl Embedded {
         Ok(opened)
     }
 
-    /// What could not be read at opening. The records it may touch answer an error, never "absent".
+    /// Damage found when the store was opened. Calls for the affected records return an error, never "absent".
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         &self.inner.shared.damage
     }
 
-    /// How many records there are, tombstones included.
+    /// The number of records, tombstones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.shared.table.len()
     }
 
-    /// Whether there is no record.
+    /// Returns whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads every byte of the store in `folder` and tells what is damaged. The store must not be open.
+    /// Reads every byte of the store in `folder` and returns all damage. The store must not be open.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as [`open`](Self::open).
     pub fn check(folder: &Path) -> Result<Vec<Damage>> {
         let disk = RealDisk;
         let folder = Folder::hold(&disk, folder)?;
@@ -280,11 +281,11 @@ impl Embedded {
         Ok(recovered.damage)
     }
 
-    /// Gives up what is damaged in `folder`: records in it count as absent from now on, and may run again.
-    /// For operators who know better, or have nothing to restore from.
+    /// Gives up the damaged parts of the store in `folder`: records in them count as absent, and may execute again.
+    /// For operators who know that this is safe, or who have no backup to restore.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as [`open`](Self::open).
     pub fn accept_damage(folder: &Path) -> Result<Vec<Damage>> {
         let disk = RealDisk;
         let folder = Folder::hold(&disk, folder)?;
@@ -298,13 +299,13 @@ impl Embedded {
         Ok(recovered.damage)
     }
 
-    /// Decides a claim from what is known, where that changes nothing; `None` if the writer has to decide.
+    /// Decides a claim that changes nothing; `None` if the writer must decide.
     fn peek(&self, claim: &Claim) -> Result<Option<Verdict>> {
         let shared = &self.inner.shared;
         let Some(record) = shared.find(claim.id)? else {
             return Ok(None);
         };
-        // The fence is never granted from here: the writer decides what changes a record.
+        // This fence is never granted: only the writer applies changes.
         let fence = Fence {
             epoch: u32::MAX,
             counter: u64::MAX,
@@ -318,6 +319,7 @@ impl Embedded {
         }
     }
 
+    /// Decides a claim, or queues it. The reply borrows neither the store nor the claim.
     fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
         let known = match self.peek(claim) {
             Ok(None) => {
@@ -333,6 +335,7 @@ impl Embedded {
         StoreFuture::ready(known)
     }
 
+    /// Queues a settlement.
     fn settle_one(
         &self,
         id: RecordId,
@@ -373,7 +376,7 @@ impl Embedded {
         Ok(record.map(|record| Reading { id, record, now }))
     }
 
-    /// Does on a thread for blocking work what may read much from the disk.
+    /// Runs work that may read much from disk on the blocking thread pool.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
@@ -412,7 +415,7 @@ fn mixed_up() -> Error {
 
 impl Store for Embedded {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        // All are submitted before the first is waited for: one sync does for all of them.
+        // Queue all claims before waiting for the first, so that they share one sync.
         let submitted: Vec<_> = claims.iter().map(|claim| self.claim_one(claim)).collect();
         let mut verdicts = Vec::with_capacity(claims.len());
         for reply in submitted {
@@ -460,13 +463,13 @@ impl Store for Embedded {
         self.blocking(move |this| this.inner.shared.erase(id)).await
     }
 
-    /// Of an outcome the index knows where it lies, not when its retention ends:
-    /// one that is past it counts as completed until it is swept.
+    /// The index holds only the position of an outcome, not the end of its retention:
+    /// an expired outcome counts as completed until it is swept.
     async fn census(&self) -> Result<Census> {
         self.blocking(|this| this.inner.shared.census()).await
     }
 
-    /// Drops and compacts segments whose time is up. Counts records; `at_most` ends the work between two segments.
+    /// Deletes and compacts expired segments. Returns the number of records; checks `at_most` between two steps.
     async fn sweep(&self, at_most: u32) -> Result<u32> {
         self.blocking(move |this| this.inner.shared.sweep(at_most))
             .await
@@ -481,7 +484,7 @@ impl Store for Embedded {
         }
     }
 
-    /// Nobody but this process can settle, and the engine tells its own.
+    /// Only this process can settle records, and the engine notifies its own waiters.
     fn watch(&self, _: RecordId) -> Option<Watch> {
         None
     }
@@ -492,7 +495,7 @@ impl Store for Embedded {
 }
 
 impl Shared {
-    /// The record as it stands; reads its outcome from the disk.
+    /// Returns the current record, with its outcome read from disk.
     fn find(&self, id: RecordId) -> Result<Option<Record>> {
         self.check_open()?;
         for _ in 0..FIND_MAX {
@@ -510,14 +513,14 @@ impl Shared {
                 .cloned();
             match segment {
                 Some(segment) => return self.known(id, segment.read(id, at)?),
-                // Compacted since we looked: the table knows the new place.
+                // Compacted after the lookup: the table has the new position.
                 None => std::thread::yield_now(),
             }
         }
         Err(self.damaged(id))
     }
 
-    /// A record that is past its time may have begun another life in a stretch that cannot be read.
+    /// An expired record may have been claimed again in a range that cannot be read; then its state is unknown.
     fn known(&self, id: RecordId, record: Record) -> Result<Option<Record>> {
         let has_holes = self.damage.iter().any(|damage| damage.record.is_none());
         let is_past = || {
@@ -531,7 +534,7 @@ impl Shared {
         }
     }
 
-    /// Absent is only known where everything could be read.
+    /// A record is certainly absent only if every byte of the store was readable.
     fn absent<T>(&self, id: RecordId) -> Result<Option<T>> {
         match self.damage.iter().any(|damage| damage.record.is_none()) {
             false => Ok(None),
@@ -588,7 +591,7 @@ impl Drop for Inner {
     }
 }
 
-/// Nothing that these locks protect is left half changed by a panic.
+/// Locks a mutex, ignoring poison: a panic leaves nothing behind these locks half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
