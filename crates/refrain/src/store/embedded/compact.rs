@@ -1,7 +1,8 @@
-//! Sweeping: segments whose records are all past their time are dropped whole,
-//! and what is left of those that are half empty is written together into an archive.
+//! Sweeping: deletes segments in which every record has expired,
+//! and compacts segments that are half empty into an archive.
 //!
-//! So a few records with a long retention never pin the many with a short one, and of an ended outcome only its tombstone is kept.
+//! So a few records with a long retention do not keep many expired records on disk.
+//! After its retention, an outcome is reduced to a tombstone.
 
 use std::{
     io,
@@ -26,13 +27,13 @@ use crate::{
     record::{Command, Record, step},
 };
 
-/// A frame of an archive is closed once its images take this much.
+/// A frame of an archive is closed once its images take this many bytes.
 const FRAME_BYTES: usize = 1 << 20;
-/// So many small segments are put together.
+/// More small segments than this are merged.
 const SMALL_MAX: usize = 16;
 
 impl Shared {
-    /// Drops and compacts segments whose time is up, until `at_most` records went or nothing is left to do.
+    /// Deletes and compacts expired segments, until `at_most` records are removed or nothing is left to do.
     pub(super) fn sweep(&self, at_most: u32) -> Result<u32> {
         let _only_one = lock(&self.keeper.sweeping);
         let mut swept = 0;
@@ -62,11 +63,11 @@ impl Shared {
         Ok(swept)
     }
 
-    /// The next segments to drop together, or to compact into one.
+    /// The next segments to delete together, or to compact into one.
     fn due(&self, now: Timestamp) -> Vec<Sealed> {
         let (mut sealed, active) = self.keeper.sealed();
-        // A spare that was too short is sealed while the segment before it is still written to:
-        // a record that can still change could not be carried past it.
+        // A spare segment that was too short is sealed while the segment before it is still the active one.
+        // A live record could not be rewritten to a segment after it, so it is not due yet.
         let is_behind = |sealed: &Sealed| {
             !sealed.segment.is_archive
                 && active.is_some_and(|active| sealed.segment.number > active)
@@ -83,7 +84,7 @@ impl Shared {
         let mut due = Vec::new();
         let mut bytes = 0;
         for sealed in rest {
-            // What was erased leaves the disk soon, and not only with its neighbours.
+            // Erased images must leave the disk soon, not only when the rest of the segment expires.
             let is_due = sealed.compact_at <= now
                 || merges && is_small(&sealed)
                 || self.has_erased(sealed.segment.number);
@@ -95,9 +96,10 @@ impl Shared {
         due
     }
 
-    /// Has every record that can still change written again whose image lies in these segments or before them.
+    /// Rewrites every live record whose image is in one of these segments or before them.
     ///
-    /// On a full disk only what frees room by being dropped: what is left is for settling what is in flight.
+    /// On a full disk, it does so only for segments to delete, because that frees room.
+    /// The remaining room is reserved for settling records in flight.
     fn raise_watermark(&self, due: &[Sealed], are_dropped: bool) -> Result<()> {
         let logs = due.iter().filter(|sealed| !sealed.segment.is_archive);
         let Some(highest) = logs.map(|sealed| sealed.segment.number).max() else {
@@ -148,12 +150,12 @@ impl Shared {
         let accepted = &lock(&self.manifest).accepted;
         match snapshot.open_damage(segment.number, accepted) {
             None => Ok(snapshot.rows),
-            // Damaged since the store was opened: what it was must not go with the segment.
+            // Damaged after the store was opened: keep the segment, so that the damaged record does not become absent.
             Some(offset) => Err(Trouble::Damaged(segment.number, segment.unreadable(offset))),
         }
     }
 
-    /// Takes a record out of the table if this row is still what it stands for.
+    /// Removes a record from the table, if the table still refers to this row.
     fn forget(&self, segment: &Segment, row: &Row) -> bool {
         let old = row.location(segment.number);
         self.table.with(row.id, |entry| {
@@ -172,7 +174,7 @@ impl Shared {
         }
         let Archived { made, moves, gone } = archive.finish()?;
         if let Err(error) = self.admit(due, made.as_ref()) {
-            // After any other error the manifest on the disk may count on it.
+            // After any other error, the manifest on disk may already list the archive: keep its file.
             if let Some(made) = made.filter(|_| passes(&error)) {
                 self.remove(&made.segment);
             }
@@ -196,7 +198,7 @@ impl Shared {
         Ok(swept)
     }
 
-    /// From here on the store consists of `made` instead of `due`.
+    /// Replaces the segments `due` with `made` in the manifest.
     fn admit(&self, due: &[Sealed], made: Option<&Sealed>) -> io::Result<()> {
         self.edit_manifest(|manifest| {
             for sealed in due {
@@ -210,7 +212,7 @@ impl Shared {
         })
     }
 
-    /// Removes segments that nothing points to any more. Who reads from one of them still can.
+    /// Deletes segments that the table no longer refers to. Concurrent readers keep their open files.
     fn retire(&self, due: &[Sealed], made: Option<Sealed>) {
         let numbers: Vec<_> = due.iter().map(|sealed| sealed.segment.number).collect();
         self.keeper.replace_sealed(&numbers, made);
@@ -245,9 +247,9 @@ impl Shared {
     }
 }
 
-/// Why something could not be swept.
+/// Why a segment could not be swept.
 enum Trouble {
-    /// This segment cannot be read to its end: it stays as it is.
+    /// Part of this segment is unreadable: the segment stays as it is.
     Damaged(u32, Error),
     Failed(Error),
 }
@@ -260,7 +262,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Collects what is still needed of some segments into a new one.
+/// Copies the records that are still needed from some segments into a new one.
 struct Archive<'a> {
     shared: &'a Shared,
     now: Timestamp,
@@ -269,14 +271,14 @@ struct Archive<'a> {
     ordinal: u32,
     builder: Builder,
     frame: Vec<u8>,
-    /// Records in the frame that is being built, and where they are now.
+    /// Records in the unfinished frame, with their old positions.
     open: Vec<(Location, Record)>,
     noted: Vec<Noted>,
     moves: Vec<(RecordId, Location, Location)>,
     gone: Vec<(Arc<Segment>, Row)>,
 }
 
-/// What became of it.
+/// The result of a compaction.
 struct Archived {
     made: Option<Sealed>,
     moves: Vec<(RecordId, Location, Location)>,
@@ -300,7 +302,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// Takes over what of this segment is still needed.
+    /// Copies the records of this segment that are still needed.
     fn take(&mut self, segment: &Arc<Segment>) -> Swept<()> {
         for row in self.shared.rows(segment)? {
             let old = row.location(segment.number);
@@ -378,7 +380,7 @@ impl<'a> Archive<'a> {
         )
     }
 
-    /// Makes the new segment durable, with its snapshot.
+    /// Makes the new segment and its snapshot durable.
     fn finish(mut self) -> Result<Archived> {
         match self.flush().and_then(|()| self.seal()) {
             Ok(snapshot) => Ok(self.archived(snapshot)),
@@ -414,7 +416,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// Nothing counts on it yet.
+    /// Deletes the unfinished archive, which no manifest lists yet.
     fn discard(self) {
         if let Some(segment) = &self.segment {
             self.shared.remove(segment);

@@ -1,4 +1,4 @@
-//! The few file operations that the embedded store stands on, as traits, so that tests can make each of them fail.
+//! The file operations of the embedded store, as traits, so that tests can make each of them fail.
 
 use std::{
     fmt::Debug,
@@ -13,40 +13,40 @@ use rustix::io::Errno;
 
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// Makes an empty file, in place of one that may be there.
+    /// Creates an empty file; an existing file is truncated.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Gives a file another name, in place of one that may have it.
+    /// Renames a file; an existing target is replaced.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file; one that is not there is fine.
+    /// Removes a file; succeeds if there is no such file.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Opens a folder that is there.
+    /// Opens an existing folder.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn open_folder(&self, folder: &Path) -> io::Result<Arc<dyn DiskFolder>>;
 
-    /// Makes names in a folder durable.
+    /// Makes the directory entries of a folder durable.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         self.open_folder(folder)?.sync()
     }
@@ -54,51 +54,51 @@ pub trait Disk: Debug + Send + Sync + 'static {
 
 /// An open folder.
 pub trait DiskFolder: Debug + Send + Sync + 'static {
-    /// Makes the names in it durable.
+    /// Makes the directory entries of the folder durable.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file.
 pub trait DiskFile: Debug + Send + Sync + 'static {
-    /// Writes some of `bytes` at `offset`; answers how many.
+    /// Writes some of `bytes` at `offset`; returns how many.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Reads up to `bytes.len()` at `offset`; answers how many, 0 at the end.
+    /// Reads up to `bytes.len()` bytes at `offset`; returns how many, 0 at the end of the file.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes what was written durable.
+    /// Makes all writes to the file durable.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn sync(&self) -> io::Result<()>;
 
-    /// How long the file is.
+    /// The length of the file, in bytes.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether the file is empty.
+    /// Returns whether the file is empty.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts the file.
+    /// Truncates or extends the file to `len` bytes.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Any error of the file system.
     fn set_len(&self, len: u64) -> io::Result<()>;
 }
 
@@ -118,7 +118,7 @@ impl dyn DiskFile {
         Ok(())
     }
 
-    /// Fills `bytes` from `offset` on; answers how many there were.
+    /// Fills `bytes` from `offset`; returns how many bytes there were.
     pub(crate) fn read_full_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -141,11 +141,11 @@ impl dyn DiskFile {
     }
 }
 
-/// Puts a whole file in place at once: it is there entirely or not at all.
+/// Replaces a file atomically: after a crash it has the old or the new content, never a part of it.
 ///
 /// An error that [passes] means that nothing was replaced.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Opened first: once the name is changed, nothing but the sync itself may fail.
+    // Open the folder first: after the rename, only the sync itself can fail.
     let folder = match path.parent() {
         Some(folder) => Some(disk.open_folder(folder)?),
         None => None,
@@ -156,16 +156,16 @@ pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<
     file.sync()?;
     disk.rename(&fresh, path)?;
     match folder {
-        // Which of the two will be found after a loss of power is not known: never taken for trouble that passes.
+        // After a power failure either file may be found, so this error never counts as temporary.
         Some(folder) => folder.sync().map_err(io::Error::other),
         None => Ok(()),
     }
 }
 
-/// Whether the trouble passes without a restart: no room on the disk, no descriptor free, no memory.
+/// Returns whether the error is temporary: disk full, no free file descriptor, or no memory.
 ///
-/// A sync that failed is never among it, whatever the reason: what of the bytes is on the disk is not known.
-/// Where it matters it is told apart by [`io::Error::other`].
+/// A failed sync is never temporary, because it is unknown which bytes are on disk.
+/// Callers convert it with [`io::Error::other`] where that matters.
 pub(crate) fn passes(error: &io::Error) -> bool {
     let is_short = matches!(
         error.kind(),
@@ -174,7 +174,7 @@ pub(crate) fn passes(error: &io::Error) -> bool {
     is_short || lacks_descriptor(error)
 }
 
-/// Whether the process, or the system, has no descriptor free.
+/// Returns whether the process, or the system, has no free file descriptor.
 pub(crate) fn lacks_descriptor(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     [Errno::MFILE, Errno::NFILE]
@@ -182,7 +182,7 @@ pub(crate) fn lacks_descriptor(error: &io::Error) -> bool {
         .contains(&number)
 }
 
-/// The machine's file system.
+/// The file system of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
@@ -190,7 +190,7 @@ impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
-        // Outcomes are other people's data: nobody else on the machine reads them.
+        // Outcomes contain user data: only the owner may read them.
         let file = options.mode(0o600).open(path)?;
         Ok(Arc::new(file))
     }

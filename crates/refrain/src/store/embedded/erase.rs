@@ -1,7 +1,7 @@
-//! Erasing, and counting what is there: what operators ask of the folder.
+//! Erasing and counting records, for operators.
 //!
-//! An image that ends by time needs no later one to make it void, so a note in the log would not outlast compaction.
-//! An erased image is named in the manifest instead, and with its segment it leaves both the disk and the manifest.
+//! Compaction drops every entry that does not expire by itself, so an erasure in the log could be lost before the image
+//! that it voids. Instead, the manifest lists erased images. An image leaves disk and manifest with its segment.
 
 use super::{Census, Error, ErrorKind, Result, Shared, Slot, image::Kind, lock, segment::Location};
 use crate::{
@@ -10,13 +10,13 @@ use crate::{
     store::StateName,
 };
 
-/// So many erased images may wait for their segments to be swept: the manifest is written anew for each.
+/// Maximum number of erased images that are not swept yet. The manifest is rewritten for each erasure.
 const ERASED_MAX: usize = 10_000;
 
 impl Shared {
-    /// Takes a record away if its end is known.
+    /// Deletes a completed record or a tombstone.
     pub(super) fn erase(&self, id: RecordId) -> Result<Erased> {
-        // Nothing is moved meanwhile.
+        // No sweep may move the image meanwhile.
         let _no_sweep = lock(&self.keeper.sweeping);
         loop {
             let slot = self.table.get(id);
@@ -27,7 +27,7 @@ impl Shared {
                     self.forget_erased(id, at);
                     return Ok(Erased::Gone);
                 }
-                // It ended between the two looks.
+                // The record completed between the two lookups: try again.
                 (_, Change::Record, _) => {}
                 (_, _, Reply::Erased(erased)) => return Ok(erased),
                 _ => return Err(super::mixed_up()),
@@ -35,7 +35,7 @@ impl Shared {
         }
     }
 
-    /// Makes it durable that the image there counts no more.
+    /// Makes the erasure of the image durable.
     fn note_erased(&self, at: Location) -> Result<()> {
         if lock(&self.manifest).erased.len() >= ERASED_MAX {
             let message = format!(
@@ -53,7 +53,7 @@ impl Shared {
 
     fn forget_erased(&self, id: RecordId, at: Location) {
         self.table.with(id, |entry| {
-            // Past its time it may have begun another life.
+            // The record may have expired, and the key may have been claimed again.
             if matches!(entry.get(), Some(Slot::Stored(now)) if *now == at) {
                 entry.take();
             }
@@ -69,14 +69,14 @@ impl Shared {
         Error::new(ErrorKind::Unavailable, message)
     }
 
-    /// Whether an erased image lies in this segment.
+    /// Returns whether this segment contains an erased image.
     pub(super) fn has_erased(&self, segment: u32) -> bool {
         let manifest = lock(&self.manifest);
         let mut places = manifest.erased.range((segment, 0)..=(segment, u64::MAX));
         places.next().is_some()
     }
 
-    /// Counts from the index alone.
+    /// Counts from the in-memory index alone.
     pub(super) fn census(&self) -> Result<Census> {
         self.check_open()?;
         let now = self.clock.now();
@@ -92,14 +92,14 @@ impl Shared {
 }
 
 impl Slot {
-    /// Whether the record may be in this state: time makes the one of the other, and never back.
+    /// Returns whether the record may be in this state now. Time may turn a completed record into a tombstone.
     pub(super) fn may_be(&self, state: StateName) -> bool {
         let is_live = matches!(state, StateName::InFlight | StateName::Indeterminate);
         match self {
             Self::Live(_) => is_live,
             Self::Stored(at) if at.kind() == Kind::Tombstone => state == StateName::Tombstone,
             Self::Stored(_) => !is_live,
-            // Left out of lists all the same, with a word in the log.
+            // The list reads it, logs the error, and leaves it out.
             Self::Damaged => true,
         }
     }

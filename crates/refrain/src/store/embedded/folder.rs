@@ -1,4 +1,4 @@
-//! The store's folder: whose it is, and that only one process holds it.
+//! The folder of a store: its identity file, and the lock that only one process can hold.
 
 use std::{
     fs, io,
@@ -17,17 +17,17 @@ const IDENTITY: &str = "refrain.store";
 const LOCK: &str = "lock";
 const FORMAT: &str = "1";
 
-/// A folder that this process holds.
+/// A folder that this process has locked.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) secret: Secret,
-    /// Held as long as the folder is.
+    /// Held as long as the folder is open.
     _lock: FileLock,
 }
 
 impl Folder {
-    /// Takes hold of the folder, and makes it if there is none.
+    /// Locks the folder, and creates it if it does not exist.
     pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
         make(disk, path).map_err(|error| trouble(path, "cannot be made", error))?;
         refuse_foreign(path)?;
@@ -50,10 +50,10 @@ impl Folder {
     }
 }
 
-/// Makes the folder where there is none, and its name durable.
+/// Creates the folder if it does not exist, and makes its directory entry durable.
 pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
-    // Outcomes are other people's data: nobody else on the machine reads them.
+    // Outcomes contain user data: only the owner may read them.
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -64,7 +64,7 @@ pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
             _ => Path::new("."),
         };
         match disk.sync_folder(parent) {
-            // Who may make a folder there may not always read there.
+            // A process that may create a folder may lack the permission to read its parent.
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
@@ -78,7 +78,7 @@ fn trouble(path: &Path, what: &str, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
-/// A folder with files in it and without our mark is somebody else's: nothing in it is touched.
+/// Rejects a folder that contains files but no identity file: it belongs to another program.
 fn refuse_foreign(path: &Path) -> Result<()> {
     let mut stranger = None;
     let entries = fs::read_dir(path).map_err(|error| trouble(path, "cannot be read", error))?;
@@ -102,7 +102,7 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// The lock of a folder of which one process at a time writes; `what` is what messages call it.
+/// Takes the lock of a folder that one process at a time writes to; `what` names the folder in messages.
 pub(crate) fn take_lock(path: &Path, what: &str) -> Result<FileLock> {
     FileLock::take(&path.join(LOCK), &format!("{what} {}", path.display()))
 }

@@ -1,11 +1,11 @@
-//! A frame is what one group commit writes: a header, the table of what is in it, the images, and an end mark.
+//! Frames: one group commit each, with a header, a table of entries, the images, and an end mark.
 //!
-//! Header, table and each image have checksums of their own, so that damage to one image leaves the others readable
-//! and the identity of the damaged one known.
-//! A frame is written only after the frame before it is durable.
-//! So a frame that cannot be read and has a readable one behind it is corruption;
-//! the last one may also be torn, which shows in sectors that are still zero as the segment was allocated.
-//! A header says how many of its frame's sectors are zero by rights, so that a body full of zeros is not taken for a torn one.
+//! Header, table and each image have their own checksums. So damage to one image leaves the others readable,
+//! and the identity of the damaged record known.
+//! With full durability, a frame is written only after the previous frame is durable.
+//! So an unreadable frame with a readable frame after it is damage.
+//! The last frame may also be torn: it then contains sectors that are still zero from the allocation of the segment.
+//! The header counts the sectors whose content is zero, so that a body full of zeros does not look torn.
 
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ use super::image::Kind;
 
 const MAGIC: [u8; 4] = *b"rFr1";
 const HEADER_LEN: usize = 32;
-/// Never zero: where it is missing, a frame was not written to its end.
+/// Never zero. If it is missing, the frame was not written completely.
 const END: u8 = 0xa5;
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
-/// The least that one row of the table takes: identity, kind, length.
+/// The minimum length of a table row: identity, kind, length.
 const ROW_LEN_MIN: usize = 18;
 
 /// Collects entries and assembles them into a frame.
@@ -41,7 +41,7 @@ struct Row {
 }
 
 impl Builder {
-    /// Adds one entry, written by `encode` at the end of the buffer.
+    /// Adds one entry; `encode` appends its image to the buffer.
     pub(super) fn push(&mut self, id: RecordId, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) {
         let before = self.images.len();
         encode(&mut self.images);
@@ -58,22 +58,22 @@ impl Builder {
         self.rows.is_empty()
     }
 
-    /// How many entries there are by now.
+    /// The number of entries so far.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// How much the images take by now.
+    /// The length of all images so far, in bytes.
     pub(super) fn image_bytes(&self) -> usize {
         self.images.len()
     }
 
-    /// No frame of these entries is longer.
+    /// An upper bound of the length of the frame, in bytes.
     pub(super) fn len_max(&self) -> usize {
         HEADER_LEN + self.rows.len() * (ROW_LEN_MIN + 4) + 4 + self.images.len() + 1
     }
 
-    /// Writes the frame to `out` and answers where each entry lies, in order, from the frame's start.
+    /// Writes the frame to `out`, and returns the entries with their offsets from the start of the frame.
     pub(super) fn assemble(&self, out: &mut Vec<u8>, place: Place) -> Vec<Entry> {
         out.clear();
         out.resize(HEADER_LEN, 0);
@@ -110,19 +110,19 @@ impl Builder {
     }
 }
 
-/// Where and when a frame is written.
+/// The position and time of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Known to this store and segment alone: a frame from elsewhere, or one forged inside a body, is none.
+    /// Secret seed of this store and segment: frames from another segment, and forged ones inside a body, are rejected.
     pub(super) seed: u64,
-    /// Where in the segment it starts.
+    /// The offset of the frame in the segment.
     pub(super) start: usize,
-    /// Counts the frames of a segment.
+    /// The number of the frame in the segment.
     pub(super) ordinal: u32,
     pub(super) time: Timestamp,
 }
 
-/// One entry of a frame, and where its image lies.
+/// One entry of a frame, and the position of its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) id: RecordId,
@@ -135,7 +135,7 @@ pub(super) struct Entry {
 struct Header {
     len: u32,
     count: u32,
-    /// How many sectors are zero and were written so.
+    /// The number of sectors whose content is zero.
     blank: u32,
     place: Place,
 }
@@ -188,28 +188,28 @@ impl Header {
     }
 }
 
-/// What stands at some place of a segment.
+/// What was found at some offset of a segment.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A frame whose header and table are whole; its images still have to prove themselves.
+    /// A frame with an intact header and table. Its images are not checked yet.
     Frame {
         place: Place,
         entries: Vec<Entry>,
         end: usize,
-        /// Parts of it may never have been written, if its images say so too.
+        /// Parts of the frame may never have been written. If an image is damaged as well, the frame is torn.
         is_unfinished: bool,
     },
-    /// Nothing but zeros from here on: the end.
+    /// Only zeros from here on: the end of the log.
     End,
-    /// The last frame, of which not everything was written. Nothing in it was ever acknowledged.
+    /// The last frame, partially written. Nothing in it was acknowledged.
     Torn,
-    /// Damage, up to the next frame that can be read or to the end of what is not zero.
+    /// Damage, up to the next readable frame or to the last non-zero byte.
     Damage { end: usize },
 }
 
-/// Looks at what stands at `at`. Offsets in the answer are from the segment's start.
+/// Finds out what is at offset `at`. Offsets in the result count from the start of the segment.
 ///
-/// `may_be_torn` tells that nothing was ever written behind this place; elsewhere nothing can be torn.
+/// `may_be_torn` states that nothing was ever written after this offset; otherwise no frame can be torn.
 pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, may_be_torn: bool) -> Found {
     if let Some(found) = whole_frame(segment, seed, at, ordinal) {
         return found;
@@ -227,7 +227,7 @@ pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, may_be_to
     }
 }
 
-/// A frame whose header and table are whole.
+/// Returns the frame at `at`, if its header and table are intact.
 fn whole_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<Found> {
     let header = Header::decode(segment, seed, at)?;
     let frame = segment.get(at..at + header.len as usize)?;
@@ -247,7 +247,7 @@ fn whole_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<Fou
     })
 }
 
-/// The entries of a frame; `None` if its table is damaged.
+/// Parses the table of a frame; `None` if it is damaged.
 fn table(frame: &[u8], count: usize) -> Option<Vec<Entry>> {
     let mut reader = Reader(&frame[HEADER_LEN..]);
     let mut rows = Vec::with_capacity(count.min(frame.len() / ROW_LEN_MIN));
@@ -275,7 +275,7 @@ fn table(frame: &[u8], count: usize) -> Option<Vec<Entry>> {
     (offset + 1 == frame.len()).then_some(entries)
 }
 
-/// Where the next readable frame behind `at` starts.
+/// Finds the start of the next readable frame after `at`.
 fn next_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<usize> {
     let mut from = at + 1;
     while let Some(found) = find_magic(segment.get(from..)?) {
@@ -295,13 +295,13 @@ fn find_magic(bytes: &[u8]) -> Option<usize> {
         .position(|window| window == MAGIC)
 }
 
-/// The ordinal of the frame at `at`, to go on behind damage.
+/// The number of the frame at `at`, to continue after damage.
 pub(super) fn ordinal_at(segment: &[u8], seed: u64, at: usize) -> Option<u32> {
     let header = Header::decode(segment, seed, at)?;
     Some(header.place.ordinal)
 }
 
-/// Whether the unreadable last frame is one that was not written to its end.
+/// Returns whether the unreadable last frame was not written completely.
 fn is_torn(segment: &[u8], seed: u64, at: usize, used_end: usize) -> bool {
     match Header::decode(segment, seed, at) {
         Some(header) => header.is_unfinished(segment),
@@ -310,7 +310,7 @@ fn is_torn(segment: &[u8], seed: u64, at: usize, used_end: usize) -> bool {
 }
 
 impl Header {
-    /// Whether the end is missing, or some sector that was not written as zeros is zero.
+    /// Returns whether the end mark is missing, or more sectors are zero than were written as zeros.
     fn is_unfinished(&self, segment: &[u8]) -> bool {
         let start = self.place.start;
         let end = start + self.len as usize;
@@ -321,7 +321,9 @@ impl Header {
     }
 }
 
-/// Whether a sector that holds a part of the header is zero. A header with anything in each of them was written, and damaged since.
+/// Returns whether a sector with a part of the header is zero.
+///
+/// If none of them is zero, the header was written and damaged later.
 fn misses_header_sector(segment: &[u8], at: usize, used_end: usize) -> bool {
     let header_end = at + HEADER_LEN;
     sectors(at, used_end)
@@ -329,14 +331,14 @@ fn misses_header_sector(segment: &[u8], at: usize, used_end: usize) -> bool {
         .any(|sector| is_zero(&segment[sector]))
 }
 
-/// How many sectors of these bytes, which start at `start` of a file, are zero as far as they lie within.
+/// Counts the zero sectors among these bytes, which start at offset `start` of the file.
 fn blank_sectors(bytes: &[u8], start: usize) -> u32 {
     let blank = sectors(start, start + bytes.len())
         .filter(|sector| is_zero(&bytes[sector.start - start..sector.end - start]));
     blank.count() as u32
 }
 
-/// The sectors that `from..to` touches, as far as they lie within.
+/// The sectors that `from..to` overlaps, clipped to that range.
 fn sectors(from: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
     let mut start = from;
     std::iter::from_fn(move || {

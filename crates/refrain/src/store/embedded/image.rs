@@ -1,8 +1,8 @@
-//! One record as the log writes it: the state that `step` left behind, whole.
+//! Encoding of one record in the log: its whole state after a `step`.
 //!
-//! Because every image is whole, the last one of a record says everything, and segments can be compacted without reading any other.
-//! Each carries a checksum that covers the record's identity: an image that is read in a wrong place is noticed.
-//! Times are written as distances from a fixed day, which keeps them short.
+//! Every image is complete. So only the last image of a record counts, and compaction needs no other.
+//! The checksum of an image covers the identity of the record, so an image read from a wrong position is detected.
+//! Times are encoded relative to a fixed day, which keeps them short.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::{
     varint::{self, Reader},
 };
 
-/// What an entry of the log is about.
+/// The content of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     InFlight = 1,
     Completed = 2,
     Indeterminate = 3,
-    /// The record is gone: released, or resolved as never happened.
+    /// The record is absent: released, or resolved as never happened.
     Absent = 4,
     Tombstone = 5,
-    /// The segment before this one ended: not about a record.
+    /// The end of the previous segment; not a record.
     Sealed = 6,
 }
 
@@ -55,13 +55,13 @@ impl Kind {
         }
     }
 
-    /// Ends by time alone: such an image needs no later one to make it void.
+    /// Returns whether the image expires by time alone, without a later image.
     pub(super) fn ends_by_time(self) -> bool {
         matches!(self, Self::Completed | Self::Tombstone)
     }
 }
 
-/// The first of January 2026. Earlier times are written too, only longer.
+/// 1 January 2026. Earlier times can be encoded, but take more bytes.
 const DAY_ZERO: Timestamp = Timestamp(1_767_225_600_000);
 const WITH_CREDENTIAL: u8 = 1;
 
@@ -102,9 +102,9 @@ pub(super) fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
     }
 }
 
-/// Reads an image back; `None` if it is damaged or belongs to another record.
+/// Decodes an image; `None` if it is damaged or belongs to another record.
 ///
-/// A lease is not written: whoever reads the log knows that its holder is gone.
+/// Leases are not stored: when the log is read, the holders of all leases are gone.
 pub(super) fn decode(kind: Kind, id: RecordId, image: &Bytes) -> Option<Option<Record>> {
     let mut reader = Reader(image);
     if kind == Kind::Absent {
@@ -152,7 +152,7 @@ pub(super) fn decode(kind: Kind, id: RecordId, image: &Bytes) -> Option<Option<R
     }))
 }
 
-/// Appends the note that the segment before this one ended at `len`.
+/// Appends an entry that the segment `segment` ended at `len`.
 pub(super) fn encode_sealed(out: &mut Vec<u8>, segment: u32, len: u64) {
     let start = out.len();
     out.extend(segment.to_le_bytes());
@@ -161,7 +161,7 @@ pub(super) fn encode_sealed(out: &mut Vec<u8>, segment: u32, len: u64) {
     out.extend(sum.to_le_bytes());
 }
 
-/// Which segment ended where; `None` if the note is damaged.
+/// Decodes the number and the length of a sealed segment; `None` if the entry is damaged.
 pub(super) fn decode_sealed(note: &[u8]) -> Option<(u32, u64)> {
     let mut reader = Reader(note);
     let sealed = (reader.u32()?, reader.u64()?);
@@ -177,7 +177,7 @@ fn checksum(kind: Kind, id: RecordId, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Compares the checksum that stands next with all that was read before it.
+/// Verifies the checksum that comes next, over everything read before it.
 fn check(kind: Kind, id: RecordId, image: &[u8], reader: &mut Reader<'_>) -> Option<()> {
     let read = image.len() - reader.0.len();
     let sum = reader.u32()?;

@@ -1,4 +1,4 @@
-//! The two threads beside the writer: one allocates the next segment ahead, one seals, compacts and drops old ones.
+//! The two background threads: one allocates the next segment in advance, one seals, compacts and deletes old segments.
 
 use std::{
     io,
@@ -21,51 +21,51 @@ use super::{
 };
 use crate::clock::Timestamp;
 
-/// The first segment of a store. Each one behind is twice as long, up to the largest.
+/// Length of the first segment of a store, in bytes. Each further segment is twice as long, up to the maximum.
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
-/// How often a segment that could not be allocated is tried again, and a relaxed store synced.
+/// Interval at which a failed allocation is retried, and a store with relaxed durability is synced.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How often the keeper looks for segments whose time is up.
+/// Interval at which the keeper looks for expired segments.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// What the writer and the two threads tell each other.
+/// State shared by the writer and the two threads.
 #[derive(Debug)]
 pub(super) struct Keeper {
     state: Mutex<State>,
     changed: Condvar,
-    /// No segment could be allocated ahead. Read by every claim, hence not in the state.
+    /// No segment could be allocated in advance. Every claim reads it, so it is outside of the mutex.
     is_full: AtomicBool,
-    /// Held while segments are compacted or dropped.
+    /// Held while segments are compacted or deleted.
     pub(super) sweeping: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Allocated ahead, with its length.
+    /// The segment allocated in advance, and its length.
     spare: Option<(Arc<Segment>, u64)>,
-    /// The spare has to be at least so long.
+    /// The minimum length of the spare segment.
     wanted: u64,
-    /// How long the next spare becomes.
+    /// The length of the next spare segment.
     next_len: u64,
-    /// What the last try to allocate failed with, and passes.
+    /// The temporary error of the last allocation.
     full: Option<String>,
-    /// Segments that were written to their end and are not sealed yet.
+    /// Completely written segments that are not sealed yet.
     written: Vec<Written>,
     sealed: Vec<Sealed>,
-    /// The one that is written to.
+    /// The segment that the writer appends to.
     active: Option<Arc<Segment>>,
     is_closing: bool,
     is_writer_done: bool,
 }
 
-/// A segment that was written to its end.
+/// A completely written segment.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) segment: Arc<Segment>,
     pub(super) len: u64,
     pub(super) latest: Timestamp,
     pub(super) noted: Vec<Noted>,
-    /// Where the segment before it ended, as its first frame tells.
+    /// The end of the previous segment, as recorded in the first frame of this one.
     pub(super) previous: Option<(u32, u64)>,
 }
 
@@ -89,7 +89,7 @@ impl Keeper {
         }
     }
 
-    /// Whether a new claim may be granted: what is in flight already needs the room that is left.
+    /// Returns whether new claims must be refused, because the remaining room is reserved for records in flight.
     pub(super) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -107,14 +107,14 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    /// The sealed segments, and the number of the one that is written to.
+    /// The sealed segments, and the number of the active one.
     pub(super) fn sealed(&self) -> (Vec<Sealed>, Option<u32>) {
         let state = lock(&self.state);
         let active = state.active.as_ref().map(|segment| segment.number);
         (state.sealed.clone(), active)
     }
 
-    /// Puts `new` in the place of segments that are gone.
+    /// Replaces deleted segments with `new`.
     pub(super) fn replace_sealed(&self, gone: &[u32], new: Option<Sealed>) {
         let mut state = lock(&self.state);
         state
@@ -123,7 +123,7 @@ impl Keeper {
         state.sealed.extend(new);
     }
 
-    /// Segments that cannot be read stay as they are.
+    /// Marks a segment as damaged, so that it is never swept.
     pub(super) fn mark_damaged(&self, number: u32) {
         let mut state = lock(&self.state);
         let sealed = state
@@ -156,7 +156,7 @@ impl Shared {
         ])
     }
 
-    /// Starts a thread. If it panics the store shuts itself, and nobody waits for ever.
+    /// Starts a thread. If it panics, the store shuts down, and no caller waits forever.
     fn spawn(
         self: &Arc<Self>,
         name: &str,
@@ -164,7 +164,7 @@ impl Shared {
     ) -> Result<JoinHandle<()>> {
         let shared = self.clone();
         let guarded = move || {
-            // Nothing of the thread's own state is looked at afterwards.
+            // Unwind safe: the thread's own state is not used after a panic.
             if catch_unwind(AssertUnwindSafe(work)).is_err() {
                 shared.shut(&"one of its threads failed");
                 shared.queue.abandon();
@@ -179,7 +179,7 @@ impl Shared {
             })
     }
 
-    /// Until a segment is there to go on in, or it is known that there is no room for one.
+    /// Waits for a spare segment, or until its allocation has failed.
     pub(super) fn wait_for_spare(&self) {
         let mut state = lock(&self.keeper.state);
         while state.spare.is_none() && state.full.is_none() && self.latch.get().is_none() {
@@ -195,7 +195,7 @@ impl Shared {
         Err(no_room(&self.folder.path, &why.unwrap_or_default()))
     }
 
-    /// The segment to go on in, at least so long. Waits while one is being allocated.
+    /// Returns the next segment, at least `len_min` bytes long. Waits while it is being allocated.
     pub(super) fn next_segment(&self, len_min: u64) -> Result<(Arc<Segment>, u64)> {
         let mut state = lock(&self.keeper.state);
         loop {
@@ -208,7 +208,7 @@ impl Shared {
                     self.keeper.changed.notify_all();
                     return Ok((segment, len));
                 }
-                // Too short for this frame: sealed empty, and dropped with the next sweep.
+                // Too short for this frame: seal it empty. The next sweep deletes it.
                 Some((segment, _)) => state.written.push(Written {
                     segment,
                     len: HEADER_LEN as u64,
@@ -220,7 +220,7 @@ impl Shared {
             }
             if let Some(why) = &state.full {
                 let refused = no_room(&self.folder.path, why);
-                // Less may be found more easily, and does for others.
+                // A shorter segment may be easier to allocate, and is enough for other frames.
                 state.wanted = 0;
                 return Err(refused);
             }
@@ -266,7 +266,7 @@ impl Shared {
                     if state.full.is_none() {
                         tracing::error!(folder = %self.folder.path.display(), %error, "no segment can be allocated now: new claims are refused");
                     }
-                    // The least that helps is tried next.
+                    // Try the shortest length next.
                     state.next_len = SEGMENT_BYTES_FIRST;
                     state.full = Some(obstacle(&error));
                     self.keeper.is_full.store(true, Ordering::Relaxed);
@@ -282,7 +282,7 @@ impl Shared {
         }
     }
 
-    /// A segment that is ready to be written, and in the manifest.
+    /// Allocates a segment, and adds it to the manifest.
     fn allocate(&self, len: u64) -> io::Result<Arc<Segment>> {
         let number = self.take_number();
         let (disk, folder) = (&*self.options.disk, &self.folder.path);
@@ -294,7 +294,7 @@ impl Shared {
             })
         });
         if let Err(error) = admitted {
-            // After any other error the manifest on the disk may count on it.
+            // After any other error, the manifest on disk may already list the segment: keep its file.
             if passes(&error) {
                 let _ = disk.remove(&segment.path);
             }
@@ -335,7 +335,7 @@ impl Shared {
         segments.insert(segment.number, segment.clone());
     }
 
-    /// Changes the manifest on the disk, then in memory. It also records how far the log is durable.
+    /// Changes the manifest on disk, then in memory. Also records the durable end of the log.
     pub(super) fn edit_manifest(&self, edit: impl FnOnce(&mut super::Manifest)) -> io::Result<()> {
         let mut manifest = lock(&self.manifest);
         let mut next = manifest.clone();
@@ -352,7 +352,7 @@ impl Shared {
     }
 
     fn keep(&self) {
-        // At once, and not only after a while: a process that keeps dying early must sweep, too.
+        // Sweep at once: a process that keeps crashing early must sweep, too.
         let mut is_first = true;
         let mut seen = None;
         loop {
@@ -376,9 +376,9 @@ impl Shared {
         }
     }
 
-    /// Records how far the log is durable once nobody writes: an end that is lost later is known for damage then.
+    /// Records the durable end of the log once the store is idle, so that a later loss of that end counts as damage.
     ///
-    /// A busy store records that with each segment it begins, and is not held up by it.
+    /// A busy store records it with each new segment, so it needs no extra write here.
     fn record_end(&self, seen: Option<(u32, u64)>) -> Option<(u32, u64)> {
         let active = lock(&self.keeper.state).active.clone()?;
         let end = (active.number, active.durable());
@@ -392,7 +392,8 @@ impl Shared {
         Some(end)
     }
 
-    /// Records where the segment ends, cuts it there and writes its snapshot. Without these it is only slower to open.
+    /// Records the end of the segment, truncates the file there, and writes its snapshot.
+    /// Without the snapshot, the store only opens more slowly.
     fn seal_written(&self, written: Written) {
         let Written {
             segment,
@@ -406,7 +407,7 @@ impl Shared {
             ..Snapshot::new(len, latest, &noted)
         };
         let file = &segment.file;
-        // All before the end is durable when the manifest says where that is, and the manifest says so before the file is cut.
+        // Sync before the manifest records the end, and record the end before truncating the file.
         let sealed = file.sync().map_err(io::Error::other).and_then(|()| {
             self.edit_manifest(|manifest| {
                 let extent = Extent::sealed(len);

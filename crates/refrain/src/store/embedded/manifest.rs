@@ -1,4 +1,4 @@
-//! Which files make up the store. Replaced as a whole, so that segments come and go in one step.
+//! The manifest: the list of files of a store. It is replaced atomically, so that segments come and go in one step.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,51 +15,51 @@ use crate::{
 
 const NAME: &str = "manifest";
 
-/// Which files make up the store.
+/// The list of files of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Manifest {
-    /// How often the store was opened.
+    /// The number of times the store was opened.
     pub(super) epoch: u32,
-    /// What the store's clock carries on from; `None` in a new store.
+    /// The mark to resume the store's clock from; `None` in a new store.
     pub(super) clock: Option<ClockMark>,
-    /// The store's time when this was written.
+    /// The store's time when the manifest was written.
     pub(super) time: Timestamp,
-    /// The segments, by number; `None` where an earlier release has recorded no lengths.
+    /// The segments, by number; `None` if an earlier release recorded no lengths.
     pub(super) segments: BTreeMap<u32, Option<Extent>>,
     /// The number of the next segment.
     pub(super) next: u32,
-    /// In segments of the log below this number only images that end by time count:
-    /// every record that was in flight or indeterminate there has been written again since.
+    /// In log segments below this number, only images that expire by time count:
+    /// every in-flight or indeterminate record in them was rewritten to a later segment.
     pub(super) watermark: u32,
-    /// Damage that the operator has accepted: segment and offset.
+    /// Damage that the operator has accepted, as segment and offset.
     pub(super) accepted: Vec<(u32, u64)>,
-    /// Images of records that an operator has erased, segment and offset: they count as absent until their segment goes.
+    /// Images of erased records, as segment and offset. They count as absent until their segment is deleted.
     pub(super) erased: BTreeSet<(u32, u64)>,
 }
 
-/// What is on record about the file of a segment, so that a lost end is not taken for a torn write.
+/// The recorded lengths of a segment file. A file that has lost its end is then not mistaken for a torn write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// The least length of the file: recorded after the file is allocated, and lowered before it is cut.
+    /// The minimum length of the file: recorded after the allocation, and lowered before the file is truncated.
     pub(super) len: u64,
     /// Every frame before this offset was durable when this was recorded.
     pub(super) written: u64,
 }
 
 impl Extent {
-    /// Allocated, with no frame in it yet.
+    /// An allocated segment without frames.
     pub(super) fn allocated(len: u64) -> Self {
         Self { len, written: 0 }
     }
 
-    /// Written to its end for good.
+    /// A completely written segment.
     pub(super) fn sealed(len: u64) -> Self {
         Self { len, written: len }
     }
 }
 
 impl Manifest {
-    /// What is on record about the file of a segment.
+    /// The recorded lengths of a segment file.
     pub(super) fn extent(&self, segment: u32) -> Option<Extent> {
         self.segments.get(&segment).copied().flatten()
     }
@@ -94,7 +94,7 @@ impl Manifest {
     }
 
     fn encode(&self) -> String {
-        // Earlier releases write version 1, which records no lengths.
+        // Earlier releases write version 1, which has no lengths.
         let has_extents = self.segments.values().any(Option::is_some);
         let version = if has_extents { 2 } else { 1 };
         let mut text = format!("refrain manifest {version}\n");

@@ -1,7 +1,7 @@
-//! Opening: from the files to the table.
+//! Recovery: rebuilds the table from the files when a store is opened.
 //!
-//! Archives first, then the log in its order; of each record the last image counts.
-//! Sealed segments are taken from their snapshots; the last one, and any whose snapshot cannot be trusted, is read.
+//! Archives come first, then the log in order; the last image of each record counts.
+//! Sealed segments are loaded from their snapshots. The last segment, and any without a valid snapshot, is scanned.
 
 use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 
@@ -23,32 +23,32 @@ use crate::{
     store::table::Table,
 };
 
-/// A segment that is no longer written, and when its time is up.
+/// A completely written segment, and when it expires.
 #[derive(Debug, Clone)]
 pub(super) struct Sealed {
     pub(super) segment: Arc<Segment>,
     pub(super) len: u64,
     pub(super) compact_at: Timestamp,
     pub(super) drop_at: Timestamp,
-    /// Parts of it cannot be read; it stays until the operator has accepted that.
+    /// Parts of the segment are unreadable. It stays until the operator has accepted the damage.
     pub(super) is_damaged: bool,
 }
 
-/// Segments that are missing or not to be recognised, and why.
+/// Segments that are missing or have an invalid header, with the error.
 type Missing = Vec<(u32, Error)>;
 
-/// What the files say.
+/// The result of recovery.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) table: Table<Slot>,
     pub(super) sealed: Vec<Sealed>,
     pub(super) manifest: Manifest,
-    /// The latest moment written anywhere.
+    /// The latest timestamp found in any file.
     pub(super) latest: Timestamp,
     pub(super) damage: Vec<Damage>,
 }
 
-/// Reads everything. With `in_full`, every segment is read and no snapshot trusted.
+/// Recovers a store. With `in_full`, every segment is scanned and no snapshot is used.
 pub(super) fn recover(
     disk: &dyn Disk,
     folder: &Path,
@@ -72,7 +72,7 @@ pub(super) fn recover(
     let last = last_written(&segments)?;
     let (archives, logs): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|segment| segment.is_archive);
-    // The ends of segments, as the one behind each tells.
+    // The ends of segments, as recorded by their successors.
     let mut ends = HashMap::new();
     for segment in archives.into_iter().chain(logs) {
         let is_last = Some(segment.number) == last;
@@ -86,7 +86,7 @@ pub(super) fn recover(
 }
 
 impl Recovered {
-    /// Opens the segments; answers apart from them those that are missing or not to be recognised.
+    /// Opens the segments; returns missing and invalid ones separately.
     fn open_segments(
         &self,
         disk: &dyn Disk,
@@ -116,7 +116,7 @@ impl Recovered {
             record: None,
             what: what.into(),
         });
-        // What stood before the hole may have been changed in it.
+        // A live record before the hole may have changed in it.
         let is_live = |slot: &Slot| matches!(slot, Slot::Live(live) if live.segment <= segment);
         let mut after = None;
         loop {
@@ -157,7 +157,7 @@ impl Recovered {
         let known = self.damage.len();
         self.apply(&segment, &snapshot)?;
         if self.damage.len() > known && snapshot.is_sound() {
-            // The snapshot does not tell of it: the next opening has to read the segment.
+            // The snapshot does not contain the damage: the next recovery must scan the segment.
             snapshot::remove(disk, &segment);
         }
         self.latest = self.latest.max(snapshot.latest);
@@ -171,9 +171,9 @@ impl Recovered {
         Ok(())
     }
 
-    /// Notes how far the segment has to reach, as the manifest says; answers from where on an unfinished write may stand in it.
+    /// Notes the minimum end of the segment from the manifest; returns the offset from which a torn write is possible.
     ///
-    /// Segments are allocated in full before they are used, so a file that is shorter has lost its end, and nothing in it is torn.
+    /// Segments are fully allocated before use. So a shorter file has lost its end, and nothing in it is a torn write.
     fn note_extent(
         &self,
         segment: &Segment,
@@ -250,7 +250,7 @@ impl Recovered {
         Ok(())
     }
 
-    /// An erased image voids all before it. An archive, though, may hold a later life of the record.
+    /// An erased image voids all earlier images. But an archive may hold a later claim of the same key, which stays.
     fn apply_erased(&self, id: RecordId) {
         let is_later = |slot: Option<Slot>| match slot {
             Some(Slot::Stored(at)) => self.archive(at.segment).is_some(),
@@ -261,8 +261,8 @@ impl Recovered {
         }
     }
 
-    /// What counts of a record below the watermark: an archive holds images from there,
-    /// and so may hold a later life of the record than a segment of the log that was not compacted with it.
+    /// Decides which image of a record below the watermark counts. An archive holds images from there,
+    /// so it may hold a later use of the key than a log segment that was not compacted with it.
     fn later(&self, segment: &Segment, id: RecordId, at: Location) -> Result<Slot> {
         let of_record = |damage: &&Damage| damage.record == Some(id);
         let mut damage = self.damage.iter().filter(of_record);
@@ -275,7 +275,7 @@ impl Recovered {
         let Some(archive) = self.archive(stored.segment) else {
             return Ok(Slot::Stored(at));
         };
-        // A life starts only when the one before is no longer remembered.
+        // A key is used again only when its previous record is no longer remembered, so the later end wins.
         let ends = (
             remember_ends(archive, id, stored)?,
             remember_ends(segment, id, at)?,
@@ -309,14 +309,14 @@ impl Recovered {
         Ok(())
     }
 
-    /// A segment that ends before the place that the next one or the manifest tells has lost its end.
+    /// Reports segments that have lost their end: they end before the offset in their successor or in the manifest.
     fn check_ends(&mut self, disk: &dyn Disk, ends: &HashMap<u32, u64>) {
         for at in 0..self.sealed.len() {
             let Sealed { segment, len, .. } = self.sealed[at].clone();
             let Some(end) = ends.get(&segment.number).copied().filter(|end| len < *end) else {
                 continue;
             };
-            // Kept with the snapshot where the manifest does not say it: the next opening must know it, too.
+            // If the manifest does not record this end, store it in the snapshot for the next recovery.
             let extent = self.manifest.extent(segment.number);
             if extent.is_none_or(|extent| extent.len < end)
                 && let Some(mut snapshot) = Snapshot::load(disk, &segment)
@@ -337,7 +337,7 @@ impl Recovered {
         }
     }
 
-    /// Writes the manifest of this opening, leaves out segments in which nothing stands, and cuts the others at their ends.
+    /// Writes the manifest of this opening, without empty segments, and truncates the other segments at their ends.
     pub(super) fn begin(&mut self, disk: &dyn Disk, folder: &Path) -> Result<()> {
         let is_empty = |sealed: &Sealed| sealed.len == HEADER_LEN as u64 && !sealed.is_damaged;
         let (empty, sealed): (Vec<_>, _) = self.sealed.drain(..).partition(is_empty);
@@ -357,7 +357,7 @@ impl Recovered {
                 self.cut_segments();
                 remove_strays(disk, folder, &self.manifest)
             }
-            // What is stored can still be served; the first segment that is made brings the manifest with it.
+            // Stored outcomes can still be served. The allocation of the first segment writes the manifest again.
             Err(error) if passes(&error) && !is_new => Ok(()),
             Err(error) => {
                 let kind = match passes(&error) {
@@ -370,7 +370,7 @@ impl Recovered {
         }
     }
 
-    /// Cuts segments at the ends that the manifest has on record. One that is longer is only slower to open.
+    /// Truncates segments at the ends recorded in the manifest. A longer file is only slower to open.
     fn cut_segments(&self) {
         for Sealed { segment, len, .. } in self.sealed.iter().filter(|sealed| !sealed.is_damaged) {
             if let Err(error) = cut(segment, *len) {
@@ -379,7 +379,7 @@ impl Recovered {
         }
     }
 
-    /// The last segment of the log and where it ends.
+    /// The last segment of the log, and its end.
     pub(super) fn last_log(&self) -> Option<(u32, u64)> {
         let logs = self
             .sealed
@@ -389,7 +389,7 @@ impl Recovered {
         ends.max()
     }
 
-    /// Every holder is gone: leases lapse now, and an attempt may still act for its full time.
+    /// Lapses all leases, because every holder is gone. An old attempt may still act for its full `settle_after`.
     pub(super) fn lapse_all(&mut self, now: Timestamp) {
         let is_live = |slot: &Slot| matches!(slot, Slot::Live(_));
         let mut after = None;
@@ -411,7 +411,7 @@ impl Recovered {
 fn lapsed(mut record: Record, now: Timestamp) -> Record {
     if let State::InFlight { hold, lease_ends } = &mut record.state {
         *lease_ends = now;
-        // Whoever asked is gone, and nobody else may pass for them.
+        // The old claimant is gone, and no other caller may present its nonce.
         hold.claimant = Claimant::random();
         hold.settles = hold.settles.max(now + hold.settle_after);
     }
@@ -423,7 +423,7 @@ fn note_end(ends: &mut HashMap<u32, u64>, number: u32, end: u64) {
     *known = end.max(*known);
 }
 
-/// Until when the image there is of use; `None` if it is damaged.
+/// When the record of this image is no longer remembered; `None` if the image is damaged.
 fn remember_ends(segment: &Segment, id: RecordId, at: Location) -> Result<Option<Timestamp>> {
     match segment.read(id, at).map(|record| record.state) {
         Ok(State::Completed { remember_ends, .. } | State::Tombstone { remember_ends }) => {
@@ -435,11 +435,11 @@ fn remember_ends(segment: &Segment, id: RecordId, at: Location) -> Result<Option
     }
 }
 
-/// Makes what was read durable, takes an unfinished write away, and puts the snapshot beside the segment.
+/// Makes the scanned data durable, removes a torn write, and writes the snapshot of the segment.
 ///
-/// Without a snapshot the next opening reads the segment again.
-/// An unfinished write must go: behind the next segment it would pass for damage.
-/// It is overwritten and not cut off, because the manifest still says how long the file is.
+/// Without a snapshot, the next recovery scans the segment again.
+/// A torn write must be removed, because it would count as damage once another segment follows.
+/// It is overwritten with zeros, not truncated, because the manifest still records the length of the file.
 fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Result<()> {
     let trouble = |what: &str, error| {
         let message = format!("{} {what}", segment.path.display());
@@ -459,8 +459,8 @@ fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Resul
     Ok(())
 }
 
-/// Only the last frame may have been read and not be on the disk.
-/// It is written once more: after a sync that failed, the system takes it for written.
+/// Rewrites and syncs the last frame, the only one that may have been read without being on disk.
+/// A sync alone is not enough: after a failed sync, the kernel may consider its pages clean.
 fn secure(segment: &Segment, scan: &Scan) -> io::Result<()> {
     let Some((start, frame)) = &scan.last else {
         return Ok(());
@@ -479,7 +479,7 @@ fn cut(segment: &Segment, len: u64) -> io::Result<()> {
     }
 }
 
-/// What a segment holds, from the snapshot beside it or, where that cannot be trusted, from the segment.
+/// Returns the content of a segment from its snapshot, or from a scan if the snapshot is not valid.
 pub(super) fn snapshot_of(disk: &dyn Disk, segment: &Segment) -> Result<Snapshot> {
     match Snapshot::load(disk, segment).filter(|loaded| loaded.is_trusted(segment)) {
         Some(snapshot) => Ok(snapshot),
@@ -487,7 +487,7 @@ pub(super) fn snapshot_of(disk: &dyn Disk, segment: &Segment) -> Result<Snapshot
     }
 }
 
-/// The last segment of the log in which anything stands.
+/// The last segment of the log with any data.
 fn last_written(segments: &[Segment]) -> Result<Option<u32>> {
     for segment in segments.iter().rev().filter(|segment| !segment.is_archive) {
         let bytes = segment
@@ -504,7 +504,7 @@ fn last_written(segments: &[Segment]) -> Result<Option<u32>> {
     Ok(None)
 }
 
-/// The manifest of a new store: one that has segments has lost its own.
+/// Creates the manifest of a new store. A folder with segments but no manifest has lost its manifest.
 fn new_manifest(folder: &Path) -> Result<Manifest> {
     if let Some(name) = names(folder)?.iter().find(|name| name.ends_with(".log")) {
         let message = format!(
@@ -532,7 +532,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     })
 }
 
-/// Files that a crash left behind between two manifests.
+/// Removes files that a crash left behind, and that the manifest does not list.
 fn remove_strays(disk: &dyn Disk, folder: &Path, manifest: &Manifest) -> Result<()> {
     for name in names(folder)? {
         let (stem, ending) = name.rsplit_once('.').unwrap_or((&name, ""));

@@ -1,4 +1,4 @@
-//! Descriptors that the store keeps back for itself, so that a crowd of connections in the same process does not stop it.
+//! Reserved file descriptors, so that many connections in the same process cannot stop the store.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use super::{
 /// Enough to allocate a segment, seal another and write the manifest at the same time, with one segment to spare.
 const DESCRIPTORS: usize = 8;
 
-/// A disk that gives up a descriptor of its reserve where none is free otherwise.
+/// A disk that releases a reserved descriptor if no other is free.
 #[derive(Debug)]
 pub(super) struct ReservedDisk {
     disk: Arc<dyn Disk>,
@@ -24,7 +24,7 @@ pub(super) struct ReservedDisk {
 }
 
 impl ReservedDisk {
-    /// Keeps descriptors back for files in `folder`.
+    /// Reserves descriptors for files in `folder`.
     pub(super) fn over(disk: Arc<dyn Disk>, folder: &Path) -> Self {
         let reserved = Self {
             disk,
@@ -35,7 +35,7 @@ impl ReservedDisk {
         reserved
     }
 
-    /// Takes back what was given up, as far as descriptors are free. Any file does; the folder is always there.
+    /// Refills the reserve as far as descriptors are free. Any file would do; the folder always exists.
     fn fill(&self, reserve: &mut Vec<File>) {
         while reserve.len() < DESCRIPTORS {
             match File::open(&self.folder) {

@@ -1,4 +1,4 @@
-//! Reading a segment from front to back: what is in it, what is torn, what is damaged.
+//! Scan of a segment from start to end: its records, torn writes and damage.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -17,21 +17,21 @@ use crate::{
     record::{Record, State},
 };
 
-/// What reading a segment gave.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) snapshot: Snapshot,
-    /// Where the last frame starts, and its bytes.
+    /// The offset and the bytes of the last frame.
     pub(super) last: Option<(u64, Bytes)>,
-    /// Where an unfinished write stands behind the end.
+    /// The range of a torn write after the end.
     pub(super) torn: Option<Range<u64>>,
     noted: Vec<Noted>,
-    /// Records whose last image is damaged, and where that is.
+    /// Records whose last image is damaged, and its offset.
     damaged: HashMap<RecordId, u64>,
 }
 
 impl Scan {
-    /// Reads the segment. An unfinished write may stand at `torn_from` or behind it; `None` where there can be none.
+    /// Scans the segment. A torn write is possible from offset `torn_from` on; `None` if there can be none.
     pub(super) fn of(segment: &Segment, torn_from: Option<u64>) -> Result<Self> {
         let bytes = segment
             .file
@@ -50,7 +50,7 @@ impl Scan {
         Ok(scan.finish(end))
     }
 
-    /// Reads frame by frame, and answers where the last one ends.
+    /// Reads all frames, and returns the end of the last one.
     fn read(&mut self, bytes: &Bytes, seed: u64, torn_from: Option<u64>) -> usize {
         let (mut at, mut ordinal) = (HEADER_LEN.min(bytes.len()), 0);
         loop {
@@ -88,7 +88,7 @@ impl Scan {
         }
     }
 
-    /// Takes the entries of a frame in their order: of each record the last one counts, damaged or not.
+    /// Takes the entries of a frame in order: the last entry of each record counts, damaged or not.
     fn take(&mut self, entries: &[frame::Entry], notes: Vec<Option<Note>>) {
         for (entry, note) in entries.iter().zip(notes) {
             match note {
@@ -120,7 +120,7 @@ impl Scan {
     }
 }
 
-/// From here to the last byte that is not zero.
+/// The range from `at` to the last non-zero byte.
 fn unfinished(bytes: &[u8], at: usize) -> Range<u64> {
     let used = bytes[at..].iter().rposition(|byte| *byte != 0);
     at as u64..(at + used.map_or(0, |last| last + 1)) as u64
@@ -136,7 +136,7 @@ enum Note {
     End((u32, u64)),
 }
 
-/// What each entry says; `None` where it is damaged.
+/// Decodes each entry; `None` if it is damaged.
 fn notes(bytes: &Bytes, entries: &[frame::Entry]) -> Vec<Option<Note>> {
     let note = |entry: &frame::Entry| {
         let image = bytes.slice(entry.offset..entry.offset + entry.len);
@@ -149,7 +149,7 @@ fn notes(bytes: &Bytes, entries: &[frame::Entry]) -> Vec<Option<Note>> {
     entries.iter().map(note).collect()
 }
 
-/// What to note of an image that was written in a frame at `frame_start`.
+/// The snapshot entry of an image in a frame that starts at `frame_start`.
 pub(super) fn noted(entry: &frame::Entry, record: Option<&Record>, frame_start: usize) -> Noted {
     let (retention_ends, remember_ends) = match record.map(|record| &record.state) {
         Some(State::Completed {

@@ -1,4 +1,4 @@
-//! A segment: one file of the log, allocated ahead, written once from front to back, then sealed.
+//! Segments: files of the log, allocated in advance, written once from start to end, then sealed.
 
 use std::{
     io,
@@ -25,10 +25,10 @@ use crate::{
 
 const MAGIC: [u8; 8] = *b"refr.seg";
 const VERSION: u32 = 1;
-/// Where the first frame starts.
+/// The length of the segment header, in bytes. The first frame follows it.
 pub(super) const HEADER_LEN: usize = 32;
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
-/// So much is zeroed between two syncs: whoever waits for the log's own sync does not wait for a whole segment's.
+/// Bytes zeroed between two syncs. Small steps keep the log's own syncs from waiting for a whole segment.
 const FILL_BYTES: u64 = 1 << 20;
 
 /// One file of the log.
@@ -37,20 +37,20 @@ pub(super) struct Segment {
     pub(super) number: u32,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn DiskFile>,
-    /// What compaction left, and not a part of the log.
+    /// Written by compaction; not a part of the log.
     pub(super) is_archive: bool,
-    /// Known to this store and segment alone.
+    /// Secret seed of this store and segment.
     pub(super) seed: u64,
-    /// Every frame before this offset is durable; the writer moves it after each sync.
+    /// Every frame before this offset is durable; the writer updates it after each sync.
     durable: AtomicU64,
 }
 
-/// Where the image of a record lies.
+/// The position of the image of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) segment: u32,
     pub(super) offset: u32,
-    /// Length in the lower bits; whether it is a tombstone in the highest.
+    /// The length in the lower bits, and a tombstone flag in the highest bit.
     packed: u32,
 }
 
@@ -90,7 +90,7 @@ fn seed(secret: &Secret, number: u32) -> u64 {
 }
 
 impl Segment {
-    /// Makes a segment with `len` bytes ready to be written: zeroed, header in place, all of it durable.
+    /// Creates a segment of `len` bytes: zeroed, with its header, and durable.
     pub(super) fn create(
         disk: &dyn Disk,
         folder: &Path,
@@ -100,7 +100,7 @@ impl Segment {
         len: u64,
     ) -> io::Result<Self> {
         let path = path(folder, number);
-        // The number may be that of a segment that a crash kept out of the store.
+        // A crash may have left a snapshot of the same number that never became part of the store.
         disk.remove(&path.with_extension("idx"))?;
         let file = disk.create(&path)?;
         let made = Self {
@@ -111,7 +111,7 @@ impl Segment {
             seed: seed(secret, number),
             durable: AtomicU64::new(0),
         };
-        // Writing into blocks that exist makes each later sync a data write alone.
+        // Allocate the blocks now, so that each later sync writes only data.
         match made.fill(len) {
             Ok(()) => Ok(made),
             Err(error) => {
@@ -152,7 +152,7 @@ impl Segment {
         header
     }
 
-    /// Opens a segment that is there.
+    /// Opens an existing segment.
     pub(super) fn open(
         disk: &dyn Disk,
         folder: &Path,
@@ -195,18 +195,18 @@ impl Segment {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Notes that every frame before this offset is durable.
+    /// Records that every frame before this offset is durable.
     pub(super) fn note_durable(&self, end: u64) {
         self.durable.store(end, Ordering::Release);
     }
 
-    /// Overwrites a stretch with zeros, as it was allocated, and makes that durable. A sync that fails is no trouble that passes.
+    /// Overwrites a range with zeros, as after the allocation, and syncs it. A failed sync is never a temporary error.
     pub(super) fn blank(&self, stretch: Range<u64>) -> io::Result<()> {
         self.zero(stretch, u64::MAX)?;
         self.file.sync().map_err(io::Error::other)
     }
 
-    /// The record whose image lies there.
+    /// Reads the record whose image is at this position.
     pub(super) fn read(&self, id: RecordId, at: Location) -> Result<Record> {
         let mut bytes = vec![0; at.len()];
         let offset = u64::from(at.offset);
@@ -222,7 +222,7 @@ impl Segment {
         record.flatten().ok_or_else(|| self.damaged(id, offset))
     }
 
-    /// Says that it cannot be read there.
+    /// The error for an unreadable offset.
     pub(super) fn unreadable(&self, offset: u64) -> Error {
         let message = format!(
             "{}: offset {offset} cannot be read; restore the segment from a backup",

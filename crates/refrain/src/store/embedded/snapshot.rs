@@ -1,7 +1,7 @@
-//! The index of a sealed segment, beside it, so that a restart need not read the segment itself.
+//! Snapshots: the index of a sealed segment in its own file, so that a restart need not scan the segment.
 //!
-//! It says of each record in the segment where its last image lies.
-//! A snapshot that is damaged, or does not fit its segment, is not trusted: the segment is read and the snapshot made anew.
+//! A snapshot holds the position of the last image of each record in the segment.
+//! If it is damaged, or does not match its segment, the segment is scanned and the snapshot is written again.
 
 use std::{collections::HashSet, io, path::PathBuf};
 
@@ -18,31 +18,31 @@ use crate::{
 
 const MAGIC: [u8; 8] = *b"refr.idx";
 const VERSION: u32 = 1;
-/// What an entry takes beside its image, about.
+/// Approximate size of an entry without its image, in bytes.
 const ENTRY_LEN: u64 = 20;
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Snapshot {
-    /// How much of the segment is in use; a sealed one is cut there.
+    /// The used length of the segment, in bytes. A sealed segment is truncated there.
     pub(super) len: u64,
-    /// The latest moment written in it.
+    /// The latest timestamp in the segment.
     pub(super) latest: Timestamp,
-    /// When half of its bytes are of no more use.
+    /// When at most half of its bytes are still needed.
     pub(super) compact_at: Timestamp,
-    /// When none of it is of any more use.
+    /// When none of its bytes are needed any more.
     pub(super) drop_at: Timestamp,
-    /// The last image of each record in it, by offset.
+    /// The last image of each record in the segment, by offset.
     pub(super) rows: Vec<Row>,
-    /// Images that cannot be read, of records that are known, and their offsets.
+    /// Damaged images whose record is known, with their offsets.
     pub(super) damaged: Vec<(RecordId, u64)>,
-    /// Stretches that cannot be read, of which nothing is known.
+    /// Unreadable ranges whose records are unknown.
     pub(super) holes: Vec<(u64, u64)>,
-    /// Where segments before this one ended, as it tells.
+    /// The ends of earlier segments, as recorded in this one.
     pub(super) ends: Vec<(u32, u64)>,
 }
 
-/// Where the last image of a record lies.
+/// The position of the last image of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) id: RecordId,
@@ -51,7 +51,7 @@ pub(super) struct Row {
     pub(super) len: u32,
 }
 
-/// One image with the moments that end it, as the writer and the scan note it.
+/// An image and its expiry times, as noted by the writer or the scan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Noted {
     pub(super) row: Row,
@@ -60,7 +60,7 @@ pub(super) struct Noted {
 }
 
 impl Snapshot {
-    /// What a segment holds, from all that was written to it in order.
+    /// Builds the snapshot from all images written to a segment, in order.
     pub(super) fn new(len: u64, latest: Timestamp, noted: &[Noted]) -> Self {
         let mut seen = HashSet::with_capacity(noted.len());
         let mut last: Vec<_> = noted
@@ -87,13 +87,13 @@ impl Snapshot {
         disk::replace(disk, &path(segment), &self.encode(segment))
     }
 
-    /// The snapshot beside a segment; `None` if there is none, or it is damaged.
+    /// Loads the snapshot of a segment; `None` if it is missing or damaged.
     pub(super) fn load(disk: &dyn Disk, segment: &Segment) -> Option<Self> {
         let file = disk.open(&path(segment)).ok()?;
         Self::decode(&file.read_whole().ok()?, segment)
     }
 
-    /// Whether it can be taken for its segment. One with damage cannot: the segment may have been restored since.
+    /// Returns whether the snapshot can replace a scan. With damage it cannot: the segment may have been restored.
     pub(super) fn is_trusted(&self, segment: &Segment) -> bool {
         self.is_sound() && segment.file.len().is_ok_and(|len| len == self.len)
     }
@@ -102,7 +102,7 @@ impl Snapshot {
         self.damaged.is_empty() && self.holes.is_empty()
     }
 
-    /// Where there is damage in it that nobody has accepted.
+    /// The offset of damage that the operator has not accepted.
     pub(super) fn open_damage(&self, segment: u32, accepted: &[(u32, u64)]) -> Option<u64> {
         let holes = self.holes.iter().map(|(from, _)| *from);
         let images = self.damaged.iter().map(|(_, offset)| *offset);
@@ -111,7 +111,7 @@ impl Snapshot {
             .find(|offset| !accepted.contains(&(segment, *offset)))
     }
 
-    /// Where its segment ended when all of it was there.
+    /// The end of the segment before it lost data.
     pub(super) fn whole_len(&self) -> u64 {
         let ends = self.holes.iter().map(|(_, to)| *to);
         ends.fold(self.len, u64::max)
@@ -130,7 +130,7 @@ impl Snapshot {
         for row in &self.rows {
             out.extend(row.id.0);
             out.push(row.kind as u8);
-            // Images stand in order: the distance to the one before is short.
+            // Images are in order, so the distance from the previous one is a short number.
             varint::put(&mut out, u64::from(row.offset - end));
             varint::put(&mut out, row.len.into());
             end = row.offset + row.len;
@@ -206,7 +206,7 @@ fn path(segment: &Segment) -> PathBuf {
     segment.path.with_extension("idx")
 }
 
-/// Takes away the snapshot beside a segment.
+/// Deletes the snapshot of a segment.
 pub(super) fn remove(disk: &dyn Disk, segment: &Segment) {
     let path = path(segment);
     if let Err(error) = disk.remove(&path) {
@@ -220,8 +220,8 @@ impl Row {
     }
 }
 
-/// The first moment at which at most half of what was written is still of use:
-/// an outcome within its retention, or a tombstone that is still remembered.
+/// The first time at which at most half of the written bytes are still needed:
+/// outcomes within their retention, and tombstones that are still remembered.
 fn compact_at(noted: &[Noted], last: &[&Noted]) -> Timestamp {
     let bytes = |note: &Noted| ENTRY_LEN + u64::from(note.row.len);
     let total: u64 = noted.iter().map(bytes).sum();

@@ -1,6 +1,7 @@
-//! The one thread that writes: takes all that wait, decides each with `step`, writes what changed as one frame, syncs once, and wakes them all.
+//! The writer thread. It takes all queued requests, decides each with `step`, writes the changes as one frame,
+//! syncs once, and wakes all callers (group commit).
 //!
-//! What a batch changes is seen by nobody until it is durable; if it cannot be made durable it never happened.
+//! The changes of a batch are visible only once they are durable. If a batch cannot be made durable, it is rejected.
 
 use std::{
     collections::HashMap,
@@ -33,23 +34,24 @@ use crate::{
 
 pub(super) use super::disk::passes;
 
-/// A frame is closed once its images take this much.
+/// A frame is closed once its images take this many bytes.
 const FRAME_BYTES: usize = 4 << 20;
-/// So many who were answered at once are about to bring more: the next sync waits until they had their turn.
-/// For fewer it does not, as somebody else may keep the processor for long.
+/// After a batch of this size, the writer yields before the next sync: its callers are about to queue more requests.
+/// After a smaller batch it does not, because other threads may keep the processor for long.
 const CROWD: usize = 64;
-/// So many are enough for a sync, which costs each of them next to nothing then: whoever brings more does that while the disk works.
+/// At this queue length a caller hands the processor back to the yielding writer: more requests would hardly make
+/// the sync cheaper for each of them, and can be queued while the disk works.
 const ENOUGH: usize = 192;
-/// More than the note takes that the segment before this one ended.
+/// An upper bound of the length of the entry for the end of the previous segment.
 const NOTE_LEN: usize = 64;
 
-/// What is asked of the writer.
+/// A request to the writer.
 #[derive(Debug)]
 pub(super) enum Request {
     Claim(Claim),
     Settle(Fence, Settlement),
     Renew(Fence, Duration),
-    /// Write a record that can still change again, if its image lies in a segment below this one.
+    /// Rewrite a live record, if its image is in a segment below this number.
     Carry(u32),
 }
 
@@ -60,7 +62,7 @@ struct Job {
     answer: oneshot::Sender<Result<Reply>>,
 }
 
-/// What waits for the writer.
+/// Requests waiting for the writer.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -70,9 +72,9 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: Vec<Job>,
-    /// Whether the writer sleeps until it is told of the next one.
+    /// Whether the writer sleeps until the next request.
     is_asleep: bool,
-    /// Whether the writer lets others have the processor first, so that one sync does for more.
+    /// Whether the writer has yielded the processor, so that more requests share one sync.
     is_waiting: bool,
     is_closed: bool,
 }
@@ -102,20 +104,20 @@ impl Queue {
             self.arrived.notify_one();
         }
         if is_enough {
-            // Its turn: what comes next is done while the disk works.
+            // Yield to the writer: later requests are queued while the disk works.
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    /// Lets others have the processor until they brought enough for a sync, or have no more to bring.
+    /// Yields the processor, until callers have queued enough requests for a sync or have no more.
     fn let_others_go_first(&self) {
         lock(&self.waiting).is_waiting = true;
         std::thread::yield_now();
         lock(&self.waiting).is_waiting = false;
     }
 
-    /// All that wait, swapped against an empty list; `false` once the queue is closed and empty.
+    /// Takes all queued requests, and leaves an empty list; returns `false` once the queue is closed and empty.
     fn take(&self, jobs: &mut Vec<Job>) -> bool {
         let mut waiting = lock(&self.waiting);
         while waiting.jobs.is_empty() {
@@ -125,7 +127,7 @@ impl Queue {
             waiting.is_asleep = true;
             let woken = self.arrived.wait(waiting);
             drop(woken.unwrap_or_else(std::sync::PoisonError::into_inner));
-            // Whoever woke this thread may be about to bring more, which the same sync would do for.
+            // The caller that woke this thread may be about to queue more requests for the same sync.
             self.let_others_go_first();
             waiting = lock(&self.waiting);
         }
@@ -138,7 +140,7 @@ impl Queue {
         self.arrived.notify_all();
     }
 
-    /// Closes, and lets go of those who wait: nobody will answer them.
+    /// Closes the queue, and drops all requests: their callers get an error.
     pub(super) fn abandon(&self) {
         self.close();
         lock(&self.waiting).jobs.clear();
@@ -168,17 +170,17 @@ impl Shared {
 pub(super) struct Writer {
     shared: Arc<Shared>,
     active: Option<Active>,
-    /// Where the last segment ended that was written before this opening.
+    /// The end of the last segment written before this opening.
     previous: Option<(u32, u64)>,
     fence: Fence,
     builder: Builder,
     frame: Vec<u8>,
-    /// What this batch changed so far.
+    /// The changes of this batch so far.
     pending: HashMap<RecordId, Pending, BuildHasherDefault<IdHasher>>,
     answers: Vec<(oneshot::Sender<Result<Reply>>, Result<Reply>)>,
 }
 
-/// The segment that is written to.
+/// The segment that is appended to.
 #[derive(Debug)]
 struct Active {
     segment: Arc<Segment>,
@@ -187,21 +189,21 @@ struct Active {
     ordinal: u32,
     latest: Timestamp,
     noted: Vec<Noted>,
-    /// Where the segment before this one ended, to be told in the first frame.
+    /// The end of the previous segment, to be recorded in the first frame.
     previous: Option<(u32, u64)>,
-    /// So much of a write that failed may stand behind the end, and has to go before the next one.
+    /// Bytes after the end that a failed write may have left. They must be zeroed before the next write.
     unclean: usize,
 }
 
-/// A record as this batch leaves it.
+/// A record after this batch.
 #[derive(Debug)]
 struct Pending {
     record: Option<Record>,
-    /// Which entry of the frame it is; `None` where only the lease changed.
+    /// The index of its entry in the frame; `None` if only the lease changed.
     entry: Option<usize>,
-    /// Where its image lies if this frame holds none.
+    /// The segment of its image, if this frame has none.
     segment: u32,
-    /// Where its image lies in this frame, once it is written.
+    /// The position of its image in this frame, once it is written.
     at: Option<Location>,
 }
 
@@ -282,8 +284,8 @@ impl Writer {
         Ok(stepped.reply)
     }
 
-    /// Past the middle, nothing is begun or carried before it is known whether there is a segment behind:
-    /// what is in flight has to be settled somewhere.
+    /// In the second half of a segment, waits until the next segment is allocated or its allocation has failed.
+    /// Called before new claims and rewrites: the rest of the segment must suffice to settle the records in flight.
     fn leave_room(&self) {
         let len = self.builder.len_max();
         let is_past_middle = |active: &Active| active.end + len > active.capacity / 2;
@@ -296,7 +298,7 @@ impl Writer {
         if let Some(pending) = self.pending.get(&id) {
             return Ok((pending.record.clone(), pending.segment));
         }
-        // Most are in flight or absent, and need no second look; what lies on the disk is read without the table's lock.
+        // Most records are live or absent, and need no second lookup. Images on disk are read without the table's lock.
         let known = self.shared.table.with(id, |entry| match entry.get() {
             Some(Slot::Live(live)) => Some((Some(live.record.clone()), live.segment)),
             Some(_) => None,
@@ -318,7 +320,7 @@ impl Writer {
     }
 
     fn note(&mut self, id: RecordId, record: Option<Record>, entry: Option<usize>, segment: u32) {
-        // A lease that changes behind an image of the same batch leaves the image standing.
+        // A lease change after an image in the same batch keeps that image.
         let entry = entry.or_else(|| self.pending.get(&id).and_then(|pending| pending.entry));
         let pending = Pending {
             record,
@@ -340,7 +342,7 @@ impl Writer {
         Reply::Aged
     }
 
-    /// Makes the batch durable, shows it to everybody, and answers.
+    /// Makes the batch durable, publishes its changes, and responds to the callers.
     fn commit(&mut self, now: Timestamp) {
         let done = match self.builder.is_empty() {
             true => Ok(()),
@@ -355,13 +357,13 @@ impl Writer {
         let answers = self.answers.drain(..);
         wakes::together(|| {
             for (answer, reply) in answers {
-                // Whoever asked may have gone; that changes nothing.
+                // The caller may have dropped its future; the change stands.
                 let _ = answer.send(reply);
             }
         });
     }
 
-    /// None of the batch has happened.
+    /// Rejects all requests of the batch.
     fn refuse(&mut self, error: &Error) {
         for (_, reply) in &mut self.answers {
             if reply.is_ok() {
@@ -372,7 +374,7 @@ impl Writer {
 
     fn append(&mut self, now: Timestamp) -> Result<()> {
         self.shared.check_open()?;
-        // Before another segment is begun, too: behind that one, what is left here would pass for damage.
+        // Also before a new segment starts: once another segment follows, leftover bytes here would count as damage.
         if let Some(Err(error)) = self.active.as_mut().map(Active::clean) {
             return Err(self.failed(&error));
         }
@@ -416,7 +418,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in the next segment if the frame does not fit into this one.
+    /// Continues in the next segment, if the frame does not fit into this one.
     fn make_room(&mut self) -> Result<()> {
         let needed = self.builder.len_max() + NOTE_LEN;
         let fits = |active: &Active| active.end + needed <= active.capacity;
@@ -440,7 +442,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Where the last segment ends in which anything was written.
+    /// The last segment with data, and its end.
     fn last_end(&self) -> Option<(u32, u64)> {
         match &self.active {
             Some(active) if active.ordinal > 0 => Some((active.segment.number, active.end as u64)),
@@ -449,7 +451,8 @@ impl Writer {
         }
     }
 
-    /// Trouble that passes is no failure: nothing was acknowledged, and what was written is taken away before the next write.
+    /// Handles a failed write. A temporary error does not shut the store down: nothing was acknowledged,
+    /// and the written bytes are zeroed before the next write.
     fn failed(&mut self, error: &io::Error) -> Error {
         let shared = &self.shared;
         let Some(active) = &mut self.active else {
@@ -493,7 +496,7 @@ impl Active {
         self.unclean = frame.len();
         self.segment.file.write_all_at(frame, self.end as u64)?;
         if durability == Durability::Full {
-            // A failed sync leaves unknown what is on the disk, whatever the reason.
+            // After any failed sync, it is unknown which bytes are on disk.
             self.segment.file.sync().map_err(io::Error::other)?;
             self.segment.note_durable((self.end + frame.len()) as u64);
         }
@@ -501,7 +504,7 @@ impl Active {
         Ok(())
     }
 
-    /// Takes away what a write that failed may have left.
+    /// Zeroes the bytes that a failed write may have left.
     fn clean(&mut self) -> io::Result<()> {
         if self.unclean > 0 {
             let end = self.end as u64;
@@ -522,7 +525,7 @@ impl Active {
     }
 }
 
-/// What is in the way, and what helps.
+/// Describes a temporary error, and how to fix it.
 pub(super) fn obstacle(error: &io::Error) -> String {
     let what = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "its disk is full, make room",
