@@ -1,4 +1,4 @@
-//! A store to break: its folder, its disk and its clock, and what is known of its records.
+//! Test fixture: a store with its own folder, fault-injecting disk and manual clock, and the expected records.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use refrain_testkit::disk::FaultDisk;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A clock that stands still unless it is turned.
+/// A clock that advances only when the test turns it.
 #[derive(Debug, Clone)]
 pub(crate) struct HandClock(Arc<Mutex<Times>>);
 
@@ -43,7 +43,7 @@ impl HandClock {
         })))
     }
 
-    /// Time passes.
+    /// Advances both clocks.
     pub(crate) fn turn(&self, span: Duration) {
         let mut times = self.0.lock().unwrap();
         let millis = u64::try_from(span.as_millis()).unwrap();
@@ -51,12 +51,12 @@ impl HandClock {
         times.steady += millis;
     }
 
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock forward; the monotonic clock stays.
     pub(crate) fn set_wall(&self, forward: Duration) {
         self.0.lock().unwrap().wall += u64::try_from(forward.as_millis()).unwrap();
     }
 
-    /// The machine starts again: its steady clock is another one.
+    /// Reboots the machine: the monotonic clock starts again, with another boot id.
     pub(crate) fn reboot(&self) {
         let mut times = self.0.lock().unwrap();
         times.boot += 1;
@@ -82,7 +82,7 @@ impl Clock for HandClock {
 #[derive(Debug)]
 pub(crate) struct Site {
     folder: tempfile::TempDir,
-    /// The one that a store was opened on last.
+    /// The disk of the last opened store.
     disk: Mutex<Option<FaultDisk>>,
     pub(crate) clock: HandClock,
     pub(crate) segment_bytes_max: u64,
@@ -98,7 +98,7 @@ impl Site {
         }
     }
 
-    /// Another folder with the same clock, and nothing in it.
+    /// Another, empty folder with the same clock.
     pub(crate) fn beside(&self) -> Self {
         Self {
             clock: self.clock.clone(),
@@ -137,7 +137,7 @@ impl Site {
         Embedded::open(self.path(), options)
     }
 
-    /// The folder as a kill of the process would leave it now.
+    /// A copy of the folder, as a kill of the process would leave it now.
     pub(crate) fn killed(&self) -> Self {
         let copy = self.beside();
         for (name, bytes) in self.files() {
@@ -146,21 +146,21 @@ impl Site {
         copy
     }
 
-    /// The same with other bytes in one file.
+    /// Like `killed`, with other bytes in one file.
     pub(crate) fn killed_with(&self, name: &str, bytes: &[u8]) -> Self {
         let copy = self.killed();
         copy.write(name, bytes);
         copy
     }
 
-    /// Another folder with what a loss of power may leave of this one.
+    /// Another folder with the state that a power failure may leave.
     pub(crate) fn crashed(&self, disk: &FaultDisk, seed: u64) -> Self {
         let after = self.beside();
         disk.crash(seed, after.path()).unwrap();
         after
     }
 
-    /// Every file but the lock.
+    /// All files but the lock.
     pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
         match &*self.disk.lock().unwrap() {
             Some(disk) => disk.still(|| self.files_now()),
@@ -189,7 +189,7 @@ impl Site {
         fs::remove_file(self.path().join(name)).unwrap();
     }
 
-    /// The segments in which something stands, in their order.
+    /// The segments that contain frames, in order.
     pub(crate) fn written_logs(&self) -> Vec<String> {
         let logs = self.files().into_iter();
         logs.filter(|(name, bytes)| name.ends_with(".log") && !frames(bytes).is_empty())
@@ -198,7 +198,7 @@ impl Site {
     }
 }
 
-/// In memory where that can be had: these tests open thousands of stores.
+/// Creates the folder in memory if possible, because these tests open thousands of stores.
 fn temporary() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
@@ -210,7 +210,7 @@ fn file_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Where the frames of a segment lie.
+/// The ranges of the frames of a segment.
 pub(crate) fn frames(segment: &[u8]) -> Vec<Range<usize>> {
     let mut frames = Vec::new();
     let mut at = 32;
@@ -222,12 +222,12 @@ pub(crate) fn frames(segment: &[u8]) -> Vec<Range<usize>> {
     frames
 }
 
-/// How many entries the frame that starts there has.
+/// The number of entries in the frame at `start`.
 pub(crate) fn entries(segment: &[u8], start: usize) -> u32 {
     u32::from_le_bytes(segment[start + 8..start + 12].try_into().unwrap())
 }
 
-/// Sets a flag when it goes, also when a test fails.
+/// Sets a flag when dropped, also when a test panics.
 #[derive(Debug)]
 pub(crate) struct OnDrop<'a>(pub(crate) &'a AtomicBool);
 
@@ -237,7 +237,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Runs a future to its end.
+/// Blocks on a future.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().unwrap().block_on(future)
@@ -284,7 +284,7 @@ pub(crate) fn settle(store: &Embedded, number: u64, fence: Fence, end: Settlemen
     assert_eq!(settled, Settled::Applied);
 }
 
-/// Claims and completes, kept for an hour and remembered for another.
+/// Claims and completes a record, with a retention of one hour and a tombstone for another hour.
 pub(crate) fn complete(store: &Embedded, number: u64, body: &[u8]) {
     let fence = grant(store, claim(number));
     settle(store, number, fence, completion(body, HOUR, HOUR));
@@ -294,17 +294,17 @@ pub(crate) fn sweep(store: &Embedded) -> u32 {
     wait(store.sweep(u32::MAX)).unwrap()
 }
 
-/// What is known of some records; `None` is absent.
+/// The expected records; `None` is absent.
 pub(crate) type Known = BTreeMap<u64, Option<Record>>;
 
-/// What the store holds of these records.
+/// Reads these records.
 pub(crate) fn observe(store: &Embedded, numbers: Range<u64>) -> Known {
     numbers
         .map(|number| (number, read(store, number).unwrap()))
         .collect()
 }
 
-/// A record without what a restart changes.
+/// Reads a record, and resets the fields that a restart changes.
 pub(crate) fn read(store: &Embedded, number: u64) -> refrain::Result<Option<Record>> {
     let reading = wait(store.read(id(number)))?;
     Ok(reading.map(|reading| plain(reading.record)))
@@ -321,9 +321,9 @@ pub(crate) fn plain(mut record: Record) -> Record {
     record
 }
 
-/// Each record answers what is known of it, or an error that says that it cannot be told; answers how many did the latter.
+/// Checks that each record is as expected, or that reading it returns an error; returns the number of errors.
 ///
-/// "Absent" for a record that is there, and another record or outcome than the right one, are what must not be.
+/// An existing record must never read as absent, as another record, or with another outcome.
 pub(crate) fn check(store: &Embedded, known: &Known, label: &dyn std::fmt::Display) -> usize {
     let mut errors = 0;
     for (number, right) in known {
@@ -343,7 +343,7 @@ pub(crate) fn check_kind(error: &Error, label: &dyn std::fmt::Display) {
     assert!(kinds.contains(&error.kind()), "{label}: {error}");
 }
 
-/// The body with which a record was completed.
+/// The body of the outcome of a record.
 pub(crate) fn body_of(record: &Record) -> Option<Vec<u8>> {
     match &record.state {
         State::Completed { outcome, .. } => Some(outcome.body().to_vec()),

@@ -1,8 +1,8 @@
-//! The power goes, or the process is killed, at any change to the disk, in the middle of anything.
-//! What was acknowledged is there afterwards, no outcome has changed, what was not acknowledged is there or not,
-//! what was seen once stays, no fence comes twice, and nothing is called damage.
+//! A power failure or a kill at any change to the disk, at any point of a random history.
+//! Acknowledged changes survive, and no outcome changes. Unacknowledged changes survive or not.
+//! A state that was read once stays, no fence is issued twice, and nothing is reported as damage.
 //!
-//! `REFRAIN_CRASH_SEEDS` says how many histories are tried; a failure names its seed.
+//! `REFRAIN_CRASH_SEEDS` sets the number of histories; a failure names its seed.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,15 +19,15 @@ use refrain_testkit::disk::{Dice, End, FaultDisk};
 
 use crate::common::{Site, ask, at_least_once, claim, completion, id, wait};
 
-/// The records that histories are about, and one to read the store's time from.
+/// The number of records in a history, and a record to read the store's time from.
 const NUMBERS: u64 = 14;
 const TIMEPIECE: u64 = 99;
 
-/// What may have become of a record.
+/// A possible state of a record.
 #[derive(Debug, Clone, PartialEq)]
 enum Life {
     Absent,
-    /// Claimed, under this fence if the claim was answered.
+    /// Claimed, with this fence if the claim was answered.
     Held(Option<Fence>),
     Doubted(Fence, Reason),
     Done {
@@ -39,7 +39,7 @@ enum Life {
 }
 
 impl Life {
-    /// Whether this is what the store holds now.
+    /// Returns whether the store's record matches this state.
     fn is(&self, record: Option<&Record>, now: Timestamp) -> bool {
         let state = record.map(|record| &record.state);
         match (self, state) {
@@ -76,7 +76,7 @@ impl Life {
         }
     }
 
-    /// What is known once the store has been seen to hold this.
+    /// Adds what a read of the record has shown.
     fn seen(self, record: Option<&Record>) -> Self {
         match (self, record.and_then(Record::fence)) {
             (Self::Held(None), Some(fence)) => Self::Held(Some(fence)),
@@ -93,16 +93,16 @@ impl Life {
     }
 }
 
-/// What is known of a store from outside.
+/// The expected state of a store.
 struct History {
     label: String,
     dice: Dice,
     site: Site,
     disk: FaultDisk,
-    /// What each record may be; one thing only, unless the last answer got lost.
+    /// The possible states of each record: only one, unless the last response was lost.
     lives: BTreeMap<u64, Vec<Life>>,
     fences: HashSet<Fence>,
-    /// The store's time minus the steady clock's.
+    /// The store's time minus the monotonic clock, in milliseconds.
     offset: u64,
 }
 
@@ -122,7 +122,7 @@ impl History {
         }
     }
 
-    /// Opens the store and compares all of it with what is known; `None` if the end came first.
+    /// Opens the store and checks all records; `None` if the crash came first.
     fn open(&mut self) -> Option<Embedded> {
         let store = self.site.try_open_on(&self.disk).ok()?;
         assert_eq!(store.damage(), [], "{}", self.label);
@@ -139,7 +139,7 @@ impl History {
         Timestamp(self.offset + self.site.clock.steady().millis)
     }
 
-    /// The store must hold one of the things that the record may be; from then on it is that one.
+    /// Checks that the record is in one of its possible states; from then on only that state is possible.
     fn look(&mut self, store: &Embedded, number: u64) -> Option<()> {
         let reading = wait(store.read(id(number))).ok()?;
         let record = reading.map(|reading| reading.record);
@@ -169,7 +169,7 @@ impl History {
         self.lives.insert(number, vec![life]);
     }
 
-    /// One thing that somebody does; `None` once the store no longer answers.
+    /// Performs one random action; `None` once the store no longer responds.
     fn act(&mut self, store: &Embedded) -> Option<()> {
         let number = self.dice.below(NUMBERS);
         match self.dice.below(12) {
@@ -205,7 +205,7 @@ impl History {
         is_open
     }
 
-    /// A verdict must be the one that what is known of the record calls for.
+    /// Checks that the verdict matches the state of the record.
     fn judge(&mut self, number: u64, verdict: Verdict) {
         let now = self.now();
         let life = self.life(number).clone();
@@ -241,7 +241,7 @@ impl History {
         };
         let (end, life) = self.end(fence);
         match wait(store.settle(id(number), fence, end)) {
-            // A doubt changes nothing while a retry may take over, or where the lease has lapsed already.
+            // A doubt changes nothing while a retry may take over, or if the lease has already lapsed.
             Ok(Settled::Applied) if matches!(life, Life::Doubted(..)) => {
                 self.also(number, life);
                 self.look(store, number)
@@ -284,7 +284,7 @@ impl History {
         }
     }
 
-    /// What the machine finds afterwards.
+    /// Puts the disk into its state after the crash.
     fn end_of(&mut self, end: End) {
         match end {
             End::Kill => self.disk.revive(),
@@ -297,7 +297,7 @@ impl History {
     }
 }
 
-/// Every third record is one that a retry may take over.
+/// Every third record is at-least-once.
 fn claim_of(number: u64) -> Claim {
     Claim {
         claimant: Claimant::random(),
@@ -338,7 +338,7 @@ fn nothing_acknowledged_is_lost_whenever_the_end_comes() {
     }
 }
 
-/// The same few acts, with the end at each change to the disk in turn.
+/// The same short history, with a crash at each change to the disk in turn.
 #[test]
 fn the_end_may_come_at_every_single_change() {
     let acts = |history: &mut History| -> Option<()> {

@@ -1,5 +1,6 @@
-//! Bytes that changed on the disk after they were acknowledged.
-//! Whatever is flipped, cut or gone: the store never panics, never answers a wrong outcome, and never takes a damaged record for absent.
+//! Bytes that changed on disk after they were acknowledged.
+//! With any bit flipped, file truncated or file missing, the store never panics, never returns a wrong outcome,
+//! and never takes a damaged record for absent.
 
 use std::{ops::Range, time::Duration};
 
@@ -19,10 +20,10 @@ const LOG: &str = "00000001.log";
 const INDEX: &str = "00000001.idx";
 const RECORDS: Range<u64> = 1..12;
 const NEVER_SEEN: u64 = 1_000;
-/// Long enough for a thread to come to where it waits.
+/// Long enough for a thread to reach the point where it blocks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// About ten frames with a record in every state, and a body that looks like sectors that never arrived.
+/// Writes about ten frames with a record in every state, and a body of zeros that looks like unwritten sectors.
 fn fill(store: &Embedded) {
     complete(store, 1, b"one");
     complete(store, 2, &[0; 1_100]);
@@ -37,7 +38,7 @@ fn fill(store: &Embedded) {
     settle(store, 7, fence, completion(&[0; 1_300], HOUR, HOUR));
 }
 
-/// A folder with records in it, and what a store on it holds.
+/// A folder with records, and their expected state.
 struct Filled {
     site: Site,
     known: Known,
@@ -59,7 +60,7 @@ fn closed() -> Filled {
     Filled { site, known }
 }
 
-/// Opens the damaged folder, twice, with a sweep in between; answers how many records could not be told, and the damage.
+/// Opens the damaged folder twice, with a sweep in between; returns the number of unreadable records, and the damage.
 fn check_open(site: &Site, known: &Known, label: &str) -> (usize, Vec<Damage>) {
     let store = site.open();
     let errors = check(&store, known, &label);
@@ -74,7 +75,7 @@ fn check_open(site: &Site, known: &Known, label: &str) -> (usize, Vec<Damage>) {
     (errors, damage)
 }
 
-/// A key that was never seen is granted only where it is certain that it was not.
+/// A key that was never used is granted only if the damage cannot contain it.
 fn check_unseen(store: &Embedded, label: &str) {
     let is_certain = store.damage().iter().all(|damage| damage.record.is_some());
     match ask(store, claim(NEVER_SEEN)) {
@@ -92,7 +93,7 @@ fn flipped(bytes: &[u8], at: usize, dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Every byte of the segment that is in use, and some of those in the middle of a body full of zeros.
+/// All used bytes of the segment, but only every 64th inside a body of zeros.
 fn places(segment: &[u8]) -> Vec<usize> {
     let end = frames(segment).pop().unwrap().end;
     let is_plain = |at: usize| at > 8 && at + 8 < end && segment[at - 8..at + 8] == [0; 16];
@@ -116,7 +117,7 @@ fn a_flip_in_the_log_after_a_kill_is_reported_where_it_is() {
         let place = all.iter().find(|frame| frame.contains(&at));
         let place = place.cloned().unwrap_or(0..32);
         match damage.first() {
-            // In an image that a later one made void, or in the mark at the end of a frame: nothing is lost.
+            // In an image that a later one replaced, or in the end mark of a frame: nothing is lost.
             None => assert_eq!(errors, 0, "{label}"),
             Some(damage) => {
                 reported += 1;
@@ -214,7 +215,7 @@ fn a_store_without_its_manifest_or_its_identity_is_not_taken_for_a_new_one() {
     }
 }
 
-/// Several segments of the log, all but the last with a snapshot.
+/// Several log segments, all with a snapshot but the last.
 fn long() -> Filled {
     let site = Site::new(4 << 10);
     let store = site.open();
@@ -223,7 +224,7 @@ fn long() -> Filled {
         complete(&store, number, &[number as u8; 400]);
     }
     drop(store);
-    // A second life, so that there is a segment that no other one followed in its own.
+    // Reopen, so that one segment has no successor written by the same process.
     let store = site.open();
     for number in 40..46 {
         complete(&store, number, &[number as u8; 400]);
@@ -259,7 +260,7 @@ fn a_segment_that_lost_its_last_frames_is_noticed() {
     for name in site.written_logs() {
         let whole = site.read(&name);
         for frame in frames(&whole) {
-            // At the start of a frame what is left looks whole.
+            // Truncated at the start of a frame, the rest of the file looks intact.
             let site = site.killed();
             site.write(&name, &whole[..frame.start]);
             let label = format!("{name} cut at {}", frame.start);
@@ -304,7 +305,7 @@ fn a_segment_that_is_put_back_is_whole_again() {
     }
 }
 
-/// A store whose log ends with two images of one record in one frame, if both ends came to wait for the writer in time.
+/// A store whose log ends with two images of one record in one frame, if both settlements were queued in time.
 fn two_images() -> Site {
     let site = Site::new(8 << 10);
     let disk = site.disk();
@@ -317,7 +318,7 @@ fn two_images() -> Site {
         completion(b"late truth", HOUR, HOUR),
     ];
     std::thread::scope(|scope| {
-        // While the writer is at another record, both ends come to wait for it.
+        // Both settlements are queued while the writer is busy with another record.
         let store = &store;
         disk.still(|| {
             scope.spawn(|| grant(store, claim(2)));
@@ -333,7 +334,7 @@ fn two_images() -> Site {
 
 #[test]
 fn the_last_of_two_images_in_a_frame_counts_even_if_it_is_the_damaged_one() {
-    // On a busy machine a thread may come too late.
+    // On a busy machine a thread may be too late.
     let mut sites = (0..50).map(|_| two_images());
     let whole = sites.find(|site| {
         let bytes = site.read(LOG);
@@ -367,7 +368,7 @@ fn a_record_past_its_time_may_have_begun_anew_in_what_cannot_be_read() {
             "record {number}"
         );
     }
-    // Completed before it, and free by now if nothing came of them in it.
+    // These completed before the damage, and have expired. They may have been claimed again in the unreadable range.
     for number in [1, 2] {
         let error = ask(&store, claim(number)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "record {number}");
@@ -402,7 +403,7 @@ fn damage_that_is_accepted_is_gone_and_its_records_are_free() {
     let Filled { site, known } = killed();
     let whole = site.read(LOG);
     let all = frames(&whole);
-    // Heads of frames, whose records are unknown then, and images, whose records are known.
+    // Frame headers, whose records are then unknown, and images, whose records are known.
     let places = all[1..]
         .iter()
         .flat_map(|frame| [frame.start + 9, frame.end - 20]);

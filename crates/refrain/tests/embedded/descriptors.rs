@@ -1,5 +1,5 @@
-//! A process without a free descriptor, as a crowd of connections leaves it: the store goes on with what it has kept back,
-//! refuses new claims when that is used up, and takes them again once the crowd has gone, without a restart.
+//! A process without a free file descriptor, for example because of many connections: the store uses its reserve,
+//! refuses new claims when the reserve is used up, and grants them again once descriptors are free, without a restart.
 
 use std::{env, fs::File, path::PathBuf, process::Command, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::common::{claim, complete, id};
 
 const CHILD: &str = "REFRAIN_TEST_DESCRIPTORS";
 
-/// Everything that is left.
+/// Opens files until no descriptor is free.
 fn crowd() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
@@ -26,7 +26,7 @@ fn segments(folder: &PathBuf) -> usize {
         .count()
 }
 
-/// A store with a runtime that needs no more descriptors.
+/// A store with a runtime that is already started, so that claims need no more descriptors.
 struct Asked {
     store: Embedded,
     runtime: Runtime,
@@ -40,7 +40,7 @@ impl Asked {
     }
 }
 
-/// Claims until there is no room; answers how many were granted.
+/// Claims until the store is full; returns the number of grants.
 fn claim_until_refused(asked: &Asked, from: u64) -> u64 {
     for number in from..from + 5_000 {
         match asked.ask(number) {

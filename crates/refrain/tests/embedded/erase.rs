@@ -1,5 +1,5 @@
-//! An operator takes a record away: it stays away, however often everything is moved and the machine goes down,
-//! and the key's next life is not taken for the last one.
+//! An erased record stays erased across compactions, restarts and power failures,
+//! and a later record of the same key is not mistaken for the erased one.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn the_bytes_of_an_erased_outcome_leave_the_disk() {
     complete(&store, 20, b"what somebody wants to have forgotten");
     assert!(contains(&site, b"to have forgotten"));
     assert_eq!(erase(&store, 20), Erased::Gone);
-    // What is written to now is sealed when the store is closed.
+    // Closing the store seals its active segment.
     drop(store);
     let store = site.open();
     sweep(&store);
@@ -49,7 +49,7 @@ fn the_bytes_of_an_erased_outcome_leave_the_disk() {
     assert!(matches!(ask(&store, claim(20)), Ok(Verdict::Granted(_))));
 }
 
-/// The older life lies in a segment of the log, is kept longer than the newer one, and the newer one is compacted.
+/// The old record is in a log segment and is kept longer than the new one; the new one is compacted.
 #[test]
 fn an_erased_life_does_not_come_back_behind_a_shorter_one() {
     let site = Site::new(64 << 10);
@@ -84,7 +84,7 @@ fn an_erased_life_does_not_come_back_behind_a_shorter_one() {
     }
 }
 
-/// The claim lies in a segment before the outcome's: without the outcome it would stand again.
+/// The claim is in an earlier segment than the outcome: without the outcome, the record would be in flight again.
 #[test]
 fn an_erased_outcome_does_not_leave_its_claim_behind() {
     let site = Site::new(2 << 10);
@@ -100,7 +100,7 @@ fn an_erased_outcome_does_not_leave_its_claim_behind() {
     assert_eq!(read(&after, 1).unwrap(), None);
 }
 
-/// A damaged segment stays, with the erased image in it, while the key's next life is moved to an archive.
+/// A damaged segment with the erased image stays, while the key's next record is moved to an archive.
 #[test]
 fn an_erased_image_that_stays_does_not_take_the_next_life_with_it() {
     let site = Site::new(64 << 10);
@@ -141,7 +141,7 @@ fn an_erased_image_that_stays_does_not_take_the_next_life_with_it() {
     assert_eq!(read(&store, 1).unwrap(), new);
 }
 
-/// What one step does to a record.
+/// Performs one random action on a record.
 fn act(store: &Embedded, number: u64, dice: &mut Dice) {
     let hours = |dice: &mut Dice| HOUR * u32::try_from(1 + dice.below(5)).unwrap();
     match ask(store, claim(number)).unwrap() {
@@ -185,7 +185,7 @@ fn erased_records_stay_gone_through_sweeps_restarts_and_kills() {
             site.clock
                 .turn(Duration::from_secs(60) * dice.below(50) as u32);
             let label = format!("seed {seed}, round {round}");
-            // A restart takes leases with it: nothing is left in flight to be told apart.
+            // Restart, so that all leases have lapsed and no record is in flight.
             drop(store);
             store = site.open();
             let known = observe(&store, 0..NUMBERS);

@@ -1,5 +1,5 @@
-//! A disk that fails: whatever it refuses, what was acknowledged stays, what was not is not acted upon,
-//! and a disk that is merely full is waited for.
+//! A disk that returns errors. Acknowledged changes survive, unacknowledged changes have no effect,
+//! and the store recovers from a full disk by itself.
 
 use std::{collections::BTreeMap, thread::sleep, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::common::{
     settle, sweep, wait,
 };
 
-/// Tries until it works, for as long as a person would wait.
+/// Retries until the attempt works, with a timeout.
 fn soon<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let mut worked = None;
     wait::until_blocking("it works again", || {
@@ -28,7 +28,7 @@ fn soon<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     worked.unwrap()
 }
 
-/// Claims until there is no room; answers what was granted.
+/// Claims until the store is full; returns the grants.
 fn claim_until_full(store: &Embedded, from: u64) -> Vec<(u64, Fence)> {
     let mut granted = Vec::new();
     for number in from..from + 500 {
@@ -48,11 +48,11 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     let store = site.open_on(&disk);
     complete(&store, 1, b"kept");
     let fence = grant(&store, claim(2));
-    // The segment behind the one in use is made ahead, by a thread of its own: from then on there is room for some more.
+    // A background thread allocates the second segment in advance. After that, some more claims fit.
     soon(|| site.files().contains_key("00000002.log").then_some(()));
     disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
     let granted = claim_until_full(&store, 100);
-    // Nor is what was begun in the first segment carried into the room that is left.
+    // A sweep does not rewrite records of the first segment into the remaining room either.
     let refused = soon(|| wait(store.sweep(u32::MAX)).err());
     assert_eq!(refused.kind(), ErrorKind::Full);
 
@@ -65,7 +65,7 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     for (number, fence) in &granted[..5] {
         settle(&store, *number, *fence, completion(b"too", HOUR, HOUR));
     }
-    // What is tried again and again leaves nothing behind.
+    // Repeated attempts leave no files behind.
     let files = site.files().len();
     sleep(Duration::from_millis(2_500));
     assert!(site.files().len() <= files, "{:?}", site.files().keys());
@@ -88,7 +88,7 @@ fn a_full_disk_refuses_new_claims_alone_and_is_waited_for() {
     }
 }
 
-/// A crowd of connections, or another process, takes what files and folders are opened with.
+/// Other files and connections, or another process, use up file descriptors or memory.
 #[test]
 fn lack_of_descriptors_or_memory_is_waited_for() {
     for fault in [Fault::EMFILE, Fault::ENFILE, Fault::ENOMEM] {
@@ -106,7 +106,7 @@ fn lack_of_descriptors_or_memory_is_waited_for() {
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
         settle(&store, 2, fence, completion(b"in flight", HOUR, HOUR));
-        // Neither sweeping nor erasing shuts the store.
+        // Neither a sweep nor an erasure shuts the store down.
         let _ = wait(store.sweep(u32::MAX));
         let error = wait(store.erase(id(1))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -142,7 +142,7 @@ fn a_store_opens_on_a_full_disk_and_replays() {
     grant(&site.open(), claim(2));
 }
 
-/// How a full disk shows while a frame is written.
+/// The ways in which a full disk fails the write of a frame.
 fn full_rules() -> Vec<Vec<Rule>> {
     let once = |operation| Rule::once(operation, ".log", Fault::ENOSPC);
     vec![
@@ -152,7 +152,7 @@ fn full_rules() -> Vec<Vec<Rule>> {
             Rule::once(Operation::Write, ".log", Fault::Short),
             once(Operation::Write),
         ],
-        // A part is written, and even that cannot be taken away for a while.
+        // A part is written, and for a while it cannot be removed either.
         vec![
             Rule::once(Operation::Write, ".log", Fault::Short),
             Rule::always(Operation::Write, ".log", Fault::ENOSPC),
@@ -168,7 +168,7 @@ fn a_write_for_which_there_is_no_room_never_happened() {
         let store = site.open_on(&disk);
         complete(&store, 1, b"kept");
         let fence = grant(&store, claim(2));
-        // The segments that are needed are there.
+        // All needed segments are allocated.
         wait_until_quiet(&disk);
         for rule in rules {
             disk.fail(rule);
@@ -201,7 +201,7 @@ fn what_a_refused_write_left_is_gone_before_the_next_segment_is_begun() {
     let site = Site::new(4 << 10);
     let disk = site.disk();
     let store = site.open_on(&disk);
-    // Enough that the segment is not swept as soon as it is sealed.
+    // Enough data that the segment is not swept as soon as it is sealed.
     complete(&store, 3, &[3; 1_000]);
     let fence = grant(&store, claim(1));
     wait_until_quiet(&disk);
@@ -210,7 +210,7 @@ fn what_a_refused_write_left_is_gone_before_the_next_segment_is_begun() {
     let error = ask(&store, claim(2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     disk.mend();
-    // The keeper does not get to cut the segment before the process dies.
+    // The keeper cannot truncate the segment before the process dies.
     disk.fail(Rule::always(Operation::SetLen, ".log", Fault::ENOSPC));
     settle(&store, 1, fence, completion(&[1; 3_600], HOUR, HOUR));
     let killed = site.killed();
@@ -234,7 +234,7 @@ fn a_torn_write_that_cannot_be_removed_keeps_the_store_shut() {
     torn.write(&name, &bytes);
     let disk = torn.disk();
     disk.fail(Rule {
-        // The frame before it is written once more first.
+        // Recovery first rewrites the frame before it.
         skip: 1,
         ..Rule::always(Operation::Write, ".log", Fault::EIO)
     });
@@ -247,7 +247,7 @@ fn a_torn_write_that_cannot_be_removed_keeps_the_store_shut() {
     assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
 }
 
-/// Until the segment ahead is made and nobody changes anything.
+/// Waits until the spare segment is allocated and nothing changes any more.
 fn wait_until_quiet(disk: &FaultDisk) {
     let (mut changes, mut quiet) = (0, 0);
     wait::until_blocking("nobody changes anything", || {
@@ -282,7 +282,7 @@ fn a_failed_write_or_sync_shuts_the_store_and_what_is_seen_afterwards_is_durable
     let failures = [
         (Operation::Write, Fault::EIO),
         (Operation::Sync, Fault::EIO),
-        // What a sync that found no room has left on the disk is not known either.
+        // After a sync without room on the disk, it is unknown as well which bytes are on disk.
         (Operation::Sync, Fault::ENOSPC),
         (Operation::Sync, Fault::ENOMEM),
     ];
@@ -314,7 +314,7 @@ fn a_failed_write_or_sync_shuts_the_store_and_what_is_seen_afterwards_is_durable
             drop(store);
             disk.revive();
 
-            // The machine goes on: what the process finds now may never have reached the device.
+            // The machine keeps running: the bytes that the process reads now may never have reached the device.
             let store = site.open_on(&disk);
             assert_eq!(store.damage(), []);
             let held = observe(&store, 1..5);
@@ -398,7 +398,7 @@ fn a_store_whose_files_cannot_be_opened_or_read_now_is_not_called_damaged() {
         assert!(error.to_string().contains(name), "{error}");
         assert!(site.files() == files, "something was changed");
     }
-    // Without its snapshot a store is only slower to open.
+    // Without snapshots, a store is only slower to open.
     let disk = site.disk();
     disk.fail(Rule::always(Operation::Read, ".idx", Fault::EIO));
     assert!(matches!(
@@ -407,7 +407,7 @@ fn a_store_whose_files_cannot_be_opened_or_read_now_is_not_called_damaged() {
     ));
 }
 
-/// Works through several segments with sweeps and a restart; notes what was acknowledged.
+/// Writes several segments with sweeps and a restart; notes the acknowledged records.
 fn work(site: &Site, disk: &FaultDisk, done: &mut BTreeMap<u64, Vec<u8>>) -> refrain::Result<()> {
     for life in 0..2 {
         let store = site.try_open_on(disk)?;
@@ -418,7 +418,7 @@ fn work(site: &Site, disk: &FaultDisk, done: &mut BTreeMap<u64, Vec<u8>>) -> ref
                 panic!("{number} was claimed before");
             };
             let body = vec![number as u8; 200];
-            // Every second one is soon of no more use, so that there is something to sweep.
+            // Every second record expires soon, so that there is something to sweep.
             let retention = HOUR * (number as u32 % 2 * 100);
             let end = completion(&body, retention, Duration::ZERO);
             let settled = wait(store.settle(id(number), grant.fence, end))?;
@@ -487,7 +487,7 @@ fn a_record_is_carried_past_a_segment_that_was_too_short() {
     let held = grant(&store, claim(1));
     let long = grant(&store, claim(2));
     wait_until_quiet(&disk);
-    // The outcome needs a longer segment than the one ahead, and there is no room for any.
+    // The outcome needs a longer segment than the spare one, and the disk has no room for any.
     disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
     let end = completion(&[1; 20_000], HOUR, HOUR);
     let error = wait(store.settle(id(2), long, end.clone())).unwrap_err();
@@ -523,9 +523,9 @@ fn a_sweep_that_fails_leaves_nothing_behind() {
         );
     }
     wait_until_quiet(&disk);
-    // The first few segments are compacted into one, which cannot be ended.
+    // The first few segments are compacted into one, which cannot be added to the manifest.
     disk.fail(Rule {
-        // What is in flight is carried past them first.
+        // The first rename raises the watermark.
         skip: 1,
         ..Rule::always(Operation::Rename, "manifest", Fault::ENOSPC)
     });
@@ -569,7 +569,7 @@ fn a_segment_that_rots_while_the_store_is_open_is_kept() {
     for at in (1_500..6_000).step_by(200) {
         bytes[at] ^= 0x10;
     }
-    // In place: the store has the file open.
+    // Write in place: the store has the file open.
     use std::os::unix::fs::FileExt;
     let path = site.path().join(&name);
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();

@@ -1,8 +1,8 @@
-//! A real process, killed for real, hundreds of times, with a ledger of effects outside the store.
+//! A real process, killed hundreds of times, with a ledger of effects outside of the store.
 //!
-//! The child claims keys, appends the effect to the ledger, completes, and notes that it was acknowledged.
-//! Its parent kills it at random moments and starts it again, and at the end holds the store against the ledger.
-//! `REFRAIN_KILLS` says how often; the seed is printed.
+//! The child process claims keys, appends each effect to the ledger, completes, and notes the acknowledgement.
+//! The parent process kills it at random times and restarts it. At the end it compares the store with the ledger.
+//! `REFRAIN_KILLS` sets the number of kills; the seed is printed.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ const SEED: &str = "REFRAIN_TEST_SEED";
 const KEYS: u64 = 20_000;
 const END: &str = " end";
 
-/// The parent starts its own binary again with this test alone.
+/// Starts this test binary again as a child, with one test only.
 fn start(name: &str, folder: &Path, seed: u64) -> Child {
     Command::new(env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
@@ -40,7 +40,7 @@ fn start(name: &str, folder: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// The folder to work in, for whoever was started as a child.
+/// The working folder, if this process is a child.
 fn child_folder() -> Option<PathBuf> {
     env::var_os(CHILD).map(PathBuf::from)
 }
@@ -53,7 +53,7 @@ fn options(durability: Durability) -> Options {
     }
 }
 
-/// Every fourth key is one that a retry may take over.
+/// Every fourth key is at-least-once.
 fn claim_of(key: u64) -> Claim {
     match key % 4 {
         0 => at_least_once(key),
@@ -61,8 +61,8 @@ fn claim_of(key: u64) -> Claim {
     }
 }
 
-/// One line in a file that only grows; in the hands of the system when this returns.
-/// A kill can cut it between two pages, so it starts on a line of its own and is marked at its end.
+/// Appends one line to a file; the operating system has it when this returns.
+/// A kill can cut the line between two pages, so it starts with a line break and ends with a mark.
 fn note(path: &Path, line: &str) {
     let mut options = fs::OpenOptions::new();
     let mut file = options.append(true).create(true).open(path).unwrap();
@@ -118,7 +118,7 @@ fn work(store: &Embedded, folder: &Path, key: u64, chance: u64) {
     }
 }
 
-/// The lines of a file that were written to their end.
+/// The completely written lines of a file.
 fn lines(path: &Path) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let whole = text.lines().filter_map(|line| line.strip_suffix(END));
@@ -143,7 +143,7 @@ fn a_process_that_is_killed_again_and_again_keeps_its_word() {
     println!("seed {seed}");
     let folder = tempfile::tempdir().unwrap();
     let mut dice = Dice::new(seed);
-    // A slow machine gets less done in a life, so it goes on until enough has happened.
+    // A slow machine does less between two kills, so continue until enough has happened.
     for life in 0..kills * 4 {
         if life >= kills && has_done_enough(folder.path()) {
             break;
@@ -235,7 +235,7 @@ fn a_second_process_is_refused_at_once() {
         folder.path(),
         holder,
     );
-    // While the folder is held.
+    // The child must fail to open the folder while this process holds it.
     assert!(child.wait().unwrap().success());
     drop(store);
     Embedded::open(folder.path(), Options::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The embedded store across restarts: what was acknowledged is there, and nobody else's folder is touched.
+//! The embedded store across restarts: acknowledged records survive, and folders of other programs are not touched.
 
 #![expect(
     clippy::unwrap_used,
@@ -87,7 +87,7 @@ async fn what_was_acknowledged_survives_a_restart() {
     };
     assert_eq!(&outcome.body()[..], b"one");
     assert!(matches!(ask(&store, claim(2)).await, Verdict::Granted(_)));
-    // The holder is known to be gone: nobody waits for its lease.
+    // The holder is certainly gone, so its lease has lapsed.
     assert!(matches!(
         ask(&store, claim(3)).await,
         Verdict::Indeterminate(_)

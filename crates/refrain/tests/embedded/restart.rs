@@ -1,4 +1,4 @@
-//! Opening after a clean close reads the snapshots and not the log.
+//! Opening a store after a clean close reads the snapshots, not the log.
 
 use refrain::{
     Claim, Store, Verdict,
@@ -10,7 +10,7 @@ use crate::common::{HOUR, ask, claim, completion, id};
 const RECORDS: u64 = 200_000;
 const BATCH: u64 = 20_000;
 
-/// Claims and completes records, many at once.
+/// Claims and completes records in large batches.
 async fn fill(store: &Embedded) {
     for first in (0..RECORDS).step_by(BATCH as usize) {
         let claims: Vec<Claim> = (first..first + BATCH).map(claim).collect();

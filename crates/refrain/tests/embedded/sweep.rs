@@ -1,4 +1,4 @@
-//! What is past its time goes, with its bytes; what is not stays, however often everything is moved.
+//! Sweeps remove expired records and their bytes; other records survive any number of compactions.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -25,7 +25,7 @@ fn keep(store: &Embedded, number: u64, body: &[u8], retention: Duration, remembe
     settle(store, number, fence, completion(body, retention, remember));
 }
 
-/// How much the segments take, once the store is closed.
+/// The size of all segments, in bytes.
 fn bytes(site: &Site) -> usize {
     let files = site.files().into_iter();
     files
@@ -34,7 +34,7 @@ fn bytes(site: &Site) -> usize {
         .sum()
 }
 
-/// Ends what is written to now, so that it can be swept; opens anew.
+/// Closes the store, which seals its active segment for a sweep, and opens it again.
 fn reopened(site: &Site, store: Embedded) -> Embedded {
     drop(store);
     site.open()
@@ -144,7 +144,7 @@ fn what_is_in_flight_or_in_doubt_survives_every_compaction_and_restart() {
             site.files().keys()
         );
     }
-    // The fences still stand: late truth is welcome.
+    // The fences are still current: a late completion is accepted.
     let fence = known[&1]
         .as_ref()
         .and_then(|record| record.fence())
@@ -156,13 +156,13 @@ fn what_is_in_flight_or_in_doubt_survives_every_compaction_and_restart() {
 fn a_later_life_of_a_key_is_not_hidden_by_an_earlier_one() {
     let site = Site::new(8 << 10);
     let store = site.open();
-    // A short life, in a segment that stays because the rest of it is kept for long.
+    // The first record of the key expires soon, in a segment that stays because its other records are kept for long.
     keep(&store, 1, b"first", MINUTE, MINUTE);
     for number in 10..30 {
         keep(&store, number, &[2; 600], DAY * 30, DAY);
     }
     site.clock.turn(MINUTE * 3);
-    // Another life, in segments that are soon compacted.
+    // The second record of the key is in segments that are soon compacted.
     keep(&store, 1, b"second", DAY, DAY);
     let second = site.written_logs().pop().unwrap();
     for number in 30..60 {
@@ -206,7 +206,7 @@ fn a_jump_of_the_wall_clock_sweeps_nothing() {
     site.clock.reboot();
     store = site.open();
     check(&store, "after a reboot");
-    // Of the time in which the machine was off none is counted; the half hour before is.
+    // The time that the machine was off is not counted; the half hour before is.
     site.clock.turn(MINUTE * 29);
     check(&store, "a minute before the end");
     site.clock.turn(MINUTE * 2);
@@ -263,7 +263,7 @@ fn reads_go_on_while_segments_are_compacted() {
             });
         }
         let _over = OnDrop(&is_over);
-        // Each round leaves segments of which a few records are still needed.
+        // Each round leaves segments with a few records that are still needed.
         for round in 0..40 {
             for number in 0..20 {
                 keep(&store, 100 + round * 20 + number, &[1; 500], MINUTE, MINUTE);

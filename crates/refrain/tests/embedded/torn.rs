@@ -1,6 +1,6 @@
-//! A write that the loss of power cut: whatever part of the last frame arrived, the store opens,
-//! everything acknowledged before is there, and nothing is called damage.
-//! The same parts missing where something was written behind them are damage, and said to be.
+//! Torn writes: whatever part of the last frame reached the disk before a power failure, the store opens,
+//! all records acknowledged before are there, and nothing is reported as damage.
+//! The same missing parts before another frame are damage, and are reported.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ const LOG: &str = "00000001.log";
 const RECORDS: Range<u64> = 1..60;
 const SECTOR: usize = 512;
 
-/// A folder after a kill, and what a store on it holds without and with the last frame.
+/// A folder after a kill, with its expected records without and with the last frame.
 struct Torn {
     site: Site,
     before: Known,
@@ -48,7 +48,7 @@ fn prepare(last: impl Fn(&Embedded)) -> Torn {
     }
 }
 
-/// What stood in earlier frames of all these folders.
+/// Checks the records in the earlier frames, which are the same in all these folders.
 fn check_acknowledged(known: &Known) {
     let body = |number| known[&number].as_ref().and_then(body_of).unwrap();
     assert_eq!(body(1), b"one");
@@ -77,7 +77,7 @@ fn claim_many(store: &Embedded) {
     }
 }
 
-/// A last frame with a few entries; how many the writer takes at once is its own affair.
+/// Prepares a last frame with a few entries. Retries, because the writer decides how many claims it batches.
 fn prepare_many() -> Torn {
     let fits = |torn: &Torn| {
         let count = entries(&torn.site.read(LOG), torn.frame.start);
@@ -87,7 +87,7 @@ fn prepare_many() -> Torn {
     tries.find(fits).expect("a few claims taken at once")
 }
 
-/// Opens what is left: the last frame is there or not, nothing else is missing, and nothing is damage.
+/// Opens the folder: the last frame is there or not, all other records are there, and nothing is damage.
 fn check_torn(torn: &Torn, bytes: &[u8], label: &str) {
     let site = torn.site.killed();
     site.write(LOG, bytes);
@@ -98,7 +98,7 @@ fn check_torn(torn: &Torn, bytes: &[u8], label: &str) {
         held == torn.before || held == torn.after,
         "{label}: {held:?}"
     );
-    // Cut for good: behind a new segment it must not pass for damage.
+    // The torn write must be removed: it must not count as damage once a new segment follows.
     grant(&store, claim(99));
     let site = site.killed();
     drop(store);
@@ -107,7 +107,7 @@ fn check_torn(torn: &Torn, bytes: &[u8], label: &str) {
     assert_eq!(observe(&store, RECORDS), held, "{label}, opened again");
 }
 
-/// What was not written is zero, as the segment was allocated; a file that is shorter is damaged.
+/// Zeroes the frame from every offset on: unwritten bytes are zero from the allocation. A shorter file would be damage.
 fn check_every_cut(torn: &Torn) {
     let whole = torn.site.read(LOG);
     for cut in torn.frame.clone() {
@@ -132,7 +132,7 @@ fn a_batch_may_be_cut_at_any_byte() {
     check_every_cut(&prepare_many());
 }
 
-/// The parts of the frame that the device writes whole or not at all.
+/// The parts of the frame that the device writes atomically.
 fn sectors(frame: &Range<usize>) -> Vec<Range<usize>> {
     let mut sectors = Vec::new();
     let mut start = frame.start;
@@ -144,7 +144,7 @@ fn sectors(frame: &Range<usize>) -> Vec<Range<usize>> {
     sectors
 }
 
-/// The file with each subset of the frame's sectors as it was before the frame: zero.
+/// The file with each subset of the frame's sectors unwritten, that is zero.
 fn with_lost_sectors(whole: &[u8], frame: &Range<usize>) -> Vec<(String, Vec<u8>)> {
     let sectors = sectors(frame);
     assert!((3..=7).contains(&sectors.len()), "{frame:?}");
@@ -160,7 +160,7 @@ fn with_lost_sectors(whole: &[u8], frame: &Range<usize>) -> Vec<(String, Vec<u8>
     subsets.filter(|(_, bytes)| bytes != whole).collect()
 }
 
-/// Bodies that are hard to tell from sectors that never arrived, among them.
+/// Bodies, among them some that look like unwritten sectors.
 fn bodies() -> Vec<Vec<u8>> {
     let long = (0..1_300_u32).map(|at| (at % 251) as u8).collect();
     let mut mixed = vec![0; 2_000];

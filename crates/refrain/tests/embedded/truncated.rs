@@ -1,5 +1,5 @@
-//! A file that lost its end after its records were acknowledged: a truncated restore, a bad copy, a repair of the file system.
-//! A crash cannot do that, because segments are allocated in full before they are used.
+//! A file that lost its end after its records were acknowledged: a truncated restore, a bad copy, a file system repair.
+//! A crash cannot do that, because segments are fully allocated before use.
 //! So it is damage, never a torn write, and no key that may have been in the lost part is granted.
 
 use std::{fs, ops::Range, path::Path, time::Duration};
@@ -25,7 +25,7 @@ fn fill(store: &Embedded) {
     grant(store, claim(5));
 }
 
-/// A folder whose process was killed, and what a store on it holds.
+/// A folder after a kill, and its expected records.
 fn killed() -> (Site, Known) {
     let site = Site::new(8 << 10);
     let store = site.open();
@@ -35,7 +35,7 @@ fn killed() -> (Site, Known) {
     (site, known)
 }
 
-/// The same after a clean close.
+/// A folder after a clean close, and its expected records.
 fn closed() -> (Site, Known) {
     let site = Site::new(8 << 10);
     fill(&site.open());
@@ -43,7 +43,7 @@ fn closed() -> (Site, Known) {
     (site, known)
 }
 
-/// The store says that it is damaged, twice, and grants nothing that may have been in the lost part.
+/// Checks twice that the store reports damage, and grants no key that may have been in the lost part.
 fn check_damaged(site: &Site, known: &Known, label: &str) -> Vec<Damage> {
     let damage = Embedded::check(site.path()).unwrap();
     assert!(!damage.is_empty(), "{label}: every record can be read");
@@ -62,7 +62,7 @@ fn check_damaged(site: &Site, known: &Known, label: &str) -> Vec<Damage> {
     damage
 }
 
-/// Frame boundaries, where what is left looks whole, places within frames, and the allocated rest.
+/// Offsets to cut at: frame boundaries, where the rest looks intact, offsets inside frames, and the unused space.
 fn cuts(whole: &[u8]) -> Vec<usize> {
     let all = frames(whole);
     let end = all.last().unwrap().end;
@@ -111,14 +111,14 @@ fn truncated_or_zeroed_end_of_closed_store_is_damage() {
         zeroed[cut..].fill(0);
         for (what, bytes) in [("cut", &whole[..cut]), ("zero", &zeroed)] {
             let site = site.killed_with(LOG, bytes);
-            // The index knows where the segment ends, and may be lost with it.
+            // The snapshot holds the end of the segment, and may be lost as well.
             site.remove(INDEX);
             check_damaged(&site, &known, &format!("{what} from {cut}"));
         }
     }
 }
 
-/// Waits until the manifest says how far the segment was written.
+/// Waits until the manifest records how far the segment was written.
 fn wait_until_recorded(site: &Site, end: usize) {
     let since = tokio::time::Instant::now();
     let line = format!("segment 1 {} {end}\n", 8 << 10);
@@ -184,7 +184,7 @@ fn accepted_truncation_frees_the_lost_records() {
     }
 }
 
-/// Files that the release before lengths were recorded has left: killed, with a segment ahead.
+/// The files of a killed process of the last release without recorded lengths, with a spare segment.
 fn previous_release() -> Site {
     let site = Site::new(2 << 10);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded/previous_release");
@@ -217,7 +217,7 @@ fn folder_of_the_previous_release_may_end_in_a_torn_write() {
     let name = "00000002.log";
     let whole = previous_release().read(name);
     let last = frames(&whole).pop().unwrap();
-    // Nothing says how long that release allocated the file.
+    // That release did not record the allocated length of the file.
     for bytes in [&whole[..last.start + 40], &whole[..last.end]] {
         let site = previous_release();
         site.write(name, bytes);
@@ -227,7 +227,7 @@ fn folder_of_the_previous_release_may_end_in_a_torn_write() {
         assert_eq!(body_of(&kept).unwrap(), [8; 900]);
         grant(&store, claim(10));
         drop(store);
-        // From now on it is known.
+        // From now on, the length is recorded.
         let name = site.written_logs().pop().unwrap();
         let bytes = site.read(&name);
         site.write(&name, &bytes[..frames(&bytes).pop().unwrap().start]);
