@@ -10,7 +10,8 @@ use crate::{
 /// The number of records in each state, as far as a store knows without reading outcomes.
 ///
 /// The counts of in-flight and indeterminate records are exact, lapsed leases included.
-/// A store that does not index the retention of outcomes counts expired records as completed until they are swept.
+/// A store that does not index the times at which records expire counts an expired record in its stored state,
+/// completed or tombstone, until it is swept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
     /// Claimed; the outcome is not known yet.

@@ -215,7 +215,7 @@ fn a_store_without_its_manifest_or_its_identity_is_not_taken_for_a_new_one() {
     }
 }
 
-/// Several log segments, all with a snapshot but the last.
+/// Several log segments, all sealed with a snapshot.
 fn long() -> Filled {
     let site = Site::new(4 << 10);
     let store = site.open();
