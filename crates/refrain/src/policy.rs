@@ -1,7 +1,8 @@
-//! Which operations are guarded, and how.
+//! Policy: which operations are guarded, and how.
 //!
-//! A [`Policy`] is resolved once and never changes: it comes from `refrain.toml` through [`File`], or from Rust.
-//! It answers one question, [`Policy::find`]; what it does not find is unguarded and streams through untouched.
+//! A [`Policy`] is resolved once and is immutable. It comes from `refrain.toml` through [`File`], or from Rust code.
+//! [`Policy::find`] returns the operation of a request; a request without one is unguarded and streams through
+//! untouched.
 //!
 //! ```
 //! use refrain::policy::{Class, Operation, Policy};
@@ -69,13 +70,13 @@ pub use warning::{Redelivery, Warning};
 
 mod webhook;
 
-/// How many operations one policy may name.
+/// Maximum number of operations in one policy.
 pub const OPERATIONS_MAX: usize = 10_000;
 
-/// The methods that are guarded where nothing else is said.
+/// Methods that are guarded by default.
 const METHODS_DEFAULT: [&str; 2] = ["POST", "PATCH"];
 
-/// The operations that are guarded, ready to be asked. Cheap to clone.
+/// Guarded operations, indexed by pattern. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Policy(Arc<Inner>);
 
@@ -83,21 +84,21 @@ pub struct Policy(Arc<Inner>);
 struct Inner {
     /// In the order in which they were given.
     operations: Vec<Arc<Operation>>,
-    /// Their patterns; leaves are positions in `operations`.
+    /// Index of their patterns; leaves are positions in `operations`.
     tree: matcher::Tree,
 }
 
-/// The operation that a request belongs to.
+/// Operation that a request matched.
 #[derive(Debug, Clone)]
 pub struct Match {
-    /// How the request is guarded.
+    /// The settings that guard the request.
     pub operation: Arc<Operation>,
-    /// What stands where the pattern has `{name}`, decoded, in the pattern's order.
+    /// Percent-decoded values of the pattern's `{name}` segments, in the pattern's order.
     values: Vec<Box<[u8]>>,
 }
 
 impl Match {
-    /// What the path has for the pattern's `{name}`, percent-decoded.
+    /// Returns the percent-decoded value of the pattern's `{name}` segment.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<&[u8]> {
         let at = self.operation.pattern.names().position(|n| n == name)?;
@@ -106,10 +107,10 @@ impl Match {
 }
 
 impl Policy {
-    /// A policy of exactly these operations. What none of them matches is unguarded.
+    /// Creates a policy of exactly these operations. Requests that match none of them are unguarded.
     ///
     /// # Errors
-    /// When an operation breaks a rule, or two of them match the same requests equally specifically.
+    /// If an operation breaks a rule, or two operations match the same requests equally specifically.
     pub fn new(operations: Vec<Operation>) -> Result<Self> {
         if operations.len() > OPERATIONS_MAX {
             let len = operations.len();
@@ -138,7 +139,7 @@ impl Policy {
         }
     }
 
-    /// The same policy with one more operation, in place of those that match nothing else than it does.
+    /// Adds one operation. It replaces those with the same path and no further methods.
     ///
     /// # Errors
     /// As for [`Policy::new`].
@@ -156,15 +157,15 @@ impl Policy {
         Self::new(operations)
     }
 
-    /// The guarded operation that this request belongs to; `None` means unguarded.
+    /// Returns the guarded operation of a request; `None` means unguarded.
     ///
-    /// The most specific pattern wins, segment by segment from the left: literal, then `{name}`, then the rest, then `*` alone.
-    /// Of two with the same path, one that names the method goes before one for any method.
-    /// A query behind the path is not looked at, and neither is case, but where an operation says [so](Paths).
+    /// The most specific pattern wins, segment by segment from the left: literal, then `{name}`, then the rest, then
+    /// `*` alone. If two patterns have the same path, one that names the method wins over one for any method.
+    /// The query is ignored. So is case, unless an operation [compares it](Paths).
     ///
     /// Servers disagree about `//`, `.` and `..`, encoded slashes and `;parameters`.
-    /// A path that has any of these is read in every way a server might, and the strictest operation found counts:
-    /// no spelling leads around a guard. The same goes for a path whose case differs from the pattern's.
+    /// A path that contains any of these is interpreted in every way a server might, and the strictest operation found
+    /// applies, so no spelling bypasses a guard. The same goes for a path whose case differs from the pattern's.
     #[must_use]
     pub fn find(&self, method: &str, path: &str) -> Option<Match> {
         if self.0.tree.is_pathless() {
@@ -178,17 +179,17 @@ impl Policy {
             .max_by_key(|found| found.operation.strictness())
     }
 
-    /// Every operation, unguarded ones too, in the order in which they were given.
+    /// Returns every operation, unguarded ones included, in the order in which they were given.
     pub fn operations(&self) -> impl ExactSizeIterator<Item = &Operation> {
         self.0.operations.iter().map(AsRef::as_ref)
     }
 
-    /// Whether `store` is good enough for what this policy promises.
+    /// Checks that `store` can keep the guarantees of this policy.
     ///
-    /// A store that [may lose](crate::store::Guarantees::lossy_failover) what it acknowledged would grant a lost claim again,
-    /// and the operation would run twice. So it is refused where an operation is at-most-once,
-    /// unless that one says [`accept_lossy_claims`](Operation::accept_lossy_claims).
-    /// The proxy checks this when it starts; with the tower layer, check it where the layer is made:
+    /// A store that [may lose](crate::store::Guarantees::lossy_failover) acknowledged writes could grant a lost claim
+    /// again, and the operation would run twice. Such a store is rejected for at-most-once operations that do not set
+    /// [`accept_lossy_claims`](Operation::accept_lossy_claims).
+    /// The proxy checks this at start-up; with the tower layer, check it where the layer is created:
     ///
     /// ```
     /// use refrain::{Engine, policy::Policy, store::Memory};
@@ -199,7 +200,7 @@ impl Policy {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], naming the operation and why claims may get lost.
+    /// [`ErrorKind::Unsupported`], naming the operation and the reason why claims may be lost.
     pub fn check_store(&self, store: &AnyStore) -> Result<()> {
         if !store.guarantees().lossy_failover {
             return Ok(());
@@ -220,12 +221,13 @@ impl Policy {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// What is allowed and probably not meant, such as a retention that ends before a sender stops sending again.
+    /// Returns warnings about valid but probably unintended settings, such as a retention that ends before a sender
+    /// stops retrying.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         self.operations().flat_map(warning::warnings)
     }
 
-    /// What counts for the path as it is spelled, where that is something else; and what counts if case is ignored.
+    /// Returns the match of a case-sensitive search, if it may differ, and the match of a case-insensitive one.
     fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> [Option<Match>; 2] {
         let Some(found) = self.search(method, reading, Paths::CaseInsensitive) else {
             return [None, None];
@@ -239,7 +241,7 @@ impl Policy {
         [spelled, self.matched(found, reading)]
     }
 
-    /// The most specific operation; with `CaseSensitive` every pattern is, whatever its operation says.
+    /// Finds the most specific operation. With `CaseSensitive`, all patterns compare case, regardless of their setting.
     fn search(&self, method: &str, reading: &matcher::Reading<'_>, paths: Paths) -> Option<usize> {
         let is_sensitive = |at: usize| self.0.operations[at].paths == Paths::CaseSensitive;
         let pick = |slot: &[usize]| {
@@ -265,7 +267,7 @@ impl Policy {
         Some(Match { operation, values })
     }
 
-    /// The policy, and which operations match the same requests as an earlier one.
+    /// Builds the policy, and lists the pairs of operations that match the same requests.
     fn build(operations: Vec<Operation>) -> (Self, Vec<(usize, usize)>) {
         let mut tree = matcher::Tree::default();
         let mut clashes = Vec::new();
@@ -293,7 +295,7 @@ impl Default for Policy {
     }
 }
 
-/// `POST *` and `PATCH *` with the settings of `base`, except where one of `others` speaks for all paths already.
+/// `POST *` and `PATCH *` with the settings of `base`, unless one of `others` matches all paths of that method.
 fn default_operations(base: &Operation, others: &[Operation]) -> Vec<Operation> {
     let speaks = |other: &Operation, method| other.pattern.is_every_path_of(method);
     METHODS_DEFAULT
@@ -303,7 +305,7 @@ fn default_operations(base: &Operation, others: &[Operation]) -> Vec<Operation> 
         .collect()
 }
 
-/// What to do about two operations that match the same requests.
+/// Fix suggested for two operations that match the same requests.
 fn clash_help(first: &Operation, second: &Operation) -> &'static str {
     let differs_in_case = !first
         .pattern

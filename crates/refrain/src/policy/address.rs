@@ -1,4 +1,4 @@
-//! Addresses of databases, brokers and services: they may hold passwords, and print none.
+//! Addresses of databases, brokers and services. They may contain passwords, which are never printed.
 
 use std::{convert::Infallible, fmt, str::FromStr};
 
@@ -7,12 +7,12 @@ use serde::{Serialize, Serializer};
 use super::invalid;
 use crate::Result;
 
-/// What is printed in place of a secret.
+/// Text printed in place of a secret.
 const HIDDEN: &str = "***";
-/// The longest scheme, in bytes.
+/// Maximum length of a scheme, in bytes.
 const SCHEME_BYTES_MAX: usize = 32;
 
-/// Schemes whose user name is printed beside a hidden password. Elsewhere it may be a token.
+/// Schemes whose user name is printed next to a redacted password. With other schemes it may be a token.
 const NAMES_USERS: [&str; 9] = [
     "postgres",
     "postgresql",
@@ -24,10 +24,10 @@ const NAMES_USERS: [&str; 9] = [
     "amqps",
     "sqs",
 ];
-/// Schemes in which a login without a colon is a user name for certain.
+/// Schemes in which a login without a colon is always a user name.
 const NAMES_USERS_ALONE: [&str; 4] = ["postgres", "postgresql", "amqp", "amqps"];
 
-/// Parameters whose values are printed. The value of every other one is hidden.
+/// Parameters whose values are printed. The values of all others are redacted.
 const SHOWN: [&str; 32] = [
     "application_name",
     "auth_mechanism",
@@ -62,7 +62,7 @@ const SHOWN: [&str; 32] = [
     "trim",
     "user",
 ];
-/// Further parameters that addresses have: what follows a `?` is a query if it has none but these.
+/// Further known parameters. Text after a `?` is a query only if all its parameters are known.
 const KNOWN: [&str; 8] = [
     "options",
     "passfile",
@@ -74,11 +74,11 @@ const KNOWN: [&str; 8] = [
     "key",
 ];
 
-/// The address of a database, a broker or a service. Display, Debug and Serialize hide its secrets.
+/// Address of a database, a broker or a service. Display, Debug and Serialize redact its secrets.
 ///
-/// Hidden are the password, a login that may be a token, the fragment,
+/// Redacted are the password, a login that may be a token, the fragment,
 /// and the value of every parameter that is not known to be harmless.
-/// Where the address can be read in two ways, all of it but the scheme is hidden.
+/// If the address can be parsed in two ways, everything except the scheme is redacted.
 ///
 /// ```
 /// use refrain::policy::Address;
@@ -90,28 +90,28 @@ const KNOWN: [&str; 8] = [
 pub struct Address(String);
 
 impl Address {
-    /// Takes an address as it is.
+    /// Stores an address without checking it.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The whole address, with its secrets: for connecting, never for printing.
+    /// Returns the whole address, including its secrets. Use it to connect; do not print it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What stands before the first colon, such as `redis+cluster`.
+    /// Returns the scheme, such as `redis+cluster`; empty if there is none.
     #[must_use]
     pub fn scheme(&self) -> &str {
         let scheme = self.0.split_once(':').map_or("", |(scheme, _)| scheme);
         if is_scheme(scheme) { scheme } else { "" }
     }
 
-    /// Refuses an address that can be read in two ways, because a password has a `?` or a `#` that is not encoded.
+    /// Rejects an address that can be parsed in two ways, because a password contains an unencoded `?` or `#`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with the encoding to use.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with the percent-encoding to use.
     pub fn check(&self) -> Result<()> {
         match self.0.split_once("://") {
             Some((scheme, rest)) if Parts::of(scheme, rest).is_none() => Err(invalid(
@@ -155,10 +155,10 @@ impl Serialize for Address {
     }
 }
 
-/// The same text with the secrets of every address in it hidden.
+/// Redacts the secrets of every address in a text.
 ///
 /// A text that begins with `scheme://` is one address to its end.
-/// Inside other text an address ends with the quote that it began with, or at white space.
+/// Inside other text, an address ends at its closing quote, or at white space.
 ///
 /// ```
 /// use refrain::policy::redacted;
@@ -188,7 +188,7 @@ pub fn redacted(text: &str) -> String {
     printed + rest
 }
 
-/// How many bytes there are before the closing quote; all where it is missing.
+/// Number of bytes before the closing quote, or of the whole text if there is none.
 pub(super) fn quoted_bytes(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {
@@ -202,7 +202,7 @@ pub(super) fn quoted_bytes(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// An address as it is printed.
+/// Redacts one address.
 fn shown(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, _)) if !is_scheme(scheme) => HIDDEN.into(),
@@ -224,25 +224,25 @@ fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.len() <= SCHEME_BYTES_MAX && text.bytes().all(is_part)
 }
 
-/// A path, or a host and a port: without a place for a secret.
+/// Whether the text is a path or a host and port, which cannot contain a secret.
 fn is_place(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._/-".contains(&byte);
     let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
     is_host(host) && path.bytes().all(is_part)
 }
 
-/// What follows the scheme.
+/// The part of an address after the scheme.
 struct Parts<'a> {
     login: Option<&'a str>,
     hosts: &'a str,
-    /// With its slash.
+    /// With its leading slash.
     path: &'a str,
     query: Option<&'a str>,
     has_fragment: bool,
 }
 
 impl<'a> Parts<'a> {
-    /// `None` where it can be read in two ways.
+    /// Parses the part after the scheme; `None` if it is ambiguous.
     fn of(scheme: &str, rest: &'a str) -> Option<Self> {
         let (front, tail) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         let (login, place) = match front.rsplit_once('@') {
@@ -255,7 +255,7 @@ impl<'a> Parts<'a> {
             None => (tail, None),
         };
         let query = query.strip_prefix('?');
-        // A `?` or `#` in a password makes the rest of the login look like a query.
+        // An unencoded `?` or `#` in a password makes the rest of the login look like a query.
         let is_certain = !tail.contains('@')
             || (fragment.is_none_or(|text| !text.contains('@'))
                 && hosts.split(',').all(is_host)
@@ -300,7 +300,7 @@ fn login(scheme: &str, text: &str) -> String {
     }
 }
 
-/// Whether this is a host and at most a port: `db`, `db:5432`, `[::1]:5432`.
+/// Whether this is a host with an optional port: `db`, `db:5432`, `[::1]:5432`.
 fn is_host(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-%".contains(&byte);
     let (host, port) = split_port(text);
@@ -319,7 +319,7 @@ fn split_port(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A login whose host was forgotten looks like a host and a port.
+/// Redacts a port that is not a number: a login without a host looks like a host and a port.
 fn shown_host(text: &str) -> String {
     match split_port(text) {
         _ if is_host(text) => text.into(),
@@ -333,7 +333,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_part)
 }
 
-/// Whether this is a query for certain. Kafka's has any of the many settings of librdkafka.
+/// Whether this is certainly a query. Kafka's accepts any setting of librdkafka.
 fn is_query(scheme: &str, text: &str) -> bool {
     let is_known = |pair: &str| match pair.split_once('=') {
         Some((name, _)) if scheme == "kafka" => is_name(name),
@@ -347,7 +347,7 @@ fn pair(text: &str) -> String {
     let is_harmless = |value: &str| !value.contains('@') && !value.contains("%40");
     match text.split_once('=') {
         Some((name, value)) if SHOWN.contains(&name) && is_harmless(value) => text.into(),
-        // Any other name may be a part of a secret that has a `&`.
+        // Any other name may be part of a secret that contains a `&`.
         Some((name, _)) if SHOWN.contains(&name) || KNOWN.contains(&name) => {
             format!("{name}={HIDDEN}")
         }
@@ -358,7 +358,7 @@ fn pair(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! A password is printed nowhere, in whatever place of an address somebody has put it.
+    //! Tests that no password is printed, in any position of an address.
 
     use super::*;
 
@@ -427,7 +427,7 @@ mod tests {
                 ] {
                     assert_hidden(&text);
                 }
-                // Without a host, an `@` or `/` ends what looks like one.
+                // Without a host, an `@` or `/` ends the part that looks like one.
                 if !canary.contains(['@', '/']) {
                     assert_hidden(&format!("{scheme}://u:{canary}"));
                     assert_hidden(&format!("{scheme}://u:{canary}/x"));

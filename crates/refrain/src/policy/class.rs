@@ -1,13 +1,13 @@
-//! What kind of operation it is, and the settings that go with the kind.
+//! Operation classes, which preset other settings.
 
 use super::{Duplicates, Operation, units};
 use crate::Guarantee;
 
-/// What kind of operation it is.
+/// Class of an operation, which presets other settings.
 ///
-/// A class is a preset: it sets what its documentation says and leaves the rest alone.
-/// What the operation itself sets goes before its class, and the class goes before `[policy]`:
-/// a preset is named on the operation, so it is nearer to it than what is said for all.
+/// A class changes only the settings listed with it.
+/// The operation's own settings override its class, and its class overrides `[policy]`,
+/// because the class is named on the operation itself.
 #[derive(
     Debug,
     Clone,
@@ -21,25 +21,27 @@ use crate::Guarantee;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Changes nothing, such as a search by POST: not guarded at all.
+    /// Changes nothing, such as a search by POST. Not guarded.
     Read,
-    /// Makes something new: at-most-once, because a second one is a second thing.
+    /// Creates a resource. At-most-once, because a second execution creates a second resource.
     Create,
-    /// Moves money: required key, at-most-once, retention 30d, remember 365d, audit. Disputes come weeks later, and so do late retries.
+    /// Moves money. Requires a key; at-most-once; retention 30d, remember 365d, because disputes and late retries
+    /// come weeks later; audited.
     Monetary,
-    /// Moves something on to its next state, such as capture or cancel: at-most-once, because the second time may find another state.
+    /// Moves a resource to its next state, such as capture or cancel. At-most-once, because a second execution may
+    /// find another state.
     Transition,
-    /// Writes all of something anew: at-least-once, because writing the same again changes nothing.
+    /// Replaces a whole resource. At-least-once, because writing the same again changes nothing.
     Replace,
-    /// Removes something: at-least-once, because what is gone stays gone.
+    /// Deletes a resource. At-least-once, because deleting it again changes nothing.
     Delete,
-    /// Takes in a webhook or message: at-least-once, because its sender sends until it is taken; retention 7d, remember 30d, longer than senders go on trying;
-    /// duplicates of what is done are acknowledged even where the outcome is gone.
+    /// Receives a webhook or message. At-least-once, because the sender retries until it is accepted; retention 7d,
+    /// remember 30d, longer than senders retry. Duplicates of completed events get a success, even without an outcome.
     Event,
 }
 
 impl Class {
-    /// Sets on the operation what this class stands for.
+    /// Applies the presets of this class to the operation.
     pub(super) fn apply(self, operation: &mut Operation) {
         operation.class = Some(self);
         operation.guarded = self != Self::Read;

@@ -1,4 +1,4 @@
-//! `refrain.toml`: read as typed, then resolved. Everything is checked before anything starts.
+//! `refrain.toml`: parsed as written, then resolved. Every setting is checked before anything starts.
 
 use std::{
     fmt, fs,
@@ -46,10 +46,10 @@ pub use relay::RelaySettings;
 mod worker;
 pub use worker::WorkerSettings;
 
-/// The largest file that is read, in bytes.
+/// Maximum size of the file, in bytes.
 pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// `refrain.toml`, as typed.
+/// Parser for `refrain.toml`.
 ///
 /// ```
 /// use refrain::policy::File;
@@ -62,31 +62,31 @@ pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
 #[non_exhaustive]
 pub struct File;
 
-/// Everything that `refrain.toml` says, resolved and checked.
+/// Resolved and checked settings of `refrain.toml`.
 #[derive(Clone, Serialize)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Where the proxy listens.
+    /// Address of the proxy listener.
     pub listen: SocketAddr,
-    /// Where dashboard, API, metrics and probes are served.
+    /// Address of the admin listener: API, metrics and health probes.
     pub admin: SocketAddr,
-    /// The service behind the proxy: scheme and authority, without a slash behind them.
+    /// URL of the upstream service: scheme and authority, without a trailing slash.
     pub upstream: Option<String>,
-    /// Where records live; of two, the first serves outcomes in front of the second.
+    /// Store for the records. Of two, the first is a cache of outcomes in front of the second.
     pub store: Vec<Address>,
-    /// What an acknowledged record survives.
+    /// When a `file:` store acknowledges a write.
     pub durability: Durability,
-    /// The folder of the audit log, where one is named; see [`audit_folder`](Self::audit_folder).
+    /// Configured directory of the audit log; see [`audit_folder`](Self::audit_folder) for the default.
     pub audit_log: Option<PathBuf>,
-    /// What the `type` of a problem starts with; ends with a slash.
+    /// URL prefix of the `type` of problem responses, with a trailing slash.
     pub problems: String,
-    /// Limits and times of the proxy itself.
+    /// Limits and timeouts of the proxy.
     pub proxy: ProxySettings,
-    /// Which queues are consumed, and where their messages go.
+    /// Queues to consume, and the services that their messages are delivered to.
     pub workers: Vec<WorkerSettings>,
     /// Outboxes, and the brokers that their messages are published to.
     pub relays: Vec<RelaySettings>,
-    /// Which operations are guarded, and how.
+    /// Guarded operations and their settings.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
 }
@@ -95,12 +95,12 @@ impl File {
     /// Reads and resolves a file.
     ///
     /// # Errors
-    /// When it cannot be read, or as for [`File::parse`].
+    /// If the file cannot be read, or as for [`File::parse`].
     pub fn read(path: &Path) -> Result<Settings, ConfigError> {
         let name = path.display().to_string();
         let mut bytes = Vec::new();
         let read = fs::File::open(path).and_then(|file| {
-            // One byte over the limit is enough to know that it is too large.
+            // One byte over the limit is enough to detect a file that is too large.
             file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)
         });
         if let Err(error) = read {
@@ -121,10 +121,10 @@ impl File {
         }
     }
 
-    /// Resolves the text of a file; `name` is what messages call it.
+    /// Parses and resolves the text of a file; `name` is the file name in messages.
     ///
     /// # Errors
-    /// The first mistake in the syntax; or, where that is fine, all mistakes at once.
+    /// The first syntax error; or, if the syntax is valid, all errors at once.
     pub fn parse(text: &str, name: &str) -> Result<Settings, ConfigError> {
         let mut report = Report::new(text, name);
         let settings = resolve::settings(text, &mut report);
@@ -139,7 +139,7 @@ impl File {
         }
     }
 
-    /// The JSON schema (draft 2020-12) of the file, for editors.
+    /// Returns the JSON schema (draft 2020-12) of the file, for editors.
     #[must_use]
     pub fn schema() -> serde_json::Value {
         schema::schema()
@@ -147,7 +147,8 @@ impl File {
 }
 
 impl Settings {
-    /// Where the audit log is: what `audit_log` names; else beside the records of a `file:` store; else `refrain-audit`.
+    /// Returns the directory of the audit log: `audit_log`, else `audit` inside the directory of a `file:` store,
+    /// else `refrain-audit`.
     #[must_use]
     pub fn audit_folder(&self) -> PathBuf {
         if let Some(folder) = &self.audit_log {
@@ -160,12 +161,12 @@ impl Settings {
         }
     }
 
-    /// The operations whose attempts are audited.
+    /// Returns the operations whose attempts are audited.
     pub fn audited(&self) -> impl Iterator<Item = &Operation> {
         self.policy.operations().filter(|it| it.is_audited())
     }
 
-    /// What is allowed and probably not meant, in operations and workers.
+    /// Returns warnings about valid but probably unintended settings of operations and workers.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let workers = self.workers.iter().flat_map(warning::of_worker);
         self.policy.warnings().chain(workers)

@@ -1,17 +1,18 @@
-//! Finds the pattern that a path belongs to.
+//! Finds the pattern that matches a path.
 //!
-//! Patterns stand in a tree, segment by segment. A search goes down to literal, named and rest in this order and comes back up where that leads nowhere.
-//! Every node is reached on one way only, so a request costs no more than the length of its path plus the size of the tree, whatever it asks for.
-//! The tree does not look at case: patterns that do are told apart by whoever picks from those with one path.
+//! The patterns form a tree with one level per segment. A search tries literal, named and rest in this order, and
+//! backtracks. Every node is reached at most once, so the cost of a request is bounded by the length of its path plus
+//! the size of the tree.
+//! The tree ignores case; the caller's `pick` tells case-sensitive patterns with one path apart.
 
 use std::{borrow::Cow, collections::HashMap};
 
 use super::pattern::{Pattern, SEGMENTS_MAX, Segment, Tail};
 
-/// A path as one server might read it: its segments, percent-decoded.
+/// One interpretation of a path: its segments, percent-decoded.
 pub(super) type Reading<'a> = Vec<Cow<'a, [u8]>>;
 
-/// All patterns of a policy. What is stored are positions in the policy's list of operations.
+/// All patterns of a policy. Leaves are positions in the policy's list of operations.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     root: Node,
@@ -21,17 +22,17 @@ pub(super) struct Tree {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// By their folded text.
+    /// Keyed by case-folded text.
     literal: HashMap<Vec<u8>, Node>,
     named: Option<Box<Node>>,
-    /// Patterns that end here.
+    /// Patterns that end at this node.
     end: Vec<usize>,
-    /// Patterns with `/*` behind this.
+    /// Patterns with `/*` after this node.
     rest: Vec<usize>,
 }
 
 impl Tree {
-    /// Whether no pattern looks at the path.
+    /// Whether no pattern depends on the path.
     pub(super) fn is_pathless(&self) -> bool {
         let root = &self.root;
         root.literal.is_empty()
@@ -40,7 +41,7 @@ impl Tree {
             && root.rest.is_empty()
     }
 
-    /// Where the operations with this path pattern are kept.
+    /// Returns the list of operations with this path pattern.
     pub(super) fn slot(&mut self, pattern: &Pattern) -> &mut Vec<usize> {
         let mut node = &mut self.root;
         for segment in &pattern.segments {
@@ -58,7 +59,7 @@ impl Tree {
         }
     }
 
-    /// The most specific operation for this path; `pick` chooses by method and case from those with one pattern.
+    /// Finds the most specific operation for a path. `pick` chooses by method and case among those with one pattern.
     pub(super) fn find(
         &self,
         reading: &Reading<'_>,
@@ -89,8 +90,8 @@ impl Node {
     }
 }
 
-/// The ways in which servers may read this path; just one unless it is oddly written.
-/// Last comes the reading that smooths everything out.
+/// Returns the ways in which servers may interpret this path: one, unless it contains unusual segments.
+/// The last one has all normalisations applied.
 pub(super) fn readings(path: &str) -> Vec<Reading<'_>> {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let path = path.strip_prefix('/').unwrap_or(path);
@@ -108,18 +109,18 @@ pub(super) fn readings(path: &str) -> Vec<Reading<'_>> {
     readings
 }
 
-/// Cuts off what no pattern looks at, so that long paths take little room.
+/// Drops segments beyond the depth of any pattern, to bound the memory of long paths.
 fn shorten(reading: &mut Reading<'_>) {
     reading.truncate(SEGMENTS_MAX + 1);
     reading.shrink_to_fit();
 }
 
-/// What a server may smooth out of a path before it looks at it: a set of the habits below.
+/// Normalisations that a server may apply to a path: a set of the flags below.
 #[derive(Clone, Copy)]
 struct Smoothing(u8);
 
 impl Smoothing {
-    /// Encoded slashes, and back slashes, are slashes.
+    /// Encoded slashes and backslashes are slashes.
     const SLASHES: u8 = 1;
     /// Empty segments are dropped.
     const EMPTY: u8 = 2;
@@ -169,13 +170,13 @@ pub(super) fn is_dots(segment: &[u8]) -> bool {
     matches!(segment, b"." | b"..")
 }
 
-/// Whether servers may disagree about this segment.
+/// Whether servers may interpret this segment differently.
 fn is_odd(segment: &[u8]) -> bool {
     let is_special = |byte: &u8| matches!(byte, b'/' | b'\\' | b';');
     segment.is_empty() || is_dots(segment) || segment.iter().any(is_special)
 }
 
-/// The same text for all spellings that a server may take for one when it ignores case.
+/// Folds case, so that all spellings that a case-insensitive server treats as one become equal.
 pub(super) fn fold(segment: &[u8]) -> Cow<'_, [u8]> {
     if segment
         .iter()
@@ -184,13 +185,13 @@ pub(super) fn fold(segment: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(segment);
     }
     Cow::Owned(match std::str::from_utf8(segment) {
-        // By way of upper case, as some compare: `\u{17f}` counts as `s`.
+        // Via upper case, as some servers compare: `\u{17f}` equals `s`.
         Ok(text) if !text.is_ascii() => text.to_uppercase().to_lowercase().into_bytes(),
         _ => segment.to_ascii_lowercase(),
     })
 }
 
-/// Percent-decodes; a `%` without two hexadecimal digits stays as it is.
+/// Percent-decodes. A `%` without two hexadecimal digits is kept.
 pub(super) fn decode(text: &str) -> Cow<'_, [u8]> {
     if !text.contains('%') {
         return Cow::Borrowed(text.as_bytes());

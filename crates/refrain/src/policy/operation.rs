@@ -1,4 +1,4 @@
-//! One operation, with every setting resolved.
+//! One operation with all its settings resolved.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use crate::{
     key::{CredentialPart, ScopePart, Sender, Source, Syntax},
 };
 
-/// Headers that are replayed without being asked for.
+/// Response headers that are always replayed.
 const REPLAY_HEADERS: [&str; 8] = [
     "content-type",
     "content-encoding",
@@ -24,98 +24,98 @@ const REPLAY_HEADERS: [&str; 8] = [
     "link",
 ];
 
-/// A class of requests, and how they are guarded.
+/// A class of requests, and the settings that guard them.
 ///
-/// Set the fields as needed; the rules between them are checked when a [`Policy`](super::Policy) is made.
+/// Set the fields as needed. [`Policy::new`](super::Policy::new) checks the rules between them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Operation {
-    /// What it is called in reports, metrics and the scope `route`: its pattern, where nothing else is said.
+    /// Name in reports, metrics and the scope `route`. Default: the pattern.
     pub name: String,
-    /// What it matches.
+    /// Methods and paths that it matches.
     #[serde(rename = "match", serialize_with = "as_text")]
     pub pattern: Pattern,
-    /// Whether the case of the path counts.
+    /// Case sensitivity of path matching.
     pub paths: Paths,
-    /// What kind of operation it is.
+    /// Class of the operation.
     pub class: Option<Class>,
-    /// Whose webhooks it takes in.
+    /// Sender of the webhooks that it receives.
     pub webhook: Option<Sender>,
-    /// How its requests are signed; what is not signed so is refused before anything else is done about it.
+    /// Signature verification. A request without a valid signature is rejected before any claim.
     pub signature: Option<Signature>,
-    /// Whether it is guarded at all; [`Class::Read`] is not.
+    /// Whether it is guarded; [`Class::Read`] is not.
     pub guarded: bool,
-    /// Where the key comes from; the first that is found counts.
+    /// Sources of the key, tried in order; the first one present is used.
     #[serde(serialize_with = "as_texts")]
     pub key: Vec<Source>,
-    /// How a key header is written.
+    /// Accepted syntax of the key header.
     pub syntax: Syntax,
-    /// Whether a request without a key is refused. Otherwise it is let through unguarded.
+    /// Reject requests without a key. If false, they pass through unguarded.
     pub required: bool,
-    /// The namespace in which keys are unique.
+    /// Namespace in which keys are unique.
     #[serde(serialize_with = "as_texts")]
     pub scope: Vec<ScopePart>,
-    /// What tells callers apart.
+    /// Headers and cookies that identify the caller.
     #[serde(serialize_with = "as_texts")]
     pub credential: Vec<CredentialPart>,
-    /// Who may see a replay.
+    /// Callers that may receive a replay.
     pub replay_to: ReplayTo,
-    /// What tells a retry from another request under the same key.
+    /// Parts of the request that a retry must repeat unchanged.
     #[serde(serialize_with = "as_texts")]
     pub fingerprint: Vec<fingerprint::Part>,
-    /// What is promised, and for how long everything stands.
+    /// Guarantee, timeouts and retention.
     #[serde(flatten)]
     pub terms: Terms,
-    /// Answers that are kept against the contract's table.
+    /// Response statuses to keep and replay, overriding the guarantee's table.
     #[serde(serialize_with = "as_texts")]
     pub keep: Vec<Statuses>,
-    /// Answers that free the key against the contract's table.
+    /// Response statuses that free the key, overriding the guarantee's table.
     #[serde(serialize_with = "as_texts")]
     pub release: Vec<Statuses>,
-    /// Headers that are replayed on top of the usual ones, in lower case.
+    /// Response headers to replay in addition to the built-in list, in lower case.
     pub replay_headers: Vec<String>,
-    /// The largest request body that is taken.
+    /// Maximum size of a request body, in bytes.
     pub request_bytes_max: usize,
-    /// The largest body that is kept with an outcome.
+    /// Maximum size of a response body that is stored with its outcome, in bytes.
     pub outcome_bytes_max: usize,
-    /// When a reply leaves.
+    /// When a response is sent to the client.
     pub reply: Reply,
-    /// Whether the guard acts or only watches.
+    /// Enforce the policy, or only observe.
     pub mode: Mode,
-    /// What is answered to duplicates of what is done, where its outcome cannot be replayed.
+    /// Response to a duplicate of a completed request whose outcome cannot be replayed.
     pub duplicates: Duplicates,
-    /// What happens while the store cannot be reached.
+    /// Behaviour while the store is unavailable.
     pub on_store_failure: OnStoreFailure,
-    /// Whether at-most-once claims may lie in a store that may lose what it acknowledged.
+    /// Allow at-most-once claims in a store that may lose acknowledged writes.
     pub accept_lossy_claims: bool,
-    /// How to learn what became of an indeterminate one.
+    /// Request that resolves an unknown outcome.
     #[serde(serialize_with = "as_optional_text")]
     pub probe: Option<Probe>,
-    /// Where the receipts are that an exactly-once operation commits together with its effect.
+    /// Database with the receipts that an exactly-once operation commits together with its effect.
     pub receipts: Option<Address>,
-    /// Whether every attempt and its end is written to the audit log.
+    /// Write every attempt and its result to the audit log.
     pub audit: bool,
-    /// Whether it is refused where there is no audit log: the proxy does not start, the layer answers 503.
+    /// Refuse to run without an audit log: the proxy does not start, the layer responds with 503.
     pub audit_required: bool,
 }
 
-/// Whether the case of a path counts when it is matched.
+/// Case sensitivity of path matching.
 ///
-/// A service that ignores case must not be reached around its guard, so by default every spelling is guarded.
-/// Rules that guard less than others count for the spelling that they have, in either case.
+/// By default every spelling is guarded, because a case-insensitive service must not be reachable around its guard.
+/// With either value, an operation that guards less than another applies only to its exact spelling.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Paths {
-    /// `/V1/Pay` is matched by `/v1/pay`.
+    /// `/V1/Pay` matches the pattern `/v1/pay`.
     #[default]
     CaseInsensitive,
-    /// `/V1/Pay` and `/v1/pay` are two paths.
+    /// `/V1/Pay` and `/v1/pay` are different paths.
     CaseSensitive,
 }
 
 impl Paths {
-    /// Whether two segments are one.
+    /// Whether two segments are equal.
     pub(super) fn is_same(self, left: &[u8], right: &[u8]) -> bool {
         match self {
             Self::CaseInsensitive => matcher::fold(left) == matcher::fold(right),
@@ -124,88 +124,88 @@ impl Paths {
     }
 }
 
-/// Who may see a replay.
+/// Callers that may receive a replay.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplayTo {
-    /// Only who presents the first request's credential.
+    /// Only callers with the credential of the first request.
     #[default]
     SameCredential,
-    /// Everybody in the same scope.
+    /// All callers in the same scope.
     SameScope,
 }
 
-/// When a reply leaves.
+/// When a response is sent to the client.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// Once its outcome is durable.
+    /// After its outcome is durable.
     #[default]
     Stored,
-    /// As it comes; recorded beside.
+    /// While it arrives from the upstream; the outcome is recorded at the same time.
     Streamed,
 }
 
-/// What is answered to duplicates of what is done, where its outcome cannot be replayed.
+/// Response to a duplicate of a completed request whose outcome cannot be replayed.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Duplicates {
-    /// A problem that says why: 409 where the body was not kept, 410 after the end of retention.
+    /// A problem response with the reason: 409 if the body was not kept, 410 after the end of retention.
     #[default]
     Explain,
-    /// A success without a body: senders of events only ask whether they are done.
+    /// A success without a body: senders of events only need to know that the event is done.
     Acknowledge,
 }
 
-/// Whether the guard acts or only watches.
+/// Enforce the policy, or only observe.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Duplicates are answered, not run.
+    /// Answer duplicates without executing them.
     #[default]
     Enforce,
-    /// What would have happened is counted; nothing is changed.
+    /// Count the decisions that would have been made; change nothing.
     Observe,
 }
 
-/// What happens to a guarded request while the store cannot be reached.
+/// Behaviour while the store is unavailable.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStoreFailure {
-    /// It is refused, and nothing runs.
+    /// Reject the request; nothing is executed.
     #[default]
     Refuse,
-    /// It runs unguarded, and is counted.
+    /// Execute the request unguarded, and count it.
     Pass,
 }
 
 impl Operation {
-    /// An operation with default settings for what `pattern` matches, such as `POST /v1/payments`.
+    /// Creates an operation with default settings for a pattern such as `POST /v1/payments`.
     ///
     /// # Errors
-    /// When the pattern is malformed.
+    /// If the pattern is malformed.
     pub fn new(pattern: &str) -> Result<Self> {
         Ok(Self::default().at(pattern.parse()?))
     }
 
-    /// The same operation with the settings of a class. Set what differs from the class afterwards.
+    /// Applies the presets of a class. Change individual settings afterwards.
     #[must_use]
     pub fn with_class(mut self, class: Class) -> Self {
         class.apply(&mut self);
         self
     }
 
-    /// The same operation with the settings for the webhooks of this sender. Set what differs afterwards.
+    /// Applies the presets for the webhooks of a sender. Change individual settings afterwards.
     ///
     /// ```
     /// use refrain::{key::Sender, policy::{Operation, Policy, Signature}};
@@ -221,13 +221,13 @@ impl Operation {
         self
     }
 
-    /// The same operation on other terms.
+    /// Replaces the terms.
     #[must_use]
     pub fn with_terms(self, terms: Terms) -> Self {
         Self { terms, ..self }
     }
 
-    /// The same settings for another pattern.
+    /// Replaces the pattern and the name.
     pub(super) fn at(self, pattern: Pattern) -> Self {
         let name = pattern.to_string();
         Self {
@@ -237,7 +237,7 @@ impl Operation {
         }
     }
 
-    /// What becomes of the key when the operation has answered with this status.
+    /// Returns what happens to the key after a response with this status.
     #[must_use]
     pub fn keeps(&self, status: u16) -> Ending {
         let has = |list: &[Statuses]| list.iter().any(|statuses| statuses.contains(status));
@@ -248,7 +248,7 @@ impl Operation {
         }
     }
 
-    /// Whether a header with this name, in lower case, is kept and replayed.
+    /// Whether a header with this name, in lower case, is stored and replayed.
     #[must_use]
     pub fn replays_header(&self, name: &str) -> bool {
         REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
@@ -260,7 +260,7 @@ impl Operation {
         self.pattern.reaches_below(prefix, self.paths)
     }
 
-    /// Whether a claim that got lost would break its promise.
+    /// Whether a lost claim would break the guarantee.
     #[must_use]
     pub fn needs_every_claim(&self) -> bool {
         self.guarded
@@ -269,31 +269,31 @@ impl Operation {
             && !self.accept_lossy_claims
     }
 
-    /// Whether its attempts go into the audit log.
+    /// Whether its attempts are written to the audit log.
     #[must_use]
     pub fn is_audited(&self) -> bool {
         self.guarded && self.mode == Mode::Enforce && (self.audit || self.audit_required)
     }
 
-    /// Whether it moves money and its attempts go into no audit log.
+    /// Whether it moves money without an audit log.
     #[must_use]
     pub fn is_unaudited_money(&self) -> bool {
         self.class == Some(Class::Monetary) && self.mode == Mode::Enforce && !self.is_audited()
     }
 
-    /// Whether its receipts tell what became of it.
+    /// Whether receipts decide its unknown outcomes.
     #[must_use]
     pub fn is_receipted(&self) -> bool {
         self.guarded && self.terms.guarantee == Guarantee::ExactlyOnce
     }
 
-    /// Whether only successes are kept by its own rules, so that a key past retention stands for one.
+    /// Whether it keeps only successes, so that an expired key implies a success.
     #[must_use]
     pub fn keeps_successes_alone(&self) -> bool {
         (400..=599).all(|status| self.keeps(status) == Ending::Release)
     }
 
-    /// Larger for the operation that lets less through.
+    /// Sorts operations by how little they let through, the strictest last.
     pub(super) fn strictness(&self) -> impl Ord + use<> {
         (
             self.guarded,

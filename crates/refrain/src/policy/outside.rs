@@ -1,25 +1,25 @@
-//! Secrets that stand outside `refrain.toml`: in the environment, or in a file.
+//! Secrets outside `refrain.toml`: in an environment variable or in a file.
 
 use std::{env, fs, io::Read as _, path::Path};
 
 use super::invalid;
 use crate::{Error, Result};
 
-/// The longest secret that is read, in bytes.
+/// Maximum length of a secret, in bytes.
 pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 
-/// A secret, and where it came from.
+/// A secret and its origin.
 pub(super) struct Outside {
-    /// Without white space around it.
+    /// Without surrounding white space.
     pub(super) text: String,
-    /// Such as `env:STRIPE_WEBHOOK_SECRET`.
+    /// Origin, such as `env:STRIPE_WEBHOOK_SECRET`.
     pub(super) origin: String,
 }
 
-/// The secret in this variable, or in the file that `NAME_FILE` names; the setting `{setting}_env` named it.
+/// Reads a secret from the variable that the setting `{setting}_env` names, or from the file in `NAME_FILE`.
 pub(super) fn from_env(setting: &str, name: &str) -> Result<Outside> {
     let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    // Whoever wrote the secret itself here must not find it in a log.
+    // The name is not quoted, because it may be the secret itself, written here by mistake.
     if name.is_empty() || !name.bytes().all(is_name) {
         return Err(invalid(format!(
             "`{setting}_env` is no name of a variable; write its name, in capitals, and keep what it holds out of this file"
@@ -38,7 +38,7 @@ pub(super) fn from_env(setting: &str, name: &str) -> Result<Outside> {
     }
 }
 
-/// The secret in this file; the setting `{setting}_file` named it.
+/// Reads a secret from the file that the setting `{setting}_file` names.
 pub(super) fn from_file(setting: &str, path: &str) -> Result<Outside> {
     if path.starts_with("whsec_") || path.contains("://") {
         return Err(invalid(format!(
@@ -51,7 +51,7 @@ pub(super) fn from_file(setting: &str, path: &str) -> Result<Outside> {
 fn from_path(path: &Path, origin: String) -> Result<Outside> {
     let mut bytes = Vec::new();
     let read = fs::File::open(path).and_then(|file| {
-        // One byte over the limit is enough to know that it is too long.
+        // One byte over the limit is enough to detect a secret that is too long.
         let most = SECRET_BYTES_MAX as u64 + 1;
         file.take(most).read_to_end(&mut bytes)
     });

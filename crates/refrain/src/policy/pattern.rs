@@ -1,28 +1,28 @@
-//! What an operation matches: `POST /v1/payments/{id}/capture`, `POST|PUT /hooks/*`, `* /v1/*`.
+//! Patterns of operations: `POST /v1/payments/{id}/capture`, `POST|PUT /hooks/*`, `* /v1/*`.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use super::{Paths, invalid, matcher, suggest};
 use crate::{Error, Result};
 
-/// The longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 2048;
-/// How many segments a pattern may have; the matcher goes no deeper than this.
+/// Maximum number of segments of a pattern, and maximum depth of the matcher.
 pub(super) const SEGMENTS_MAX: usize = 64;
 const METHODS_MAX: usize = 16;
-/// Methods that are known; another one is taken unless it looks like a slip for one of these.
+/// Known methods. Another one is accepted unless it looks like a typo of one of these.
 const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY",
 ];
 
 /// Methods and a path pattern.
 ///
-/// `{name}` stands for one segment, a trailing `*` for the rest, an empty rest too.
-/// `*` in place of the path stands for every path, below all others.
+/// `{name}` matches one segment; a trailing `*` matches the rest, which may be empty.
+/// `*` in place of the path matches every path, with the lowest precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// Empty means any.
+    /// Empty means any method.
     methods: Vec<String>,
     pub(super) segments: Vec<Segment>,
     pub(super) tail: Tail,
@@ -31,25 +31,25 @@ pub struct Pattern {
 /// One segment of a path pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// Exactly these bytes, percent-decoded.
+    /// Exactly these bytes, after percent-decoding.
     Literal(Vec<u8>),
     /// `{name}`.
     Named(String),
 }
 
-/// What comes behind the segments.
+/// What a pattern matches after its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Nothing.
+    /// The end of the path.
     End,
-    /// `/*`: anything, or nothing.
+    /// `/*`: any further segments, or none.
     Rest,
-    /// `*` in place of the path.
+    /// `*` in place of the path: any path.
     EveryPath,
 }
 
 impl Pattern {
-    /// Every path, with this method.
+    /// Creates a pattern for every path with this method.
     pub(super) fn every_path(method: &str) -> Self {
         Self {
             text: format!("{method} *"),
@@ -59,7 +59,7 @@ impl Pattern {
         }
     }
 
-    /// The names of the `{name}` segments, in order.
+    /// Returns the names of the `{name}` segments, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(|segment| match segment {
             Segment::Named(name) => Some(name.as_str()),
@@ -72,14 +72,14 @@ impl Pattern {
     }
 
     /// Whether the pattern names this method.
-    /// Case is not looked at: a server that takes `post` for POST must not be reached unguarded.
+    /// Case is ignored: a server that accepts `post` as POST must not be reachable unguarded.
     pub(super) fn names_method(&self, method: &str) -> bool {
         self.methods
             .iter()
             .any(|name| name == method || name.eq_ignore_ascii_case(method))
     }
 
-    /// Whether a request could be found for both, had they the same path.
+    /// Whether one request could match both, if their paths were equal.
     pub(super) fn shares_method(&self, other: &Self) -> bool {
         match self.is_any_method() || other.is_any_method() {
             true => self.is_any_method() && other.is_any_method(),
@@ -87,7 +87,7 @@ impl Pattern {
         }
     }
 
-    /// Whether both have the same path, names aside.
+    /// Whether both have the same path, regardless of names.
     pub(super) fn shares_path(&self, other: &Self, paths: Paths) -> bool {
         let is_same = |(left, right): (&Segment, &Segment)| match (left, right) {
             (Segment::Named(_), Segment::Named(_)) => true,
@@ -99,7 +99,7 @@ impl Pattern {
             && self.segments.iter().zip(&other.segments).all(is_same)
     }
 
-    /// Whether the literal segments are written in `reading` as they are here, case included.
+    /// Whether the literal segments of `reading` are spelled as in this pattern, case included.
     pub(super) fn is_written_as(&self, reading: &matcher::Reading<'_>) -> bool {
         let is_same = |(segment, sent): (&Segment, &Cow<'_, [u8]>)| match segment {
             Segment::Literal(bytes) => bytes.as_slice() == sent.as_ref(),
@@ -123,7 +123,7 @@ impl Pattern {
         is_long_enough && self.segments.iter().zip(&prefix.segments).all(fits)
     }
 
-    /// Whether this pattern matches all that `other` matches, equally specifically.
+    /// Whether this pattern matches everything that `other` matches, with the same path.
     pub(super) fn covers(&self, other: &Self, paths: Paths) -> bool {
         let same_methods = match other.is_any_method() {
             true => self.is_any_method(),
@@ -136,7 +136,7 @@ impl Pattern {
         self.tail == Tail::EveryPath && (self.is_any_method() || self.names_method(method))
     }
 
-    /// What stands in `reading` where the pattern has names.
+    /// Returns the segments of `reading` where the pattern has names.
     pub(super) fn values(&self, reading: &matcher::Reading<'_>) -> Vec<Box<[u8]>> {
         let named = |(segment, value)| match segment {
             &Segment::Named(_) => Some(Box::from(AsRef::<[u8]>::as_ref(value))),

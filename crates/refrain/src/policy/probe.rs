@@ -1,4 +1,4 @@
-//! The request that learns what became of an indeterminate operation.
+//! Probe: the request that resolves an unknown outcome.
 
 use std::{fmt, str::FromStr};
 
@@ -7,12 +7,12 @@ use crate::{Error, Result};
 
 const PROBE_BYTES_MAX: usize = 2048;
 
-/// A GET with places to fill, such as `GET /v1/payments?key={key}`.
+/// GET request with placeholders, such as `GET /v1/payments?key={key}`.
 ///
 /// `{key}` is the record's key; any other name is a named segment of the operation's pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// Text and place by turns, text first.
+    /// Text and placeholders alternate, text first.
     pieces: Vec<Piece>,
 }
 
@@ -23,7 +23,7 @@ enum Piece {
 }
 
 impl Probe {
-    /// The names of the places to fill.
+    /// Returns the names of the placeholders.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Place(name) => Some(name.as_str()),
@@ -31,8 +31,8 @@ impl Probe {
         })
     }
 
-    /// The path and query to ask, with every place filled by `value` and percent-encoded.
-    /// `None` where `value` does not know a place, or has dots that would lead to another path.
+    /// Returns the path and query, with every placeholder replaced by its percent-encoded `value`.
+    /// `None` if a placeholder has no value, or if the value is `.` or `..`, which would change the path.
     #[must_use]
     pub fn target<'a>(&self, value: impl Fn(&str) -> Option<&'a [u8]>) -> Option<String> {
         let mut target = String::new();
@@ -117,7 +117,7 @@ fn pieces(target: &str) -> Option<Vec<Piece>> {
 fn encode(bytes: &[u8], target: &mut String) {
     use fmt::Write as _;
     for &byte in bytes {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             true => write!(target, "{}", char::from(byte)),
             false => write!(target, "%{byte:02X}"),

@@ -1,4 +1,4 @@
-//! The rules that a resolved operation must keep, wherever it came from.
+//! Rules that every resolved operation must satisfy, from a file or from Rust.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -12,23 +12,23 @@ use crate::{
     key::{ScopePart, Source},
 };
 
-/// What an operation breaks.
+/// A violated rule.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// The settings to blame, the likeliest first.
+    /// The settings involved, the most likely cause first.
     pub(super) settings: &'static [&'static str],
-    /// What is wrong.
+    /// Error message.
     pub(super) message: String,
-    /// What to do about it.
+    /// Suggested fix.
     pub(super) help: String,
 }
 
 const YEARS_10: Duration = days(3653);
-/// A body is held in memory while it is read and stored, once for every request in flight.
+/// Each request in flight holds its body in memory while it is read and stored.
 const BYTES_MAX: usize = 64 << 20;
-/// How long the lists of one operation may be.
+/// Maximum length of an operation's lists.
 const LIST_MAX: usize = 64;
-/// Headers that are never replayed: they speak of the caller, the moment or the connection, not of the outcome.
+/// Headers that are never replayed: they belong to the caller, the time or the connection, not to the outcome.
 const NEVER_REPLAYED: [&str; 23] = [
     "set-cookie",
     "set-cookie2",
@@ -62,7 +62,7 @@ const NEVER_REPLAYED_FAMILIES: [&str; 5] = [
     "refrain-",
 ];
 
-/// Everything that is wrong with this operation.
+/// Returns all violated rules.
 pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
     let mut faults = Vec::new();
     faults.extend(terms(&operation.terms));
@@ -91,7 +91,7 @@ pub(super) fn fault(
     }
 }
 
-/// What is wrong with these terms.
+/// Returns the violated rules of these terms.
 pub(super) fn terms(terms: &Terms) -> Vec<Fault> {
     let mut faults = Vec::new();
     let second = Duration::from_secs(1);
@@ -181,7 +181,7 @@ fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
         ),
         (
             &["fingerprint"],
-            // The host alone does not tell requests apart.
+            // The host alone does not distinguish requests.
             operation
                 .fingerprint
                 .iter()
@@ -294,7 +294,7 @@ fn probe(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-/// While an answer streams, each renewal of the lease gives it that much longer to act.
+/// Each lease renewal of a streamed response extends its deadline by `settle_after`.
 fn streamed(operation: &Operation, faults: &mut Vec<Fault>) {
     let terms = &operation.terms;
     if operation.reply == Reply::Streamed && terms.settle_after < terms.lease {
@@ -307,7 +307,7 @@ fn streamed(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Exactly-once stands and falls with the receipt: what could run or leave without one is refused.
+/// Exactly-once depends on receipts, so settings that could execute or respond without one are rejected.
 fn receipts(operation: &Operation, faults: &mut Vec<Fault>) {
     if !operation.is_receipted() {
         return;

@@ -1,7 +1,7 @@
-//! Signatures of webhooks: who knows the secret has sent these bytes, and not long ago.
+//! Webhook signatures: proof that the holder of the secret sent these bytes recently.
 //!
-//! Every scheme is HMAC-SHA256 over the bytes as they came, compared in constant time.
-//! A delivery has to match one signature under one secret: senders sign with several while a secret is rotated.
+//! Every scheme is HMAC-SHA256 over the bytes as received, compared in constant time.
+//! One signature must match under one secret: senders sign with several secrets during rotation.
 
 use std::{fmt, time::Duration};
 
@@ -16,12 +16,12 @@ use presented::Presented;
 mod secret;
 pub use secret::SigningSecret;
 
-/// How many secrets one operation may have.
+/// Maximum number of secrets of one operation.
 pub(super) const SECRETS_MAX: usize = 8;
-/// How old or how far ahead a signature may be where nothing else is said.
+/// Default maximum age and clock skew of a signed timestamp.
 const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// How deliveries are signed, and the secrets that they may be signed with. Shows no secret to anybody.
+/// Signature scheme and secrets of webhook deliveries. Debug and Serialize do not print secrets.
 ///
 /// ```
 /// use refrain::{clock::Timestamp, key::Sender, policy::Signature};
@@ -41,7 +41,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// As this sender signs. Without a secret it verifies nothing.
+    /// Creates the scheme of this sender. Without a secret, it rejects every delivery.
     #[must_use]
     pub fn new(sender: Sender) -> Self {
         Self {
@@ -51,49 +51,49 @@ impl Signature {
         }
     }
 
-    /// One more secret that deliveries may be signed with, as the sender shows it.
+    /// Adds a secret, as displayed by the sender.
     ///
     /// # Errors
-    /// When it cannot be one of this sender's.
+    /// If it is not a valid secret of this sender.
     pub fn with_secret(mut self, text: &str) -> Result<Self> {
         let secret = SigningSecret::new(self.sender, text)?;
         self.secrets.push(secret);
         Ok(self)
     }
 
-    /// One more secret, which was read somewhere.
+    /// Adds a secret that is already parsed.
     pub(super) fn push(&mut self, secret: SigningSecret) {
         self.secrets.push(secret);
     }
 
-    /// How old or how far ahead a signature may be, where the sender signs the time.
+    /// Sets the maximum age and clock skew of a signed timestamp, if the sender signs one.
     #[must_use]
     pub fn with_tolerance(self, tolerance: Duration) -> Self {
         Self { tolerance, ..self }
     }
 
-    /// Whose way of signing it is.
+    /// Returns the sender, which determines the scheme.
     #[must_use]
     pub fn sender(&self) -> Sender {
         self.sender
     }
 
-    /// The secrets that deliveries may be signed with.
+    /// Returns the secrets.
     #[must_use]
     pub fn secrets(&self) -> &[SigningSecret] {
         &self.secrets
     }
 
-    /// How old or how far ahead a signature may be.
+    /// Returns the maximum age and clock skew of a signed timestamp.
     #[must_use]
     pub fn tolerance(&self) -> Duration {
         self.tolerance
     }
 
-    /// Whether one of the secrets has signed this body; `now` is the time on the wall.
+    /// Verifies that one of the secrets signed this body; `now` is the wall-clock time.
     ///
     /// # Errors
-    /// What is wrong with the delivery. Its age is told only to who knows the secret.
+    /// The reason for the rejection. Age is checked last, so only the holder of the secret learns about it.
     pub fn verify(
         &self,
         headers: &dyn Fields,
@@ -115,20 +115,20 @@ impl Signature {
     }
 }
 
-/// Whether this sender signs the time with the body.
+/// Whether this sender signs a timestamp with the body.
 pub(super) fn is_timed(sender: Sender) -> bool {
     !matches!(sender, Sender::Github | Sender::Shopify)
 }
 
-/// Why a delivery is not believed. It names headers, and nothing of what they hold.
+/// Reason why a delivery is rejected. It names headers, never their values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unverified {
     /// This header is missing.
     Missing(&'static str),
-    /// This header stands twice.
+    /// This header is present twice.
     Repeated(&'static str),
-    /// This header is not written as the sender writes it, or holds too much.
+    /// This header is malformed or too long.
     Malformed(&'static str),
     /// No signature matches the body under any secret.
     NoMatch,

@@ -1,25 +1,25 @@
-//! Which answers are kept and which free the key again.
+//! Response statuses that are kept, and those that free the key.
 
 use std::{fmt, str::FromStr};
 
 use super::invalid;
 use crate::{Error, Guarantee, Result};
 
-/// Answers with which a request was refused before it ran.
+/// Statuses of requests that were rejected before they ran.
 const REFUSED: [u16; 7] = [401, 403, 407, 408, 421, 425, 429];
 
-/// What becomes of the key when the operation has answered.
+/// What happens to the key after the operation responded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The answer is the outcome, and is replayed.
+    /// The response is the outcome, and is replayed.
     Keep,
-    /// The key is free again.
+    /// The key is free for a new attempt.
     Release,
-    /// The answer alone does not tell: under exactly-once it takes the receipt, and without one the record is in doubt.
+    /// The status is not enough: under exactly-once the receipt decides; without one the outcome is unknown.
     Doubt,
 }
 
-/// A run of statuses: `404`, `5xx` or `400-417`.
+/// A range of statuses: `404`, `5xx` or `400-417`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statuses {
     low: u16,
@@ -27,26 +27,26 @@ pub struct Statuses {
 }
 
 impl Statuses {
-    /// Whether this status is one of them.
+    /// Whether the range contains this status.
     #[must_use]
     pub fn contains(self, status: u16) -> bool {
         (self.low..=self.high).contains(&status)
     }
 
-    /// A status that both have.
+    /// Returns a status that both ranges contain.
     pub(super) fn common(self, other: Self) -> Option<u16> {
         let low = self.low.max(other.low);
         (low <= self.high.min(other.high)).then_some(low)
     }
 }
 
-/// What the contract says about an answer with this status.
+/// Default table: what happens to the key after this status.
 pub(super) fn ending(status: u16, guarantee: Guarantee) -> Ending {
     match status {
         ..=399 => Ending::Keep,
         _ if REFUSED.contains(&status) => Ending::Release,
         _ if guarantee == Guarantee::AtLeastOnce => Ending::Release,
-        // Rolled back, or given up on by somebody in between: a retry is to run.
+        // The transaction may have rolled back, or a gateway may have given up: the receipt decides.
         500.. if guarantee == Guarantee::ExactlyOnce => Ending::Doubt,
         _ => Ending::Keep,
     }

@@ -1,11 +1,11 @@
-//! What was probably meant: the nearest of the words that would have been right.
+//! Suggestions for misspelled words.
 
-/// The candidate nearest to `text`, if it is near enough to be a slip.
+/// Returns the candidate nearest to `text`, if it is near enough to be a typo.
 pub(super) fn nearest<'a>(
     text: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // Long strangers are not compared: the work grows with the product of the lengths.
+    // Long texts are skipped: the cost grows with the product of the lengths.
     if text.len() > 64 {
         return None;
     }
@@ -19,12 +19,12 @@ pub(super) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters were added, left out, changed or swapped with their neighbour.
+/// Edit distance: letters added, left out, changed or swapped with their neighbour.
 fn slips(left: &str, right: &str) -> usize {
     strsim::osa_distance(&fold(left), &fold(right))
 }
 
-/// Case, and the choice between `-` and `_`, are no slips worth counting.
+/// Normalises case, and `-` to `_`: neither counts as a typo.
 fn fold(text: &str) -> String {
     text.to_ascii_lowercase().replace('-', "_")
 }

@@ -1,4 +1,4 @@
-//! The terms on which an operation is claimed and settled.
+//! Terms on which an operation is claimed and settled.
 
 use std::time::Duration;
 
@@ -7,29 +7,30 @@ use serde::{Serialize, Serializer};
 use super::units;
 use crate::Guarantee;
 
-/// What an operation is promised, and for how long everything stands.
+/// Guarantee, timeouts and retention of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Terms {
-    /// What is promised about how often the operation takes effect.
+    /// Delivery guarantee: how often the operation may take effect.
     pub guarantee: Guarantee,
-    /// How often a claim may be granted in all, under at-least-once and exactly-once.
+    /// Maximum number of attempts per key, under at-least-once and exactly-once.
     pub attempts_max: u16,
-    /// How long a duplicate waits for the outcome of the one in flight.
+    /// Maximum time that a duplicate waits for the request in flight.
     #[serde(serialize_with = "as_text")]
     pub wait: Duration,
-    /// How long a claim stands unrenewed.
+    /// Lease of a claim, renewed while the operation runs.
     #[serde(serialize_with = "as_text")]
     pub lease: Duration,
-    /// How long an outcome is kept.
+    /// Time for which an outcome is kept and replayed.
     #[serde(serialize_with = "as_text")]
     pub retention: Duration,
-    /// How long after the end of retention the key is refused instead of run again.
+    /// Time after retention for which the key is rejected instead of executed again.
     #[serde(serialize_with = "as_text")]
     pub remember: Duration,
-    /// How long the operation may take to answer.
+    /// Maximum time for the operation to respond.
     #[serde(serialize_with = "as_text")]
     pub timeout: Duration,
-    /// How long after its dispatch, or its last renewal, an attempt may still act. `timeout` and `lease` together where nothing else is said.
+    /// Time after its dispatch or last lease renewal for which an attempt may still take effect.
+    /// Default: `timeout` plus `lease`.
     #[serde(serialize_with = "as_text")]
     pub settle_after: Duration,
 }

@@ -1,11 +1,11 @@
-//! Durations and sizes as people write them: `10s`, `1h30m`, `8MiB`.
+//! Durations and sizes with units: `10s`, `1h30m`, `8MiB`.
 
 use std::{fmt, time::Duration};
 
 use super::invalid;
 use crate::Result;
 
-/// Units of time with their milliseconds, the longest first.
+/// Units of time in milliseconds, the longest first.
 const TIMES: [(&str, u64); 5] = [
     ("d", 86_400_000),
     ("h", 3_600_000),
@@ -13,7 +13,7 @@ const TIMES: [(&str, u64); 5] = [
     ("s", 1_000),
     ("ms", 1),
 ];
-/// Units of size with their bytes, the largest first.
+/// Units of size in bytes, the largest first.
 const SIZES: [(&str, u64); 5] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -22,7 +22,7 @@ const SIZES: [(&str, u64); 5] = [
     ("B", 1),
 ];
 
-/// Reads a duration: whole numbers with units `d`, `h`, `m`, `s`, `ms`, the longest first.
+/// Parses a duration: whole numbers with units `d`, `h`, `m`, `s`, `ms`, the longest first.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ const SIZES: [(&str, u64); 5] = [
 /// ```
 ///
 /// # Errors
-/// When it is anything else.
+/// If the text is not a duration.
 pub fn duration(text: &str) -> Result<Duration> {
     let bad = || {
         invalid(format!(
@@ -56,10 +56,10 @@ pub fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::from_millis(millis))
 }
 
-/// Reads a size in bytes: a whole number, alone or with `B`, `KiB`, `MiB` or `GiB`.
+/// Parses a size in bytes: a whole number, alone or with `B`, `bytes`, `KiB`, `MiB` or `GiB`.
 ///
 /// # Errors
-/// When it is anything else.
+/// If the text is not a size.
 pub fn size(text: &str) -> Result<usize> {
     let bad = || {
         let message = format!("`{text}` is no size; write it like 65536, 64KiB or 8MiB");
@@ -78,7 +78,7 @@ pub fn size(text: &str) -> Result<usize> {
         .ok_or_else(bad)
 }
 
-/// A duration that prints as it is written in a file.
+/// A duration that prints in the syntax of `refrain.toml`.
 #[derive(Debug, Clone, Copy)]
 pub struct Span(pub Duration);
 
@@ -98,7 +98,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A size that prints as it is written in a file.
+/// A size that prints in the syntax of `refrain.toml`.
 #[derive(Debug, Clone, Copy)]
 pub struct Size(pub usize);
 
@@ -115,7 +115,7 @@ pub(super) const fn days(count: u64) -> Duration {
     Duration::from_secs(count * 86_400)
 }
 
-/// The number and the unit that `text` starts with, and what is behind them.
+/// Splits off the leading number and unit.
 fn quantity(text: &str) -> Option<(u64, &str, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, rest) = text.split_at(digits);

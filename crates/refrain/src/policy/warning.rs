@@ -1,4 +1,4 @@
-//! What is allowed and probably not meant.
+//! Warnings about valid but probably unintended settings.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use serde::Serialize;
 use super::{Operation, Terms, WorkerSettings, units::Span};
 use crate::key::{Sender, Source};
 
-/// Something that is allowed and probably not meant.
+/// Warning about a valid but probably unintended setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Warning {
-    /// The operation, or whatever else is named in the policy.
+    /// The operation or worker.
     pub name: String,
-    /// What may come of it.
+    /// The problem and its consequence.
     pub message: String,
-    /// What to do about it.
+    /// Suggested fix.
     pub help: String,
 }
 
-/// A way on which the same thing may come again.
+/// A source of late redeliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redelivery {
-    /// Who delivers again, as a reader knows it.
+    /// Name of the sender or broker, for messages.
     pub who: String,
-    /// How long after the first time it may come again.
+    /// Maximum time after the first delivery at which it may redeliver.
     pub horizon: Duration,
 }
 
 impl Redelivery {
-    /// What to say where outcomes are not kept as long as this can deliver again.
+    /// Returns a warning if the retention is shorter than the redelivery horizon.
     #[must_use]
     pub fn check(&self, name: &str, terms: &Terms) -> Option<Warning> {
         let Self { who, horizon } = self;
@@ -52,7 +52,7 @@ impl Redelivery {
     }
 }
 
-/// What is allowed and probably not meant with this operation.
+/// Returns the warnings about this operation.
 pub(super) fn warnings(operation: &Operation) -> Vec<Warning> {
     if !operation.guarded {
         return Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn warnings(operation: &Operation) -> Vec<Warning> {
         .collect()
 }
 
-/// Who sends the deliveries, by name or by the header that only this sender has.
+/// Returns the redelivery horizon of the sender, known by `webhook` or by its key header.
 fn redelivery(operation: &Operation) -> Option<Redelivery> {
     let is_told = |sender: &Sender| match sender.source() {
         Source::Header(name) => operation.key.contains(&Source::Header(name)),
@@ -80,7 +80,7 @@ fn redelivery(operation: &Operation) -> Option<Redelivery> {
     })
 }
 
-/// What is allowed and probably not meant with this worker.
+/// Returns the warnings about this worker.
 pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
     let warning = |message: &str, help: &str| Warning {
         name: worker.name.clone(),
@@ -92,7 +92,7 @@ pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
         let message = "it has no `dead_letter`: what can never be handled stays in the queue and is tried again and again";
         warnings.push(warning(message, "name a queue for what cannot be handled"));
     }
-    // These two do not tell how late they may deliver again; others are asked when the worker starts.
+    // RabbitMQ and Redis do not report a redelivery horizon; other brokers are asked when the worker starts.
     let is_silent = ["amqp", "redis"]
         .iter()
         .any(|it| worker.source.as_str().starts_with(it));

@@ -1,4 +1,4 @@
-//! `webhook = "stripe"`: the settings that go with a sender of webhooks, and the rules for signatures.
+//! `webhook = "stripe"`: presets for webhook senders, and rules for signatures.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{
     key::{Pointer, ScopePart, Sender, Syntax},
 };
 
-/// How long a duplicate waits for the one in flight. The least patient sender gives up after five seconds.
+/// Maximum time that a duplicate waits for the request in flight. The least patient sender gives up after 5 s.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// Sets on the operation what goes with deliveries of this sender.
+/// Applies the presets for this sender's webhooks.
 pub(super) fn apply(sender: Sender, operation: &mut Operation) {
     Class::Event.apply(operation);
     operation.webhook = Some(sender);
@@ -24,17 +24,17 @@ pub(super) fn apply(sender: Sender, operation: &mut Operation) {
     operation.syntax = Syntax::Raw;
     operation.required = true;
     operation.scope = scope(sender);
-    // Senders present no credential; who may send is for the signature to tell.
+    // Senders present no credential; the signature authenticates them.
     operation.replay_to = ReplayTo::SameScope;
     operation.fingerprint = fingerprint(sender);
     operation.terms.wait = WAIT;
 }
 
-/// The sender is the route's: its ids are unique among its own.
+/// Keys are scoped to the route, because a sender's IDs are unique among its own.
 fn scope(sender: Sender) -> Vec<ScopePart> {
     let header = |name: &str| ScopePart::Header(name.into());
     match sender {
-        // One event is told under several topics, each of which is to be handled.
+        // Shopify sends one event under several topics, and each must be handled.
         Sender::Shopify => vec![
             ScopePart::Route,
             header("x-shopify-shop-domain"),
@@ -44,11 +44,11 @@ fn scope(sender: Sender) -> Vec<ScopePart> {
     }
 }
 
-/// What stays the same when a delivery is sent again. Signatures and times do not, and stand in headers.
+/// Parts that a retry repeats unchanged. Signatures and times change, but are in headers.
 fn fingerprint(sender: Sender) -> Vec<Part> {
     let member = |name| Part::Member(Pointer::member(name));
     match sender {
-        // An event counts in its body how many endpoints have yet to take it.
+        // The body of a Stripe event counts the endpoints that have not accepted it yet.
         Sender::Stripe => vec![
             Part::Method,
             Part::Path,
@@ -61,7 +61,7 @@ fn fingerprint(sender: Sender) -> Vec<Part> {
     }
 }
 
-/// What is wrong with an operation's signature.
+/// Adds the violated rules of an operation's signature.
 pub(super) fn faults(operation: &Operation, faults: &mut Vec<Fault>) {
     let Some(signature) = &operation.signature else {
         return;

@@ -1,4 +1,5 @@
-//! Resolves `authorization = { … }`: what a worker's target is shown. The secret is read here, before anything starts.
+//! Resolves `authorization = { … }`, the credentials that a worker sends to its target.
+//! The secret is read here, before anything starts.
 
 use std::{fmt, ops::Range};
 
@@ -16,11 +17,11 @@ use super::{
 };
 use crate::policy::outside::{self, Outside};
 
-/// How it is written.
+/// Help text with an example.
 pub(super) const HELP: &str =
     "write authorization = { scheme = \"bearer\", secret_env = \"BILLING_TOKEN\" }";
 
-/// How a credential is presented.
+/// How a worker authenticates to its target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -28,21 +29,21 @@ pub enum AuthorizationScheme {
     /// `Authorization: Bearer SECRET`.
     #[default]
     Bearer,
-    /// `Authorization: Basic …`, with `user` and the secret as its password.
+    /// `Authorization: Basic …`, with `user` and the secret as the password.
     Basic,
 }
 
-/// The `Authorization` header of a worker's deliveries. Prints where its secret came from, never what it is.
+/// `Authorization` header of a worker's deliveries. Display and Debug print the origin of the secret, never the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authorization {
     scheme: AuthorizationScheme,
     header: String,
-    /// Such as `env:BILLING_TOKEN`.
+    /// Origin of the secret, such as `env:BILLING_TOKEN`.
     origin: String,
 }
 
 impl Authorization {
-    /// The value of the header, with the secret: for sending, never for printing.
+    /// Returns the header value, including the secret. Do not print it.
     #[must_use]
     pub fn header(&self) -> &str {
         &self.header
@@ -71,7 +72,7 @@ impl Serialize for Authorization {
     }
 }
 
-/// The credential that this table describes.
+/// Resolves the table into an `Authorization` header.
 pub(super) fn resolve(
     mut table: DeTable<'_>,
     at: Range<usize>,

@@ -1,4 +1,4 @@
-//! One operation on its way from typed to resolved.
+//! Resolves one operation: applies typed settings in layers, then checks the result.
 
 use std::{fmt::Display, ops::Range, str::FromStr, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
     },
 };
 
-/// An operation on its way to being resolved.
+/// An operation whose settings are still being applied.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Draft {
     pub(super) operation: Operation,
-    /// Where nobody says it, it follows from other settings once they are known.
+    /// If not set, it is computed from `timeout` and `lease` at the end.
     settle_after: Option<Duration>,
-    /// Whether the host is part of the fingerprint, where that is said: a list of other parts does not change it.
+    /// Whether the host is part of the fingerprint, if set. A list of other parts does not change it.
     host: Option<bool>,
 }
 
@@ -80,7 +80,7 @@ impl Draft {
         }
     }
 
-    /// Sets what this part of the file says.
+    /// Applies the settings of one table.
     pub(super) fn apply(&mut self, part: &Part<Section>, report: &mut Report<'_>) {
         let Self {
             operation,
@@ -157,7 +157,7 @@ impl Draft {
             settle_after,
         );
         if values.keep.is_some() || values.release.is_some() {
-            // The two lists are one setting: half of another place's would be a surprise.
+            // The two lists are one setting: inheriting only one of them would be surprising.
             operation.keep.clear();
             operation.release.clear();
         }
@@ -199,8 +199,8 @@ impl Draft {
         }
     }
 
-    /// Works out what follows from the rest, and checks the whole against the rules.
-    /// A fault is told at the first of `places` that has a setting to blame, or else at `otherwise`.
+    /// Computes derived settings, and checks the operation against the rules.
+    /// A violation is reported at the first of `places` that contains one of its settings, or else at `otherwise`.
     pub(super) fn finish(
         &mut self,
         places: &[&Places],
@@ -226,7 +226,7 @@ impl Draft {
             .into_iter()
             .map(|fault| (blame(&fault), fault))
             .collect();
-        // What could not be read was told; what follows from that is no news.
+        // An unparsable setting is already reported; do not also report violations that follow from it.
         faults.retain(|(place, _)| !report.has(place));
         for (place, fault) in faults {
             report.push(place, fault.message, fault.help);
@@ -234,7 +234,7 @@ impl Draft {
     }
 }
 
-/// Whether something is audited.
+/// Value of the setting `audit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audited {
     Off,
@@ -248,7 +248,7 @@ impl Audited {
     }
 }
 
-/// Sets fields from one part of the file and tells what cannot be read.
+/// Applies typed values to fields, and reports invalid ones.
 pub(super) struct Apply<'a, 'r, 't> {
     pub(super) places: &'a Places,
     pub(super) report: &'r mut Report<'t>,
@@ -284,7 +284,7 @@ impl Apply<'_, '_, '_> {
         }
     }
 
-    /// `words` are what members can start with, for a suggestion.
+    /// `words` are the valid prefixes of members, for suggestions.
     pub(super) fn list<T>(
         &mut self,
         name: &str,
@@ -336,7 +336,7 @@ impl Apply<'_, '_, '_> {
         *host = is_part.or(is_named.then_some(true)).or(*host);
     }
 
-    /// What `audit` says, where it says anything.
+    /// Returns the value of `audit`, if set and valid.
     pub(super) fn audit(&mut self, written: &Option<Audit>) -> Option<Audited> {
         match written.as_ref()? {
             Audit::Is(true) => Some(Audited::On),
@@ -351,7 +351,7 @@ impl Apply<'_, '_, '_> {
         }
     }
 
-    /// What all operations are required to be, none can turn off.
+    /// Reports an operation that turns off an audit that `[policy]` requires.
     fn refuse_unaudited(&mut self, audit: Audited, is_required: bool) {
         if is_required && audit == Audited::Off {
             let message = "[policy] has audit = \"required\", and this operation turns it off";
@@ -396,7 +396,7 @@ impl Apply<'_, '_, '_> {
     }
 }
 
-/// Sets a choice; where it is none, tells what was probably meant.
+/// Parses one of several fixed values. Reports an invalid one, with a suggestion, and returns false.
 pub(super) fn choice<T: DeserializeOwned>(
     field: &mut T,
     text: &str,

@@ -10,7 +10,7 @@ use serde::{
 
 use super::{schema, typed::List};
 
-/// `fingerprint`: its parts alone, or a table that also says whether the host is one of them.
+/// `fingerprint`: a list of parts, or a table that also includes or excludes the host.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprint {
     pub(super) parts: Option<List>,
@@ -21,14 +21,14 @@ pub(super) struct Fingerprint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FingerprintTable {
-    /// The parts, besides the host. Default: method, path, query and body.
+    /// Parts of the request, besides the host. Default: method, path, query and body.
     #[schemars(with = "Option<schema::OneOrMore<schema::FingerprintText>>")]
     parts: Option<List>,
-    /// Whether the host that a request is addressed to is a part. Default: true.
+    /// Include the host that a request is addressed to. Default: true.
     host: Option<bool>,
 }
 
-/// `audit`: whether attempts are audited, or `required`.
+/// `audit`: true, false or `required`.
 #[derive(Debug)]
 pub(super) enum Audit {
     Is(bool),

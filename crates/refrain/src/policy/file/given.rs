@@ -1,13 +1,13 @@
-//! An address as it is given: in the file, in the environment, or in a file of its own.
+//! An address that is given in `refrain.toml`, in an environment variable, or in a separate file.
 
 use std::ops::Range;
 
 use super::{problem::Report, table::Places};
 use crate::policy::{Address, outside};
 
-/// The three settings that one address can be given with.
+/// The three settings for one address: `NAME`, `NAME_env` and `NAME_file`.
 pub(super) struct Given<'a> {
-    /// Of the first of them; the others have `_env` and `_file` behind it.
+    /// Name of the first setting; the others append `_env` and `_file`.
     pub(super) name: &'a str,
     pub(super) text: &'a Option<String>,
     pub(super) env: &'a Option<String>,
@@ -19,14 +19,14 @@ impl Given<'_> {
         ["", "_env", "_file"].map(|end| format!("{}{end}", self.name))
     }
 
-    /// Where the first of the settings stands that is there.
+    /// Returns the byte range of the first of the three settings that is present.
     pub(super) fn place(&self, places: &Places) -> Option<Range<usize>> {
         self.names()
             .iter()
             .find_map(|name| places.get(name).cloned())
     }
 
-    /// The text; `None` where there is none, or it cannot be read, which is reported.
+    /// Returns the address; `None` if it is not given or cannot be read, which is reported.
     pub(super) fn read(&self, places: &Places, report: &mut Report<'_>) -> Option<String> {
         let name = self.name;
         let place = self.place(places).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Given<'_> {
     }
 }
 
-/// The address of a database that has receipts or an outbox.
+/// Checks the address of a PostgreSQL database for receipts or an outbox.
 pub(super) fn database(
     name: &str,
     text: String,
@@ -68,7 +68,7 @@ pub(super) fn database(
     certain(address, at, report)
 }
 
-/// The address; reported where it can be read in two ways.
+/// Reports an address that can be parsed in two ways.
 pub(super) fn certain(address: Address, at: Range<usize>, report: &mut Report<'_>) -> Address {
     if let Err(error) = address.check() {
         report.push_error(at, &error);

@@ -1,38 +1,38 @@
-//! What is wrong with a file: where, what, and what to do about it.
+//! Errors in `refrain.toml`: position, message and fix.
 
 use std::{fmt, ops::Range};
 
 use crate::policy::address::{Address, quoted_bytes, redacted};
 
-/// How many problems are told at once.
+/// Maximum number of problems that are printed.
 const PROBLEMS_MAX: usize = 20;
-/// How many are counted.
+/// Maximum number of problems that are collected.
 pub(super) const FOUND_MAX: usize = 200;
-/// How much of a source line is shown.
+/// Maximum number of characters of a source line that are printed.
 const EXCERPT_CHARS_MAX: usize = 100;
-/// How much of it stands before the place that is meant.
+/// Maximum number of characters printed before the position of the problem.
 const EXCERPT_LEAD: usize = 60;
 
-/// What is wrong with a file. Prints every problem with its place, its line and a fix.
+/// Errors in `refrain.toml`. Prints each problem with its position, its source line and a fix.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ConfigError {
     file: String,
     problems: Vec<Problem>,
-    /// How many more there were.
+    /// Number of problems that were not kept.
     left_off: usize,
 }
 
-/// One thing that is wrong.
+/// One error in `refrain.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Problem {
-    /// The line, from 1; `None` where the file as a whole is meant.
+    /// Line number, from 1; `None` if the problem concerns the whole file.
     pub line: Option<usize>,
-    /// The column, in characters from 1.
+    /// Column in characters, from 1.
     pub column: Option<usize>,
-    /// What is wrong.
+    /// Error message.
     pub message: String,
-    /// What to do about it; may be empty.
+    /// Suggested fix; may be empty.
     pub help: String,
     /// The source line, and a line of carets below it.
     #[serde(skip)]
@@ -40,7 +40,7 @@ pub struct Problem {
 }
 
 impl ConfigError {
-    /// A problem with the file as a whole.
+    /// Creates an error about the whole file.
     pub(super) fn whole(file: &str, message: impl Into<String>, help: &str) -> Self {
         let (message, help) = (message.into(), help.into());
         let problem = Problem {
@@ -57,7 +57,7 @@ impl ConfigError {
         }
     }
 
-    /// What is wrong, in the order of the file.
+    /// Returns the problems in the order of the file.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
@@ -99,7 +99,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Gathers problems while a file is resolved.
+/// Collects problems while a file is resolved.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     text: &'a str,
@@ -117,14 +117,14 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Notes a problem. What `[policy]` gets wrong for many operations is told once.
+    /// Adds a problem. A problem of `[policy]` that affects many operations is added once.
     pub(super) fn push(
         &mut self,
         at: Range<usize>,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        // The parser repeats values, and a value may be an address in the wrong place.
+        // The parser's messages quote values, and a value may be an address with a password.
         let (message, help) = (redacted(&message.into()), help.into());
         let is_known = self
             .found
@@ -135,20 +135,20 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Notes a problem whose message has the fix behind a semicolon.
+    /// Adds an error whose message separates the fix with a semicolon.
     pub(super) fn push_error(&mut self, at: Range<usize>, error: &crate::Error) {
         let text = error.to_string();
         let (message, help) = text.split_once("; ").unwrap_or((&text, ""));
         self.push(at, message, help);
     }
 
-    /// Whether something was told about this place already.
+    /// Whether a problem that overlaps this range was already added.
     pub(super) fn has(&self, at: &Range<usize>) -> bool {
         let overlaps = |place: &Range<usize>| place.start < at.end && at.start < place.end;
         self.found.iter().any(|(place, ..)| overlaps(place))
     }
 
-    /// The line that this byte is on, from 1.
+    /// Line number of this byte offset, from 1.
     pub(super) fn line(&self, at: usize) -> usize {
         self.before(at).matches('\n').count() + 1
     }
@@ -192,9 +192,9 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The part of a line around `column`, fit to be shown, and carets below it.
+/// The part of a line around `column`, with secrets redacted, and a line of carets below it.
 fn excerpt(line: &str, column: usize, width: usize) -> (String, String) {
-    // Secrets are printed shorter than they are: the carets move along.
+    // Redacted secrets are shorter than the originals, so the carets move.
     let chars = |count: usize| line.chars().take(count).collect::<String>();
     let printed = |count: usize| shown_line(&chars(count)).chars().count();
     let (column, width) = (
@@ -221,7 +221,7 @@ const ADDRESSES: [&str; 7] = [
     "store", "upstream", "source", "deliver", "receipts", "outbox", "to",
 ];
 
-/// The same line without its secrets: in addresses, and in settings that name one.
+/// Redacts the secrets of a line: passwords in addresses, and values of settings that refer to secrets.
 fn shown_line(line: &str) -> String {
     let mut shown = String::new();
     let mut setting = "";
@@ -248,7 +248,7 @@ fn shown_line(line: &str) -> String {
     }
 }
 
-/// Text outside quotes; an address in it, whose quotes were forgotten, ends with the line.
+/// Redacts text outside quotes. An address without quotes extends to the end of the line.
 fn unquoted(text: &str) -> String {
     let Some(at) = text.find("://") else {
         return text.into();
@@ -258,7 +258,7 @@ fn unquoted(text: &str) -> String {
     format!("{before}{}", Address::new(address))
 }
 
-/// The value of a setting, as far as it may be printed.
+/// Redacts the value of a setting.
 fn value(setting: &str, text: &str) -> String {
     let names_secret =
         setting.starts_with("secret") || setting.ends_with("_env") || setting.ends_with("_file");
@@ -275,7 +275,7 @@ fn value(setting: &str, text: &str) -> String {
     }
 }
 
-/// Whether this names a secret, and is none.
+/// Whether the text is a variable name or a path, and so not itself a secret.
 fn is_reference(text: &str) -> bool {
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     text.chars().all(is_name) || (text.contains('/') && !text.contains("://"))

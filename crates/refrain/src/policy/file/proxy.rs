@@ -1,4 +1,4 @@
-//! Resolves `[proxy]`: limits and times of the proxy itself.
+//! Resolves `[proxy]`: limits and timeouts of the proxy.
 
 use std::time::Duration;
 
@@ -13,50 +13,51 @@ use crate::{
     },
 };
 
-/// Limits and times of the proxy itself, from `[proxy]`.
+/// Limits and timeouts of the proxy, from `[proxy]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProxySettings {
-    /// Threads that serve requests; 0 stands for one per processor.
+    /// Number of threads that serve requests; 0 means one per processor.
     pub threads: usize,
-    /// Connections from clients at a time; more wait to be accepted.
+    /// Maximum concurrent client connections; further ones wait to be accepted.
     pub connections_max: usize,
-    /// The largest head of a request or an answer, in bytes.
+    /// Maximum size of a request or response head, in bytes.
     pub head_bytes_max: usize,
-    /// The most header fields in one head.
+    /// Maximum number of header fields in one head.
     pub headers_max: usize,
-    /// How many bytes of the bodies of guarded requests and of their answers are held in memory at a time.
+    /// Maximum memory for buffered bodies of guarded requests and their responses, in bytes, in total.
     pub buffered_bytes_max: usize,
-    /// How long a client may take for a request's head.
+    /// Maximum time for a client to send a request head.
     #[serde(serialize_with = "as_span")]
     pub head_timeout: Duration,
-    /// How long a client's body, or the sending of an answer to it, may stand still.
+    /// Maximum time without progress while reading a request body or writing a response.
     #[serde(serialize_with = "as_span")]
     pub client_timeout: Duration,
-    /// How long an idle connection of a client is kept.
+    /// Maximum idle time of a client connection.
     #[serde(serialize_with = "as_span")]
     pub keep_alive: Duration,
-    /// How long connecting to the upstream may take.
+    /// Maximum time to connect to the upstream.
     #[serde(serialize_with = "as_span")]
     pub connect_timeout: Duration,
-    /// How long the upstream may take to begin its answer to an unguarded request, and how long that answer may stand still.
+    /// Maximum time for the upstream to start its response to an unguarded request, and maximum time without progress
+    /// of that response.
     #[serde(serialize_with = "as_span")]
     pub read_timeout: Duration,
-    /// How long an idle connection to the upstream is kept; below the upstream's own idle time.
+    /// Maximum idle time of an upstream connection; must be below the idle timeout of the upstream.
     #[serde(serialize_with = "as_span")]
     pub upstream_idle: Duration,
-    /// The most idle connections to the upstream, in each thread.
+    /// Maximum number of idle upstream connections per thread.
     pub upstream_idle_max: usize,
-    /// How long running requests may take to end once the proxy is told to stop.
+    /// Maximum time for running requests to finish at shutdown.
     #[serde(serialize_with = "as_span")]
     pub drain: Duration,
-    /// Which `Host` the upstream sees.
+    /// `Host` header that the upstream receives.
     pub host: HostHeader,
-    /// Whether a guarded request's answer that ends with its connection, as HTTP/1.0 allows it, counts as complete.
+    /// Accept a response to a guarded request that ends with its connection, as in HTTP/1.0.
     pub http10_upstream: bool,
 }
 
-/// Which `Host` the upstream sees.
+/// `Host` header that the upstream receives.
 #[derive(
     Debug,
     Clone,
@@ -70,10 +71,10 @@ pub struct ProxySettings {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum HostHeader {
-    /// The one that the client sent.
+    /// The `Host` that the client sent.
     #[default]
     Client,
-    /// The upstream's own.
+    /// The upstream's own host.
     Upstream,
 }
 

@@ -18,41 +18,41 @@ use crate::{
     policy::{Address, units::Span},
 };
 
-/// The most relays in one file.
+/// Maximum number of relays in one file.
 pub(super) const RELAYS_MAX: usize = 256;
 
-/// An outbox, and the broker that its messages are published to; from `[[relay]]`.
+/// Settings of a relay, which publishes the messages of an outbox to a broker; from `[[relay]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RelaySettings {
-    /// What reports call it.
+    /// Name of the relay in logs and reports.
     pub name: String,
-    /// The database with the table `refrain_outbox`.
+    /// Database with the table `refrain_outbox`.
     pub outbox: Address,
-    /// The broker.
+    /// Address of the broker.
     pub to: Address,
-    /// How many messages are held at once, at most.
+    /// Maximum number of messages held at a time.
     pub in_flight_max: usize,
-    /// How long what a dead relay held is left to it.
+    /// Lease of held messages: another relay takes them over after it lapses.
     #[serde(serialize_with = "as_span")]
     pub lease: Duration,
-    /// How often the outbox is looked into while nothing wakes the relay.
+    /// Interval between polls of the outbox while no notification arrives.
     #[serde(serialize_with = "as_span")]
     pub poll: Duration,
-    /// How long the broker may take to confirm one message.
+    /// Maximum time for the broker to confirm one message.
     #[serde(serialize_with = "as_span")]
     pub timeout: Duration,
-    /// After how many refusals a message is not tried any more.
+    /// Number of refusals by the broker after which a message is given up.
     pub attempts: u32,
-    /// What happens to its group then.
+    /// What happens to the other messages of its group then.
     pub on_refusal: OnRefusal,
-    /// How long the relay takes at the longest to end once it is told to.
+    /// Maximum time to finish at shutdown.
     #[serde(serialize_with = "as_span")]
     pub drain: Duration,
 }
 
 impl RelaySettings {
-    /// What the relay itself needs to know.
+    /// Returns the options of the relay itself, without addresses.
     #[must_use]
     pub fn options(&self) -> RelayOptions {
         RelayOptions {
@@ -168,7 +168,7 @@ fn apply(it: &mut RelaySettings, part: &Part<typed::Relay>, report: &mut Report<
     for (name, text, last, field) in counts {
         apply.scalar(name, text, |text| count(text, 1, last), field);
     }
-    // The range above fits.
+    // The range was checked above.
     it.attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
     apply.choice("on_refusal", &values.on_refusal, &mut it.on_refusal);
 }

@@ -1,4 +1,4 @@
-//! From the file as typed to settings that can be relied on.
+//! Resolves the typed file into checked settings.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::policy::{
     OPERATIONS_MAX, Operation, Pattern, Policy, clash_help, default_operations, units,
 };
 
-/// Resolves a whole file. Answers `None`, or what must not be used, where the report is not empty.
+/// Resolves a whole file. The result must not be used unless the report is empty.
 pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!(
@@ -145,7 +145,7 @@ fn relays(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<RelaySetting
     resolved
 }
 
-/// What `[policy]` makes of an operation, and where it says so.
+/// Resolves `[policy]` into the base of every operation, with the positions of its settings.
 fn base(policy: Option<Value<'_>>, report: &mut Report<'_>) -> (Draft, Places) {
     let table = policy.and_then(|value| table_of(value, "write [policy], once", report));
     let part = table.map(|(mut table, _)| {
@@ -192,7 +192,7 @@ fn table_of<'a>(
     }
 }
 
-/// The tables of a list of them, such as `[[operation]]`; `several` is what helps where there are too many.
+/// Returns the tables of a list such as `[[operation]]`. `several` is the help text for too many of them.
 fn tables<'a>(
     value: Option<Value<'a>>,
     name: &str,
@@ -223,7 +223,7 @@ fn tables<'a>(
         .collect()
 }
 
-/// One operation, where it has a pattern; and the place of that.
+/// Resolves one operation and the position of its pattern; `None` without a valid pattern.
 fn operation(
     mut table: DeTable<'_>,
     at: Range<usize>,

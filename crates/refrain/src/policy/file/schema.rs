@@ -1,4 +1,4 @@
-//! The JSON schema of the file.
+//! JSON schema of `refrain.toml`.
 
 use std::borrow::Cow;
 
@@ -12,19 +12,19 @@ use super::typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, W
 use super::worker::WORKERS_MAX;
 use crate::policy::OPERATIONS_MAX;
 
-/// How Refrain guards what: the file `refrain.toml`.
-// For the schema alone: serde would lose the places of list members in flattened parts.
+/// Configuration file of Refrain, `refrain.toml`.
+// Only for the schema: with flattened structs, serde would lose the positions of list members.
 #[derive(JsonSchema)]
 #[schemars(title = "refrain.toml", deny_unknown_fields)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct Whole {
     #[schemars(flatten)]
     server: Server,
-    /// Limits and times of the proxy itself.
+    /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
-    /// For every guarded operation; POST and PATCH are guarded by default.
+    /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
-    /// Operations of their own. Their settings go before those of their class, and these before `[policy]`.
+    /// Guarded operations. Their own settings override those of their class, which override `[policy]`.
     #[schemars(length(max = OPERATIONS_MAX))]
     operation: Option<Vec<Entry>>,
     /// Queues, and the services that their messages are delivered to.
@@ -35,7 +35,7 @@ struct Whole {
     relay: Option<Vec<Relay>>,
 }
 
-/// One operation: what it matches, and how it is guarded.
+/// One operation: its match and its settings.
 #[derive(JsonSchema)]
 #[schemars(rename = "Operation", deny_unknown_fields)]
 #[expect(dead_code, reason = "only its schema is used")]
@@ -44,18 +44,18 @@ struct Entry {
     head: Head,
     #[schemars(flatten)]
     section: Section,
-    /// How its requests are signed; what is not is refused with 401. Default: not at all.
+    /// Signature verification; a request without a valid signature gets 401. Default: no verification.
     signature: Option<Signed>,
 }
 
-/// A queue, and the service that its messages are delivered to.
+/// Queue, and the service that its messages are delivered to.
 #[derive(JsonSchema)]
 #[schemars(rename = "Worker", deny_unknown_fields)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct Consumer {
     #[schemars(flatten)]
     worker: Worker,
-    /// What the target is shown with each message. Default: nothing.
+    /// Credentials that are sent to the target with each message. Default: no credentials.
     authorization: Option<Authorization>,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn schema() -> Value {
     schema
 }
 
-/// TOML has no null: a setting that is not wanted is left out.
+/// Removes null from the schema: TOML has none, and an unset setting is omitted.
 fn strip_null(schema: &mut Value) {
     match schema {
         Value::Array(members) => members.iter_mut().for_each(strip_null),
@@ -144,16 +144,16 @@ text! {
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
 }
 
-/// A whole number of bytes, or text with a unit.
+/// A whole number of bytes, or a string with a unit.
 pub(super) struct Size;
 
-/// A status, or text for several.
+/// A status code, or a string for a range of them.
 pub(super) struct StatusText;
 
 /// A number from 1 to 1000.
 pub(super) struct Attempts;
 
-/// Whether something is audited, or `required`.
+/// A boolean, or `required`.
 pub(super) struct AuditForm;
 
 macro_rules! fixed {
@@ -187,7 +187,7 @@ fixed! {
     AuditForm: { "anyOf": [{ "type": "boolean" }, { "type": "string", "const": "required" }] };
 }
 
-/// Parts of a fingerprint, or a table with them.
+/// Parts of a fingerprint, or a table that contains them.
 pub(super) struct FingerprintForm;
 
 impl JsonSchema for FingerprintForm {

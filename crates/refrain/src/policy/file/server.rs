@@ -1,4 +1,4 @@
-//! Resolves the settings of the process.
+//! Resolves the process settings.
 
 use std::{net::SocketAddr, ops::Range, path::PathBuf};
 
@@ -16,7 +16,7 @@ const LISTEN: SocketAddr = loopback(8377);
 const ADMIN: SocketAddr = loopback(8378);
 const PROBLEMS: &str = "/.well-known/refrain/problems/";
 const STORE: &str = "file:refrain-data";
-/// A front and the store behind it; more makes no sense.
+/// A cache and the store of record.
 const STORES_MAX: usize = 2;
 const MEMORY: &str = "memory";
 const FILE: &str = "file";
@@ -33,7 +33,7 @@ const SCHEMES: [&str; 10] = [
     "rediss+sentinel",
 ];
 
-/// The settings of the process, checked.
+/// Resolved process settings.
 pub(super) struct Resolved {
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
@@ -197,9 +197,9 @@ fn checked_stores(
     checked.collect()
 }
 
-/// The addresses of a text: a comma parts two where the address of a store begins after it.
+/// Splits a text into store addresses, at commas that precede the scheme of a store.
 ///
-/// The environment has no lists, and commas stand between the hosts of one address, too.
+/// Environment variables have no lists, and a comma also separates the hosts of one address.
 fn tiers(text: &str) -> Vec<&str> {
     let mut tiers = Vec::new();
     let (mut start, mut from) = (0, 0);
@@ -236,7 +236,7 @@ fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
     report.push(at, format!("`{address}` is no address of a store"), help);
 }
 
-/// What [`check_store`] takes, as a pattern for the schema.
+/// Schema pattern for the addresses that [`check_store`] accepts.
 pub(super) fn store_pattern() -> String {
     let form = |scheme: &str| match scheme {
         MEMORY => format!("{MEMORY}:"),

@@ -1,4 +1,4 @@
-//! Resolves `signature = { … }`: the secrets are read here, before anything starts.
+//! Resolves `signature = { … }`. The secrets are read here, before anything starts.
 
 use std::ops::Range;
 
@@ -16,11 +16,11 @@ use crate::{
     policy::{Signature, SigningSecret, signature::is_timed, units},
 };
 
-/// How it is written.
+/// Help text with an example.
 pub(super) const HELP: &str =
     "write signature = { scheme = \"stripe\", secret_env = \"STRIPE_WEBHOOK_SECRET\" }";
 
-/// The signature that this table describes; `otherwise` is whose it is where the table does not say.
+/// Resolves the table; `otherwise` is the sender if the table names no scheme.
 pub(super) fn resolve(
     mut table: DeTable<'_>,
     at: Range<usize>,
@@ -63,12 +63,12 @@ pub(super) fn resolve(
         let place = apply.place("tolerance");
         apply.report.push(place, message, "remove it");
     }
-    // What could not be read was told; that it is missing is no news.
+    // An unreadable secret is already reported; do not also report it as missing.
     is_whole.then(|| signature.with_tolerance(tolerance))
 }
 
 impl Apply<'_, '_, '_> {
-    /// Whether all of them could be read.
+    /// Reads secrets into `signature`; returns whether all of them could be read.
     fn secrets(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! From parsed tables to typed parts, with the place of every value and every unknown name told.
+//! Turns parsed tables into typed parts, records the position of every value, and reports unknown names.
 
 use std::{collections::HashMap, fmt, ops::Range};
 
@@ -14,23 +14,23 @@ use super::{
 };
 use crate::policy::suggest;
 
-/// Settings that later versions will have, and why this one refuses them.
+/// Planned settings, and the reason why this version rejects them.
 const LATER: [(&str, &str); 1] = [(
     "replay_probe",
     "asking the upstream before a replay is not built yet",
 )];
 
-/// Where the values of a table stand.
+/// Byte ranges of the values of a table, by name.
 pub(super) type Places = HashMap<String, Range<usize>>;
 
-/// A part of the file as typed, and where its values stand.
+/// A typed table, and the byte ranges of its values.
 #[derive(Debug, Default)]
 pub(super) struct Part<T> {
     pub(super) values: T,
     pub(super) places: Places,
 }
 
-/// Where in the file a table stands.
+/// Table of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Top,
@@ -55,7 +55,7 @@ impl Place {
         Self::Relay,
     ];
 
-    /// The settings that belong here.
+    /// Names of the settings that belong in this table.
     fn names(self) -> Vec<&'static str> {
         match self {
             Self::Top => [
@@ -89,7 +89,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Takes out of `table` what does not belong in `place`, and tells it.
+/// Removes the settings that do not belong in `place`, and reports them.
 pub(super) fn refuse_unknown(table: &mut DeTable<'_>, place: Place, report: &mut Report<'_>) {
     let names = place.names();
     let (known, strangers): (DeTable<'_>, DeTable<'_>) = std::mem::take(table)
@@ -130,7 +130,7 @@ fn unknown(
     report.push(name.span(), format!("`{text}` is no setting {place}"), help);
 }
 
-/// Makes a typed part of a table. A value of the wrong kind is told and left out.
+/// Deserialises a table. A value of the wrong type is reported and left out.
 pub(super) fn read<T: DeserializeOwned + Default>(
     mut table: DeTable<'_>,
     report: &mut Report<'_>,
@@ -148,7 +148,7 @@ pub(super) fn read<T: DeserializeOwned + Default>(
         let holds = |place: &Range<usize>| place.start <= at.start && at.end <= place.end;
         let culprit = places.iter().find(|(_, place)| holds(place));
         report.push(at.clone(), error.message(), "");
-        // Once more without it, so that the rest of the table is checked too.
+        // Retry without it, so that the rest of the table is checked too.
         if culprit
             .and_then(|(name, _)| table.remove(name.as_str()))
             .is_none()
@@ -161,19 +161,19 @@ pub(super) fn read<T: DeserializeOwned + Default>(
     }
 }
 
-/// The settings of `T`, as its own deserializer lists them.
+/// Names of the fields of `T`, as listed by its deserializer.
 pub(super) fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     let stranger = MapDeserializer::<_, Names>::new([("", "")].into_iter());
     T::deserialize(stranger).err().map_or(&[], |names| names.0)
 }
 
-/// The choice that `text` names; else all that there are.
+/// Parses one of the fixed values of `T`; the error lists all of them.
 pub(super) fn choose<T: DeserializeOwned>(text: &str) -> Result<T, &'static [&'static str]> {
     let text: serde::de::value::StrDeserializer<'_, Names> = text.into_deserializer();
     T::deserialize(text).map_err(|names| names.0)
 }
 
-/// The names that would have been right: an error of serde that remembers them.
+/// Serde error that carries the expected names.
 #[derive(Debug)]
 struct Names(&'static [&'static str]);
 

@@ -22,9 +22,9 @@ use crate::{
     },
 };
 
-/// The most workers in one file.
+/// Maximum number of workers in one file.
 pub(super) const WORKERS_MAX: usize = 256;
-/// What the address of a broker can start with.
+/// Schemes of broker addresses.
 pub(super) const BROKERS: [&str; 11] = [
     "nats",
     "nats+tls",
@@ -39,64 +39,64 @@ pub(super) const BROKERS: [&str; 11] = [
     "sqs",
 ];
 
-/// A queue, and the service that its messages are delivered to; from `[[worker]]`.
+/// Settings of a worker, which delivers the messages of a queue to a service; from `[[worker]]`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct WorkerSettings {
-    /// The consumer's name: the scope of its keys, and what it is called at the broker.
+    /// Consumer name: the scope of its keys, and its name at the broker.
     pub name: String,
-    /// The broker.
+    /// Address of the broker.
     pub source: Address,
-    /// The stream, queue or topic.
+    /// Stream, queue or topic to consume.
     pub queue: String,
-    /// Where messages are delivered to, by POST.
+    /// URL that each message is delivered to, by POST.
     pub deliver: Address,
-    /// What the target is shown with each message.
+    /// Credentials that are sent to the target with each message.
     pub authorization: Option<Authorization>,
-    /// Where a message's key comes from; the first that is found counts.
+    /// Sources of a message's key, tried in order; the first one present is used.
     #[serde(serialize_with = "as_texts")]
     pub key: Vec<KeySource>,
-    /// Whether another payload under the same key is told apart, and goes to the dead letters.
+    /// Send a message with a known key but another payload to the dead letters.
     pub compare: bool,
-    /// Whether every attempt and its end is written into the audit log.
+    /// Write every attempt and its result to the audit log.
     pub audit: bool,
-    /// Whether at-most-once claims may be kept in a store that may lose acknowledged writes.
+    /// Allow at-most-once claims in a store that may lose acknowledged writes.
     pub accept_lossy_claims: bool,
-    /// How often a message is tried before it goes to the dead letters.
+    /// Maximum number of attempts before a message goes to the dead letters.
     pub attempts: u16,
-    /// The queue for what could not be handled.
+    /// Dead-letter queue.
     pub dead_letter: Option<String>,
-    /// How many messages are handled at a time.
+    /// Maximum number of messages handled at a time.
     pub concurrency: usize,
-    /// The pause behind the first failure; each one behind is twice as long.
+    /// Pause after the first failure; it doubles after each further one.
     #[serde(serialize_with = "as_span")]
     pub backoff: Duration,
-    /// The longest pause.
+    /// Maximum pause between attempts.
     #[serde(serialize_with = "as_span")]
     pub backoff_max: Duration,
-    /// How long the broker waits for a sign of life before it delivers again.
+    /// Time without acknowledgement or progress report after which the broker redelivers.
     #[serde(serialize_with = "as_span")]
     pub ack_wait: Duration,
-    /// The longest time after which a message may come again, where the broker cannot tell.
+    /// Maximum time after which a message may be redelivered, if the broker does not report it.
     #[serde(serialize_with = "as_spans")]
     pub redelivery: Option<Duration>,
-    /// Events of one aggregate are accepted once and in order.
+    /// Order check: events of one aggregate are accepted once and in order.
     #[serde(serialize_with = "as_text")]
     pub sequence: Option<Sequence>,
-    /// The database with the receipts, under exactly-once.
+    /// Database with the receipts, under exactly-once.
     pub receipts: Option<Address>,
-    /// Guarantee, lease, retention and the rest.
+    /// Guarantee, lease, retention and other terms.
     pub terms: Terms,
 }
 
 impl WorkerSettings {
-    /// Whether a store that may lose acknowledged claims breaks its guarantee.
+    /// Whether a store that may lose acknowledged claims breaks the guarantee of this worker.
     #[must_use]
     pub fn needs_every_claim(&self) -> bool {
         self.terms.guarantee == Guarantee::AtMostOnce && !self.accept_lossy_claims
     }
 
-    /// Where its messages come from.
+    /// Returns the source of its messages.
     #[must_use]
     pub fn source(&self) -> Source {
         let mut source = Source::new(self.source.as_str(), &self.queue, &self.name);
@@ -104,8 +104,8 @@ impl WorkerSettings {
         source
     }
 
-    /// The longest time after which a message may come again, as far as the file tells:
-    /// what it says itself, or every attempt with the longest pause behind it.
+    /// Maximum time after which a message may be redelivered, as far as the file determines it:
+    /// the longer of `redelivery` and all attempts at the longest pause.
     #[must_use]
     pub fn redelivery_path(&self) -> Duration {
         let tried = (self.ack_wait + self.backoff_max) * u32::from(self.attempts);
@@ -221,7 +221,7 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         within(1, 1_000),
         &mut attempts,
     );
-    // The range above fits.
+    // The range was checked above.
     it.attempts = u16::try_from(attempts).unwrap_or(u16::MAX);
     it.terms.attempts_max = it.attempts;
     let times = [
@@ -248,7 +248,7 @@ fn apply(it: &mut WorkerSettings, part: &Part<typed::Worker>, report: &mut Repor
         &mut it.redelivery,
     );
     it.terms.settle_after = it.terms.timeout + it.terms.lease;
-    // What takes longer is given back rather than waited for.
+    // A message whose claim is held elsewhere for longer is returned to the broker instead.
     it.terms.wait = Duration::from_secs(1);
 }
 
@@ -286,7 +286,7 @@ fn sequence(
             return None;
         }
     };
-    // Each on its own, so that the one to blame is known.
+    // Check each field alone, to know which one to report.
     let blamed = match Sequence::new(aggregate, "body:/number") {
         Ok(_) => "sequence",
         Err(_) => "aggregate",
@@ -300,7 +300,7 @@ fn sequence(
     }
 }
 
-/// What only the whole of it shows to be wrong.
+/// Checks rules that involve several settings.
 fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mut Report<'_>) {
     for fault in rules::terms(&it.terms) {
         let setting = fault.settings.first().copied().unwrap_or_default();
@@ -338,7 +338,7 @@ fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mu
     }
 }
 
-/// The address of a broker. One that is none may hold a password: it is not repeated.
+/// Checks the address of a broker. An invalid one is not quoted, because it may contain a password.
 pub(super) fn broker(
     setting: &str,
     text: String,
@@ -372,7 +372,7 @@ fn check_deliver(url: &str, at: Range<usize>, report: &mut Report<'_>) {
     report.push(at, "`deliver` is no address of a service", help);
 }
 
-/// Brokers take few characters in the names of consumers.
+/// Checks a consumer name: brokers accept few characters.
 fn check_name(name: &str, at: Range<usize>, report: &mut Report<'_>) {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if name.len() > 64 || !name.bytes().all(is_fit) {

@@ -1,25 +1,25 @@
-//! What a delivery presents as its signature, in the way of each sender.
+//! Parses the signature headers of each sender.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::Unverified;
 use crate::{fingerprint::Fields, key::Sender};
 
-/// The longest header that is looked at.
+/// Maximum length of a header value, in bytes.
 const HEADER_BYTES_MAX: usize = 4_096;
-/// How many signatures one delivery may present.
+/// Maximum number of signatures in one delivery.
 const SIGNATURES_MAX: usize = 16;
 
 /// One HMAC-SHA256.
 type Tag = [u8; 32];
 
-/// What a delivery presents as its signature.
+/// Parsed signature headers of a delivery.
 pub(super) struct Presented {
-    /// What is signed before the body.
+    /// Bytes that are signed before the body.
     pub(super) front: Vec<u8>,
-    /// When it was signed, in seconds since 1970, where the sender says so.
+    /// Time of signing in seconds since 1970, if the sender signs one.
     pub(super) time: Option<u64>,
-    /// Those that can be verified.
+    /// Signatures that are well-formed.
     pub(super) tags: Vec<Tag>,
 }
 
@@ -58,7 +58,7 @@ fn alone(
     })
 }
 
-/// `t=TIME,v1=HEX,v1=HEX,v0=…` over `TIME.BODY`; other versions than `v1` are passed over.
+/// `t=TIME,v1=HEX,v1=HEX,v0=…` over `TIME.BODY`. Versions other than `v1` are ignored.
 fn stripe(headers: &dyn Fields) -> Result<Presented, Unverified> {
     const NAME: &str = "stripe-signature";
     let value = only(headers, NAME)?;
@@ -80,13 +80,13 @@ fn stripe(headers: &dyn Fields) -> Result<Presented, Unverified> {
     })
 }
 
-/// `v1,BASE64 v1,BASE64 v1a,…` over `ID.TIME.BODY`; other versions than `v1` are passed over.
+/// `v1,BASE64 v1,BASE64 v1a,…` over `ID.TIME.BODY`. Versions other than `v1` are ignored.
 fn standard(
     headers: &dyn Fields,
     [id, time, signatures]: [&'static str; 3],
 ) -> Result<Presented, Unverified> {
     let id_value = only(headers, id)?;
-    // Else the end of an id could pass for the time.
+    // Otherwise the end of an ID could be taken for the time.
     if id_value.is_empty() || id_value.contains('.') {
         return Err(Unverified::Malformed(id));
     }
@@ -100,7 +100,7 @@ fn standard(
     })
 }
 
-/// The one value of a header, where it is short and visible ASCII.
+/// Returns the only value of a header, if it is short and visible ASCII.
 fn only(headers: &dyn Fields, name: &'static str) -> Result<String, Unverified> {
     let (mut count, mut found) = (0_usize, None);
     headers.each(name, &mut |value| {
@@ -116,7 +116,7 @@ fn only(headers: &dyn Fields, name: &'static str) -> Result<String, Unverified> 
     }
 }
 
-/// The signatures that are written as they should be; `None` where there is none, or too many.
+/// Returns the well-formed signatures; `None` if there are none, or too many.
 fn verifiable<'v>(
     values: impl Iterator<Item = &'v str>,
     read: impl Fn(&str) -> Option<Tag>,
@@ -129,7 +129,7 @@ fn verifiable<'v>(
     (!tags.is_empty()).then_some(tags)
 }
 
-/// Digits alone: neither sign nor space stands in a time that was signed.
+/// Parses digits only: a signed timestamp contains neither a sign nor a space.
 fn seconds(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()

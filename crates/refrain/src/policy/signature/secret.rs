@@ -1,4 +1,4 @@
-//! One secret that deliveries are signed with.
+//! Secret for webhook signatures.
 
 use std::fmt;
 
@@ -19,36 +19,36 @@ use crate::{
     },
 };
 
-/// One secret that deliveries are signed with. Prints where it came from, never what it is.
+/// Secret for webhook signatures. Display and Debug print its origin, never the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningSecret {
     key: Box<[u8]>,
-    /// Such as `env:STRIPE_WEBHOOK_SECRET`.
+    /// Origin, such as `env:STRIPE_WEBHOOK_SECRET`.
     origin: String,
 }
 
 impl SigningSecret {
-    /// Takes a secret as the sender shows it.
+    /// Parses a secret as displayed by the sender.
     ///
     /// # Errors
-    /// When it cannot be one of this sender's.
+    /// If it is not a valid secret of this sender.
     pub fn new(sender: Sender, text: &str) -> Result<Self> {
         Self::from_text(sender, text, "given".into())
     }
 
-    /// The secret in this variable of the environment, or in the file that `NAME_FILE` names.
+    /// Reads the secret from this environment variable, or from the file in `NAME_FILE`.
     ///
     /// # Errors
-    /// When there is none, or it cannot be one of this sender's.
+    /// If there is none, or it is not a valid secret of this sender.
     pub fn from_env(sender: Sender, name: &str) -> Result<Self> {
         let Outside { text, origin } = outside::from_env("secret", name)?;
         Self::from_text(sender, &text, origin)
     }
 
-    /// The secret in this file; white space around it does not count.
+    /// Reads the secret from this file, without surrounding white space.
     ///
     /// # Errors
-    /// When it cannot be read, or cannot be one of this sender's.
+    /// If it cannot be read, or is not a valid secret of this sender.
     pub fn from_file(sender: Sender, path: &str) -> Result<Self> {
         let Outside { text, origin } = outside::from_file("secret", path)?;
         Self::from_text(sender, &text, origin)
@@ -63,16 +63,16 @@ impl SigningSecret {
         }
         let key = match sender {
             Sender::Svix | Sender::StandardWebhooks => encoded(text, &origin)?,
-            // The prefix of Stripe's secrets is a part of them.
+            // The prefix of a Stripe secret is part of the key.
             Sender::Stripe | Sender::Github | Sender::Shopify => text.into(),
         };
         let key = key.into();
         Ok(Self { key, origin })
     }
 
-    /// Whether one of the signatures is this secret's, of this body. Takes as long whichever byte differs.
+    /// Whether this secret made one of the signatures of this body. Compares in constant time.
     pub(super) fn signs(&self, presented: &Presented, body: &[u8]) -> bool {
-        // Keys of any length are taken.
+        // HMAC accepts keys of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.key) else {
             return false;
         };
