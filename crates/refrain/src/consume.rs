@@ -1,11 +1,11 @@
-//! Messages: the same record and the same engine, whether work arrives by request or by queue.
+//! Message consumers, which use the same records and the same engine as HTTP requests.
 //!
-//! A [`Broker`] hands out deliveries, and a [`Consumer`] sees each of them through: it is claimed under the consumer's name
-//! and the message's key, handled, settled, and only then acknowledged. What can never be handled becomes a dead letter,
-//! which a [`Redrive`] lets through again on purpose.
+//! A [`Broker`] delivers messages. A [`Consumer`] claims each delivery under the consumer's name and the message's key,
+//! handles it, settles the claim, and only then acknowledges it. A message that can never be handled becomes a dead
+//! letter, which a [`Redrive`] publishes again on an operator's request.
 //!
-//! This is no broker of its own: [`Memory`] aside, brokers live in a crate apart, and any that passes the broker suite of
-//! `refrain-testkit` will do.
+//! This module contains no broker except [`Memory`]. Brokers live in a separate crate; any broker that passes the
+//! conformance suite of `refrain-testkit` works.
 
 use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 
@@ -71,66 +71,67 @@ pub use tally::{Count, Tally};
 mod work;
 pub use work::{Task, Worked, Worker, caught};
 
-/// What a broker answers with. Boxed, so that one consumer serves any broker: a message costs far more than the box.
+/// Future returned by broker operations. Boxed, so that one consumer type serves any broker; the cost of the box is
+/// negligible per message.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// Takes messages.
+/// Publishes messages.
 pub trait Publisher: Debug + Send + Sync + 'static {
-    /// Publishes to a queue, stream or topic; done when the broker holds the message as durably as it can.
+    /// Publishes to a queue, stream or topic. Completes when the broker has stored the message as durably as it can.
     ///
-    /// The message's [`id`](Message::id) goes along as the transport's own dedupe id, where it has one.
-    /// An error leaves it open whether the message is held: publish it again, under the same id.
+    /// The message's [`id`](Message::id) is passed as the transport's deduplication ID, if it has one.
+    /// After an error the broker may or may not have stored the message: publish it again under the same ID.
     ///
     /// # Cancellation
-    /// Dropped, the message may be held or not.
+    /// If dropped, the broker may or may not have stored the message.
     fn publish<'a>(&'a self, destination: &'a str, message: &'a Message) -> Answer<'a, ()>;
 }
 
-/// Hands out messages and takes them back.
+/// Delivers messages, and receives acknowledgements.
 pub trait Broker: Publisher {
-    /// The next deliveries, `at_most` of them; waits up to `wait` for the first.
+    /// Returns up to `at_most` deliveries; waits up to `wait` for the first one.
     ///
-    /// A lost connection is made again behind the scenes: an error says that nothing could be had within `wait`.
-    /// One that is [retryable](crate::Error::is_retryable) is waited out by a consumer, any other ends it.
+    /// The broker reconnects in the background; an error means that no message could be fetched within `wait`.
+    /// After a [retryable](crate::Error::is_retryable) error the consumer pauses and continues; any other ends it.
     ///
     /// # Cancellation
-    /// May be dropped: what was fetched and not handed over is delivered again later.
+    /// Safe to drop: messages that were fetched but not returned are redelivered later.
     fn pull(&self, at_most: usize, wait: Duration) -> Answer<'_, Vec<Delivery>>;
 
-    /// What this broker can promise.
+    /// Returns the guarantees of this broker.
     fn guarantees(&self) -> Guarantees;
 
-    /// Waits until messages can be handed out: where members of a group share them, until this one has its share.
+    /// Waits until the broker can deliver messages; in a consumer group, until this member has its assignment.
     ///
-    /// An empty [`pull`](Self::pull) means that nothing is there only after this. Nothing to wait for where the server answers
-    /// each pull by itself.
+    /// Only after this does an empty [`pull`](Self::pull) mean that the queue is empty. Returns at once if the server
+    /// answers each pull by itself.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where that is not so within `wait`.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if that takes longer than `wait`.
     ///
     /// # Cancellation
-    /// May be dropped, as a pull.
+    /// Safe to drop, like a pull.
     fn ready(&self, wait: Duration) -> Answer<'_, ()> {
         let _ = wait;
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// What keeps some messages from being handed out although others are; `None` where nothing is known to.
+    /// Error that blocks some messages while others are delivered; `None` if there is none known.
     fn trouble(&self) -> Option<Error> {
         None
     }
 
-    /// Lets go of the connection. What is neither acknowledged nor given back is delivered again later.
+    /// Closes the connection. Deliveries that are neither acknowledged nor returned are redelivered later.
     fn close(&self) -> Answer<'_, ()>;
 }
 
-/// One handing out of a message. Dropped, it is delivered again when the broker's own patience ends.
+/// One delivery of a message. If dropped, the broker redelivers it after its acknowledgement timeout.
 pub struct Delivery {
-    /// What was published.
+    /// The published message.
     pub message: Message,
-    /// How often the message was handed out, this time included; 1 where the broker does not count.
+    /// Delivery count, including this one; 1 if the broker does not count.
     pub attempt: u32,
-    /// What the broker calls this delivery.
+    /// Handle to acknowledge or return this delivery.
     pub ticket: Box<dyn Ticket>,
 }
 
@@ -143,38 +144,40 @@ impl Debug for Delivery {
     }
 }
 
-/// A delivery in the broker's eyes: to be acknowledged, given back, or held longer.
+/// Handle of a delivery at its broker: acknowledge, return or extend it.
 pub trait Ticket: Send + Sync {
-    /// It is done with: never to be delivered again. Done when the broker knows it, as far as the transport can tell.
+    /// Acknowledges the delivery, so that it is never redelivered. Completes when the broker confirms it, if its
+    /// transport has confirmations.
     ///
     /// # Errors
-    /// When the broker could not be told: it will deliver again.
+    /// If the acknowledgement did not reach the broker, which then redelivers.
     fn ack(self: Box<Self>) -> Answer<'static, ()>;
 
-    /// Gives it back, to be delivered again not before `delay` has passed.
+    /// Returns the message to the broker, to be redelivered after `delay` at the earliest.
     ///
     /// # Errors
-    /// When the broker could not be told: it will deliver again when its own patience ends.
+    /// If the request did not reach the broker, which then redelivers after its acknowledgement timeout.
     fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()>;
 
-    /// It is still being handled: the broker's patience begins anew. Nothing to do where that has no end.
+    /// Restarts the acknowledgement timeout, because the message is still being handled. No-op for brokers without one.
     ///
     /// # Errors
-    /// When the broker could not be told, or has given the message to somebody else.
+    /// If the request did not reach the broker, or the broker has redelivered the message to another consumer.
     fn extend(&self) -> Answer<'_, ()>;
 }
 
-/// What a broker can promise.
+/// Guarantees of a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guarantees {
-    /// Messages of one [`group`](Message::group) are handed out in order.
+    /// Messages of one [`group`](Message::group) are delivered in order.
     ///
-    /// Then one that failed is tried again in its place: giving it back would let the next one overtake it.
+    /// A failed message is then retried in place, because returning it would let the next one overtake it.
     pub is_ordered: bool,
-    /// [`Delivery::attempt`] counts also what other processes and earlier connections were handed.
+    /// [`Delivery::attempt`] also counts deliveries to other processes and earlier connections.
     pub counts_attempts: bool,
-    /// How long a delivery may be held without [`Ticket::extend`] until it is delivered again; `None` where that has no end.
+    /// Acknowledgement timeout: time without [`Ticket::extend`] after which a delivery is redelivered; `None` without
+    /// one.
     pub ack_wait: Option<Duration>,
-    /// How long after it was published a message may still be delivered; `None` where the broker cannot tell.
+    /// Maximum age at which a message may still be delivered; `None` if the broker does not report it.
     pub age_max: Option<Duration>,
 }

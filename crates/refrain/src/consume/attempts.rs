@@ -1,7 +1,7 @@
-//! What this process knows of messages that it has met and not done with.
+//! Failed messages that this process remembers.
 //!
-//! Attempts are counted in the records. What is known here decides only where there is none: on a store that forgets with its
-//! process, where a worker rolls everything back, and where an attempt without effect was released.
+//! Attempts are counted in the records. This memory is used only when the record has no count: with a store that does
+//! not survive its process, with a worker that rolls everything back, and after a release without effect.
 
 use std::{
     collections::HashMap,
@@ -10,39 +10,39 @@ use std::{
 
 use crate::RecordId;
 
-/// How many messages are remembered in each of two generations.
+/// Maximum number of messages remembered in each of two generations.
 const MESSAGES_MAX: usize = 10_000;
-/// How much of a failure's text is kept.
+/// Maximum length of a stored failure text, in bytes.
 pub(super) const TEXT_BYTES_MAX: usize = 500;
 
-/// What this process knows of a message that it has met and not done with.
+/// What this process remembers about an unfinished message.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
-    /// How often its handler failed here.
+    /// Number of failures of its handler in this process.
     pub(super) failed: u32,
-    /// How often it was delivered here and given back without being handled.
+    /// Number of deliveries in this process that were returned without being handled.
     pub(super) spared: u32,
-    /// Among these, how often it was held for its predecessor.
+    /// How many of these waited for a predecessor.
     pub(super) held: u32,
-    /// What its handler said when it failed first.
+    /// Text of the first failure of its handler.
     pub(super) first_failure: Option<String>,
 }
 
 impl Known {
-    /// Which attempt a delivery is; `delivered` is the broker's count, where it has one and no record counts.
+    /// Attempt number of a delivery. `delivered` is the broker's count, if it has one and the record has none.
     pub(super) fn attempt(&self, delivered: Option<u32>) -> u32 {
         let handed_over = delivered.unwrap_or(1).saturating_sub(self.spared);
         handed_over.max(self.failed.saturating_add(1))
     }
 }
 
-/// Messages that were not done with at once: the few that fail, not the many that pass.
+/// Messages that did not finish at the first attempt: the few that fail, not the many that succeed.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     known: Mutex<Generations>,
 }
 
-/// When the young generation is full it becomes the old one, and the old one is forgotten.
+/// A full young generation becomes the old one, and the previous old one is dropped.
 #[derive(Debug, Default)]
 struct Generations {
     young: HashMap<RecordId, Known>,
@@ -81,7 +81,7 @@ impl Attempts {
     }
 }
 
-/// A failure's text, short enough to be kept and carried in a header: one line.
+/// Shortens a failure text to one line that fits in a header.
 pub(crate) fn brief(text: &str) -> String {
     let plain = text.chars().map(|char| match char.is_control() {
         true => ' ',

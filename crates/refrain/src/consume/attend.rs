@@ -1,4 +1,4 @@
-//! The life of one delivery: its turn, its rounds, its end.
+//! The life of one delivery: waiting for its turn, attempts, acknowledgement.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,23 +19,23 @@ use crate::{
     store::Store,
 };
 
-/// How often a dead letter is published before its message is given back.
+/// Maximum number of attempts to publish a dead letter before its message is returned to the broker.
 const PUBLISHES_MAX: u32 = 3;
-/// Nobody waits shorter for one that is in flight elsewhere: its holder may be about to end.
+/// Minimum pause for a message that is in flight elsewhere, because its holder may be about to finish.
 const IN_FLIGHT_PAUSE_MIN: Duration = Duration::from_millis(50);
-/// No delay is longer: brokers cannot count for ever.
+/// Maximum redelivery delay, because brokers limit it.
 const DELAY_MAX: Duration = Duration::from_hours(12);
 
-/// One delivery on its way through.
+/// One delivery in progress.
 pub(super) struct Attended {
     shared: Arc<Shared>,
     message: Arc<Message>,
-    /// How often the broker handed it out, where it counts and no record does.
+    /// The broker's delivery count, if it counts and the records do not.
     delivered: Option<u32>,
     ticket: Box<dyn Ticket>,
 }
 
-/// What a message is handled under.
+/// Identity under which a message is handled.
 struct Named {
     scope: Scope,
     key: Key,
@@ -44,15 +44,16 @@ struct Named {
     place: Option<Place>,
 }
 
-/// What comes of a round.
+/// Result of one round.
 enum Round {
     Ended(Count),
-    /// Publish it among the dead letters; the number is how often its handler was started, as far as is known here.
+    /// Publish the message as a dead letter. The number is how often its handler was started, as far as known here.
     Dead(DeadReason, String, u32),
     Again {
         why: Count,
         delay: Duration,
-        /// Whether it waits for one that may be behind it: then also an ordered one is given back.
+        /// Whether it waits for a message that may be after it in the queue. Then it is returned even if the broker
+        /// orders.
         lets_pass: bool,
     },
 }
@@ -68,7 +69,7 @@ impl Attended {
         }
     }
 
-    /// Sees the delivery through. `turn` is its place in its group, where the broker orders.
+    /// Processes the delivery to its end. `turn` is its place in its group, if the broker orders.
     pub(super) async fn attend(self, turn: Option<Turn>) {
         let mut turn = turn;
         if let Some(turn) = &mut turn {
@@ -105,7 +106,7 @@ impl Attended {
             if lets_pass || !self.shared.guarantees.is_ordered {
                 return self.give_back(delay, why).await;
             }
-            // Given back, the next one of its group would overtake it: it waits in its place.
+            // If returned, the next message of its group would overtake it, so it waits in place.
             self.shared.tally.count(why);
             tokio::select! {
                 () = self.shared.stopping() => {
@@ -116,11 +117,11 @@ impl Attended {
         }
     }
 
-    /// What the message is handled under, or why it cannot be.
+    /// Derives the identity of the message, or the reason why it has none.
     fn name(&self) -> Result<Named, (DeadReason, String)> {
         let (settings, message) = (&self.shared.settings, &*self.message);
         let is_ours = text_of(message, dead::DEAD_CONSUMER) == Some(&*settings.name);
-        // Let through again for another consumer, it is to this one what it was.
+        // A message redriven for another consumer counts as not redriven here.
         let redrive = if is_ours { redrive_of(message) } else { 0 };
         let place = settings.sequence.as_ref();
         let place = place.map(|sequence| sequence.place(&self.shared.scope, message));
@@ -131,7 +132,7 @@ impl Attended {
             Some(place) => (place.scope.clone(), place.key.clone()),
             None => (self.shared.scope.clone(), self.key()?),
         };
-        // On its way through the dead letters it may have changed in what does not matter, such as its media type.
+        // The media type may have changed in the dead-letter queue, so the original fingerprint is used.
         let told = text_of(message, dead::DEAD_FINGERPRINT).filter(|_| redrive > 0);
         let told = told.and_then(|text| text.parse::<RecordId>().ok());
         Ok(Named {
@@ -168,7 +169,7 @@ impl Attended {
         Fingerprint::of(self.shared.engine.secret(), parts, &view)
     }
 
-    /// One attempt; `None` where the consumer stops before it has started.
+    /// Makes one attempt; `None` if the consumer stops before it starts.
     async fn round(&self, named: &Result<Named, (DeadReason, String)>) -> Option<Round> {
         let shared = &self.shared;
         let named = match named {
@@ -196,7 +197,7 @@ impl Attended {
         Some(round)
     }
 
-    /// Leave to run; `None` where the consumer stops before there is any.
+    /// Acquires a permit to run; `None` if the consumer stops first.
     async fn permit(&self) -> Option<SemaphorePermit<'_>> {
         let shared = &self.shared;
         if shared.is_stopping() {
@@ -212,7 +213,8 @@ impl Attended {
         }
     }
 
-    /// A store that forgets with its process does not count takeovers: the broker's count is all there is.
+    /// Whether the delivery count exceeds the attempts, as with a message that crashes the process.
+    /// A store that does not survive its process cannot count takeovers, so the broker's count decides.
     fn is_killer(&self, attempt: u32) -> bool {
         let forgets = !self.shared.engine.store().guarantees().survives_process;
         let attempts_max = u32::from(self.shared.settings.terms.attempts_max);
@@ -236,7 +238,7 @@ impl Attended {
         }
     }
 
-    /// Looks whether the predecessor in the sequence stands in the way.
+    /// Checks the predecessor in the sequence; returns a round if the message has to wait.
     async fn before(&self, named: &Named, known: &Known, id: RecordId) -> Option<Round> {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let (sequence, place) = (settings.sequence.as_ref()?, named.place.as_ref()?);
@@ -282,7 +284,7 @@ impl Attended {
         }
     }
 
-    /// What is made of how the work went.
+    /// Turns the result of the work into the next round.
     fn judge(&self, worked: Worked, known: &Known, task: &Task, id: RecordId) -> Round {
         let shared = &self.shared;
         let attempt = task.started().max(task.attempt);
@@ -346,7 +348,7 @@ impl Attended {
         }
     }
 
-    /// Publishes the message among the dead letters; whether it is there.
+    /// Publishes the message as a dead letter; returns whether that succeeded.
     async fn bury(
         &self,
         named: Option<&Named>,
@@ -359,7 +361,7 @@ impl Attended {
         let known = known.unwrap_or_default();
         let records = named.map(|named| named.ids(shared)).unwrap_or_default();
         let attempts = match (reason, records.last()) {
-            // The attempts of other processes.
+            // Include the attempts of other processes.
             (DeadReason::OutcomeUnknown, Some(id)) => attempts.max(self.recorded(*id).await),
             _ => attempts,
         };
@@ -405,7 +407,7 @@ impl Attended {
         false
     }
 
-    /// How many attempts a record in doubt has counted; 0 where the store cannot tell.
+    /// Number of attempts in an in-flight or indeterminate record; 0 if the store cannot be read.
     async fn recorded(&self, id: RecordId) -> u32 {
         let found = self.extended(self.shared.engine.store().read(id)).await;
         match found.ok().flatten().map(|found| found.record.state) {
@@ -436,7 +438,7 @@ impl Attended {
         }
     }
 
-    /// Does `work`, and meanwhile tells the broker time and again that the message is not forgotten.
+    /// Runs `work`, and meanwhile extends the delivery at every third of its acknowledgement timeout.
     async fn extended<T>(&self, work: impl Future<Output = T>) -> T {
         let Some(ack_wait) = self.shared.guarantees.ack_wait else {
             return work.await;
@@ -458,7 +460,7 @@ impl Attended {
 }
 
 impl Named {
-    /// The last of the records that it may be handled under.
+    /// Returns the record of the latest redrive.
     fn id(&self, shared: &Shared) -> RecordId {
         self.id_at(shared, self.redrive)
     }

@@ -1,4 +1,4 @@
-//! CloudEvents: the identity of an event is its source and its id, however it is encoded.
+//! CloudEvents: an event is identified by its source and ID, in any encoding.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::{Key, Result, fingerprint::Content, key::Pointer};
 
-/// What transports write before the names of attributes in binary mode.
+/// Prefixes of attribute names in binary mode, by transport.
 const PREFIXES: [&str; 4] = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"];
 const STRUCTURED: &[u8] = b"application/cloudevents+json";
 const BATCH: &[u8] = b"application/cloudevents-batch+json";
 
-/// The key of the event, or of the batch; `None` where the message is none.
+/// Returns the key of the event or the batch; `None` if the message is not a CloudEvent.
 pub(super) fn find(message: &Message, content: &Content<'_>) -> Result<Option<Key>> {
     let is = |wanted: &[u8]| media_type(message).is_some_and(|given| is_type(given, wanted));
     if is(BATCH) {
@@ -41,7 +41,7 @@ pub(super) fn find(message: &Message, content: &Content<'_>) -> Result<Option<Ke
     Ok(None)
 }
 
-/// A source and an id are never empty.
+/// Returns `None` if source or ID is empty, which CloudEvents forbids.
 fn event_key(source: &[u8], id: &[u8]) -> Option<Key> {
     match source.is_empty() || id.is_empty() {
         true => None,
@@ -49,7 +49,7 @@ fn event_key(source: &[u8], id: &[u8]) -> Option<Key> {
     }
 }
 
-/// What of an event in a batch names it.
+/// Identifying attributes of an event in a batch.
 #[derive(serde::Deserialize)]
 struct Named<'a> {
     #[serde(borrow)]
@@ -58,7 +58,7 @@ struct Named<'a> {
     id: Cow<'a, str>,
 }
 
-/// One event without source or id leaves the batch without a key.
+/// Returns no key if one event of the batch has no source or ID.
 fn find_batch(content: &Content<'_>) -> Result<Option<Key>> {
     let Some(json) = readable(content)? else {
         return Ok(None);
@@ -75,7 +75,7 @@ fn find_batch(content: &Content<'_>) -> Result<Option<Key>> {
     })
 }
 
-/// Whether a media type is this one, parameters aside.
+/// Whether a media type equals this one, without parameters.
 fn is_type(given: &[u8], wanted: &[u8]) -> bool {
     let end = given.iter().position(|byte| *byte == b';');
     given[..end.unwrap_or(given.len())]

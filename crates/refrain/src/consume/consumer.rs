@@ -1,4 +1,4 @@
-//! The consumer: pulls, hands over, and stops in good order.
+//! The consumer: pulls messages, handles them, and drains at shutdown.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,14 +17,14 @@ use crate::{
     fingerprint::Part, policy::units::Span, receipts::Witness, store::Store,
 };
 
-/// The most messages that one consumer handles at once.
+/// Maximum number of messages that one consumer handles at a time.
 pub const IN_FLIGHT_MAX: usize = 10_000;
 const NAME_BYTES_MAX: usize = 255;
 
-/// Handles the messages of a queue, each once.
+/// Handles the messages of a queue and deduplicates redeliveries.
 ///
-/// Each delivery is claimed under the consumer's name and the message's key, handled, settled, and only then acknowledged.
-/// Consumers are at-least-once unless [`with_terms`](Self::with_terms) says otherwise.
+/// Each delivery is claimed under the consumer's name and the message's key, handled, settled, and only then
+/// acknowledged. Consumers are at-least-once by default; change it with [`with_terms`](Self::with_terms).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -57,7 +57,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// A consumer of this name. The name is part of every key's scope: two consumers of one message never shadow each other.
+    /// Creates a consumer. Its name is part of every key's scope, so consumers of one message do not affect each other.
     pub fn new(broker: Arc<dyn Broker>, engine: Engine, name: impl Into<Arc<str>>) -> Self {
         let settings = Settings {
             name: name.into(),
@@ -86,60 +86,61 @@ impl Consumer {
         }
     }
 
-    /// How many messages are handled at once; 64 if nothing is said.
+    /// Sets the maximum number of messages handled at a time. Default: 64.
     #[must_use]
     pub fn with_in_flight_max(mut self, in_flight_max: usize) -> Self {
         self.settings.in_flight_max = in_flight_max.clamp(1, IN_FLIGHT_MAX);
         self
     }
 
-    /// Has every attempt written into the [audit log](Engine::with_audit) of its engine, under the consumer's name.
+    /// Writes every attempt to the engine's [audit log](Engine::with_audit), under the consumer's name.
     #[must_use]
     pub fn with_audit(mut self) -> Self {
         self.settings.is_audited = true;
         self
     }
 
-    /// Where keys come from: the first source that is present decides. [`KeySource::DEFAULT`] if nothing is said.
+    /// Sets the key sources, tried in order; the first one present is used. Default: [`KeySource::DEFAULT`].
     #[must_use]
     pub fn with_key(mut self, sources: impl IntoIterator<Item = KeySource>) -> Self {
         self.settings.keys = sources.into_iter().collect();
         self
     }
 
-    /// The terms on which messages are claimed. The default ones for at-least-once, with a second to wait, if nothing is said.
+    /// Sets the terms of claims. Default: the default terms with at-least-once and a `wait` of 1 s.
     ///
-    /// [`Terms::timeout`] does not end a handler: it knows best how to end itself.
+    /// [`Terms::timeout`] does not cancel a handler; the handler limits its own time.
     #[must_use]
     pub fn with_terms(mut self, terms: Terms) -> Self {
         self.settings.terms = terms;
         self
     }
 
-    /// How often a message is tried before it is a dead letter: the terms' `attempts_max`.
+    /// Sets the maximum number of attempts before a message becomes a dead letter: `attempts_max` of the terms.
     #[must_use]
     pub fn with_attempts(mut self, attempts: u16) -> Self {
         self.settings.terms.attempts_max = attempts.max(1);
         self
     }
 
-    /// How long a failed message waits before it is tried again.
+    /// Sets the backoff between attempts of a failed message.
     #[must_use]
     pub fn with_backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
     }
 
-    /// Where dead letters go, at the same broker.
+    /// Sets the dead-letter destination, at the same broker.
     ///
-    /// Without one, what can never be handled is given back with the longest back-off, again and again: nothing is dropped.
+    /// Without one, a message that can never be handled is returned with the longest backoff again and again; none is
+    /// dropped.
     #[must_use]
     pub fn with_dead_letter(self, destination: impl Into<String>) -> Self {
         let publisher: Arc<dyn Publisher> = self.broker.clone();
         self.with_dead_letter_at(publisher, destination)
     }
 
-    /// Where dead letters go, at another broker.
+    /// Sets the dead-letter destination, at another broker.
     #[must_use]
     pub fn with_dead_letter_at(
         mut self,
@@ -150,81 +151,82 @@ impl Consumer {
         self
     }
 
-    /// What tells a redelivery from another message under the same key; the payload if nothing is said.
+    /// Sets the parts that distinguish a redelivery from another message with the same key. Default: the payload.
     ///
-    /// For messages `path` is the subject, and `method` and `query` say nothing.
+    /// For messages, `path` is the subject; `method` and `query` are empty.
     #[must_use]
     pub fn with_fingerprint(mut self, parts: impl IntoIterator<Item = Part>) -> Self {
         self.settings.fingerprint = parts.into_iter().collect();
         self
     }
 
-    /// Accepts events once and in order.
+    /// Accepts the events of an aggregate once and in order.
     #[must_use]
     pub fn with_sequence(mut self, sequence: Sequence) -> Self {
         self.settings.sequence = Some(sequence);
         self
     }
 
-    /// Who learns what became of an indeterminate one.
+    /// Sets the probe that resolves unknown outcomes.
     #[must_use]
     pub fn with_probe(mut self, probe: Arc<dyn Probe>) -> Self {
         self.settings.probe = Some(probe);
         self
     }
 
-    /// Who knows what was committed, under exactly-once.
+    /// Sets the receipts that show what was committed, under exactly-once.
     #[must_use]
     pub fn with_receipts(mut self, receipts: Arc<Witness>) -> Self {
         self.settings.receipts = Some(receipts);
         self
     }
 
-    /// Runs at-most-once also on a store that may lose claims. It is refused otherwise.
+    /// Allows at-most-once with a store that may lose acknowledged claims. [`run`](Self::run) rejects it otherwise.
     #[must_use]
     pub fn with_lossy_claims_accepted(mut self) -> Self {
         self.settings.accepts_lossy_claims = true;
         self
     }
 
-    /// How long running handlers are waited for when the consumer stops; 30 seconds if nothing is said.
+    /// Sets the maximum time to wait for running handlers at shutdown. Default: 30 s.
     #[must_use]
     pub fn with_drain(mut self, drain: Duration) -> Self {
         self.settings.drain = drain;
         self
     }
 
-    /// What becomes of the messages, in numbers.
+    /// Returns the counters of this consumer.
     #[must_use]
     pub fn tally(&self) -> Arc<Tally> {
         self.tally.clone()
     }
 
-    /// The consumer's name.
+    /// Returns the consumer's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.settings.name
     }
 
-    /// The namespace of the keys of a consumer of this name.
+    /// Returns the scope of the keys of a consumer with this name.
     #[must_use]
     pub fn scope(name: &str) -> Scope {
         Scope::none().with("consumer", name)
     }
 
-    /// Handles messages until `shutdown` is over.
+    /// Handles messages until `shutdown` completes.
     ///
-    /// Then nothing more is pulled, what has not started is given back, and what runs is waited for up to the time to drain.
-    /// What still runs then is left: not acknowledged, and in doubt or up for takeover.
+    /// After that it pulls nothing more, returns messages that have not started, and waits for running handlers up to
+    /// the drain time. Handlers that still run then are abandoned: their messages are not acknowledged, and their
+    /// records become indeterminate or are taken over.
     ///
     /// # Errors
-    /// Before anything is pulled: [`ErrorKind::Invalid`] where the settings do not fit together, or where the broker may
-    /// deliver again what retention and remember have forgotten; [`ErrorKind::Unsupported`] where the store may lose claims
-    /// and the terms are at-most-once.
-    /// Later only for an error of the broker that waiting does not mend.
+    /// Before anything is pulled: [`ErrorKind::Invalid`] if the settings contradict each other, or if the broker may
+    /// redeliver a message after retention plus remember; [`ErrorKind::Unsupported`] if the store may lose claims and
+    /// the terms are at-most-once.
+    /// Later, only for an error of the broker that is not retryable.
     ///
     /// # Cancellation
-    /// Dropped, what runs is left as after a drain that takes too long.
+    /// If dropped, running handlers are abandoned as after a drain that takes too long.
     pub async fn run<H, F>(
         self,
         handler: H,
@@ -238,7 +240,7 @@ impl Consumer {
         self.run_with(Handled { engine, handler }, shutdown).await
     }
 
-    /// As [`run`](Self::run), with somebody else to claim, handle and settle.
+    /// Like [`run`](Self::run), with a custom [`Worker`] that claims, handles and settles.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -278,7 +280,7 @@ impl Consumer {
         pulled.map(|()| tally)
     }
 
-    /// Whether the settings fit together.
+    /// Checks the name and the key sources.
     fn check(&self) -> Result<()> {
         let settings = &self.settings;
         let name = &settings.name;
@@ -296,7 +298,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// A store that may lose claims would let what has run under at-most-once run again.
+    /// Rejects at-most-once with a store that may lose claims, because a message could be handled twice.
     fn check_store(&self) -> Result<()> {
         let is_strict = self.settings.terms.guarantee == Guarantee::AtMostOnce;
         let is_lossy = self.engine.store().guarantees().lossy_failover;
@@ -310,7 +312,7 @@ impl Consumer {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// A key that is forgotten before the last redelivery lets that one run again.
+    /// Rejects a broker that may redeliver after the key is forgotten, because the message would be handled again.
     fn check_age(&self, guarantees: &Guarantees) -> Result<()> {
         let (name, terms) = (&self.settings.name, &self.settings.terms);
         let known = terms.retention.saturating_add(terms.remember);

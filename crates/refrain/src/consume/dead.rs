@@ -1,4 +1,4 @@
-//! Dead letters: what could not be handled, with the story of why.
+//! Dead letters: messages that could not be handled, with their history in headers.
 
 use std::fmt;
 
@@ -8,60 +8,60 @@ use super::{
 };
 use crate::{Fingerprint, Key, RecordId};
 
-/// Why it is a dead letter: a [`DeadReason`] by its name.
+/// Reason, as the name of a [`DeadReason`].
 pub const DEAD_REASON: &str = "Refrain-Dead-Reason";
-/// The consumer that gave it up.
+/// Consumer that gave up the message.
 pub const DEAD_CONSUMER: &str = "Refrain-Dead-Consumer";
-/// How often its handler was started. Deliveries that were given back before that are not counted.
+/// Number of times that its handler was started. Deliveries returned before that are not counted.
 pub const DEAD_ATTEMPTS: &str = "Refrain-Dead-Attempts";
-/// The subject that it was delivered under.
+/// Subject of the original delivery.
 pub const DEAD_SOURCE: &str = "Refrain-Dead-Source";
-/// The key that it was handled under, if it had one.
+/// Key of the message, if it has one.
 pub const DEAD_KEY: &str = "Refrain-Dead-Key";
-/// Its records, one for each time that it was let through, with commas between them.
+/// Records of the message, one for each redrive, separated by commas.
 pub const DEAD_RECORDS: &str = "Refrain-Dead-Records";
-/// Its fingerprint.
+/// Fingerprint of the message.
 pub const DEAD_FINGERPRINT: &str = "Refrain-Dead-Fingerprint";
-/// What its transport called it. A dead letter has an id of its own, lest it be taken for a duplicate of itself.
+/// Original transport ID. The dead letter has its own ID, so that the broker does not drop it as a duplicate.
 pub const DEAD_ID: &str = "Refrain-Dead-Id";
-/// Where it lay in its log.
+/// Original position in the log.
 pub const DEAD_POSITION: &str = "Refrain-Dead-Position";
-/// What the handler said first, as far as the process that gave it up knows.
+/// First failure of the handler, as far as this process knows.
 pub const DEAD_FIRST_FAILURE: &str = "Refrain-Dead-First-Failure";
-/// What the handler said last, or why there was nothing to handle.
+/// Last failure of the handler, or the reason why it was not started.
 pub const DEAD_LAST_FAILURE: &str = "Refrain-Dead-Last-Failure";
-/// How often it was let through again on purpose.
+/// Number of redrives of the message.
 pub const REDRIVE: &str = "Refrain-Redrive";
 
-/// A message can be let through again that often.
+/// Maximum number of redrives of a message.
 pub const REDRIVES_MAX: u32 = 100;
 
-/// Why a message is a dead letter.
+/// Reason why a message is a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeadReason {
-    /// `attempts-used-up`: it failed as often as it may.
+    /// `attempts-used-up`: the message failed the maximum number of times.
     AttemptsUsedUp,
-    /// `rejected`: the handler said that it can never be handled.
+    /// `rejected`: the handler rejected it permanently.
     Rejected,
-    /// `outcome-unknown`: it may or may not have taken effect, and may not be run again by itself.
+    /// `outcome-unknown`: it may or may not have taken effect, so it is not handled again automatically.
     OutcomeUnknown,
-    /// `key-reused`: its key was used for another message.
+    /// `key-reused`: another message already used its key.
     KeyReused,
-    /// `key-missing`: none of the sources names it.
+    /// `key-missing`: none of the key sources is present.
     KeyMissing,
-    /// `key-invalid`: what names it can be read in two ways.
+    /// `key-invalid`: its key is ambiguous.
     KeyInvalid,
-    /// `sequence-invalid`: it has no aggregate or no number, or one before the first.
+    /// `sequence-invalid`: its aggregate or number is missing, or the number is less than 1.
     SequenceInvalid,
-    /// `sequence-gap`: its predecessor did not come.
+    /// `sequence-gap`: its predecessor did not arrive.
     SequenceGap,
-    /// `record-damaged`: what the store knows of it cannot be read.
+    /// `record-damaged`: its record in the store cannot be read.
     RecordDamaged,
 }
 
 impl DeadReason {
-    /// As it stands in the header.
+    /// Returns the value of the header.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl fmt::Display for DeadReason {
     }
 }
 
-/// What is told of a dead letter.
+/// History of a dead letter.
 pub(super) struct Story<'a> {
     pub(super) consumer: &'a str,
     pub(super) reason: DeadReason,
@@ -96,7 +96,7 @@ pub(super) struct Story<'a> {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// The dead letter of a message: the same payload and headers, with its story.
+/// Creates the dead letter of a message: the same payload and headers, plus its history.
 pub(super) fn letter(message: &Message, story: &Story<'_>) -> Message {
     let mut letter = message.clone();
     letter.id = Some(letter_id(message, story.consumer));
@@ -131,7 +131,7 @@ pub(super) fn letter(message: &Message, story: &Story<'_>) -> Message {
     letter.set_header(DEAD_FIRST_FAILURE, first.unwrap_or(&last).to_owned());
     letter.set_header(DEAD_LAST_FAILURE, last);
     if header_bytes(&letter) > HEADER_BYTES_MAX {
-        // What can be spared goes before the letter is refused.
+        // Drop the failure texts first, so that the broker does not reject the letter for its headers.
         let is_text = |name: &str| [DEAD_FIRST_FAILURE, DEAD_LAST_FAILURE].contains(&name);
         letter.headers.retain(|(name, _)| !is_text(name));
     }
@@ -143,8 +143,8 @@ fn header_bytes(message: &Message) -> usize {
     sizes.map(|(name, value)| name.len() + value.len()).sum()
 }
 
-/// The same message given up by the same consumer has the same id, however often it is published.
-/// Another consumer's letter, another payload under the same id, and the next redrive have another one.
+/// ID of a dead letter. A message given up by one consumer always gets the same ID.
+/// Another consumer, another payload under the same message ID, or the next redrive yields another one.
 fn letter_id(message: &Message, consumer: &str) -> String {
     let position = message.position.as_ref().map(Position::to_string);
     let redrive = redrive_of(message).to_string();
@@ -162,21 +162,21 @@ fn letter_id(message: &Message, consumer: &str) -> String {
     format!("dead-{}", &hasher.finalize().to_hex()[..32])
 }
 
-/// How often the message was let through again.
+/// Number of redrives of the message.
 pub(super) fn redrive_of(message: &Message) -> u32 {
     text_of(message, REDRIVE)
         .and_then(|text| text.parse().ok())
         .map_or(0, |number: u32| number.min(REDRIVES_MAX))
 }
 
-/// The text of a header, if it is one.
+/// Returns the value of a header, if it is UTF-8.
 pub(super) fn text_of<'m>(message: &'m Message, name: &str) -> Option<&'m str> {
     message
         .header(name)
         .and_then(|value| std::str::from_utf8(value).ok())
 }
 
-/// The message as it was delivered first, if it was let through again: with its own id and position.
+/// Restores the original ID and position of a redriven message.
 pub(super) fn restored(mut message: Message) -> Message {
     if redrive_of(&message) > 0 {
         message.id = text_of(&message, DEAD_ID).map(Into::into);
@@ -186,7 +186,7 @@ pub(super) fn restored(mut message: Message) -> Message {
     message
 }
 
-/// Reads what [`Position`] shows.
+/// Parses the Display form of [`Position`].
 fn read_position(text: &str) -> Option<Position> {
     let mut parts = text.rsplitn(3, '/');
     let offset = parts.next()?.to_owned();

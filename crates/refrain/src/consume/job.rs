@@ -1,29 +1,29 @@
-//! What a handler gets, and how it fails.
+//! Input and error type of handlers.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::Message;
 use crate::{Fence, Key, RecordId};
 
-/// One message to be handled.
+/// One message to handle.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Job {
-    /// What was delivered.
+    /// The delivered message.
     pub message: Arc<Message>,
-    /// What names the effect: to be handed on to the next system as its key.
+    /// Key of the effect. Pass it to downstream systems as their idempotency key.
     pub key: Key,
-    /// The identity of the record.
+    /// Identity of the record.
     pub record: RecordId,
-    /// To be handed to the resource that the handler changes, which can then refuse holders that were overtaken.
+    /// Fence (fencing token). Pass it to the resource that the handler changes, which can reject overtaken holders.
     pub fence: Fence,
-    /// Which attempt this is; the first is 1. Above 1 an attempt before may have taken effect.
+    /// Attempt number, starting at 1. If above 1, an earlier attempt may have taken effect.
     pub attempt: u32,
 }
 
-/// Why a message was not handled, or a [step](crate::steps) not done, and what is to become of it.
+/// Failure of a handler or a [step](crate::steps), and whether it is retried.
 ///
-/// Any error becomes one that is tried again, so that `?` works in handlers.
+/// Any error converts into a failure that is retried, so `?` works in handlers.
 ///
 /// ```
 /// use refrain::consume::Failure;
@@ -41,7 +41,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// To be tried again after the back-off.
+    /// Creates a failure that is retried after the backoff.
     pub fn retry(reason: impl Into<String>) -> Self {
         Self {
             is_rejection: false,
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// To be tried again, and not before this has passed.
+    /// Creates a failure that is retried after this delay at the earliest.
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         Self {
             delay: Some(delay),
@@ -59,7 +59,7 @@ impl Failure {
         }
     }
 
-    /// Never to be tried again: a message goes to the dead letters at once, and of an operation in steps everything is undone.
+    /// Creates a failure that is never retried: the message becomes a dead letter, and an operation in steps is undone.
     pub fn reject(reason: impl Into<String>) -> Self {
         Self {
             is_rejection: true,
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, which provably had no effect: also under at-most-once it may be tried again.
+    /// Declares that the attempt certainly had no effect, so it may be retried even under at-most-once.
     #[must_use]
     pub fn without_effect(self) -> Self {
         Self {
@@ -76,25 +76,25 @@ impl Failure {
         }
     }
 
-    /// Whether it is never to be tried again.
+    /// Whether it is never retried.
     #[must_use]
     pub fn is_rejection(&self) -> bool {
         self.is_rejection
     }
 
-    /// Whether it provably had no effect.
+    /// Whether the attempt certainly had no effect.
     #[must_use]
     pub fn has_no_effect(&self) -> bool {
         self.has_no_effect
     }
 
-    /// Before which it is not to be tried again, where the handler said so.
+    /// Returns the minimum delay before a retry, if the handler set one.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         self.delay
     }
 
-    /// What went wrong.
+    /// Returns the reason.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason

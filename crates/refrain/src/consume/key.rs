@@ -1,4 +1,4 @@
-//! Where a message's key comes from, as a policy writes it.
+//! Sources of a message's key, in the syntax of the policy.
 
 use std::{fmt, str::FromStr};
 
@@ -9,37 +9,38 @@ use crate::{
     key::{Sender, Source},
 };
 
-/// Where a message's key comes from.
+/// Source of a message's key.
 ///
-/// Identifiers of messages may be any text. One that is no [`Key`], since it is too long or not visible ASCII,
-/// is taken by its digest: `digest:` and BLAKE3 of its bytes in hexadecimal, the same in every process and version.
+/// A message ID may be any text. If it is not a valid [`Key`], because it is too long or not visible ASCII,
+/// the key is `digest:` and the BLAKE3 digest of its bytes in hexadecimal, the same in every process and version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeySource {
-    /// `id`: what the transport itself calls the message, see [`Message::id`].
+    /// `id`: the transport's message ID, see [`Message::id`].
     Id,
-    /// `cloudevents`: source and id of a CloudEvent in any of its three encodings.
+    /// `cloudevents`: source and ID of a CloudEvent, in any of its three encodings.
     ///
-    /// In binary mode they are headers behind `ce-`, `ce_`, `cloudEvents:` or `cloudEvents_`; in structured mode members of
-    /// an `application/cloudevents+json` payload. A batch (`application/cloudevents-batch+json`) is handled as a whole, and
-    /// its key is made of all its sources and ids in order: the same events in another batch are another message.
+    /// In binary mode they are headers with the prefix `ce-`, `ce_`, `cloudEvents:` or `cloudEvents_`; in structured
+    /// mode, members of an `application/cloudevents+json` payload. A batch (`application/cloudevents-batch+json`) is
+    /// one message, and its key covers all its sources and IDs in order: the same events in another batch are another
+    /// message.
     ///
-    /// The key is `cloudevent:` (`cloudevents:` for a batch) and BLAKE3, in hexadecimal, of these texts,
-    /// each behind its length in 8 bytes, least first.
+    /// The key is `cloudevent:` (`cloudevents:` for a batch) and the BLAKE3 digest, in hexadecimal, of these texts,
+    /// each prefixed with its length as 8 bytes, little-endian.
     CloudEvents,
-    /// `position`: log, partition and offset. A message published twice lies at two positions, so this is the last resort.
+    /// `position`: log, partition and offset. A last resort, because a message published twice has two positions.
     Position,
     /// `header:NAME`, `body:/pointer` or `natural:{/member}-{/member}`.
     Field(Source),
-    /// `preset:NAME`, where the sender of that name puts it.
+    /// `preset:NAME`: the fields in which this sender puts its event ID.
     Preset(Sender),
 }
 
 impl KeySource {
-    /// Where keys come from unless something else is said: the CloudEvent, the transport's id, the position.
+    /// Default sources: the CloudEvent, the transport's message ID, the position.
     pub const DEFAULT: [Self; 3] = [Self::CloudEvents, Self::Id, Self::Position];
 
-    /// What this source names the message.
+    /// Returns the key from this source, if present.
     fn find(&self, message: &Message, content: &Content<'_>) -> Result<Option<Key>> {
         match self {
             Self::Id => Ok(message.id.as_deref().and_then(text_key)),
@@ -57,11 +58,11 @@ impl KeySource {
     }
 }
 
-/// Where a sender's events have their names, as they come over a queue: the first that is present counts.
+/// Fields of a sender's event ID on a queue, tried in order.
 fn sender_sources(sender: Sender) -> Vec<Source> {
     let header = |name: &str| Source::Header(name.into());
     match sender {
-        // Several subscriptions share the id of an event, and all but one would be lost.
+        // Several Shopify subscriptions share one event ID; with that as the key, all but one would be dropped.
         Sender::Shopify => vec![header("x-shopify-webhook-id"), header("shopify-webhook-id")],
         Sender::Svix | Sender::StandardWebhooks => {
             vec![header("webhook-id"), header("svix-id")]
@@ -70,7 +71,7 @@ fn sender_sources(sender: Sender) -> Vec<Source> {
     }
 }
 
-/// The key of a message: the first of the sources that is present decides, and the others are not looked at.
+/// Returns the key of a message from the first source that is present.
 ///
 /// ```
 /// use refrain::consume::{KeySource, Message, find_key};
@@ -81,7 +82,7 @@ fn sender_sources(sender: Sender) -> Vec<Source> {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where that source is present and what it holds is ambiguous.
+/// [`ErrorKind::Invalid`] if that source is present and ambiguous.
 pub fn find_key(sources: &[KeySource], message: &Message) -> Result<Option<Key>> {
     let content = content(message);
     for source in sources {
@@ -92,18 +93,18 @@ pub fn find_key(sources: &[KeySource], message: &Message) -> Result<Option<Key>>
     Ok(None)
 }
 
-/// The payload with what is said of it.
+/// Returns the payload with its media type.
 pub(super) fn content(message: &Message) -> Content<'_> {
     Content::new(media_type(message), &message.payload)
 }
 
-/// The media type, from the transport or from a header.
+/// Returns the media type, from the transport or from a header.
 pub(super) fn media_type(message: &Message) -> Option<&[u8]> {
     let told = message.content_type.as_deref().map(str::as_bytes);
     told.or_else(|| message.header("content-type").map(|value| &value[..]))
 }
 
-/// The text as a key, or its digest where it is none; `None` where it is empty.
+/// Uses the text as a key, or its digest if it is not a valid key; `None` if it is empty.
 pub(super) fn text_key(text: &str) -> Option<Key> {
     bytes_key(text.as_bytes())
 }
@@ -113,7 +114,7 @@ fn bytes_key(bytes: &[u8]) -> Option<Key> {
         return None;
     }
     let text = std::str::from_utf8(bytes).ok();
-    // What looks like a digest is digested, too: nobody takes another one's key by writing it down.
+    // Text that looks like a digest is digested too, so that it cannot collide with the digest of another text.
     let plain = text.filter(|text| !text.starts_with(DIGEST));
     let key = plain.and_then(|text| Key::new(text).ok());
     key.or_else(|| digest_key(DIGEST, &[bytes], false))
@@ -121,7 +122,7 @@ fn bytes_key(bytes: &[u8]) -> Option<Key> {
 
 const DIGEST: &str = "digest:";
 
-/// A key made of the digest of parts, which stand behind their lengths where there may be several.
+/// Creates a key from the digest of parts, which are length-prefixed if there may be several.
 pub(super) fn digest_key(prefix: &str, parts: &[&[u8]], has_lengths: bool) -> Option<Key> {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -147,12 +148,12 @@ fn find_field(source: &Source, message: &Message, content: &Content<'_>) -> Resu
     }
 }
 
-/// The value of a header that must not stand twice: readers would not agree which one counts.
+/// Returns the value of a header; an error if it is repeated, because readers disagree which value counts.
 pub(super) fn one_header<'m>(message: &'m Message, name: &str) -> Result<Option<&'m [u8]>> {
     one_header_of(message, ["", name])
 }
 
-/// The same, for a name in two pieces.
+/// Like [`one_header`], for a name in two pieces.
 pub(super) fn one_header_of<'m>(message: &'m Message, name: [&str; 2]) -> Result<Option<&'m [u8]>> {
     let is_named = |(field, _): &&(String, _)| {
         let pieces = field.split_at_checked(name[0].len());
@@ -171,7 +172,7 @@ pub(super) fn one_header_of<'m>(message: &'m Message, name: [&str; 2]) -> Result
     }
 }
 
-/// The payload as JSON; `None` where it is something else and so holds no members.
+/// Returns the payload as JSON; `None` if it is not JSON and so has no members.
 pub(super) fn readable<'c>(content: &'c Content<'_>) -> Result<Option<&'c Json>> {
     let why = match content.json() {
         Ok(json) => return Ok(Some(json)),
@@ -205,7 +206,7 @@ impl FromStr for KeySource {
         match text.parse() {
             Ok(Source::Derive) => {}
             Ok(source) => return Ok(Self::Field(source)),
-            // It says more than that it is unknown.
+            // This error is more specific than the one below.
             Err(error) if text.contains(':') => return Err(error),
             Err(_) => {}
         }

@@ -1,18 +1,18 @@
-//! One after another within a group, side by side between groups.
+//! Sequential processing within a group, concurrent processing of different groups.
 
 use std::collections::HashMap;
 
 use tokio::sync::oneshot;
 
-/// The end of each group's queue. Each who comes waits for who came before, and for nobody else.
+/// Tail of each group's queue. A delivery waits only for its predecessor in the group.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     last: HashMap<String, oneshot::Receiver<()>>,
-    /// How many groups may be listed before those without anybody in them are taken off.
+    /// Number of groups at which empty ones are removed.
     pruned_at: usize,
 }
 
-/// A place in a group's queue. Dropped, the next one may go.
+/// Place in a group's queue. Dropping it lets the next delivery proceed.
 #[derive(Debug)]
 pub(super) struct Turn {
     before: Option<oneshot::Receiver<()>>,
@@ -22,7 +22,7 @@ pub(super) struct Turn {
 const LANES_FEW: usize = 1_024;
 
 impl Lanes {
-    /// A place behind everybody who is in the group now.
+    /// Adds a place at the end of the group's queue.
     pub(super) fn enter(&mut self, group: &str) -> Turn {
         self.prune();
         let (after, behind) = oneshot::channel();
@@ -46,10 +46,10 @@ fn is_over(last: &mut oneshot::Receiver<()>) -> bool {
 }
 
 impl Turn {
-    /// Waits until everybody who came before is through.
+    /// Waits until the predecessor has finished.
     pub(super) async fn come(&mut self) {
         if let Some(before) = &mut self.before {
-            // Nothing is ever sent: who is through drops the other end.
+            // Nothing is ever sent: the predecessor drops its sender when it finishes.
             let _ = before.await;
             self.before = None;
         }

@@ -1,4 +1,4 @@
-//! Dead letters as an operator lists them, before a redrive.
+//! Dead letters as listed for an operator before a redrive.
 
 use serde::{Serialize, Serializer};
 
@@ -11,36 +11,36 @@ use super::{
 };
 use crate::clock::Timestamp;
 
-/// How many hexadecimal digits of a key's digest are shown.
+/// Number of hexadecimal digits shown of a key's digest.
 const DIGEST_CHARS: usize = 16;
 
-/// What a dead letter says about itself. Its key is shown as a digest, its payload as a size.
+/// Summary of a dead letter. The key is shown as a digest, the payload as a size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// When the broker took it, where the broker tells.
+    /// Time at which the broker received it, if known.
     #[serde(serialize_with = "as_rfc3339")]
     pub time: Option<Timestamp>,
-    /// Why it is a dead letter: a [`DeadReason`](super::DeadReason) by its name.
+    /// Reason, as the name of a [`DeadReason`](super::DeadReason).
     pub reason: Option<String>,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: Option<u32>,
-    /// The beginning of the BLAKE3 digest of its key.
+    /// Prefix of the BLAKE3 digest of its key.
     pub key_digest: Option<String>,
-    /// Its last record.
+    /// Its latest record.
     pub record: Option<String>,
-    /// The subject that it was delivered under.
+    /// Subject of the original delivery.
     pub source: Option<String>,
-    /// What the handler said last.
+    /// Last failure of the handler.
     pub last_failure: Option<String>,
-    /// How often it was let through again already.
+    /// Number of redrives so far.
     pub redrives: u32,
-    /// The size of its payload.
+    /// Size of the payload, in bytes.
     pub payload_bytes: u64,
 }
 
 impl DeadLetter {
-    /// What the headers of a message say, which the broker took at this time.
+    /// Reads the headers of a message that the broker received at this time.
     #[must_use]
     pub fn of(message: &Message, time: Option<Timestamp>) -> Self {
         let text = |name| text_of(message, name).map(str::to_owned);

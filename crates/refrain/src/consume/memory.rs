@@ -1,4 +1,4 @@
-//! A broker inside the process, for tests and small programs.
+//! In-process broker, for tests and small programs.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -17,13 +17,13 @@ use tokio::{
 use super::{Answer, Broker, Delivery, Guarantees, Message, Position, Publisher, Ticket};
 use crate::{Error, ErrorKind, Result};
 
-/// How many messages a queue holds, or a topic that nobody has subscribed to.
+/// Maximum number of messages in a queue, and in a topic without subscriptions.
 const MESSAGES_MAX: usize = 100_000;
 
 /// Topics in memory. Clones share them.
 ///
-/// Every consumer's name that has [subscribed](Self::subscribe) to a topic gets every message that is published to it from then on;
-/// several subscriptions of one name share them. What is published before the first subscription waits for it.
+/// Each consumer name that has [subscribed](Self::subscribe) to a topic gets every message published after that;
+/// subscriptions with the same name share the messages. Messages published before the first subscription wait for it.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     topics: Arc<Mutex<HashMap<String, Topic>>>,
@@ -48,18 +48,18 @@ impl Default for Options {
 #[derive(Debug, Default)]
 struct Topic {
     published: u64,
-    /// What nobody has subscribed to yet.
+    /// Messages published before the first subscription.
     waiting: VecDeque<Message>,
-    /// By the consumer's name.
+    /// By consumer name.
     queues: HashMap<String, Arc<Queue>>,
 }
 
-/// One consumer's messages of a topic.
+/// Messages of a topic for one consumer name.
 #[derive(Debug)]
 struct Queue {
     options: Options,
     entries: Mutex<Entries>,
-    /// Something may be ready to be handed out.
+    /// Notified when a message may be ready for delivery.
     changed: Notify,
 }
 
@@ -74,36 +74,36 @@ struct Entries {
 struct Entry {
     message: Message,
     attempt: u32,
-    /// From when on it may be handed out: now, after a delay, or when its holder's time is over.
+    /// Time from which it may be delivered: at once, after a delay, or after the acknowledgement timeout of its holder.
     ready: Instant,
-    /// The delivery that holds it.
+    /// Number of the delivery that holds it.
     held_by: Option<u64>,
 }
 
 impl Memory {
-    /// No topics yet. A delivery may be held for 30 seconds.
+    /// Creates a broker without topics, with an acknowledgement timeout of 30 s.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long a delivery may be held without a sign of life, in queues that are made from now on.
+    /// Sets the acknowledgement timeout of queues created from now on.
     #[must_use]
     pub fn with_ack_wait(mut self, ack_wait: Duration) -> Self {
         self.options.ack_wait = ack_wait;
         self
     }
 
-    /// Queues that are made from now on keep the order of groups.
+    /// Makes queues created from now on preserve the order within groups.
     ///
-    /// While one message of a group is out or delayed, those behind it are not handed out, except together with it.
+    /// While a message of a group is held or delayed, later ones are delivered only together with it.
     #[must_use]
     pub fn with_order(mut self) -> Self {
         self.options.is_ordered = true;
         self
     }
 
-    /// A subscription to a topic for the consumer of this name.
+    /// Subscribes a consumer to a topic.
     #[must_use]
     pub fn subscribe(&self, topic: &str, consumer: &str) -> MemoryQueue {
         let mut topics = lock(&self.topics);
@@ -116,7 +116,7 @@ impl Memory {
             })
         });
         for message in topic.waiting.drain(..) {
-            // As many wait at the most as a queue takes.
+            // Cannot fail: a topic holds no more messages than a queue.
             let _ = queue.push(message);
         }
         MemoryQueue {
@@ -126,7 +126,7 @@ impl Memory {
         }
     }
 
-    /// How many messages the consumer of this name has not acknowledged.
+    /// Number of messages that the consumer has not acknowledged.
     #[must_use]
     pub fn backlog(&self, topic: &str, consumer: &str) -> usize {
         let topics = lock(&self.topics);
@@ -169,7 +169,7 @@ impl Publisher for Memory {
     }
 }
 
-/// A consumer's subscription to a topic in memory.
+/// Subscription of a consumer to a topic in memory.
 #[derive(Debug)]
 pub struct MemoryQueue {
     memory: Memory,
@@ -242,14 +242,14 @@ impl Queue {
         Ok(())
     }
 
-    /// What is ready, and when the next will be.
+    /// Returns the messages that are ready, and the time when the next one will be.
     fn take(self: &Arc<Self>, at_most: usize) -> (Vec<Delivery>, Option<Instant>) {
         let now = Instant::now();
         let mut entries = self.lock();
         let entries = &mut *entries;
         let mut deliveries = Vec::new();
         let mut next: Option<Instant> = None;
-        // Groups of which somebody in front is not ready.
+        // Groups with an earlier message that is not ready.
         let mut blocked = HashSet::new();
         for (place, entry) in &mut entries.by_place {
             if deliveries.len() == at_most {
@@ -295,7 +295,7 @@ struct Held {
 }
 
 impl Held {
-    /// Changes the entry, if this delivery holds it still.
+    /// Changes the entry, if this delivery still holds it.
     fn change(&self, change: impl FnOnce(&mut Entries, u64)) -> Result<()> {
         let mut entries = self.queue.lock();
         let entry = entries.by_place.get(&self.place);

@@ -1,4 +1,4 @@
-//! A message, whatever transport carries it.
+//! Message type, independent of the transport.
 
 use std::fmt;
 
@@ -6,38 +6,39 @@ use bytes::Bytes;
 
 use crate::fingerprint::Fields;
 
-/// The most bytes that all headers of a message may take, names included.
+/// Maximum size of all headers of a message in bytes, names included.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// A message, as it is published and as it is delivered.
+/// A published or delivered message.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Message {
-    /// What it says.
+    /// Payload.
     pub payload: Bytes,
-    /// What is said about it, in order. Names are looked up without regard to case.
+    /// Headers, in order. Name lookup ignores case.
     pub headers: Vec<(String, Bytes)>,
-    /// What the transport itself calls the message and its redeliveries:
-    /// `Nats-Msg-Id`, AMQP `message-id`, SQS deduplication id or message id.
+    /// Message ID of the transport, shared by redeliveries:
+    /// `Nats-Msg-Id`, AMQP `message-id`, SQS deduplication ID or message ID.
     pub id: Option<String>,
-    /// The subject, routing key, stream or topic that it was published under.
+    /// Subject, routing key, stream or topic that it was published to.
     pub subject: String,
-    /// Messages of one group are handled in order, where the broker orders: an aggregate, a Kafka key, an SQS message group.
+    /// Ordering group: an aggregate, a Kafka key, an SQS message group. If the broker orders, its messages
+    /// are handled in order.
     pub group: Option<String>,
-    /// The media type of the payload, where the transport tells.
+    /// Media type of the payload, if the transport reports it.
     pub content_type: Option<String>,
-    /// Where it lies in its log, where the transport keeps one.
+    /// Position in the log, if the transport keeps one.
     pub position: Option<Position>,
 }
 
-/// Where a message lies in its log.
+/// Position of a message in a log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Position {
-    /// The log: a topic, or a stream.
+    /// Topic or stream.
     pub log: String,
-    /// Which part of the log.
+    /// Partition number.
     pub partition: u32,
-    /// The place in that part: it grows, and is never used twice.
+    /// Offset in the partition: it increases, and is never reused.
     pub offset: String,
 }
 
@@ -48,7 +49,7 @@ impl fmt::Display for Position {
 }
 
 impl Message {
-    /// A message that says this.
+    /// Creates a message with this payload.
     pub fn new(payload: impl Into<Bytes>) -> Self {
         Self {
             payload: payload.into(),
@@ -56,48 +57,48 @@ impl Message {
         }
     }
 
-    /// The same message with the id that the transport's own deduplication goes by.
+    /// Sets the message ID, which the transport uses for deduplication.
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// The same message in a group, whose messages keep their order.
+    /// Sets the ordering group.
     #[must_use]
     pub fn with_group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
         self
     }
 
-    /// The same message with a media type.
+    /// Sets the media type.
     #[must_use]
     pub fn with_content_type(mut self, content_type: impl Into<String>) -> Self {
         self.content_type = Some(content_type.into());
         self
     }
 
-    /// The same message with one more header.
+    /// Adds a header.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// The first header of this name.
+    /// Returns the first header with this name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&Bytes> {
         let is_named = |(field, _): &&(String, Bytes)| field.eq_ignore_ascii_case(name);
         self.headers.iter().find(is_named).map(|(_, value)| value)
     }
 
-    /// Puts this header in the place of all of its name.
+    /// Replaces all headers with this name.
     pub fn set_header(&mut self, name: &str, value: impl Into<Bytes>) {
         self.remove_header(name);
         self.headers.push((name.into(), value.into()));
     }
 
-    /// Takes off all headers of this name.
+    /// Removes all headers with this name.
     pub fn remove_header(&mut self, name: &str) {
         self.headers
             .retain(|(field, _)| !field.eq_ignore_ascii_case(name));
@@ -112,7 +113,7 @@ impl Fields for Message {
     }
 }
 
-/// Without what it says: that may be anybody's secret.
+/// Omits the payload, which may be confidential.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")

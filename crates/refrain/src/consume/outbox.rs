@@ -1,162 +1,164 @@
-//! The outbox: messages that were appended in the transaction that they tell of, and wait to be published.
+//! Transactional outbox: messages inserted in the same transaction as the change they announce, to be published later.
 //!
-//! A [`Relay`](super::Relay) takes them from here to a broker. The table is kept by a driver's own crate.
+//! A [`Relay`](super::Relay) publishes them to a broker. The crate of a database driver implements the table.
 
 use std::{fmt::Debug, time::Duration};
 
 use super::{Answer, Message};
 
-/// Where messages wait for a relay. Several relays may take from one outbox at once.
+/// Storage of messages that wait for a relay. Several relays may use one outbox concurrently.
 ///
-/// What was taken is held for a lease, on the outbox's own clock, and may be taken by others when that has lapsed.
-/// Of a group, only what comes first is handed out, and what follows it in the same go: never what is behind a message that
-/// somebody else holds, that rests, or that is [`Held`](Fate::Held).
+/// A taken message is held for a lease, measured by the outbox's own clock; other relays may take it after the lease
+/// lapses. Of each group, only the first messages are handed out: never one that follows a message that another relay
+/// holds, that rests, or that is [`Held`](Fate::Held).
 pub trait Outbox: Debug + Send + Sync + 'static {
     /// Takes up to `at_most` messages, in the order of each group.
     ///
     /// # Cancellation
-    /// Dropped, what was taken can be taken again when the lease has lapsed.
+    /// If dropped, taken messages can be taken again after the lease lapses.
     fn take(&self, at_most: usize, lease: Duration) -> Answer<'_, Taken>;
 
-    /// The lease of these begins anew; answers those that are still this relay's.
+    /// Renews the lease of these messages; returns the IDs that this relay still holds.
     ///
     /// # Cancellation
-    /// May be dropped: the leases are then renewed or not.
+    /// Safe to drop: the leases may or may not be renewed.
     fn renew<'a>(&'a self, ids: &'a [i64], lease: Duration) -> Answer<'a, Vec<i64>>;
 
-    /// These are published: the broker has confirmed them. Also of what somebody else has taken meanwhile: it is true all the same.
+    /// Marks messages as published, after the broker confirmed them. Valid even if another relay has taken them
+    /// meanwhile.
     ///
     /// # Cancellation
-    /// May be dropped: they are then marked or not.
+    /// Safe to drop: the messages may or may not be marked.
     fn mark<'a>(&'a self, ids: &'a [i64]) -> Answer<'a, ()>;
 
-    /// Gives these back, all in one step: nobody may see the next of a group free while the one before it is held.
-    /// What is not this relay's any more is left alone.
+    /// Returns messages to the outbox in one atomic step, so that the next message of a group is never free while the
+    /// one before it is held. Messages that this relay no longer holds are left unchanged.
     ///
     /// # Cancellation
-    /// May be dropped: they are then given back now, or when their lease has lapsed.
+    /// Safe to drop: the messages become free now, or after their lease lapses.
     fn give_back<'a>(&'a self, returns: &'a [Return]) -> Answer<'a, ()>;
 
-    /// Waits until something may be there to take, for `at_most` this long. It may be wrong, and somebody else may be faster.
+    /// Waits until there may be messages to take, up to `at_most`. May wake spuriously, and another relay may be
+    /// faster.
     ///
     /// # Cancellation
-    /// May be dropped.
+    /// Safe to drop.
     fn wait(&self, at_most: Duration) -> Answer<'_, ()>;
 
-    /// How much waits.
+    /// Returns the number and age of waiting messages.
     ///
     /// # Cancellation
-    /// May be dropped.
+    /// Safe to drop.
     fn backlog(&self) -> Answer<'_, Backlog>;
 
-    /// What the broker refused, the oldest first.
+    /// Returns up to `at_most` messages that the broker refused, the oldest first.
     ///
     /// # Cancellation
-    /// May be dropped.
+    /// Safe to drop.
     fn refused(&self, at_most: usize) -> Answer<'_, Vec<Refused>>;
 
-    /// Lets everything that was refused be tried again; answers how many that are.
+    /// Queues all refused messages again; returns their number.
     ///
     /// # Cancellation
-    /// May be dropped: they then wait again or not.
+    /// Safe to drop: the messages may or may not be queued again.
     fn redrive(&self) -> Answer<'_, u64>;
 }
 
-/// What [`Outbox::take`] answers.
+/// Result of [`Outbox::take`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Held by this relay until the lease lapses. In each group, in order.
+    /// Messages held by this relay until the lease lapses, in the order of each group.
     pub entries: Vec<Entry>,
-    /// Whether it is worth while to ask again at once.
+    /// Whether to take again at once, because there may be more.
     pub is_more: bool,
 }
 
-/// One message that waits.
+/// One waiting message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What the outbox calls it.
+    /// ID of the row in the outbox.
     pub id: i64,
-    /// The queue, stream or topic that it is for.
+    /// Queue, stream or topic to publish to.
     pub destination: String,
-    /// What is published. It has an [`id`](Message::id), the same with every attempt.
+    /// Message to publish. Its [`id`](Message::id) is the same at every attempt.
     pub message: Message,
-    /// How often it was taken, this time included.
+    /// Number of times that it was taken, including this one.
     pub attempt: u32,
-    /// How often the broker has refused it.
+    /// Number of refusals by the broker.
     pub refusals: u32,
 }
 
-/// One message that is given back.
+/// A message returned to the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Return {
-    /// What the outbox calls it.
+    /// ID of the row in the outbox.
     pub id: i64,
-    /// What becomes of it.
+    /// New state of the message.
     pub fate: Fate,
 }
 
-/// What becomes of a message that was not published.
+/// New state of a message that was not published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// Anybody may take it at once: it was not tried, or the broker was not there.
+    /// Free to be taken at once: it was not tried, or the broker was unreachable.
     Free,
-    /// It rests, and its group with it; whether the broker has it is not known.
+    /// It rests together with its group. The broker may or may not have stored it.
     Rests {
-        /// For how long.
+        /// How long it rests.
         delay: Duration,
-        /// What the broker said.
+        /// Error of the broker.
         error: String,
     },
-    /// The broker refused it, which is counted. It rests, and its group with it.
+    /// The broker refused it, which is counted. It rests together with its group.
     Refused {
-        /// For how long.
+        /// How long it rests.
         delay: Duration,
-        /// What the broker said.
+        /// Error of the broker.
         error: String,
     },
-    /// It was refused too often. It waits for a person, and its group with it.
+    /// Refused too often. It waits for an operator, and blocks its group.
     Held {
-        /// What the broker said.
+        /// Error of the broker.
         error: String,
     },
-    /// It was refused too often. It is set aside, and its group goes on without it.
+    /// Refused too often. It waits for an operator, and its group continues without it.
     Parked {
-        /// What the broker said.
+        /// Error of the broker.
         error: String,
     },
 }
 
-/// How much waits in an outbox.
+/// Number and age of messages in an outbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Messages that wait to be published. Counted up to [`Backlog::COUNTED_MAX`].
+    /// Messages that wait to be published, counted up to [`Backlog::COUNTED_MAX`].
     pub waiting: u64,
-    /// Messages that wait for a person. Counted as far.
+    /// Refused messages that wait for an operator, counted up to the same limit.
     pub refused: u64,
-    /// How long the oldest message that waits has done so.
+    /// Age of the oldest waiting message.
     pub oldest: Option<Duration>,
 }
 
 impl Backlog {
-    /// How far messages are counted.
+    /// Limit of the counts.
     pub const COUNTED_MAX: u64 = 100_000;
 }
 
 /// A message that the broker refused too often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What the outbox calls it.
+    /// ID of the row in the outbox.
     pub id: i64,
-    /// The message's own id.
+    /// ID of the message.
     pub message_id: String,
-    /// The queue, stream or topic that it is for.
+    /// Queue, stream or topic to publish to.
     pub destination: String,
-    /// Its group.
+    /// Ordering group.
     pub group: Option<String>,
-    /// Whether its group waits for it.
+    /// Whether it blocks its group.
     pub is_held: bool,
-    /// What the broker said.
+    /// Error of the broker.
     pub error: String,
-    /// How long ago it was appended.
+    /// Time since it was inserted.
     pub age: Duration,
 }

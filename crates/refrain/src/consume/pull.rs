@@ -1,4 +1,4 @@
-//! A consumer that runs: pulls no more than there is room for, and stops in good order.
+//! A running consumer: pulls as many messages as it has capacity for, and drains at shutdown.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,21 @@ use tokio::{
 use super::{Count, Delivery, attend::Attended, lanes::Lanes, shared::Shared};
 use crate::{Error, Result};
 
-/// How long a pull waits for the first message.
+/// Maximum time that a pull waits for the first message.
 const PULL_WAIT: Duration = Duration::from_secs(1);
-/// How much longer a pull is given that does not keep to its time when the consumer stops.
+/// Additional time for a pull that exceeds its wait at shutdown.
 const PULL_GRACE: Duration = Duration::from_secs(1);
-/// Where the broker orders, that many times as many may wait for their turn as may be handled at once,
-/// so that a group that stands still leaves room for others.
+/// With an ordering broker, ratio of held deliveries to running handlers,
+/// so that a blocked group leaves capacity for other groups.
 const WAITING_PER_RUNNING: usize = 8;
 
-/// A consumer that runs.
+/// A running consumer.
 pub(super) struct Consuming {
     shared: Arc<Shared>,
-    /// How many deliveries are held at once.
+    /// Maximum number of deliveries held at a time.
     held_max: usize,
     lanes: Lanes,
-    /// One task for each delivery that is held.
+    /// One task for each held delivery.
     tasks: JoinSet<()>,
 }
 
@@ -39,7 +39,7 @@ impl Consuming {
         }
     }
 
-    /// Pulls until it is to stop, and says so to everybody.
+    /// Pulls until shutdown, then signals all tasks to stop.
     pub(super) async fn pull_until(
         &mut self,
         shutdown: impl Future<Output = ()>,
@@ -48,7 +48,7 @@ impl Consuming {
         let stopping = async {
             shutdown.await;
             stop.send_replace(true);
-            // Who pulls sees it.
+            // The pull loop sees the flag and ends by itself.
             std::future::pending::<()>().await;
         };
         let pulled = tokio::select! {
@@ -75,7 +75,7 @@ impl Consuming {
                 }
                 Err(error) if error.is_retryable() => {
                     self.shared.tally.set_broker_trouble(Some(&error));
-                    // Where only some messages cannot be had, the others are not kept waiting.
+                    // If only some messages are unavailable, the others must not wait for a growing backoff.
                     failures = match self.shared.broker.trouble() {
                         Some(_) => 1,
                         None => failures + 1,
@@ -88,7 +88,7 @@ impl Consuming {
         Ok(())
     }
 
-    /// Messages come; perhaps not all of them.
+    /// Records that some messages cannot be pulled, although others can.
     fn note_trouble(&self) {
         let shared = &self.shared;
         let trouble = shared.broker.trouble();
@@ -98,7 +98,7 @@ impl Consuming {
         }
     }
 
-    /// Waits until there is room for one more, and until the store is worth asking again.
+    /// Waits for capacity for one more delivery, and for the end of a pause because of the store.
     async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         let stopping = self.shared.clone();
@@ -116,14 +116,14 @@ impl Consuming {
         }
     }
 
-    /// One pull; `None` where the consumer stops. A pull that is under way then is waited for,
-    /// since what it has fetched would come again only when the broker's patience ends.
+    /// Makes one pull; `None` if the consumer stops. A pull in progress is awaited even then,
+    /// because its messages would be redelivered only after the acknowledgement timeout.
     async fn pull_once(&self) -> Option<Result<Vec<Delivery>>> {
         if self.shared.is_stopping() {
             return None;
         }
         let room = match self.shared.pause.is_on() {
-            // One is enough to find out whether the store is back.
+            // One message is enough to test whether the store is available again.
             true => 1,
             false => self.held_max - self.tasks.len(),
         };
@@ -134,7 +134,7 @@ impl Consuming {
         }
     }
 
-    /// Where the store did not answer, what was pulled last is given time to find out whether it does by now.
+    /// While the store is unavailable, waits for the last delivery to show whether it is available again.
     async fn wait_for_store(&mut self) {
         let shared = self.shared.clone();
         if shared.pause.is_on() && !self.tasks.is_empty() {
@@ -155,7 +155,7 @@ impl Consuming {
         }
     }
 
-    /// Hands a delivery to a task of its own. Its place in its group is taken here, in the order of delivery.
+    /// Spawns a task for a delivery. Its place in its group is taken here, in the order of delivery.
     fn take(&mut self, delivery: Delivery) {
         let group = delivery.message.group.as_deref();
         let group = group.filter(|_| self.shared.guarantees.is_ordered);
@@ -164,7 +164,7 @@ impl Consuming {
         self.tasks.spawn(attended.attend(turn));
     }
 
-    /// Waits for what runs, as long as there is time; then leaves it.
+    /// Waits for running tasks up to the drain time, then abandons them.
     pub(super) async fn drain(&mut self) {
         let draining = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(self.shared.settings.drain, draining).await.is_ok() {

@@ -1,4 +1,4 @@
-//! Dead letters let through again, on purpose.
+//! Redrive: publishes dead letters again on an operator's request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,42 +16,42 @@ use crate::{
     store::Store,
 };
 
-/// How many dead letters are taken at once.
+/// Maximum number of dead letters per pull.
 const BATCH: usize = 64;
-/// How long the broker may take to begin: a group waits that long for a member that died.
+/// Maximum time until the broker can deliver. A consumer group waits that long for a dead member.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// Takes dead letters and publishes them to where they came from.
+/// Publishes dead letters to their original queue.
 ///
-/// Each goes out with `Refrain-Redrive`, a number that counts up, and its consumer lets it through although its record is in doubt.
-/// One whose effect has happened after all is skipped: its record is completed by now.
-/// A crash in between is harmless: what goes out twice has the same id and the same number.
+/// Each message carries the header `Refrain-Redrive` with an increasing number, and its consumer handles it even if
+/// its record is indeterminate. A message whose record is completed by now is skipped.
+/// A crash is harmless: a message published twice has the same ID and the same number.
 #[derive(Debug)]
 pub struct Redrive {
     dead: Arc<dyn Broker>,
     to: Arc<dyn Publisher>,
     engine: Engine,
     destination: Option<String>,
-    /// For letters that name no source.
+    /// Destination of letters that name no source.
     fallback: Option<String>,
     idle: Duration,
     at_most: u64,
 }
 
-/// What came of a redrive.
+/// Counts of a redrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redriven {
     /// Published again.
     pub sent: u64,
-    /// Taken off, since the effect has happened.
+    /// Removed, because the effect has happened.
     pub skipped: u64,
-    /// Left among the dead letters: they name no source, or were let through too often.
+    /// Left in the dead-letter queue: they name no source, or exceed the maximum number of redrives.
     pub left: u64,
 }
 
 impl Redrive {
-    /// From the queue of dead letters to where they came from. The engine is that of the consumer that gave them up.
+    /// Creates a redrive of a dead-letter queue. `engine` must be the engine of the consumer that gave up the messages.
     pub fn new(dead: Arc<dyn Broker>, to: Arc<dyn Publisher>, engine: Engine) -> Self {
         Self {
             dead,
@@ -64,42 +64,42 @@ impl Redrive {
         }
     }
 
-    /// Publishes to this destination, whatever the letters say.
+    /// Publishes all letters to this destination, instead of their original queue.
     #[must_use]
     pub fn with_destination(mut self, destination: impl Into<String>) -> Self {
         self.destination = Some(destination.into());
         self
     }
 
-    /// Publishes letters that name no source to this destination; without one they are left.
+    /// Publishes letters that name no source to this destination. Without it, they are left.
     #[must_use]
     pub fn with_fallback(mut self, destination: impl Into<String>) -> Self {
         self.fallback = Some(destination.into());
         self
     }
 
-    /// Ends when no more letters have come for so long; two seconds if nothing is said.
+    /// Ends after this time without letters. Default: 2 s.
     #[must_use]
     pub fn with_idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Ends after so many letters.
+    /// Ends after this number of letters.
     #[must_use]
     pub fn with_at_most(mut self, at_most: u64) -> Self {
         self.at_most = at_most;
         self
     }
 
-    /// Lets the letters through.
+    /// Publishes the letters.
     ///
     /// # Errors
-    /// When broker, publisher or store do not answer, or the broker hands nothing out within a minute: whether there are
-    /// letters is not known then. What was not done is given back.
+    /// If broker, publisher or store is unavailable, or the broker delivers nothing within 60 s, so that it is unknown
+    /// whether there are letters. Letters that were not processed are returned.
     ///
     /// # Cancellation
-    /// May be dropped: a letter may then go out twice, with the same id and number.
+    /// Safe to drop: a letter may be published twice, with the same ID and number.
     pub async fn run(&self) -> Result<Redriven> {
         let mut done = Redriven::default();
         self.dead.ready(READY_MAX).await?;
@@ -154,7 +154,7 @@ impl Redrive {
         delivery.ticket.ack().await
     }
 
-    /// Into the audit log, where the engine has one: a person lets it through, whatever is known of it.
+    /// Writes the redrive to the audit log, if the engine has one, because an operator overrides the record.
     async fn write_down(&self, letter: &Message, number: u32) -> Result<()> {
         let Some(log) = self.engine.audit() else {
             return Ok(());
@@ -167,7 +167,7 @@ impl Redrive {
         log.write(entry).await
     }
 
-    /// Whether any of the message's records is completed by now.
+    /// Whether one of the message's records is completed by now.
     async fn has_happened(&self, letter: &Message) -> Result<bool> {
         let fingerprint = text_of(letter, DEAD_FINGERPRINT);
         let records = text_of(letter, DEAD_RECORDS).unwrap_or_default();
@@ -188,17 +188,17 @@ impl Redrive {
     }
 }
 
-/// A letter that is left comes again when this redrive is long over.
+/// Redelivery delay of a letter that is left, longer than a redrive lasts.
 const LEFT_FOR: Duration = Duration::from_secs(60);
 
-/// The message of a dead letter, to be let through for this number of times.
+/// Creates the message of a dead letter for this redrive.
 fn again(letter: &Message, number: u32) -> Message {
     let mut message = letter.clone();
     let id = letter.id.clone().unwrap_or_else(|| {
         let digest = blake3::hash(&letter.payload).to_hex();
         format!("dead-{}", &digest[..32])
     });
-    // Under its old id the transport itself would take it for a duplicate.
+    // With its old ID, the transport would drop it as a duplicate.
     message.id = Some(format!("{id}.redrive-{number}"));
     message.position = None;
     message.set_header(REDRIVE, number.to_string());

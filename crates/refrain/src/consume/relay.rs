@@ -1,8 +1,8 @@
-//! The relay: takes what waits in an outbox to a broker.
+//! Relay: publishes the messages of an outbox to a broker.
 //!
-//! At least once: a message is taken off the outbox when the broker has confirmed it, and a relay that dies in between has it
-//! published again, under the same [id](super::Message::id), by which the broker or the consumer knows it.
-//! In order: of a group, a message is published when the one before it is confirmed, whichever relay did that.
+//! At least once: a message is removed from the outbox after the broker has confirmed it. If a relay dies before that,
+//! the message is published again under the same [ID](super::Message::id), and the broker or the consumer deduplicates
+//! it. In order: a message of a group is published after its predecessor is confirmed, by any relay.
 
 use std::{
     fmt,
@@ -24,36 +24,36 @@ mod pause;
 mod run;
 use run::Run;
 
-/// What happens to a group whose message the broker refuses for good.
+/// What happens to a group whose message the broker refuses permanently.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum OnRefusal {
-    /// The group waits until a person has decided: nothing is ever published out of order.
+    /// The group waits for an operator, so nothing is published out of order.
     #[default]
     Hold,
-    /// The message is set aside, and the group goes on without it.
+    /// The message is set aside, and the group continues without it.
     Park,
 }
 
-/// How a relay works.
+/// Options of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayOptions {
-    /// How many messages are held at once, at most.
+    /// Maximum number of messages held at a time.
     pub in_flight_max: usize,
-    /// How long what a dead relay held is left to it.
+    /// Lease of held messages: another relay takes them over after it lapses.
     pub lease: Duration,
-    /// How often the outbox is looked into while nothing wakes the relay.
+    /// Interval between polls of the outbox while no notification arrives.
     pub poll: Duration,
-    /// How long the broker may take to confirm one message.
+    /// Maximum time for the broker to confirm one message.
     pub timeout: Duration,
-    /// After how many refusals a message is not tried any more.
+    /// Number of refusals by the broker after which a message is given up.
     pub attempts: u32,
     /// What happens to its group then.
     pub on_refusal: OnRefusal,
-    /// How long the relay takes at the longest to end once it is told to.
+    /// Maximum time to finish at shutdown.
     pub drain: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Default for RelayOptions {
     }
 }
 
-/// What relays have done. Clones count together.
+/// Counters of relays. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
 pub struct RelayCounters(Arc<Counts>);
 
@@ -83,21 +83,21 @@ struct Counts {
     given_up: AtomicU64,
 }
 
-/// What relays have done, at one moment.
+/// Snapshot of the counters of relays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RelayCounts {
-    /// Messages that the broker has confirmed.
+    /// Messages confirmed by the broker.
     pub published: u64,
-    /// Attempts that ended without an answer of the broker.
+    /// Attempts without an answer from the broker.
     pub failed: u64,
-    /// Attempts that the broker refused.
+    /// Attempts refused by the broker.
     pub refused: u64,
-    /// Messages that were refused too often, and wait for a person.
+    /// Messages that were refused too often and wait for an operator.
     pub given_up: u64,
 }
 
 impl RelayCounters {
-    /// What has been counted until now.
+    /// Returns the current counts.
     #[must_use]
     pub fn read(&self) -> RelayCounts {
         RelayCounts {
@@ -109,9 +109,9 @@ impl RelayCounters {
     }
 }
 
-/// Takes what waits in an outbox to a broker.
+/// Publishes the messages of an outbox to a broker.
 ///
-/// Several may work on one outbox at once, in one process or in many.
+/// Several relays may work on one outbox concurrently, in one process or in many.
 #[derive(Clone)]
 pub struct Relay {
     outbox: Arc<dyn Outbox>,
@@ -130,7 +130,7 @@ impl fmt::Debug for Relay {
 }
 
 impl Relay {
-    /// From this outbox to this broker.
+    /// Creates a relay from an outbox to a broker.
     pub fn new(outbox: Arc<dyn Outbox>, publisher: Arc<dyn Publisher>) -> Self {
         Self {
             outbox,
@@ -140,48 +140,49 @@ impl Relay {
         }
     }
 
-    /// The same relay with these options.
+    /// Sets the options.
     #[must_use]
     pub fn with_options(mut self, options: RelayOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// What it has done; keeps counting.
+    /// Returns the counters, which stay live.
     #[must_use]
     pub fn counters(&self) -> RelayCounters {
         self.counters.clone()
     }
 
-    /// Publishes until `shutdown`; then lets what is under way come to its end, and gives the rest back.
-    /// While outbox or broker cannot be reached it waits for them.
+    /// Publishes until `shutdown`, then finishes messages in progress and returns the rest to the outbox.
+    /// Retries while the outbox or the broker is unavailable.
     ///
     /// # Cancellation
-    /// Dropped, what is under way is published again by the next relay when the lease has lapsed.
+    /// If dropped, the next relay publishes messages in progress again after the lease lapses.
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) {
         let run = Run::new(self, false);
-        // What cannot be had is waited for: there is nothing to tell.
+        // Continuous runs retry instead of failing, so there is no error.
         let _ = run.go(shutdown).await;
     }
 
-    /// Publishes what is there to be taken, and ends; answers what is left, which others hold, rests, or was refused.
+    /// Publishes the messages that can be taken, and returns the backlog: messages that other relays hold, that rest,
+    /// or that were refused.
     ///
     /// # Errors
-    /// When outbox or broker cannot be reached. What was published until then is counted.
+    /// If outbox or broker is unavailable. Messages published until then are counted.
     ///
     /// # Cancellation
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn drain(&self) -> Result<Backlog> {
         self.drain_until(std::future::pending()).await
     }
 
-    /// As [`drain`](Self::drain), or until `shutdown`.
+    /// Like [`drain`](Self::drain), but ends early at `shutdown`.
     ///
     /// # Errors
-    /// As [`drain`](Self::drain).
+    /// As for [`drain`](Self::drain).
     ///
     /// # Cancellation
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn drain_until(&self, shutdown: impl Future<Output = ()> + Send) -> Result<Backlog> {
         Run::new(self, true).go(shutdown).await?;
         self.outbox.backlog().await

@@ -1,4 +1,4 @@
-//! Events of one aggregate, accepted once and in order.
+//! Sequences: events of one aggregate are accepted once and in order.
 
 use std::{fmt, str::FromStr};
 
@@ -15,14 +15,14 @@ use crate::{
     store::{AnyStore, StateName, Store},
 };
 
-/// Accepts the events of one aggregate once and in order: each names its aggregate and its number in it.
+/// Accepts the events of one aggregate once and in order. Each event carries its aggregate and its number.
 ///
-/// The record of an event is named by aggregate and number, in place of the consumer's other key sources.
-/// An event is handled when the one before it has been: its record is completed, or past retention and still remembered.
-/// A duplicate is skipped, so a stream may be replayed from its start.
+/// Aggregate and number are the key of an event; the consumer's other key sources are not used.
+/// An event is handled after its predecessor: the predecessor's record is completed, or a tombstone.
+/// Duplicates are skipped, so a stream may be replayed from its start.
 ///
-/// What is no longer remembered looks like a gap. So an aggregate must not be silent for longer than retention and remember together,
-/// or gaps must pass.
+/// A forgotten predecessor looks like a gap. Choose retention plus remember longer than the longest silence of an
+/// aggregate, or let gaps pass.
 ///
 /// ```
 /// use refrain::consume::{Gap, Sequence};
@@ -37,7 +37,7 @@ pub struct Sequence {
     gap: Gap,
 }
 
-/// What becomes of an event whose predecessor has not been handled.
+/// What happens to an event whose predecessor has not been handled.
 #[derive(
     Debug,
     Clone,
@@ -51,14 +51,14 @@ pub struct Sequence {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Gap {
-    /// It is reported and given back with the back-off, as often as there are attempts; then it is a dead letter.
+    /// Log a warning, and return the event with the backoff; after all attempts it becomes a dead letter.
     #[default]
     Hold,
-    /// It is reported and handled.
+    /// Log a warning, and handle the event.
     Pass,
 }
 
-/// Where an event tells something of itself.
+/// Field of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Field {
     Header(String),
@@ -94,33 +94,33 @@ impl FromStr for Field {
     }
 }
 
-/// An event's place: its own record, and where to look for the one before it.
+/// Place of an event in its sequence: its own key, and that of its predecessor.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
-    /// The scope of the aggregate.
+    /// Scope of the aggregate.
     pub(super) scope: Scope,
-    /// The event's number as a key.
+    /// Number of the event, as a key.
     pub(super) key: Key,
-    /// The key of the one before it; `None` for the first.
+    /// Key of the predecessor; `None` for the first event.
     before: Option<Key>,
 }
 
-/// What is known of the event before one.
+/// State of the predecessor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Handled, or there is none.
+    /// Handled, or there is no predecessor.
     Handled,
     /// Being handled now.
     InFlight,
-    /// Not handled, as far as is remembered.
+    /// Not handled, or forgotten.
     Missing,
 }
 
 impl Sequence {
-    /// Where events tell their aggregate and their number in it: `header:NAME` or `body:/pointer` each.
+    /// Creates a sequence from the fields with the aggregate and the number: `header:NAME` or `body:/pointer` each.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is anything else.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a field has another form.
     pub fn new(aggregate: &str, number: &str) -> Result<Self> {
         Ok(Self {
             aggregate: aggregate.parse()?,
@@ -130,34 +130,34 @@ impl Sequence {
         })
     }
 
-    /// The number that every aggregate starts with; 1 if nothing is said.
+    /// Sets the first number of every aggregate. Default: 1.
     #[must_use]
     pub fn with_first(self, first: u64) -> Self {
         Self { first, ..self }
     }
 
-    /// What becomes of an event whose predecessor has not been handled.
+    /// Sets what happens to an event whose predecessor has not been handled.
     #[must_use]
     pub fn with_gap(self, gap: Gap) -> Self {
         Self { gap, ..self }
     }
 
-    /// What becomes of an event whose predecessor has not been handled.
+    /// Returns what happens to an event whose predecessor has not been handled.
     #[must_use]
     pub fn gap(&self) -> Gap {
         self.gap
     }
 
-    /// The number that every aggregate starts with.
+    /// Returns the first number of every aggregate.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// The aggregate of an event, and its number in it.
+    /// Reads the aggregate and the number of an event.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it has none, or a number before the first.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is missing, or the number is less than the first.
     pub fn read(&self, message: &Message) -> Result<(String, u64)> {
         let aggregate = self.aggregate.read(message)?;
         let aggregate =
@@ -175,10 +175,10 @@ impl Sequence {
         Ok((aggregate, number))
     }
 
-    /// The place of an event.
+    /// Returns the place of an event.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it has none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the event has no valid aggregate and number.
     pub(super) fn place(&self, scope: &Scope, message: &Message) -> Result<Place> {
         let (aggregate, number) = self.read(message)?;
         let key = |number: u64| text_key(&number.to_string());
@@ -208,13 +208,13 @@ impl Field {
 }
 
 impl Place {
-    /// What is known of the event before this one, be it that it was let through again.
+    /// Returns the state of the predecessor, including its redrives.
     ///
-    /// An event that was handled itself, under one of its own records, waits for nobody: it is a duplicate,
-    /// and its predecessor may be forgotten by now.
+    /// An event that was already handled under one of its own records does not wait: it is a duplicate,
+    /// and its predecessor may be forgotten.
     ///
     /// # Errors
-    /// When the store cannot answer.
+    /// If the store is unavailable.
     pub(super) async fn before(&self, store: &AnyStore, own: &[RecordId]) -> Result<Before> {
         let Some(key) = &self.before else {
             return Ok(Before::Handled);
@@ -227,7 +227,7 @@ impl Place {
             };
             match found.record.state {
                 State::Completed { .. } | State::Tombstone { .. } => return Ok(Before::Handled),
-                // It failed, or its holder died, and it waits for its next attempt.
+                // It failed, or its holder died; it waits for its next attempt.
                 State::InFlight { lease_ends, .. } if lease_ends <= found.now => break,
                 State::InFlight { .. } => return Ok(Before::InFlight),
                 State::Indeterminate { .. } => {}

@@ -1,4 +1,4 @@
-//! What all deliveries of a running consumer share.
+//! State that all deliveries of a running consumer share.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Engine, Scope, Terms, engine::Probe, fingerprint::Part, receipts::Witness};
 
-/// Everything that the builder of a consumer sets.
+/// Settings of a consumer.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) name: Arc<str>,
@@ -29,16 +29,16 @@ pub(super) struct Settings {
     pub(super) sequence: Option<Sequence>,
     pub(super) probe: Option<Arc<dyn Probe>>,
     pub(super) receipts: Option<Arc<Witness>>,
-    /// Where dead letters go, and who takes them there.
+    /// Publisher and destination of dead letters.
     pub(super) dead_letter: Option<(Arc<dyn Publisher>, String)>,
     pub(super) accepts_lossy_claims: bool,
-    /// Whether every attempt goes into the engine's audit log.
+    /// Whether every attempt is written to the engine's audit log.
     pub(super) is_audited: bool,
     pub(super) in_flight_max: usize,
     pub(super) drain: Duration,
 }
 
-/// What all deliveries share.
+/// State shared by all deliveries.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) broker: Arc<dyn Broker>,
@@ -48,20 +48,20 @@ pub(super) struct Shared {
     pub(super) scope: Scope,
     pub(super) tally: Arc<Tally>,
     pub(super) attempts: Attempts,
-    /// Whether attempts are counted in records that outlive this process; the broker's count is of no interest then.
+    /// Whether attempts are counted in records that survive this process. Then the broker's count is not used.
     pub(super) records_count_attempts: bool,
     pub(super) pause: Pause,
-    /// Handlers that run at once.
+    /// Permits for running handlers.
     pub(super) running: Semaphore,
-    /// True from when on nothing is started any more.
+    /// True once nothing new is started.
     pub(super) is_stopping: watch::Receiver<bool>,
 }
 
 impl Shared {
-    /// Waits until nothing is to be started any more.
+    /// Waits until the consumer stops.
     pub(super) async fn stopping(&self) {
         let mut is_stopping = self.is_stopping.clone();
-        // An error means that the consumer itself is gone, which is as good as stopping.
+        // An error means that the consumer was dropped, which also means stop.
         let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
     }
 
@@ -70,7 +70,7 @@ impl Shared {
     }
 }
 
-/// How long nothing is pulled since the store does not answer.
+/// Pause of the pull loop while the store is unavailable.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     failures: AtomicU32,
@@ -78,18 +78,18 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// The store answered.
+    /// Ends the pause after the store answered.
     pub(super) fn end(&self) {
         if self.is_on() {
             self.failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The store did not answer: nothing is pulled for a while, longer each time.
+    /// Starts or extends the pause after the store failed; each pause is longer.
     pub(super) fn begin(&self, backoff: &Backoff) {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // What fails together counts once.
+        // Concurrent failures count once.
         if self.is_on() && until.is_some_and(|until| until > now) {
             return;
         }
@@ -97,12 +97,12 @@ impl Pause {
         *until = Some(now + backoff.pause(failures));
     }
 
-    /// Whether the last that was heard of the store is that it does not answer.
+    /// Whether the last known state of the store is unavailable.
     pub(super) fn is_on(&self) -> bool {
         self.failures.load(Ordering::Relaxed) > 0
     }
 
-    /// Until when nothing is pulled.
+    /// Returns the end of the pause.
     pub(super) fn until(&self) -> Option<Instant> {
         let until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.filter(|_| self.is_on())

@@ -1,27 +1,27 @@
-//! Where a consumer's messages come from.
+//! Source of a consumer's messages.
 
 use std::time::Duration;
 
 use crate::policy::Address;
 
-/// A queue, stream or topic, and who consumes it.
+/// Queue, stream or topic, with the name of its consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The broker: `nats://`, `amqp://`, `redis://`, `postgres://`, `kafka://` or `sqs://`.
+    /// Address of the broker: `nats://`, `amqp://`, `redis://`, `postgres://`, `kafka://` or `sqs://`.
     pub url: Address,
-    /// The stream, queue or topic on it.
+    /// Stream, queue or topic.
     pub queue: String,
-    /// The consumer's name: the durable consumer or group at the broker, and the scope of its keys.
+    /// Consumer name: the durable consumer or group at the broker, and the scope of its keys.
     pub consumer: String,
-    /// How long a delivery may be held without a sign of life before it is delivered again, where the broker lets that be chosen.
+    /// Time without acknowledgement or progress report after which the broker redelivers, if configurable.
     pub ack_wait: Duration,
 }
 
 impl Source {
-    /// How long a delivery is held where nothing else is said.
+    /// Default of `ack_wait`.
     pub const ACK_WAIT: Duration = Duration::from_secs(30);
 
-    /// This queue at this broker, for the consumer of this name.
+    /// Creates a source for a consumer of this queue.
     pub fn new(
         url: impl Into<String>,
         queue: impl Into<String>,

@@ -1,4 +1,4 @@
-//! What became of a consumer's messages, in numbers.
+//! Counters of a consumer.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -7,46 +7,46 @@ use std::sync::{
 
 use crate::Error;
 
-/// What became of one delivery: the `outcome` of `refrain_messages_total{consumer,outcome}`.
+/// Result of one delivery: the label `outcome` of `refrain_messages_total{consumer,outcome}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Count {
-    /// Handled, its outcome stored, acknowledged.
+    /// Handled, outcome stored, acknowledged.
     Completed,
     /// Skipped: it was handled before.
     Duplicate,
-    /// Skipped: it was handled before, so long ago that only its key is remembered.
+    /// Skipped: it was handled before, and its retention has ended.
     Expired,
-    /// Given back: it is being handled elsewhere, or what became of it cannot be learnt yet.
+    /// Returned: it is being handled elsewhere, or its outcome cannot be determined yet.
     InFlight,
-    /// The handler failed, and it is tried again.
+    /// The handler failed; it is retried.
     Retried,
-    /// The handler panicked, and it is tried again once its lease has lapsed.
+    /// The handler panicked; it is retried after its lease lapses.
     Panicked,
-    /// Handled, but somebody took over meanwhile: what they made of it counts.
+    /// Handled, but another holder took over meanwhile, and its outcome counts.
     Overtaken,
-    /// Handled, but its outcome could not be stored yet: it is delivered again.
+    /// Handled, but the outcome is not stored yet: it is redelivered.
     Unsettled,
-    /// Given back untouched: the store did not answer.
+    /// Returned without being handled: the store is unavailable.
     Unavailable,
-    /// Given back: its predecessor in the sequence has not been handled.
+    /// Returned: its predecessor in the sequence has not been handled.
     Held,
-    /// Handled although its predecessor in the sequence has not been, since the policy passes gaps.
+    /// Handled before its predecessor in the sequence, because the policy lets gaps pass.
     GapPassed,
     /// Published to the dead-letter destination and acknowledged.
     DeadLettered,
-    /// To be dead-lettered, but there is no destination, or it did not take the message: given back.
+    /// Could not be dead-lettered, because there is no destination or publishing failed: returned.
     Undeliverable,
-    /// Done with, but the broker could not be told: it delivers again, and that one is skipped.
+    /// Finished, but the acknowledgement failed: it is redelivered and then skipped.
     Unacknowledged,
-    /// Given back before it started, since the consumer stops.
+    /// Returned before it started, because the consumer stops.
     GivenBack,
-    /// Still running when the time to drain was over: left, and not acknowledged.
+    /// Still running at the end of the drain time: abandoned, and not acknowledged.
     Left,
 }
 
 impl Count {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 16] = [
         Self::Completed,
         Self::Duplicate,
@@ -66,7 +66,7 @@ impl Count {
         Self::Left,
     ];
 
-    /// The value of the label `outcome`.
+    /// Returns the value of the label `outcome`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -90,37 +90,37 @@ impl Count {
     }
 }
 
-/// What became of a consumer's messages so far.
+/// Counters of a consumer.
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: [AtomicU64; Count::ALL.len()],
-    /// What the last pull had to say, if it was no good.
+    /// Error of the last pull, if it failed.
     trouble: Mutex<Option<String>>,
 }
 
 impl Tally {
-    /// How often this happened.
+    /// Returns the count of this result.
     #[must_use]
     pub fn get(&self, count: Count) -> u64 {
         self.counts[count as usize].load(Ordering::Relaxed)
     }
 
-    /// Why the consumer does not get all of its messages, as of its last pull: the broker cannot be reached, or cannot hand
-    /// some of them out. `None` where it gets them, or has not pulled yet. For readiness.
+    /// Returns the reason why the last pull did not get all messages: the broker is unreachable, or cannot deliver some
+    /// of them. `None` if it got them, or before the first pull. For readiness checks.
     #[must_use]
     pub fn broker_trouble(&self) -> Option<String> {
         let trouble = self.trouble.lock();
         trouble.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Answers whether that is news.
+    /// Sets the error of the last pull; returns whether it changed.
     pub(super) fn set_broker_trouble(&self, error: Option<&Error>) -> bool {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *trouble, error.map(ToString::to_string));
         before != *trouble
     }
 
-    /// Counts one more.
+    /// Increments a counter.
     pub(super) fn count(&self, count: Count) {
         self.add(count, 1);
     }

@@ -1,4 +1,4 @@
-//! What is done with one message: claimed, handled and settled.
+//! Processing of one message: claim, handle, settle.
 
 use std::{
     any::Any,
@@ -22,40 +22,40 @@ use crate::{
     record::{Grant, Reason},
 };
 
-/// One message, and on which terms it is worked on.
+/// One message, with the terms of its processing.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Task {
-    /// What was delivered.
+    /// The delivered message.
     pub message: Arc<Message>,
-    /// The consumer's namespace.
+    /// Scope of the consumer.
     pub scope: Scope,
-    /// What names the effect.
+    /// Key of the effect.
     pub key: Key,
-    /// What tells a redelivery from another message under the same key.
+    /// Distinguishes a redelivery from another message with the same key.
     pub fingerprint: Fingerprint,
-    /// Guarantee, lease, retention and the rest.
+    /// Guarantee, lease, retention and other terms.
     pub terms: Terms,
-    /// Learns what became of an indeterminate one.
+    /// Probe that resolves unknown outcomes.
     pub probe: Option<Arc<dyn Probe>>,
-    /// Knows what was committed, under exactly-once.
+    /// Receipts that show what was committed, under exactly-once.
     pub receipts: Option<Arc<Witness>>,
-    /// The name under which it is audited, where it is.
+    /// Name in the audit log, if audited.
     pub audit: Option<Arc<str>>,
-    /// How often the message was let through again on purpose.
+    /// Number of redrives of the message.
     pub redrive: u32,
-    /// Which attempt this is, as far as this process knows; the first is 1.
-    /// The broker's count is part of it only where no record [counts](Worker::counts_attempts).
+    /// Attempt number, starting at 1, as far as this process knows.
+    /// It includes the broker's count only if no record [counts](Worker::counts_attempts).
     pub attempt: u32,
-    /// The attempt that a handler was started for; 0 before.
+    /// Attempt that a handler was started for; 0 before.
     pub(super) started: Arc<AtomicU32>,
 }
 
 impl Task {
-    /// The intent to claim.
+    /// Returns the intent to claim for a redrive; 0 is the original delivery.
     ///
-    /// A message that was let through again has one record more for each time. The first whose record is neither
-    /// indeterminate nor another message's decides: what has taken effect is found, and what is in doubt is passed by.
+    /// A redriven message has one further record per redrive. Claim them in order. The first record that is neither
+    /// indeterminate nor a mismatch decides: it finds an effect that happened, and skips unknown outcomes.
     #[must_use]
     pub fn intent(&self, redrive: u32) -> Intent {
         Intent {
@@ -71,12 +71,12 @@ impl Task {
         }
     }
 
-    /// Whether somebody can tell what became of an attempt in doubt.
+    /// Whether a probe or receipts can resolve an unknown outcome.
     fn may_be_learnt(&self) -> bool {
         self.probe.is_some() || self.receipts.is_some()
     }
 
-    /// What a handler gets that was granted this. From here on the attempt counts: the handler is about to run.
+    /// Returns the job for a granted claim. Counts the attempt, because the handler is about to run.
     #[must_use]
     pub fn job(&self, record: RecordId, grant: Grant) -> Job {
         let attempt = self.attempt.max(u32::from(grant.attempt));
@@ -90,19 +90,19 @@ impl Task {
         }
     }
 
-    /// The attempt that a handler was started for; 0 where none was.
+    /// Returns the attempt that a handler was started for; 0 if none was.
     pub(super) fn started(&self) -> u32 {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Whether a failure of this attempt is the last one.
+    /// Whether this is the last attempt.
     #[must_use]
     pub fn is_last(&self, granted: u16) -> bool {
         self.attempt.max(u32::from(granted)) >= u32::from(self.terms.attempts_max)
     }
 }
 
-/// The scope of a message's records after so many redrives.
+/// Returns the scope of a message's records after this number of redrives.
 pub(super) fn redriven(scope: &Scope, redrive: u32) -> Scope {
     match redrive {
         0 => scope.clone(),
@@ -110,53 +110,54 @@ pub(super) fn redriven(scope: &Scope, redrive: u32) -> Scope {
     }
 }
 
-/// What is to become of a message that was worked on.
+/// Result of processing a message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Worked {
-    /// Its outcome is durable: acknowledge it, and count it as this.
+    /// The outcome is durable: acknowledge the message, and count this.
     Done(Count),
-    /// Not yet: deliver it again.
+    /// Redeliver the message.
     Again {
-        /// What it is counted as. [`Count::Retried`] and [`Count::Panicked`] use up an attempt.
-        /// [`Count::Held`] waits for one that may be behind it, as often as there are attempts.
+        /// Counter to increment. [`Count::Retried`] and [`Count::Panicked`] use up an attempt.
+        /// [`Count::Held`] waits for a message that may be later in the queue, for up to the maximum number of
+        /// attempts.
         why: Count,
-        /// Not before this has passed; the consumer's back-off where there is nothing special to wait for.
+        /// Minimum delay; `None` means the consumer's backoff.
         delay: Option<Duration>,
-        /// What went wrong; empty where nothing did.
+        /// Error text; empty if there was no error.
         failure: String,
     },
-    /// Never: to the dead letters.
+    /// Send the message to the dead letters.
     Dead {
-        /// Why.
+        /// Reason.
         reason: DeadReason,
-        /// What went wrong, in words.
+        /// Error text.
         failure: String,
     },
-    /// Nothing was done, since the store did not answer.
+    /// Nothing was done, because the store is unavailable.
     Unavailable(Error),
 }
 
-/// How messages are claimed, handled and settled.
+/// Claims, handles and settles messages.
 ///
-/// [`Consumer::run`](super::Consumer::run) does it with the engine.
-/// Another worker can do it in a transaction of its own, and [`Consumer::run_with`](super::Consumer::run_with) does the rest.
+/// [`Consumer::run`](super::Consumer::run) does this with the engine. Implement the trait to do it in a database
+/// transaction, and pass it to [`Consumer::run_with`](super::Consumer::run_with).
 pub trait Worker: Send + Sync + 'static {
-    /// Works on one message.
+    /// Processes one message.
     ///
     /// # Cancellation
-    /// Dropped when the consumer's time to drain is over: what may have taken effect must be left in doubt.
+    /// Dropped at the end of the drain time: an attempt that may have taken effect must be left indeterminate.
     fn work<'a>(&'a self, task: &'a Task) -> Pin<Box<dyn Future<Output = Worked> + Send + 'a>>;
 
     /// Whether a failed attempt leaves a record that counts it.
     ///
-    /// Where none does, as with a transaction that is rolled back, the broker's count of deliveries stands in for it.
+    /// If not, as with a transaction that is rolled back, the broker's delivery count is used.
     fn counts_attempts(&self) -> bool {
         false
     }
 }
 
-/// Claims and settles with the engine, and runs a handler in between.
+/// Worker that claims and settles with the engine, and runs a handler in between.
 pub(super) struct Handled<H> {
     pub(super) engine: Engine,
     pub(super) handler: H,
@@ -193,7 +194,7 @@ where
                 Verdict::Replay(_) => return Worked::Done(Count::Duplicate),
                 Verdict::Expired => return Worked::Done(Count::Expired),
                 Verdict::InFlight { lease_left } => return in_flight(lease_left),
-                // Before that nobody can say what became of it.
+                // A probe or receipt cannot decide before `settle_after`.
                 Verdict::Indeterminate(doubt)
                     if task.may_be_learnt() && !doubt.settle_left.is_zero() =>
                 {
@@ -235,19 +236,19 @@ where
                 Worked::Done(Count::Completed)
             }
             Ok(_) => again(Count::Overtaken, None, String::new()),
-            // The engine holds the outcome and goes on trying: the redelivery finds what came of it.
+            // The engine keeps the outcome and retries storing it; the redelivery finds the result.
             Err(error) => again(Count::Unsettled, None, error.to_string()),
         }
     }
 }
 
-/// A handler said that it failed.
+/// Settles a message whose handler returned a failure.
 async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     let (guarantee, granted) = (running.guarantee(), running.grant().attempt);
     let may_run_again = guarantee == Guarantee::AtLeastOnce || failure.has_no_effect;
     let is_retried = !failure.is_rejection && !task.is_last(granted);
     let settled = match may_run_again {
-        // Released, the record would be gone, and with it the count.
+        // A release would delete the record and its count of attempts.
         true if is_retried && guarantee == Guarantee::AtLeastOnce => running.fail().await,
         true => running.release(None).await,
         false => running.doubt(Reason::Failed).await,
@@ -256,13 +257,13 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
         Ok(Settled::Applied) => {}
         Ok(_) => return again(Count::Overtaken, None, failure.reason),
         Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
-        // Tried again in the background, or it lapses with a like result.
+        // The engine retries, or the lease lapses with the same effect.
         Err(error) => tracing::warn!(%error, "the end of a failed message could not be stored"),
     }
     if failure.is_rejection {
         return dead(DeadReason::Rejected, failure.reason);
     }
-    // Where there is a receipt or a probe, it tells the next attempt what became of this one.
+    // If there is a receipt or a probe, the next attempt uses it to learn the result of this one.
     if !may_run_again && !task.may_be_learnt() {
         return dead(DeadReason::OutcomeUnknown, failure.reason);
     }
@@ -272,7 +273,8 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     }
 }
 
-/// Whether it took effect is not known: under at-least-once it is taken over once its lease has lapsed.
+/// Settles a message whose handler panicked. Its effect is unknown; under at-least-once it is taken over after the
+/// lease.
 async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
     let (guarantee, granted) = (running.guarantee(), running.grant().attempt);
     if let Err(error) = running.doubt(Reason::Panicked).await {
@@ -291,7 +293,7 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
     }
 }
 
-/// Its end is stored and not written down: the message goes nowhere before the audit log works again.
+/// The result is stored but not audited: redeliver the message until the audit log works again.
 fn unaudited(error: &Error) -> Worked {
     again(Count::Unsettled, None, error.to_string())
 }
@@ -302,7 +304,7 @@ fn in_flight(lease_left: Duration) -> Worked {
 
 fn failed_claim(error: Error) -> Worked {
     match error.kind() {
-        // Damaged is not absent: it must not run, and asking again will not mend it.
+        // A damaged record is not absent: the message must not be handled, and a retry does not help.
         ErrorKind::Corrupt => dead(DeadReason::RecordDamaged, error.to_string()),
         _ => Worked::Unavailable(error),
     }
@@ -321,13 +323,13 @@ pub(super) fn dead(reason: DeadReason, failure: impl Into<String>) -> Worked {
     Worked::Dead { reason, failure }
 }
 
-/// Runs a handler, and ends a panic in it here. For workers.
+/// Runs a handler and catches a panic. For implementations of [`Worker`].
 ///
 /// # Errors
-/// What the handler said when it panicked.
+/// The panic message.
 ///
 /// # Cancellation
-/// As the handler itself.
+/// As for the handler itself.
 pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
     poll_fn(|context| {

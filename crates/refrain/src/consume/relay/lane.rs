@@ -1,4 +1,4 @@
-//! Messages under way to the broker: groups beside each other, one message of a group behind the other.
+//! Messages being published: groups run concurrently, the messages of one group one after another.
 
 use std::{
     collections::HashMap,
@@ -20,41 +20,41 @@ use crate::{
     consume::{Entry, Publisher},
 };
 
-/// What a lane tells.
+/// Event from a lane.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The broker has confirmed this one; the lane goes on.
+    /// The broker confirmed this message; the lane continues.
     Confirmed(i64),
-    /// The lane is through.
+    /// The lane has published all its messages.
     Done,
-    /// The lane was stopped before it tried these.
+    /// The lane stopped before it tried these messages.
     Stopped(Vec<i64>),
-    /// One failed; what is behind it was not tried.
+    /// One message failed; those after it were not tried.
     Failed {
         entry: Box<Entry>,
         error: Error,
         behind: Vec<i64>,
-        /// When the lane began.
+        /// Start of the lane.
         since: Instant,
     },
 }
 
-/// All lanes of one run. Dropped, they end where they are.
+/// All lanes of one run. Dropping them aborts their tasks.
 #[derive(Debug)]
 pub(super) struct Lanes {
     publisher: Arc<dyn Publisher>,
     timeout: Duration,
     tasks: JoinSet<End>,
-    /// Which task is which lane.
+    /// Lane of each task.
     lanes: HashMap<Id, Arc<Hold>>,
-    /// What is held, and by which lane. No more than may be in flight.
+    /// Held messages with their lane, at most `in_flight_max`.
     held: HashMap<i64, Arc<Hold>>,
     tell: UnboundedSender<i64>,
     told: UnboundedReceiver<i64>,
     is_stopped: Arc<AtomicBool>,
 }
 
-/// For how long a lane has what it has.
+/// Lease of the messages of one lane.
 #[derive(Debug)]
 struct Hold {
     lapses: Mutex<Instant>,
@@ -87,12 +87,12 @@ impl Lanes {
         }
     }
 
-    /// Whether everything has come to its end, and was told.
+    /// Whether all lanes have ended and all their events were received.
     pub(super) fn is_empty(&self) -> bool {
         self.tasks.is_empty() && self.told.is_empty()
     }
 
-    /// How many messages are under way.
+    /// Number of messages in progress.
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
@@ -101,7 +101,7 @@ impl Lanes {
         self.held.keys().copied().collect()
     }
 
-    /// Sends these on their way; they are ours until then.
+    /// Starts lanes for these messages, whose lease lapses at `lapses`.
     pub(super) fn begin(&mut self, entries: Vec<Entry>, lapses: Instant) {
         for entries in grouped(entries) {
             let hold = Arc::new(Hold {
@@ -123,7 +123,7 @@ impl Lanes {
         }
     }
 
-    /// These are ours until then; the others are somebody else's.
+    /// Renews the lease of the messages in `kept`; another relay holds the others.
     pub(super) fn renewed(&self, kept: &[i64], lapses: Instant) {
         let kept: std::collections::HashSet<_> = kept.iter().collect();
         for hold in self.held.values() {
@@ -136,12 +136,12 @@ impl Lanes {
         }
     }
 
-    /// No lane begins another message.
+    /// Prevents the lanes from starting another message.
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
     }
 
-    /// Waits for what a lane tells, for ever where there is none. May be dropped.
+    /// Waits for the next event of a lane, forever if there is none. Safe to drop.
     pub(super) async fn next(&mut self) -> End {
         tokio::select! {
             biased;
@@ -151,13 +151,13 @@ impl Lanes {
             }
             Some(ended) = self.tasks.join_next_with_id() => match ended {
                 Ok((id, end)) => {
-                    // What it still has was confirmed, and is told in a moment.
+                    // Its remaining messages are confirmed; the events are already in the channel.
                     let is_done = matches!(end, End::Done);
                     let lane = self.lanes.remove(&id).filter(|_| !is_done);
                     self.let_go(lane.as_ref());
                     end
                 }
-                // The publisher panicked. What the lane had is free when its lease has lapsed.
+                // The publisher panicked. The lane's messages become free after their lease lapses.
                 Err(error) => {
                     let lane = self.lanes.remove(&error.id());
                     self.let_go(lane.as_ref());
@@ -168,7 +168,7 @@ impl Lanes {
         }
     }
 
-    /// One more that was confirmed, if there is one already.
+    /// Returns one more confirmed message, if there is one already.
     pub(super) fn confirmed(&mut self) -> Option<i64> {
         let id = self.told.try_recv().ok()?;
         self.held.remove(&id);
@@ -182,7 +182,7 @@ impl Lanes {
     }
 }
 
-/// One group, or one message without.
+/// One group, or one message without a group.
 struct Lane {
     publisher: Arc<dyn Publisher>,
     timeout: Duration,
@@ -197,7 +197,7 @@ impl Lane {
         let mut entries = entries.into_iter();
         let ids = |entries: std::vec::IntoIter<Entry>| entries.map(|entry| entry.id).collect();
         while let Some(entry) = entries.next() {
-            // What lapsed is somebody else's, who begins with the same message.
+            // After the lease lapsed, another relay may hold the messages and starts with the same one.
             if self.is_stopped.load(Relaxed) || !self.hold.stands() {
                 let behind: Vec<_> = ids(entries);
                 let left = std::iter::once(entry.id).chain(behind).collect();
@@ -211,7 +211,7 @@ impl Lane {
                     since,
                 };
             }
-            // There is a receiver for as long as there are lanes.
+            // The receiver lives as long as the lanes.
             let _ = self.tell.send(entry.id);
         }
         End::Done
@@ -234,7 +234,7 @@ fn silent(waited: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// Which of the entries belong together: each group is a lane, and so is each message without one.
+/// Splits the messages into lanes: one for each group, and one for each message without a group.
 fn grouped(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
     let mut lanes: Vec<Vec<Entry>> = Vec::new();
     let mut groups = HashMap::new();

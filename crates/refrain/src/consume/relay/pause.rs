@@ -1,4 +1,4 @@
-//! How long to leave alone what does not answer.
+//! Pauses while the broker or the outbox is unavailable.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use tokio::time::Instant;
 
 use crate::{Backoff, Delays};
 
-/// Until somebody else's hands are off what both wanted.
+/// Pause after losing a race for messages to another relay.
 pub(super) const A_MOMENT: Duration = Duration::from_millis(5);
-/// The longest delay is also how late a relay may notice that the broker is back.
+/// The longest delay is also the maximum delay to notice that the broker is available again.
 const SERVER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Between two attempts of one message.
 const MESSAGE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
 
-/// How long a message rests that was tried so many times.
+/// Time that a message rests after this number of attempts.
 pub(super) fn after(attempts: u32) -> Duration {
     MESSAGE.delay(attempts)
 }
 
-/// Pauses that grow until something gets through.
+/// Exponential pauses, reset by the first success.
 #[derive(Debug)]
 pub(super) struct Pause {
     delays: Delays,
@@ -37,14 +37,14 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// Something got through.
+    /// Ends the pause after a success.
     pub(super) fn end(&mut self) {
         self.delays.reset();
         self.until = None;
         self.last_success = Some(Instant::now());
     }
 
-    /// Nothing gets through: until when to wait. Many who find out at once make one pause.
+    /// Returns the end of the pause after a failure. Concurrent failures share one pause.
     pub(super) fn next(&mut self) -> Instant {
         let now = Instant::now();
         if let Some(until) = self.until.filter(|until| now < *until) {
@@ -53,7 +53,7 @@ impl Pause {
         *self.until.insert(now + self.delays.after_failure())
     }
 
-    /// Whether something got through since then.
+    /// Whether there was a success since then.
     pub(super) fn has_ended_since(&self, then: Instant) -> bool {
         self.last_success.is_some_and(|success| success >= then)
     }

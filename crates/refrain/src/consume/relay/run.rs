@@ -1,4 +1,4 @@
-//! One run of a relay: takes, renews, marks and gives back while lanes publish.
+//! One run of a relay: takes, renews, marks and returns messages while lanes publish.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +14,7 @@ use crate::{
     consume::{Entry, Fate, Return},
 };
 
-/// How often a message is taken at once again while the broker cannot be reached; from then on it rests.
+/// Attempts after which a message rests while the broker is unreachable; before that it is retried at once.
 const FREE_ATTEMPTS: u32 = 3;
 
 /// One run of a relay.
@@ -23,21 +23,21 @@ pub(super) struct Run<'a> {
     /// Whether to end when nothing is left to take.
     is_once: bool,
     lanes: Lanes,
-    /// Confirmed by the broker, and not marked yet.
+    /// Confirmed by the broker, but not marked yet.
     unmarked: Vec<i64>,
-    /// No marks before: the outbox could not be reached.
+    /// Earliest time for the next mark, after the outbox was unreachable.
     mark_at: Instant,
-    /// When leases are renewed next.
+    /// Time of the next lease renewal.
     renew_at: Instant,
-    /// No takes before: broker or outbox could not be reached.
+    /// Earliest time for the next take, after broker or outbox was unreachable.
     take_at: Instant,
-    /// Whether there may be something to take.
+    /// Whether there may be messages to take.
     is_hungry: bool,
-    /// Whether there may be once what is confirmed is marked.
+    /// Whether there may be messages to take after the confirmed ones are marked.
     has_freed: bool,
     broker: Pause,
     store: Pause,
-    /// Why a run that ends by itself has to end early.
+    /// Error that ends a one-time run early.
     trouble: Option<Error>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
             let wakes_at = self.wakes_at();
             let may_wait = self.has_room() && !self.is_hungry && !self.is_once;
             let outbox = self.relay.outbox.clone();
-            // Only here: what was begun with the outbox is brought to its end.
+            // Select only here, so that calls to the outbox run to completion.
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
         self.trouble.is_some() || (self.is_once && is_idle)
     }
 
-    /// Whether there was something.
+    /// Does one due task; returns whether to check for another at once.
     async fn do_what_is_due(&mut self) -> bool {
         let now = Instant::now();
         if !self.unmarked.is_empty() && now >= self.mark_at {
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
             self.renew().await;
         } else if self.has_room() && self.is_hungry && now >= self.take_at {
             self.take().await;
-            // Taken or not, whoever wants the relay to end gets a hearing.
+            // Return to the select, so that a shutdown is noticed.
             return false;
         } else {
             return false;
@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
         self.lanes.held() + self.unmarked.len() <= self.relay.options.in_flight_max / 2
     }
 
-    /// When there is something to do though nothing happens.
+    /// Time of the next scheduled task.
     fn wakes_at(&self) -> Instant {
         let mut at = Instant::now() + self.relay.options.poll;
         if self.lanes.held() > 0 {
@@ -126,14 +126,14 @@ impl<'a> Run<'a> {
     async fn take(&mut self) {
         let options = self.relay.options;
         let room = options.in_flight_max - self.lanes.held() - self.unmarked.len();
-        // Counted from before it was asked for: here a lease lapses no later than there.
+        // Measured from before the request, so that the lease lapses here no later than in the outbox.
         let lapses = Instant::now() + options.lease;
         match self.relay.outbox.take(room.max(1), options.lease).await {
             Ok(taken) => {
                 self.store.end();
                 self.is_hungry = taken.is_more;
                 if taken.is_more && taken.entries.is_empty() {
-                    // Somebody else is faster.
+                    // Another relay was faster.
                     self.take_at = Instant::now() + pause::A_MOMENT;
                 }
                 if self.lanes.held() == 0 {
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
                 self.is_hungry |= std::mem::take(&mut self.has_freed);
             }
             Err(error) => {
-                // Kept: it is true until it is heard.
+                // Keep the IDs until the mark succeeds: the messages stay published.
                 self.unmarked.extend(ids);
                 self.mark_at = self.unreachable(error);
             }
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The outbox cannot be reached; answers when to try again.
+    /// Handles an unreachable outbox; returns the time of the next attempt.
     fn unreachable(&mut self, error: Error) -> Instant {
         tracing::warn!(%error, "the outbox cannot be reached; the relay tries again");
         if self.is_once {
@@ -181,11 +181,11 @@ impl<'a> Run<'a> {
         self.store.next()
     }
 
-    /// A lane tells: a message is confirmed, or the lane is at its end.
+    /// Handles an event of a lane.
     async fn settle(&mut self, end: End) {
         match end {
             End::Confirmed(id) => self.confirmed(id),
-            // What waits behind it in its group can be had once all of it is marked.
+            // The next messages of its group are available only after all of these are marked.
             End::Done => match self.unmarked.is_empty() {
                 true => self.is_hungry = true,
                 false => self.has_freed = true,
@@ -216,21 +216,23 @@ impl<'a> Run<'a> {
         self.relay.counters.0.published.fetch_add(1, Relaxed);
         self.broker.end();
         self.unmarked.push(id);
-        // What else was confirmed meanwhile goes along.
+        // Also collect the messages confirmed meanwhile.
         while let Some(id) = self.lanes.confirmed() {
             self.relay.counters.0.published.fetch_add(1, Relaxed);
             self.unmarked.push(id);
         }
     }
 
-    /// Nobody knows whether the broker has it. Where nothing gets through, the relay rests, and not the message.
+    /// Handles a message that may or may not be published. If nothing gets through, the relay pauses instead of the
+    /// message.
     fn failed(&mut self, entry: &Entry, error: &Error, since: Instant) -> Fate {
         self.relay.counters.0.failed.fetch_add(1, Relaxed);
         let destination = &entry.destination;
         tracing::warn!(%error, destination, id = entry.id, "a message could not be published; it is tried again");
         if !self.broker.has_ended_since(since) {
             self.take_at = self.broker.next();
-            // Those that come first are not tried for ever before the others: it may be them, and not the broker.
+            // After a few attempts the message rests anyway: it may be the cause, and must not delay the others
+            // forever.
             if entry.attempt < FREE_ATTEMPTS {
                 return Fate::Free;
             }
@@ -243,7 +245,7 @@ impl<'a> Run<'a> {
     fn refused(&mut self, entry: &Entry, error: &Error) -> Fate {
         let counts = &self.relay.counters.0;
         counts.refused.fetch_add(1, Relaxed);
-        // It answers.
+        // A refusal shows that the broker is reachable.
         self.broker.end();
         let (destination, id, error) = (&entry.destination, entry.id, error.to_string());
         let refusals = entry.refusals + 1;
@@ -282,7 +284,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets what is under way come to its end, and tells the outbox of it as far as it can be told in time.
+    /// Finishes messages in progress, and reports them to the outbox within the drain time.
     async fn wind_up(&mut self) {
         self.lanes.stop();
         let ends = Instant::now() + self.relay.options.drain;
