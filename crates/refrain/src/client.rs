@@ -1,11 +1,12 @@
-//! A client whose calls outlive it: each is written down with its key before it is sent, and sent under that key until its end is known.
+//! HTTP client with durable calls: each call is journalled with its key before it is sent, and retried under that key
+//! until its outcome is known.
 //!
-//! A key that is made anew for each attempt, or lost with the process that made it, protects nothing.
-//! Here a call is in a [`Journal`], a file, before its first byte leaves; and its ending is in it before anybody is told.
-//! After a crash [`Client::resume`] goes on with what was open, under the same keys.
+//! A key that is generated anew for each attempt, or lost with its process, protects nothing.
+//! This client writes a call to a [`Journal`], a file, before it sends the first byte, and writes the ending before it
+//! returns it. After a crash, [`Client::resume`] continues the open calls under the same keys.
 //!
-//! It is no HTTP library: a [`Transport`] carries each request once, and [`HyperTransport`] is one.
-//! Redirects, cookies and streams are not its business, and a server that ignores keys is not made safe by it.
+//! This is not an HTTP library: a [`Transport`] sends each request once, and [`HyperTransport`] is an implementation.
+//! It does not handle redirects, cookies or streams, and it cannot make a server safe that ignores keys.
 //!
 //! ```
 //! # #[cfg(feature = "client-hyper")] {
@@ -20,7 +21,7 @@
 //! let request = Request::post("http://127.0.0.1:3000/v1/payments").body("amount=20".into()).unwrap();
 //! match client.call(Key::new("order-7")?).send(request).await? {
 //!     Ending::Answered(answer) => println!("{}", answer.response.status()),
-//!     other => println!("somebody has to look: {other:?}"),
+//!     other => println!("no final answer: {other:?}"),
 //! }
 //! # Ok(())
 //! # }
@@ -70,7 +71,7 @@ mod run;
 mod transport;
 pub use transport::{Sent, Transport, TransportError};
 
-/// Sends requests under keys that outlive the process. Clones share the journal. See [the module](self).
+/// Sends requests under keys that survive the process. Clones share the journal. See [the module](self).
 pub struct Client<T> {
     shared: Arc<Shared<T>>,
     settings: Arc<Settings>,
@@ -93,17 +94,17 @@ impl<T> fmt::Debug for Client<T> {
     }
 }
 
-/// What all clones of a client share.
+/// State shared by all clones of a client.
 struct Shared<T> {
     transport: T,
     journal: Journal,
-    /// The calls under way in this process.
+    /// Calls in flight in this process.
     flights: flights::Flights,
-    /// What is left for retries.
+    /// Remaining retry budget.
     purse: retry::Purse,
 }
 
-/// How a client goes about it.
+/// Settings of a client.
 #[derive(Debug, Clone)]
 struct Settings {
     key_header: HeaderName,
@@ -125,7 +126,7 @@ impl Default for Settings {
                 header::COOKIE,
             ],
             retry: Retry::default(),
-            // Well below the day for which most servers keep keys.
+            // Well below the 24 h for which most servers keep keys.
             deadline: Duration::from_secs(60 * 60),
             resumed_at_once_max: 16,
         }
@@ -133,7 +134,7 @@ impl Default for Settings {
 }
 
 impl<T: Transport> Client<T> {
-    /// A client that sends over this transport and keeps its calls in this journal.
+    /// Creates a client that sends over this transport and records its calls in this journal.
     #[must_use]
     pub fn new(transport: T, journal: Journal) -> Self {
         let shared = Shared {
@@ -153,75 +154,78 @@ impl<T: Transport> Client<T> {
         self
     }
 
-    /// Which header carries the key; `Idempotency-Key` unless told otherwise, `PayPal-Request-Id` for example.
+    /// Sets the header that carries the key, such as `PayPal-Request-Id`. Default: `Idempotency-Key`.
     #[must_use]
     pub fn with_key_header(self, name: HeaderName) -> Self {
         self.with(|settings| settings.key_header = name)
     }
 
-    /// How the key is written: as it is, or in quotes with [`Syntax::Strict`].
+    /// Sets the syntax of the key header: plain, or quoted with [`Syntax::Strict`].
     #[must_use]
     pub fn with_key_syntax(self, syntax: Syntax) -> Self {
         self.with(|settings| settings.key_syntax = syntax)
     }
 
-    /// Which headers the journal does not keep: `Authorization`, `Proxy-Authorization` and `Cookie` unless told otherwise.
-    /// [`resume_with`](Self::resume_with) puts them in again.
+    /// Sets the headers that are not journalled. Default: `Authorization`, `Proxy-Authorization` and `Cookie`.
+    /// [`resume_with`](Self::resume_with) adds them again.
     #[must_use]
     pub fn with_headers_not_kept(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|settings| settings.headers_not_kept = names.into_iter().collect())
     }
 
-    /// How often and how fast calls are tried again.
+    /// Sets the number and the pace of retries.
     #[must_use]
     pub fn with_retry(self, retry: Retry) -> Self {
         self.with(|settings| settings.retry = retry)
     }
 
-    /// How long calls may be sent that do not [say so](Call::with_deadline) themselves; an hour unless told otherwise.
+    /// Sets the deadline of calls without [their own](Call::with_deadline). Default: 1 h.
     #[must_use]
     pub fn with_deadline(self, deadline: Duration) -> Self {
         self.with(|settings| settings.deadline = deadline)
     }
 
-    /// How many calls are gone on with at once by [`resume`](Self::resume); 16 unless told otherwise.
+    /// Sets the maximum number of calls that [`resume`](Self::resume) continues at a time. Default: 16.
     #[must_use]
     pub fn with_resumed_at_once_max(self, calls: usize) -> Self {
         self.with(|settings| settings.resumed_at_once_max = calls)
     }
 
-    /// A call under a key of the caller's: one that names the intent, and is the same whenever the caller comes back to it.
+    /// Creates a call under the caller's key, which must identify the intent and be the same at every retry.
     pub fn call(&self, key: Key) -> Call<'_, T> {
         Call::new(self, key)
     }
 
-    /// A call under a key that is made now, and in the journal before it is sent.
+    /// Creates a call under a random key, which is journalled before the call is sent.
     ///
-    /// For intents that nothing in the business names. Its [key](Call::key) is lost to the caller with the process;
-    /// the call is not: [`resume`](Self::resume) finds it.
+    /// For intents without a business identifier. The caller loses the [key](Call::key) with the process,
+    /// but not the call: [`resume`](Self::resume) finds it.
     pub fn call_new(&self) -> Call<'_, T> {
         self.call(Key::random())
     }
 
-    /// Goes on with every call that is open in the journal and not in flight in this process.
+    /// Continues every call that is open in the journal and not in flight in this process.
     ///
-    /// Each is sent again under its key, whatever came of earlier attempts. One past its deadline is not sent:
-    /// its ending is [`Unknown`](Ending::Unknown), and it stays open until it is [forgotten](Self::forget).
-    /// A request that had headers which are [not kept](Self::with_headers_not_kept) wants [`resume_with`](Self::resume_with).
+    /// Each is sent again under its key, whether or not earlier attempts reached the server. A call past its deadline
+    /// is not sent: its ending is [`Unknown`](Ending::Unknown), and it stays open until it is
+    /// [forgotten](Self::forget). Requests with headers that are [not kept](Self::with_headers_not_kept) need
+    /// [`resume_with`](Self::resume_with).
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// If the journal cannot be read.
     ///
     /// # Cancellation
-    /// Dropping the future or its [`Resume`] loses nothing: what was begun goes on in tasks of its own, the rest stays open.
+    /// Dropping the future or its [`Resume`] loses nothing: started calls continue in their own tasks, the others stay
+    /// open.
     pub async fn resume(&self) -> Result<Resume> {
         self.resume_with(|_, _| {}).await
     }
 
-    /// As [`resume`](Self::resume); `renew` puts headers into each request before it is sent, such as a credential of today.
+    /// Like [`resume`](Self::resume); `renew` adds headers to each request before it is sent, such as a fresh
+    /// credential.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume).
+    /// As for [`resume`](Self::resume).
     pub async fn resume_with(
         &self,
         renew: impl Fn(&Key, &mut Request<Bytes>) + Send + Sync + 'static,
@@ -231,10 +235,10 @@ impl<T: Transport> Client<T> {
         Ok(resume::start(self.clone(), open, renew))
     }
 
-    /// Every call that has no end yet, the oldest first; those in flight in this process included.
+    /// Returns every call without an ending, the oldest first, including those in flight in this process.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// If the journal cannot be read.
     pub async fn open_calls(&self) -> Result<Vec<OpenCall>> {
         let now = self.shared.journal.now();
         let open = self.shared.journal.list().await?.into_iter();
@@ -245,14 +249,14 @@ impl<T: Transport> Client<T> {
         Ok(open.map(call).collect())
     }
 
-    /// Lets go of an open call that somebody has looked into; the journal keeps the reason until it is written anew.
-    /// Answers whether there was one.
+    /// Closes an open call after an operator has resolved it. The journal keeps the reason until it is rewritten.
+    /// Returns whether the call was open.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] while it is in flight in this process, and the journal's own trouble.
+    /// [`ErrorKind::Invalid`] while the call is in flight in this process, and errors of the journal.
     ///
     /// # Cancellation
-    /// Dropped, it may or may not be forgotten.
+    /// If dropped, the call may or may not be forgotten.
     pub async fn forget(&self, key: &Key, reason: &str) -> Result<bool> {
         if self.shared.flights.has(key) {
             let message = "the call is in flight; wait for its ending before it is forgotten";
@@ -263,7 +267,7 @@ impl<T: Transport> Client<T> {
 }
 
 impl<T> Shared<T> {
-    /// Writes down that a call is not open any more, though there is no answer to keep; answers whether it was.
+    /// Records that a call without an answer is closed; returns whether it was open.
     async fn drop_call(&self, key: &Key, reason: &str) -> Result<bool> {
         let record = journal::codec::Record::Dropped {
             key: key.clone(),

@@ -1,4 +1,4 @@
-//! What an answer means for a client that may send again.
+//! What a response means for a client that may retry.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,35 +7,35 @@ use http::{HeaderMap, HeaderName, Response, StatusCode, header};
 
 use crate::clock::Timestamp;
 
-/// The mark of an answer that is a kept outcome.
+/// Header of a replayed response.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// What to do next, in the one word that Refrain's own answers have for it.
+/// Next action, as in Refrain's own problem responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Advice {
-    /// The first one is still running: ask again later, with the same key.
+    /// The first request is still running: retry later, with the same key.
     Wait,
-    /// Nothing is known to have happened: send again, with the same key.
+    /// Nothing is known to have happened: retry with the same key.
     ReuseKey,
     /// This key cannot be used for this request.
     NewKey,
-    /// Somebody has to look first: it may have taken effect.
+    /// It may have taken effect: an operator must check first.
     Ask,
 }
 
-/// A problem answer that says what to do next.
+/// Problem response that contains an advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What to do.
+    /// Next action.
     pub advice: Advice,
-    /// Which problem it is, such as `outcome-unknown`; empty where it does not say.
+    /// Problem code, such as `outcome-unknown`; empty if missing.
     pub code: String,
-    /// What happened, for people; empty where it does not say.
+    /// Human-readable explanation; empty if missing.
     pub detail: String,
 }
 
 impl Problem {
-    /// The problem in an answer, if it is one that says what to do.
+    /// Parses the problem of a response, if it has one with a known advice.
     #[must_use]
     pub fn of(response: &Response<Bytes>) -> Option<Self> {
         let kind = response.headers().get(header::CONTENT_TYPE)?.as_bytes();
@@ -61,31 +61,31 @@ impl Problem {
     }
 }
 
-/// What an answer asks for.
+/// What the client does after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judged {
-    /// It is what became of the call.
+    /// The response is the final outcome.
     Final,
-    /// It was refused before anything ran, and would be again: final where nothing can have run before.
+    /// Refused before anything ran, as a retry would be. Final if no earlier attempt can have run.
     Refused,
-    /// To be sent again, with the same key.
+    /// Retry with the same key.
     Again(Again),
     NewKey,
     Ask,
 }
 
-/// How to send again.
+/// How to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Again {
-    /// Whether it counts as one of the attempts; waiting for what runs does not.
+    /// Whether this attempt counts towards the limit; waiting for a running request does not.
     pub(super) counts: bool,
     /// Whether this attempt may have taken effect.
     pub(super) may_have_run: bool,
-    /// So long the server wants not to be asked.
+    /// Minimum delay that the server requests.
     pub(super) after: Option<Duration>,
 }
 
-/// Judges an answer that came when the wall clock showed `now`.
+/// Classifies a response that arrived at wall-clock time `now`.
 pub(super) fn judge(response: &Response<Bytes>, conflict_is_final: bool, now: Timestamp) -> Judged {
     let is_replay = response
         .headers()
@@ -101,7 +101,7 @@ pub(super) fn judge(response: &Response<Bytes>, conflict_is_final: bool, now: Ti
     match Problem::of(response).map(|it| (it.advice, it.code)) {
         Some((Advice::NewKey, _)) => return Judged::NewKey,
         Some((Advice::Ask, _)) => return Judged::Ask,
-        // What is kept is kept: the same would come again for ever.
+        // A replay is stored on the server: every retry would return the same.
         _ if is_replay => return Judged::Final,
         Some((Advice::Wait, _)) => return again(false, true),
         Some((Advice::ReuseKey, code)) => return again(true, code != "upstream-unreachable"),
@@ -124,9 +124,9 @@ pub(super) fn judge(response: &Response<Bytes>, conflict_is_final: bool, now: Ti
     }
 }
 
-/// How long `Retry-After` asks for, in seconds or as a date.
+/// Parses `Retry-After`, in seconds or as a date.
 ///
-/// A date is held against the server's own clock where the answer tells it, and against ours where it does not.
+/// A date is compared with the server's `Date` header if present, else with the local clock.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {

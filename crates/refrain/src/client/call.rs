@@ -1,4 +1,4 @@
-//! One call, before it is sent.
+//! One call before it is sent.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Key, Result};
 
-/// A call that is about to be sent. Made by [`Client::call`].
+/// A call to be sent. Created by [`Client::call`].
 #[must_use = "nothing happens until it is sent"]
 pub struct Call<'a, T> {
     client: &'a Client<T>,
@@ -40,41 +40,41 @@ impl<'a, T: Transport> Call<'a, T> {
         }
     }
 
-    /// The key it goes under.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// So long from now on it may be sent, by this process and by those that resume it.
+    /// Sets the time from now for which the call may be sent, by this process and by those that resume it.
     ///
-    /// It has to be shorter than the server keeps keys: what is sent after that runs again.
+    /// It must be shorter than the server's retention of keys, because a request sent after that is executed again.
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sends the request until there is a final answer, or there is none to be had.
+    /// Sends the request until there is a final answer, or retries are exhausted.
     ///
-    /// The key and the request are durable before the first byte is sent, and the ending is before this returns.
-    /// A call that is finished in the journal is answered from there; one that is in flight in this process is waited for;
-    /// one that is open is taken up again, with this deadline.
+    /// The key and the request are durable before the first byte is sent, and the ending is durable before this
+    /// returns. A call that is finished in the journal is answered from there. A call in flight in this process is
+    /// awaited. An open call is continued, with this deadline.
     ///
-    /// It has to be called within a tokio runtime.
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) when the key is in the journal with another request,
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the request cannot be sent or is too long, and the journal's own trouble.
-    /// Where the journal could not write down an answer, the answer is not given, and the call stays open.
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if the journal has the key with another request,
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the request is invalid or too long, and errors of the
+    /// journal. If the journal cannot store an answer, the answer is not returned, and the call stays open.
     ///
     /// # Cancellation
-    /// Dropping it loses nothing: the call goes on in a task of its own, and its ending is in the journal for the next one who asks.
-    /// If the runtime ends, too, the call stays open and can be [resumed](Client::resume).
+    /// Dropping it loses nothing: the call continues in its own task, and the next caller finds its ending in the
+    /// journal. If the runtime ends too, the call stays open and can be [resumed](Client::resume).
     pub async fn send(self, request: Request<Bytes>) -> Result<Ending> {
         let (deadline, journal) = (self.deadline, &self.client.shared.journal);
         let now = journal.now();
         let waiter = self.start(request)?;
-        // The task ends at its own deadline; whoever joined it late may have less time.
+        // The task ends at its own deadline; a caller that joined it later may have less time.
         let left = Deadline::after(now, deadline).left(journal.now());
         match tokio::time::timeout(left.saturating_add(GRACE), waiter.landed()).await {
             Ok(landed) => landed,
@@ -120,5 +120,5 @@ impl<'a, T: Transport> Call<'a, T> {
     }
 }
 
-/// What a task that ends at the same deadline has to write down its end.
+/// Additional time for a task with the same deadline to journal its ending.
 const GRACE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! How a call ended, or why nobody knows.
+//! Ending of a call: its answer, or why there is none.
 
 use bytes::Bytes;
 use http::Response;
@@ -6,71 +6,72 @@ use http::Response;
 use super::Problem;
 use crate::{Error, ErrorKind, Result};
 
-/// How a call ended.
+/// Ending of a call.
 #[derive(Debug, Clone)]
 #[must_use = "an unknown outcome that nobody looks at is a lost one"]
 pub enum Ending {
-    /// This is what became of it, whatever the status. The journal has it.
+    /// The final answer, with any status. It is in the journal.
     Answered(Answer),
-    /// The server does not take this key for this request, and nothing ran. The journal has let go of the call.
+    /// The server rejects this key for this request, and nothing was executed. The call is closed in the journal.
     ///
-    /// A new key is never made silently: whether this is a new intent is for the caller to say.
+    /// The client never generates a new key by itself: only the caller knows whether this is a new intent.
     NewKey(Stopped),
-    /// Nothing ran: no byte was sent, or the server refused every attempt before it ran anything.
-    /// The journal has let go of the call; it will not be sent by [`resume`](crate::Client::resume).
+    /// Nothing was executed: no byte was sent, or the server refused every attempt before executing it.
+    /// The call is closed in the journal, and [`resume`](crate::Client::resume) does not send it.
     NotRun(Stopped),
-    /// It may or may not have taken effect. The call stays open in the journal:
-    /// send it again under the same key, [`resume`](crate::Client::resume) it, or, once somebody knows, [`forget`](crate::Client::forget) it.
+    /// The outcome is unknown: it may or may not have taken effect. The call stays open in the journal:
+    /// send it again under the same key, [`resume`](crate::Client::resume) it, or, once its outcome is known,
+    /// [`forget`](crate::Client::forget) it.
     Unknown(Stopped),
 }
 
-/// An answer.
+/// A final answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// As it came.
+    /// The response as received.
     pub response: Response<Bytes>,
-    /// How often the request was sent for it by this process just now.
+    /// Number of times that this process sent the request for this answer.
     pub attempts: u32,
-    /// Whether it was in the journal already, and nothing was sent.
+    /// Whether it was already in the journal, so that nothing was sent.
     pub is_from_journal: bool,
 }
 
-/// Why a client stopped before there was a final answer.
+/// Reason why the client stopped without a final answer.
 #[derive(Debug, Clone)]
 pub struct Stopped {
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// How often the request was sent by this process just now.
+    /// Number of times that this process sent the request.
     pub attempts: u32,
-    /// The last answer, if that is what the last attempt came to.
+    /// Response to the last attempt, if there was one.
     pub answer: Option<Response<Bytes>>,
-    /// What was wrong with the last attempt, if there was no answer.
+    /// Error of the last attempt, if there was no response.
     pub trouble: Option<String>,
 }
 
-/// Why a client stopped.
+/// Reason why the client stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
-    /// The server says that somebody has to look first.
+    /// The server asks for an operator to check first.
     Asked,
-    /// The server wants another key. Where an earlier attempt may have run, somebody has to look before one is made.
+    /// The server demands another key. If an earlier attempt may have run, an operator must check before one is used.
     NewKeyWanted,
-    /// The server refuses the caller, which does not tell what became of earlier attempts.
+    /// The server refuses the caller, which leaves the outcome of earlier attempts unknown.
     Refused,
-    /// As often as was allowed.
+    /// The maximum number of attempts was made.
     AttemptsUsedUp,
-    /// There is no time left, or less than the server wants to be left alone.
+    /// The deadline passed, or is earlier than the server's `Retry-After`.
     DeadlinePassed,
-    /// The answer is longer than is taken or kept.
+    /// The answer exceeds the size limit.
     AnswerTooLong,
 }
 
 impl Ending {
-    /// The final answer; an error in all other cases, to hand on with `?`.
+    /// Returns the final answer; an error in all other cases, for use with `?`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] says what is known instead.
+    /// [`ErrorKind::Unavailable`], with the reason.
     pub fn into_answer(self) -> Result<Response<Bytes>> {
         let (what, stopped) = match self {
             Self::Answered(answer) => return Ok(answer.response),
@@ -85,7 +86,7 @@ impl Ending {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// The answer's problem, where the server said what to do next.
+    /// Returns the problem in the response, if it contains an advice.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {
         match self {

@@ -1,4 +1,4 @@
-//! Which calls are under way in this process. Each runs in a task of its own, and anybody may wait for it.
+//! Calls in flight in this process. Each runs in its own task, and several callers may wait for it.
 
 use std::{
     collections::HashMap,
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use super::Ending;
 use crate::{Error, ErrorKind, Fingerprint, Key, Result};
 
-/// What a call came to, for all who wait for it.
+/// Result of a call, for all its waiters.
 type Landed = Option<Result<Ending, Arc<Error>>>;
 
-/// The calls under way.
+/// Calls in flight, by key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Flights(Arc<Mutex<HashMap<Key, Flight>>>);
 
@@ -62,14 +62,14 @@ impl Flights {
         let call = call();
         tokio::spawn(async move {
             let ended = call.await.map_err(Arc::new);
-            // Who asks from here on finds the journal's word.
+            // Callers that arrive from here on find the ending in the journal.
             drop(leave);
             tell.send_replace(Some(ended));
         });
         Ok(Waiter(landed))
     }
 
-    /// Whether a call under this key is under way.
+    /// Whether a call under this key is in flight.
     pub(super) fn has(&self, key: &Key) -> bool {
         self.lock().contains_key(key)
     }
@@ -79,7 +79,7 @@ impl Flights {
     }
 }
 
-/// Takes a call out when its task ends, however it does.
+/// Removes a call when its task ends, even by a panic.
 struct Leave(Flights, Key);
 
 impl Drop for Leave {
@@ -89,7 +89,7 @@ impl Drop for Leave {
 }
 
 impl Waiter {
-    /// What the call came to.
+    /// Waits for the result of the call.
     pub(super) async fn landed(mut self) -> Result<Ending> {
         let landed = self.0.wait_for(Option::is_some).await;
         match landed.as_deref() {

@@ -1,4 +1,4 @@
-//! A transport over the pooled client of hyper, which is told never to send anything twice.
+//! Transport over hyper's pooled client, with automatic retries disabled.
 
 use std::{fmt, time::Duration};
 
@@ -15,16 +15,16 @@ use hyper_util::{
 
 use super::{Transport, TransportError};
 
-/// How much time and room one attempt has.
+/// Time and size limits of one attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How long a connection may take to be made.
+    /// Maximum time to connect.
     pub connect: Duration,
-    /// How long an attempt may take, from the first byte to the last.
+    /// Maximum time of an attempt, from connecting to the last byte of the response.
     pub attempt: Duration,
-    /// The longest body of an answer.
+    /// Maximum size of a response body, in bytes.
     pub answer_bytes_max: usize,
-    /// How many idle connections are kept for each host.
+    /// Maximum number of idle connections per host.
     pub idle_max: usize,
 }
 
@@ -39,10 +39,10 @@ impl Default for Limits {
     }
 }
 
-/// HTTP/1.1 over connections that are kept.
+/// HTTP/1.1 with keep-alive connections.
 ///
-/// Redirects are not followed. A connection that the server closed just now is an attempt of which nothing is known,
-/// and the client's to repeat.
+/// Redirects are not followed. If the server has just closed the connection, the result of the attempt is unknown,
+/// and the client decides whether to retry.
 #[derive(Clone)]
 pub struct HyperTransport<C = HttpConnector> {
     client: Client<C, Full<Bytes>>,
@@ -58,7 +58,7 @@ impl<C> fmt::Debug for HyperTransport<C> {
 }
 
 impl HyperTransport {
-    /// To `http://` addresses.
+    /// Creates a transport for `http://` addresses.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self::with_connector(tcp(limits), limits)
@@ -67,10 +67,10 @@ impl HyperTransport {
 
 #[cfg(feature = "client-tls")]
 impl HyperTransport<hyper_rustls::HttpsConnector<HttpConnector>> {
-    /// To `https://` and `http://` addresses; believes the authorities that the machine trusts.
+    /// Creates a transport for `https://` and `http://` addresses, with the certificate authorities of the system.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when the machine trusts none.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the system has none.
     pub fn with_tls(limits: Limits) -> crate::Result<Self> {
         let provider = tokio_rustls::rustls::crypto::ring::default_provider();
         let builder = hyper_rustls::HttpsConnectorBuilder::new()
@@ -82,7 +82,7 @@ impl HyperTransport<hyper_rustls::HttpsConnector<HttpConnector>> {
         Ok(Self::with_connector(secured(builder, limits), limits))
     }
 
-    /// To `https://` and `http://` addresses, with TLS as it is set up there.
+    /// Creates a transport for `https://` and `http://` addresses with this TLS configuration.
     #[must_use]
     pub fn with_tls_config(config: tokio_rustls::rustls::ClientConfig, limits: Limits) -> Self {
         let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config);
@@ -101,11 +101,11 @@ fn secured(
 }
 
 impl<C: Connect + Clone + Send + Sync + 'static> HyperTransport<C> {
-    /// Over connections of one's own making.
+    /// Creates a transport with a custom connector.
     #[must_use]
     pub fn with_connector(connector: C, limits: Limits) -> Self {
         let client = Client::builder(TokioExecutor::new())
-            // What may be sent again, and under which key, is decided above.
+            // Only the client above may retry, because it knows the key.
             .retry_canceled_requests(false)
             .pool_max_idle_per_host(limits.idle_max)
             .pool_timer(TokioTimer::new())

@@ -1,12 +1,12 @@
-//! Where a client keeps its calls, so that they outlive its process.
+//! Journal: durable storage of a client's calls, so that they survive the process.
 //!
-//! A file to which records are appended: what is meant to be done under a key, before the first byte of it is sent;
-//! and how it ended, before anybody is told.
-//! Each record has a checksum. What was cut off in the middle of being written was never acknowledged, and is dropped at the next opening;
-//! anything else that cannot be read is damage, and the journal is not opened.
+//! It is an append-only file of records: the intended request with its key, before its first byte is sent,
+//! and the ending, before it is returned.
+//! Each record has a checksum. A record that was cut while being written was never acknowledged, and is dropped at the
+//! next open. Any other unreadable data is damage, and the journal is not opened.
 //!
-//! The file holds requests and answers as they are, keys and bodies included: it has mode 0600, and belongs where secrets may lie.
-//! Headers that carry credentials are [not kept](crate::Client::with_headers_not_kept).
+//! The file contains requests and responses unencrypted, with keys and bodies. It has mode 0600; store it where
+//! secrets may be stored. Headers with credentials are [not kept](crate::Client::with_headers_not_kept).
 //!
 //! ```
 //! # fn main() -> refrain::Result<()> {
@@ -14,7 +14,7 @@
 //! # let path = folder.path().join("calls.journal");
 //! use refrain::client::Journal;
 //! let journal = Journal::open(&path)?;
-//! // One process, and one journal in it, at a time.
+//! // A journal can be opened once at a time, by one process.
 //! assert!(Journal::open(&path).is_err());
 //! # drop(journal);
 //! # Ok(())
@@ -51,31 +51,31 @@ use index::Index;
 pub(super) use keeper::Done;
 use keeper::{Job, Keeper, What, Write};
 
-/// So many changes may wait for the disk; who comes then waits for room.
+/// Maximum number of queued jobs; further callers wait.
 const QUEUE_MAX: usize = 1_024;
-/// The longest body that a journal can be set to take.
+/// Upper limit of the body sizes in [`Options`], in bytes.
 const BODY_BYTES_MAX: usize = 1 << 30;
 
-/// How a journal is opened.
+/// Options of a journal.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The most calls that may be open: more are refused before they are sent.
+    /// Maximum number of open calls; further calls are rejected before they are sent.
     pub open_calls_max: usize,
-    /// The longest body of a request.
+    /// Maximum size of a request body, in bytes.
     pub request_bytes_max: usize,
-    /// The longest body of an answer. A longer one leaves its call open, for it cannot be kept.
+    /// Maximum size of a response body, in bytes. A call with a larger one stays open, because it cannot be stored.
     pub answer_bytes_max: usize,
-    /// How long the answers of finished calls are kept.
+    /// Time for which answers of finished calls are kept.
     pub retention: Duration,
-    /// The most finished calls that are kept; the oldest go first.
+    /// Maximum number of finished calls; the oldest are dropped first.
     pub finished_calls_max: usize,
-    /// How much finished calls may take; the oldest go first.
+    /// Maximum size of finished calls, in bytes; the oldest are dropped first.
     pub finished_bytes_max: u64,
-    /// Up to this length the file is not written anew while it is open.
+    /// Minimum file size, in bytes, at which the open file is rewritten.
     pub rewrite_bytes_min: u64,
-    /// Where time comes from.
+    /// Source of time.
     pub clock: Arc<dyn Clock>,
-    /// Where files are.
+    /// File system.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -95,13 +95,13 @@ impl Default for Options {
     }
 }
 
-/// A client's calls in a file. See [the module](self).
+/// Journal of a client's calls in a file. See [the module](self).
 pub struct Journal {
-    /// `None` once it is being closed.
+    /// `None` while it is being closed.
     jobs: Option<mpsc::Sender<Job>>,
     keeper: Option<JoinHandle<()>>,
     options: Arc<Options>,
-    /// What fingerprints in it are made with.
+    /// Key of the fingerprints in this journal.
     secret: Secret,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Debug for Journal {
 }
 
 impl Drop for Journal {
-    /// Waits until what was asked of the disk is done: who opens the file next finds it.
+    /// Waits until all queued writes are done, so that the next open finds them.
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(keeper) = self.keeper.take() {
@@ -122,20 +122,20 @@ impl Drop for Journal {
 }
 
 impl Journal {
-    /// Opens the journal in this file, and makes it if there is none.
+    /// Opens the journal in this file; creates it if it does not exist.
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with).
+    /// As for [`open_with`](Self::open_with).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, Options::default())
     }
 
-    /// Opens the journal with limits of one's own. Blocks while the file is read.
+    /// Opens the journal with these options. Blocks while the file is read.
     ///
     /// # Errors
-    /// [`ErrorKind::Held`] when another process has it, [`ErrorKind::Corrupt`] when it is damaged,
-    /// [`ErrorKind::Unsupported`] when the file is not a journal or one of another version,
-    /// [`ErrorKind::Unavailable`] when it cannot be read or written.
+    /// [`ErrorKind::Held`] if another process has it open, [`ErrorKind::Corrupt`] if it is damaged,
+    /// [`ErrorKind::Unsupported`] if the file is not a journal or has another version,
+    /// [`ErrorKind::Unavailable`] if it cannot be read or written.
     pub fn open_with(path: impl AsRef<Path>, mut options: Options) -> Result<Self> {
         let path = &resolved(path.as_ref())?;
         // Lengths in the file are 32 bits wide.
@@ -174,14 +174,14 @@ impl Journal {
         Moment::now(&*self.options.clock)
     }
 
-    /// Writes down what is meant to be done, unless it is done already.
+    /// Records an intent, unless the call is already finished.
     pub(super) async fn begin(&self, intent: Intent) -> Result<Done> {
         let what = What::Begin(intent.fingerprint);
         let key = intent.key.clone();
         self.write(key, what, Record::Intent(intent.into())).await
     }
 
-    /// Writes down how a call ended.
+    /// Records the ending of a call.
     pub(super) async fn end(&self, key: &Key, record: Record) -> Result<Done> {
         self.write(key.clone(), What::End, record).await
     }
@@ -200,12 +200,12 @@ impl Journal {
         self.ask(job).await
     }
 
-    /// The intent of a call, if it is open.
+    /// Returns the intent of a call, if it is open.
     pub(super) async fn load(&self, key: &Key) -> Result<Option<Box<Intent>>> {
         self.ask(|answer| Job::Load(key.clone(), answer)).await
     }
 
-    /// Every open call, the oldest first, without the bodies of their requests.
+    /// Returns every open call, the oldest first, without request bodies.
     pub(super) async fn list(&self) -> Result<Vec<Intent>> {
         self.ask(Job::List).await
     }
@@ -218,13 +218,13 @@ impl Journal {
         answered.await.map_err(|_| closed())?
     }
 
-    /// The fingerprint of a request under this journal.
+    /// Returns the fingerprint of a request, keyed by this journal.
     pub(super) fn fingerprint(&self, request: &http::Request<bytes::Bytes>) -> Fingerprint {
         super::request::fingerprint(&self.secret, request)
     }
 }
 
-/// The one name of the file, whatever it is called by and wherever the process goes: the lock is beside that.
+/// Canonical path of the file, independent of links and the working directory, so that the lock file is unique.
 fn resolved(path: &Path) -> Result<PathBuf> {
     let trouble = |error| {
         let message = format!("the journal {} cannot be found", path.display());

@@ -1,4 +1,4 @@
-//! When something was, told by two clocks, so that no clock that is set can undo a deadline.
+//! A point in time on two clocks, so that setting the wall clock cannot extend a deadline.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::{
     varint::Reader,
 };
 
-/// A moment as the wall clock and the steady clock show it.
+/// A point in time on the wall clock and on the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) wall: Timestamp,
@@ -22,14 +22,14 @@ impl Moment {
         }
     }
 
-    /// How much time has passed, if the clocks disagree the longer one: nothing is sent past its deadline.
+    /// Elapsed time; if the clocks disagree, the longer one, so that nothing is sent past its deadline.
     pub(super) fn longest_until(self, now: Self) -> Duration {
         let wall = now.wall.left(self.wall);
         self.steady_until(now)
             .map_or(wall, |steady| steady.max(wall))
     }
 
-    /// How much time has passed on the clock that nobody can set, or on the wall after a reboot: what is kept is kept long enough.
+    /// Elapsed time on the monotonic clock, or on the wall clock after a reboot, so that retention does not end early.
     pub(super) fn steadily_until(self, now: Self) -> Duration {
         self.steady_until(now)
             .unwrap_or_else(|| now.wall.left(self.wall))

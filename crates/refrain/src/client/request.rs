@@ -1,4 +1,4 @@
-//! Requests as a client takes, keeps and sends them.
+//! Checks and fingerprints of requests, and the key header.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
@@ -9,7 +9,7 @@ use crate::{
     key::Syntax,
 };
 
-/// Checks what can be checked before anything is written down.
+/// Checks a request before it is journalled.
 pub(super) fn check(request: &Request<Bytes>, bytes_max: usize) -> Result<()> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     let len = request.body().len();
@@ -31,7 +31,7 @@ pub(super) fn check(request: &Request<Bytes>, bytes_max: usize) -> Result<()> {
     }
 }
 
-/// Puts the key where the server looks for it.
+/// Adds the key header.
 pub(super) fn put_key(
     headers: &mut HeaderMap,
     name: &HeaderName,
@@ -65,7 +65,7 @@ fn quoted(key: &Key) -> String {
     format!("\"{escaped}\"")
 }
 
-/// The same request without some of its headers, and the names of those it had.
+/// Returns the request without these headers, and the names of those it had.
 pub(super) fn without(
     request: &Request<Bytes>,
     names: &[HeaderName],
@@ -80,10 +80,10 @@ pub(super) fn without(
     (kept, left_out)
 }
 
-/// What tells requests apart. Journals hold fingerprints of exactly these parts, so they stay as they are.
+/// Parts of the fingerprint. Existing journals contain fingerprints of exactly these parts, so do not change them.
 const PARTS: [Part; 4] = [Part::Method, Part::Path, Part::Query, Part::Body];
 
-/// What tells this request from another one under the same key: method, whole address and body.
+/// Fingerprint of a request: method, full URL and body.
 pub(super) fn fingerprint(secret: &Secret, request: &Request<Bytes>) -> Fingerprint {
     let uri = request.uri();
     let scheme = uri.scheme_str().unwrap_or_default();
@@ -92,7 +92,7 @@ pub(super) fn fingerprint(secret: &Secret, request: &Request<Bytes>) -> Fingerpr
     let content = Content::new(content_type.map(HeaderValue::as_bytes), request.body());
     let view = RequestView {
         method: request.method().as_str(),
-        // The same path of another server is another request.
+        // The same path on another server is another request.
         path: &format!("{scheme}://{authority}{}", uri.path()),
         query: uri.query(),
         host: None,

@@ -1,4 +1,4 @@
-//! Going on with what a process before this one, or an attempt that gave up, left open.
+//! Resume: continues calls that an earlier process or a failed attempt left open.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::{Error, ErrorKind, Key, Result, clock::Timestamp};
 
-/// A call that has no end yet.
+/// A call without an ending.
 #[derive(Debug, Clone)]
 pub struct OpenCall {
-    /// Its key.
+    /// Key of the call.
     pub key: Key,
-    /// What it is, without its body and the headers that are not kept.
+    /// The request, without its body and without headers that are not kept.
     pub request: Request<Bytes>,
-    /// When it was written down, by the wall clock, in milliseconds since 1970.
+    /// Wall-clock time at which it was journalled, in milliseconds since 1970.
     pub created: Timestamp,
-    /// When it is not sent any more.
+    /// Wall-clock time after which it is not sent.
     pub deadline: Timestamp,
-    /// How long that is from now; zero once it has passed.
+    /// Time left until the deadline; zero after it.
     pub left: Duration,
 }
 
@@ -42,23 +42,23 @@ impl OpenCall {
     }
 }
 
-/// What became of an open call.
+/// Result of a resumed call.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Its key.
+    /// Key of the call.
     pub key: Key,
-    /// Its ending, or why it could not be gone on with; then it stays open.
+    /// Its ending, or the error because of which it could not be continued; then it stays open.
     pub ending: Result<Ending>,
 }
 
-/// The endings of calls that are gone on with, as they come.
+/// Stream of the endings of resumed calls.
 #[derive(Debug)]
 pub struct Resume {
     endings: mpsc::Receiver<Resumed>,
 }
 
 impl Resume {
-    /// The next ending; nothing once there are no more.
+    /// Returns the next ending; `None` after the last one.
     ///
     /// # Cancellation
     /// Dropping it loses no ending.
@@ -66,10 +66,10 @@ impl Resume {
         self.endings.recv().await
     }
 
-    /// All endings, once all are there.
+    /// Waits for all endings.
     ///
     /// # Cancellation
-    /// Dropping it loses the list; the endings are in the journal.
+    /// If dropped, the list is lost; the endings are in the journal.
     pub async fn all(mut self) -> Vec<Resumed> {
         let mut all = Vec::new();
         while let Some(resumed) = self.next().await {
@@ -79,10 +79,10 @@ impl Resume {
     }
 }
 
-/// What is done to a kept request before it is sent again.
+/// Callback that adds headers to a journalled request before it is sent again.
 type Renew = Arc<dyn Fn(&Key, &mut Request<Bytes>) + Send + Sync>;
 
-/// Goes on with these calls, so many at once.
+/// Continues these calls, up to `resumed_at_once_max` at a time.
 pub(super) fn start<T: Transport>(
     client: Client<T>,
     open: Vec<Intent>,
@@ -105,11 +105,11 @@ pub(super) fn start<T: Transport>(
                     Begun::Going(waiter) => waiter.landed().await,
                     Begun::Over(ending) => ending,
                 };
-                // Nobody may be listening any more: the calls go on all the same.
+                // The receiver may be gone; the calls continue anyway.
                 let _ = tell.send(Resumed { key, ending }).await;
             });
         }
-        // Whoever has heard the last ending may close the journal and open it again.
+        // After the last ending, the caller may close the journal and open it again.
         drop(client);
         going.join_all().await;
     });
@@ -164,7 +164,8 @@ async fn go_on<T: Transport>(client: Client<T>, key: Key, renew: Renew) -> Resul
     run.go().await
 }
 
-/// A request without its credential may count as another caller's, and run again; and it has to be the same request.
+/// Checks that a resumed request has its credentials, and is otherwise unchanged.
+/// Without its credential, the server may treat it as another caller's request, and execute it again.
 fn check_renewed(journal: &super::Journal, intent: &Intent) -> Result<()> {
     let headers = intent.request.headers();
     let missing = |name: &&http::HeaderName| !headers.contains_key(*name);

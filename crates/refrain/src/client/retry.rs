@@ -1,4 +1,4 @@
-//! How often and how fast a client tries again.
+//! Number and pace of retries.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -9,22 +9,22 @@ use tokio::time::Instant;
 
 use crate::Backoff;
 
-/// How often and how fast a call is tried again.
+/// Number and pace of a call's retries.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
-    /// The most attempts of one [`send`](super::Call::send); those that wait for a run elsewhere do not count.
+    /// Maximum number of attempts per [`send`](super::Call::send); waiting for a running request does not count.
     pub attempts_max: u32,
-    /// The pauses between them, each cut short by chance by up to all of it. `Retry-After` comes on top.
+    /// Backoff between attempts, with full jitter. `Retry-After` is added to it.
     pub backoff: Backoff,
-    /// What all calls of a client together may spend on retries.
+    /// Retry budget of all calls of a client together.
     pub budget: Budget,
-    /// Whether a 409 that does not say what to do is the operation's own answer.
-    /// Otherwise it is taken for a first request that is still running.
+    /// Whether a 409 without advice is the operation's own response.
+    /// If false, it is taken as a sign that the first request is still running.
     pub conflict_is_final: bool,
 }
 
 impl Default for Retry {
-    /// Eight attempts, with pauses of up to a quarter of a second to twenty seconds.
+    /// Eight attempts, with pauses from up to 250 ms to up to 20 s.
     fn default() -> Self {
         Self {
             attempts_max: 8,
@@ -35,18 +35,18 @@ impl Default for Retry {
     }
 }
 
-/// How many retries a client sends, whatever the number of its calls: so many at once, and then so many a second.
-/// A retry that finds the budget empty waits for its turn, within its call's deadline.
+/// Retry budget of a client, as a token bucket shared by all its calls.
+/// A retry that finds the bucket empty waits, within the deadline of its call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    /// The most retries at once.
+    /// Capacity of the bucket.
     pub burst_max: u32,
-    /// How many more a second; at least one an hour.
+    /// Tokens added per second; at least one per hour.
     pub per_second: f64,
 }
 
 impl Default for Budget {
-    /// Fifty at once, and five a second.
+    /// A burst of 50, and 5 per second.
     fn default() -> Self {
         Self {
             burst_max: 50,
@@ -55,19 +55,19 @@ impl Default for Budget {
     }
 }
 
-/// What is left of a budget.
+/// Remaining tokens of a budget.
 #[derive(Debug, Default)]
 pub(super) struct Purse(Mutex<Option<Filled>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Filled {
-    /// Below zero while somebody waits.
+    /// Negative while retries wait.
     tokens: f64,
     at: Instant,
 }
 
 impl Purse {
-    /// Takes the price of one retry; answers how long to wait before it is paid.
+    /// Takes one token; returns how long to wait for it.
     pub(super) fn take(&self, budget: Budget) -> Duration {
         let rate = budget.per_second.max(1.0 / 3_600.0);
         let full = f64::from(budget.burst_max);
@@ -83,7 +83,7 @@ impl Purse {
         Duration::try_from_secs_f64(-filled.tokens / rate).unwrap_or_default()
     }
 
-    /// Gives back what was taken for a retry that is not sent.
+    /// Returns the token of a retry that is not sent.
     pub(super) fn give_back(&self) {
         let mut purse = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(filled) = &mut *purse {

@@ -1,4 +1,4 @@
-//! One call: written down, sent until there is a final answer, and its end written down.
+//! One call: journals the intent, sends until there is a final answer, and journals the ending.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,23 +17,23 @@ use super::{
 };
 use crate::{Fingerprint, Key, Result};
 
-/// A call on its way.
+/// A call in flight.
 pub(super) struct Run<T> {
     pub(super) shared: Arc<Shared<T>>,
     pub(super) retry: Retry,
     pub(super) key: Key,
     pub(super) fingerprint: Fingerprint,
-    /// With its key.
+    /// Includes the key header.
     pub(super) request: Request<Bytes>,
     pub(super) deadline: Deadline,
-    /// Whether any attempt, of this process or of one before, may have taken effect.
+    /// Whether an attempt, of this process or an earlier one, may have taken effect.
     pub(super) may_have_run: bool,
     pub(super) attempts: u32,
-    /// How many of them count.
+    /// How many attempts count towards the limit.
     pub(super) counted: u32,
 }
 
-/// When nothing may be sent any more, by the clock that nobody can set.
+/// Time after which nothing is sent, on the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     from: Moment,
@@ -41,32 +41,32 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// So long from now.
+    /// Creates a deadline relative to now.
     pub(super) fn after(now: Moment, left: Duration) -> Self {
         Self { from: now, left }
     }
 
-    /// What an intent has left after everything that may have passed since it was written down.
+    /// Returns the time that an intent has left, by the clock that shows the longer elapsed time.
     pub(super) fn of(intent: &Intent, now: Moment) -> Self {
         let passed = intent.created.longest_until(now);
         Self::after(now, intent.deadline.saturating_sub(passed))
     }
 
     pub(super) fn left(&self, now: Moment) -> Duration {
-        // Within a process the steady clock can always be compared, whether it can name its start or not.
+        // Within one process, values of the monotonic clock are always comparable, even without a boot ID.
         let passed = now.steady.millis.saturating_sub(self.from.steady.millis);
         self.left.saturating_sub(Duration::from_millis(passed))
     }
 }
 
-/// What an attempt came to.
+/// Result of the last attempt.
 #[derive(Default)]
 struct Last {
     answer: Option<Response<Bytes>>,
     trouble: Option<String>,
 }
 
-/// What to do after an attempt.
+/// Next action after an attempt.
 enum Next {
     Answered(Response<Bytes>),
     Stop(Why, Last),
@@ -74,7 +74,7 @@ enum Next {
 }
 
 impl<T: Transport> Run<T> {
-    /// Writes the intent down first.
+    /// Journals the intent, then sends.
     pub(super) async fn begin(mut self, intent: Intent) -> Result<Ending> {
         match self.shared.journal.begin(intent).await? {
             Done::Finished(response) => {
@@ -90,7 +90,7 @@ impl<T: Transport> Run<T> {
         self.go().await
     }
 
-    /// Sends until there is an end, and writes it down.
+    /// Sends until there is an ending, and journals it.
     pub(super) async fn go(mut self) -> Result<Ending> {
         let mut last = Last::default();
         loop {
@@ -160,7 +160,7 @@ impl<T: Transport> Run<T> {
         };
         match judged {
             Judged::Final => Next::Answered(response),
-            // Where nothing ran before, being refused is what became of it.
+            // If nothing ran before, the refusal is the final answer.
             Judged::Refused if !self.may_have_run => Next::Answered(response),
             Judged::Refused => Next::Stop(Why::Refused, last(response)),
             Judged::NewKey => Next::Stop(Why::NewKeyWanted, last(response)),
@@ -175,7 +175,7 @@ impl<T: Transport> Run<T> {
         }
     }
 
-    /// Waits for the next attempt; answers why there is none.
+    /// Waits before the next attempt; returns a reason if there is none.
     async fn pause(&mut self, again: Again) -> Option<Why> {
         self.counted += u32::from(again.counts);
         if self.counted >= self.retry.attempts_max {
@@ -208,7 +208,7 @@ impl<T: Transport> Run<T> {
         }))
     }
 
-    /// What is not known stays open; everything else is let go of.
+    /// Ends without an answer. A call with an unknown outcome stays open; any other is closed.
     async fn stop(self, why: Why, last: Last) -> Result<Ending> {
         let stopped = Stopped {
             why,
@@ -217,7 +217,7 @@ impl<T: Transport> Run<T> {
             trouble: last.trouble,
         };
         let ending = match why {
-            // Under a new key what may have run already might run twice.
+            // Under a new key, a request that may have run could run twice.
             _ if self.may_have_run => return Ok(Ending::Unknown(stopped)),
             Why::NewKeyWanted => Ending::NewKey(stopped),
             _ => Ending::NotRun(stopped),

@@ -1,4 +1,4 @@
-//! What carries one request to a server and one answer back.
+//! Transport: sends one request and receives one response.
 
 use std::{error::Error as StdError, fmt};
 
@@ -9,52 +9,52 @@ type Source = Box<dyn StdError + Send + Sync>;
 
 /// Sends a request once.
 ///
-/// It never sends it again by itself: whether that is safe is for the [client](crate::Client) to say.
+/// It must never retry by itself, because only the [client](crate::Client) knows whether that is safe.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends the request once, and reads its answer to the end.
+    /// Sends the request once, and reads the whole response.
     ///
     /// # Errors
-    /// [`TransportError`] says whether the server may have seen any of it.
+    /// [`TransportError`], which says whether the server may have received any of it.
     ///
     /// # Cancellation
-    /// Dropped, the request may have been sent; the client drops it when a call's deadline passes.
+    /// If dropped, the request may have been sent. The client drops it when the call's deadline passes.
     fn send(
         &self,
         request: Request<Bytes>,
     ) -> impl Future<Output = Result<Response<Bytes>, TransportError>> + Send;
 }
 
-/// Why there is no answer.
+/// Reason why there is no response.
 #[derive(Debug)]
 pub struct TransportError {
     sent: Sent,
     source: Source,
 }
 
-/// How far a request came that has no answer.
+/// How far a request without a response got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sent {
     /// No byte of it was written: nothing happened.
     Nothing,
-    /// Some of it may have been written: what became of it is not known.
+    /// Some of it may have been written: the outcome is unknown.
     Unknown,
-    /// It was answered with this status; the answer is longer than is taken.
+    /// The response has this status, and is larger than the limit.
     TooLongAnAnswer(StatusCode),
 }
 
 impl TransportError {
-    /// No byte of the request was written.
+    /// Creates an error for a request of which no byte was written.
     pub fn not_sent(source: impl Into<Source>) -> Self {
         Self::new(Sent::Nothing, source)
     }
 
-    /// Some of the request may have been written.
+    /// Creates an error for a request that may have been written in part.
     pub fn unknown(source: impl Into<Source>) -> Self {
         Self::new(Sent::Unknown, source)
     }
 
-    /// The answer is longer than is taken.
+    /// Creates an error for a response that is larger than the limit.
     pub fn too_long(status: StatusCode, source: impl Into<Source>) -> Self {
         Self::new(Sent::TooLongAnAnswer(status), source)
     }
@@ -66,7 +66,7 @@ impl TransportError {
         }
     }
 
-    /// How far the request came.
+    /// Returns how far the request got.
     #[must_use]
     pub fn sent(&self) -> Sent {
         self.sent
@@ -74,7 +74,7 @@ impl TransportError {
 }
 
 impl fmt::Display for TransportError {
-    /// With all that lies beneath: the layers of a connection say little each.
+    /// Includes the chain of sources, because each layer of a connection says little.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.sent {
             Sent::Nothing => f.write_str("nothing was sent: ")?,

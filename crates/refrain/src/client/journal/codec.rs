@@ -1,7 +1,7 @@
-//! What a journal's records look like as bytes. What cannot be read back is no record.
+//! Encoding of journal records.
 //!
-//! Each ends in a checksum of its own, so that what has changed on the disk since is noticed when it is read alone,
-//! and not carried over into a new file as if it were whole.
+//! Each record ends with its own checksum, so that later corruption is detected when a single record is read,
+//! and is not copied into a rewritten file.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ const INTENT: u8 = 1;
 const ANSWERED: u8 = 2;
 const DROPPED: u8 = 3;
 
-/// What is meant to be done under a key. Durable before the first byte is sent.
+/// Intended request under a key. Durable before its first byte is sent.
 #[derive(Debug, Clone)]
 pub(in crate::client) struct Intent {
     pub(in crate::client) key: Key,
     pub(in crate::client) fingerprint: Fingerprint,
     pub(in crate::client) created: Moment,
-    /// So long after that nothing is sent any more.
+    /// Time after `created` from which nothing is sent.
     pub(in crate::client) deadline: Duration,
-    /// Which headers the request had that are not in here.
+    /// Names of headers that the request had but that are not stored.
     pub(in crate::client) left_out: Vec<HeaderName>,
     pub(in crate::client) request: Request<Bytes>,
 }
 
-/// How a call ended, as far as it is kept.
+/// Stored answer of a call.
 #[derive(Debug, Clone)]
 pub(in crate::client) struct Answered {
     pub(in crate::client) key: Key,
@@ -45,7 +45,7 @@ pub(in crate::client) struct Answered {
 pub(in crate::client) enum Record {
     Intent(Box<Intent>),
     Answered(Box<Answered>),
-    /// The key is free again: nothing ran, the server wants another key, or somebody decided so.
+    /// The key is free again: nothing ran, the server demands another key, or an operator decided so.
     Dropped {
         key: Key,
         at: Moment,
@@ -79,7 +79,7 @@ impl Record {
         out.into()
     }
 
-    /// Reads a record; `None` if it is none.
+    /// Decodes a record; `None` if it is invalid.
     pub(in crate::client) fn decode(bytes: &Bytes) -> Option<Self> {
         let mut reader = Reader(whole(bytes)?);
         let kind = reader.u8()?;
@@ -98,7 +98,7 @@ impl Record {
     }
 }
 
-/// A record without its checksum, if that fits.
+/// Returns a record without its checksum, if the checksum matches.
 pub(super) fn whole(bytes: &[u8]) -> Option<&[u8]> {
     let (content, sum) = bytes.split_last_chunk::<4>()?;
     (crc32fast::hash(content) == u32::from_le_bytes(*sum)).then_some(content)

@@ -1,4 +1,4 @@
-//! The journal's file: made at once, appended to, and put in place anew when most of it is of no use any more.
+//! File of a journal: created atomically, appended to, and rewritten when most of its records are dead.
 
 use std::{
     ffi::OsString,
@@ -24,10 +24,10 @@ use crate::{
 const MAGIC: [u8; 8] = *b"refr.jnl";
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 48;
-/// When a file is written anew, its frames are about so long.
+/// Approximate size of a frame in a rewritten file, in bytes.
 const FRAME_BYTES: usize = 4 << 20;
 
-/// Where a record lies.
+/// Position of a record in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) offset: u64,
@@ -43,29 +43,29 @@ impl Place {
     }
 }
 
-/// A journal's file.
+/// File of a journal.
 #[derive(Debug)]
 pub(super) struct LogFile {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     file: Arc<dyn DiskFile>,
     secret: Secret,
-    /// Where the next frame goes.
+    /// Offset of the next frame.
     end: u64,
     ordinal: u64,
 }
 
-/// Why something was not appended.
+/// Why an append or a rewrite failed.
 #[derive(Debug)]
 pub(super) enum NotAppended {
-    /// The file is as it was: there is no room, or another could not be put in its place.
+    /// The file is unchanged: the disk is full, or the new file could not be put in place.
     AsBefore(io::Error),
-    /// What is on the disk now is not known.
+    /// The content of the disk is unknown.
     Lost(io::Error),
 }
 
 impl LogFile {
-    /// Opens the file, and makes it if there is none. Answers its records with it, in order.
+    /// Opens the file, or creates it if it does not exist. Returns its records in order.
     pub(super) fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<(Self, Vec<(Place, Bytes)>)> {
         let file = match disk.open(path) {
             Ok(file) => file,
@@ -120,7 +120,7 @@ impl LogFile {
         }
     }
 
-    /// Drops what stands behind the last frame.
+    /// Truncates the file after the last complete frame.
     fn cut(&self) -> io::Result<()> {
         self.file.set_len(self.end)?;
         self.file.sync()
@@ -142,12 +142,12 @@ impl LogFile {
         &self.path
     }
 
-    /// How long the file is.
+    /// Length of the file, in bytes.
     pub(super) fn len(&self) -> u64 {
         self.end
     }
 
-    /// Appends a frame of these records, durable when this returns; answers where they lie.
+    /// Appends a frame of these records, durable when this returns; returns their positions.
     pub(super) fn append(&mut self, records: &[Bytes]) -> Result<Vec<Place>, NotAppended> {
         let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
         let start = self.end;
@@ -157,7 +157,7 @@ impl LogFile {
                 false => NotAppended::Lost(error),
             });
         }
-        // After a failed sync the system may have dropped what was written: asking again would tell nothing.
+        // After a failed sync the operating system may have dropped the data, and a second sync would report success.
         self.file.sync().map_err(NotAppended::Lost)?;
         self.end += frame.len() as u64;
         self.ordinal += 1;
@@ -167,7 +167,7 @@ impl LogFile {
             .collect())
     }
 
-    /// The record that lies there.
+    /// Reads the record at this position.
     pub(super) fn read(&self, place: Place) -> Result<Bytes> {
         let mut bytes = vec![0; place.len as usize];
         let filled = self
@@ -180,7 +180,7 @@ impl LogFile {
         }
     }
 
-    /// Puts a file with these records alone in this one's place; answers where they lie.
+    /// Replaces the file by one with only these records; returns their new positions.
     pub(super) fn rewrite(&self, places: &[Place]) -> Result<(Self, Vec<Place>), NotAppended> {
         let read = |place: &Place| {
             let record = self.read(*place).map_err(io::Error::other)?;
@@ -193,7 +193,7 @@ impl LogFile {
         Self::make(self.disk.clone(), &self.path, self.secret.clone(), records)
     }
 
-    /// Makes a file with these records: it is in place entirely, or not at all.
+    /// Creates a file with these records, and renames it into place atomically.
     fn make(
         disk: Arc<dyn Disk>,
         path: &Path,
@@ -206,7 +206,7 @@ impl LogFile {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        // Opened first: once the name is changed, nothing but the sync itself may fail.
+        // Opened before the rename, so that only the sync can fail after it.
         let made = written.and_then(|made| {
             let folder = disk.open_folder(parent)?;
             disk.rename(&fresh, path).map(|()| (made, folder))
@@ -215,7 +215,7 @@ impl LogFile {
             let _ = disk.remove(&fresh);
             NotAppended::AsBefore(error)
         })?;
-        // Which of the two files will be found after a loss of power is not known from here on.
+        // From here on it is unknown which of the two files a power loss leaves.
         folder.sync().map_err(NotAppended::Lost)?;
         Ok(made)
     }
@@ -255,7 +255,7 @@ impl LogFile {
         Ok((made, places))
     }
 
-    /// Nobody sees the file yet, so one sync at its end does for all of it.
+    /// Writes a frame without a sync: the file is not in place yet, so one sync at its end is enough.
     fn write_frame(&mut self, records: &[Bytes]) -> io::Result<Vec<Place>> {
         let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
         let start = self.end;
@@ -278,7 +278,7 @@ impl LogFile {
     }
 }
 
-/// A name beside the journal's.
+/// Path of the journal with a suffix.
 pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(end);

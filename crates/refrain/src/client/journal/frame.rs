@@ -1,9 +1,10 @@
-//! A frame is what one group commit appends: a header, the records behind their lengths, a checksum and an end mark.
+//! Frames of a journal. A frame is the unit of a group commit: a header, length-prefixed records, a checksum and an
+//! end mark.
 //!
-//! A frame is written only after the frame before it is durable.
-//! So a frame that cannot be read and has a readable header behind it is corruption.
-//! The last one may also be torn: the file ends before it does, or sectors of it are zero that were not written so.
-//! Nothing in a torn frame was ever acknowledged; what is neither whole nor torn is corruption, too.
+//! A frame is written only after its predecessor is durable.
+//! So an unreadable frame with a readable header after it is corruption.
+//! The last frame may be torn: the file ends too early, or it has zero sectors that were not written as zeros.
+//! Nothing in a torn frame was acknowledged. A frame that is neither complete nor torn is corruption too.
 
 use std::ops::Range;
 
@@ -11,24 +12,24 @@ use crate::varint::{self, Reader};
 
 const MAGIC: [u8; 4] = *b"rJn1";
 const HEADER_LEN: usize = 24;
-/// Behind the records: the checksum and the end mark.
+/// Checksum and end mark, after the records.
 const TAIL_LEN: usize = 5;
-/// Never zero: where it is missing, a frame was not written to its end.
+/// Never zero: if it is missing, the frame was not written completely.
 const END: u8 = 0xa5;
-/// What a disk writes whole or not at all.
+/// Unit in bytes that a disk writes completely or not at all.
 const SECTOR: usize = 512;
 
-/// Where a frame stands.
+/// Position of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
-    /// Known to this journal alone: what looks like a frame inside of a body is none.
+    /// Secret of this journal, so that bytes inside a body are not mistaken for a frame.
     pub(super) seed: u64,
     pub(super) start: usize,
-    /// Counts the frames of a file.
+    /// Number of the frame in its file, from 0.
     pub(super) ordinal: u64,
 }
 
-/// Puts records into a frame; answers it and where each record lies, from the frame's start.
+/// Assembles records into a frame; returns it with the range of each record, relative to the frame.
 pub(super) fn assemble<'a>(
     records: impl IntoIterator<Item = &'a [u8]>,
     place: Place,
@@ -65,7 +66,7 @@ fn header(len: u32, blank: u32, place: Place) -> [u8; HEADER_LEN] {
 struct Header {
     len: usize,
     ordinal: u64,
-    /// How many sectors are zero and were written so.
+    /// Number of sectors that were written as zeros.
     blank: u32,
 }
 
@@ -93,20 +94,20 @@ fn checksum(bytes: &[u8], seed: u64) -> u32 {
     hasher.finalize()
 }
 
-/// What stands at some place of a file.
+/// What is at a position of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A frame; where its records lie in the file, and where it ends.
+    /// A complete frame: the ranges of its records in the file, and its end.
     Frame(Vec<Range<usize>>, usize),
     /// The end of the file.
     End,
-    /// The last frame, of which not everything was written.
+    /// The last frame, incompletely written.
     Torn,
-    /// What was written there cannot be read any more.
+    /// Damage: written data that can no longer be read.
     Damage,
 }
 
-/// Looks at what stands at `place`.
+/// Reads the frame at `place`.
 pub(super) fn find(file: &[u8], place: Place) -> Found {
     let rest = &file[place.start..];
     if rest.is_empty() {
@@ -124,7 +125,7 @@ pub(super) fn find(file: &[u8], place: Place) -> Found {
     }
 }
 
-/// Where the records of a whole frame lie in the file.
+/// Returns the ranges of the records of a complete frame, in the file.
 fn records(rest: &[u8], header: Header, place: Place) -> Option<Vec<Range<usize>>> {
     let frame = rest.get(..header.len)?;
     let content = &frame[HEADER_LEN..header.len - TAIL_LEN];
@@ -143,7 +144,7 @@ fn records(rest: &[u8], header: Header, place: Place) -> Option<Vec<Range<usize>
     Some(found)
 }
 
-/// Whether a later frame's header can be read: this one was durable before that was written.
+/// Whether a later frame has a readable header. Then this one was durable, because frames are written in order.
 fn has_frame_behind(rest: &[u8], place: Place) -> bool {
     let starts = magic_places(rest).skip_while(|at| *at == 0);
     starts
@@ -158,7 +159,7 @@ fn magic_places(bytes: &[u8]) -> impl Iterator<Item = usize> {
         .filter_map(|(at, window)| (window == MAGIC).then_some(at))
 }
 
-/// Whether this can be the last frame as a loss of power or a kill leaves it.
+/// Whether this can be the last frame after a power loss or a kill.
 fn is_torn(rest: &[u8], header: Option<Header>, place: Place) -> bool {
     match header {
         Some(header) if header.ordinal != place.ordinal => false,
@@ -167,20 +168,20 @@ fn is_torn(rest: &[u8], header: Option<Header>, place: Place) -> bool {
             Some(frame) => blank_sectors(frame, place.start) > header.blank,
         },
         None if rest.len() < HEADER_LEN => true,
-        // The header itself was not written; what may stand behind it was.
+        // The header itself was not written, although later sectors may have been.
         None => sectors(place.start, rest.len())
             .take_while(|sector| sector.start < HEADER_LEN)
             .any(|sector| is_zero(&rest[sector])),
     }
 }
 
-/// How many sectors of these bytes, which start at `start` of a file, are zero as far as they lie within.
+/// Number of zero sectors in these bytes, which start at file offset `start`. Partial sectors count.
 fn blank_sectors(bytes: &[u8], start: usize) -> u32 {
     let blank = sectors(start, bytes.len()).filter(|sector| is_zero(&bytes[sector.clone()]));
     blank.count() as u32
 }
 
-/// The sectors that `len` bytes from `start` of a file on touch, as ranges of these bytes.
+/// Returns the sectors that `len` bytes from file offset `start` touch, as ranges of these bytes.
 fn sectors(start: usize, len: usize) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {

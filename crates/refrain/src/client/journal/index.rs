@@ -1,4 +1,4 @@
-//! Which calls a journal knows: where the last record of each lies, and what is past its time.
+//! Index of a journal's calls: position of the last record of each call, and retention of finished ones.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 use super::{codec::Record, file::Place};
 use crate::{Fingerprint, Key, client::moment::Moment};
 
-/// What is known of one call.
+/// State of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) fingerprint: Fingerprint,
@@ -16,14 +16,14 @@ pub(super) struct Slot {
     pub(super) state: State,
 }
 
-/// How far it is.
+/// Progress of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum State {
     Open,
     Ended { at: Moment, number: u64 },
 }
 
-/// How much of what is finished is kept.
+/// Limits for finished calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kept {
     pub(super) retention: Duration,
@@ -31,15 +31,15 @@ pub(super) struct Kept {
     pub(super) bytes_max: u64,
 }
 
-/// Every call that counts.
+/// Index of all live calls.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     slots: HashMap<Key, Slot>,
     open: usize,
-    /// The finished ones, the oldest first; one whose number has changed since is another call's.
+    /// Finished calls, the oldest first. An entry whose number no longer matches its slot is stale.
     finished: VecDeque<(Key, u64)>,
     finished_bytes: u64,
-    /// What the last records of all take.
+    /// Size of all live records, in bytes.
     bytes: u64,
     number: u64,
 }
@@ -49,7 +49,7 @@ impl Index {
         self.slots.get(key)
     }
 
-    /// How many calls there are.
+    /// Number of live calls.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -62,7 +62,7 @@ impl Index {
         self.bytes
     }
 
-    /// Takes in a record that is durable at `place`.
+    /// Applies a record that is durable at `place`.
     pub(super) fn apply(&mut self, record: &Record, place: Place) {
         match record {
             Record::Intent(intent) => {
@@ -111,7 +111,7 @@ impl Index {
         }
     }
 
-    /// Drops finished calls that are past their time or too many, the oldest first.
+    /// Removes finished calls that are past retention or over the limits, the oldest first.
     pub(super) fn sweep(&mut self, kept: Kept, now: Moment) {
         while let Some((key, number)) = self.finished.front() {
             let slot = self.slots.get(key).map(|slot| slot.state);
@@ -135,7 +135,7 @@ impl Index {
         }
     }
 
-    /// The open calls, the oldest first.
+    /// Returns the positions of open calls, the oldest first.
     pub(super) fn open_places(&self) -> Vec<Place> {
         let open = |slot: &&Slot| matches!(slot.state, State::Open);
         let mut places: Vec<_> = self
@@ -148,7 +148,7 @@ impl Index {
         places
     }
 
-    /// Every record that counts, in the order of the file.
+    /// Returns every live record, in file order.
     pub(super) fn live(&self) -> Vec<(Key, Place)> {
         let place = |(key, slot): (&Key, &Slot)| (key.clone(), slot.place);
         let mut live: Vec<_> = self.slots.iter().map(place).collect();
@@ -156,7 +156,7 @@ impl Index {
         live
     }
 
-    /// The records lie elsewhere now.
+    /// Updates the positions of records after a rewrite.
     pub(super) fn moved(&mut self, to: impl IntoIterator<Item = (Key, Place)>) {
         for (key, place) in to {
             if let Some(slot) = self.slots.get_mut(&key) {

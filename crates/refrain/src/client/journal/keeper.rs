@@ -1,6 +1,6 @@
-//! The one thread that touches a journal's file: takes what waits, appends it as one frame, syncs once, and answers.
+//! The only thread that accesses a journal's file: it appends all queued changes as one frame, syncs once, and replies.
 //!
-//! What a batch changes is seen by nobody until it is durable; a batch has no more than one change of a call.
+//! Changes of a batch are visible only after they are durable. A batch has at most one change per call.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -16,62 +16,62 @@ use super::{
 };
 use crate::{Error, ErrorKind, Fingerprint, Key, Result, client::moment::Moment, lock::FileLock};
 
-/// A batch is closed once its records take this much.
+/// Size in bytes at which a batch is closed.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What is asked of the keeper.
+/// Request to the keeper thread.
 #[derive(Debug)]
 pub(super) enum Job {
     Write(Write),
-    /// The intent of a call, if it is open.
+    /// Load the intent of a call, if it is open.
     Load(Key, oneshot::Sender<Result<Option<Box<Intent>>>>),
-    /// All that are open.
+    /// List all open calls.
     List(oneshot::Sender<Result<Vec<Intent>>>),
 }
 
-/// A change of one call.
+/// Change of one call.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) key: Key,
     pub(super) what: What,
-    /// Packed by whoever asks, so that this thread only writes.
+    /// Encoded by the caller, so that this thread only writes.
     pub(super) record: Record,
     pub(super) bytes: Bytes,
     pub(super) answer: oneshot::Sender<Result<Done>>,
 }
 
-/// Of what kind a change is.
+/// Kind of a change.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
     Begin(Fingerprint),
-    /// Of a call that is open; an answer also of one that is not known.
+    /// Ends an open call. An answer is also stored for an unknown call.
     End,
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Debug)]
 pub(in crate::client) enum Done {
-    /// It is durable.
+    /// The change is durable.
     Written,
-    /// It is durable, and the call was open before: it may have been sent.
+    /// The change is durable, and the call was already open: it may have been sent before.
     Again,
-    /// Nothing was written: the call is finished, with this.
+    /// Nothing was written: the call is finished, with this answer.
     Finished(Response<Bytes>),
     /// Nothing was written: the call is not open.
     NotOpen,
 }
 
-/// The state of the thread.
+/// State of the keeper thread.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) file: LogFile,
     pub(super) index: Index,
     pub(super) options: Arc<Options>,
-    /// Why nothing is taken any more, once that is so.
+    /// Error that latched the journal shut, if any.
     latch: Option<String>,
-    /// Below this length the file is not written anew.
+    /// File size below which the file is not rewritten.
     rewrite_from: u64,
-    /// Held as long as the file is.
+    /// Held as long as the file is open.
     _lock: FileLock,
 }
 
@@ -102,7 +102,7 @@ impl Keeper {
         }
     }
 
-    /// Writes this and what waits behind it; answers a job that has to come after.
+    /// Writes this change and the queued ones; returns a job that must follow the batch.
     fn write(&mut self, first: Write, jobs: &mut mpsc::Receiver<Job>) -> Option<Job> {
         let mut batch = Batch::default();
         let mut job = Some(Job::Write(first));
@@ -120,7 +120,7 @@ impl Keeper {
         job
     }
 
-    /// Puts the change into the batch, or answers it at once.
+    /// Adds the change to the batch, or replies at once.
     fn decide(&self, write: Write, batch: &mut Batch) {
         let decided = match write.what {
             What::Begin(fingerprint) => self.begin(&write.key, fingerprint, batch),
@@ -161,7 +161,7 @@ impl Keeper {
         self.check_open()?;
         match (self.index.get(key).map(|slot| slot.state), record) {
             (Some(State::Open), _) => Ok(Done::Written),
-            // Forgotten while it was under way: what came of it is worth keeping all the same.
+            // Forgotten while in flight: store its answer anyway.
             (None, Record::Answered(_)) => Ok(Done::Written),
             _ => Ok(Done::NotOpen),
         }
@@ -246,7 +246,7 @@ impl Keeper {
         }
     }
 
-    /// The open calls, without the bodies of their requests.
+    /// Returns the open calls, without request bodies.
     fn list(&self) -> Result<Vec<Intent>> {
         self.check_open()?;
         let read = |place| match Record::decode(&self.file.read(place)?) {
@@ -259,7 +259,7 @@ impl Keeper {
         self.index.open_places().into_iter().map(read).collect()
     }
 
-    /// Drops finished calls from the file, once they take more of it than all others.
+    /// Rewrites the file if live records take less than half of it.
     fn rewrite_if_worth_it(&mut self) {
         let is_long = self.file.len() > self.rewrite_from;
         if self.latch.is_none() && is_long && self.index.bytes() < self.file.len() / 2 {
@@ -267,7 +267,7 @@ impl Keeper {
         }
     }
 
-    /// Puts a file in place that has the live records alone.
+    /// Replaces the file by one with only the live records.
     pub(super) fn rewrite(&mut self) {
         self.sweep();
         let (keys, places): (Vec<_>, Vec<_>) = self.index.live().into_iter().unzip();
@@ -287,7 +287,7 @@ impl Keeper {
         }
     }
 
-    /// Drops what does not count any more from a file in which so many records were read.
+    /// Rewrites the file after opening, if not all of the `read` records are live.
     pub(super) fn tidy(&mut self, read: usize) {
         self.sweep();
         if self.index.len() < read {
@@ -303,13 +303,13 @@ fn mismatch() -> Error {
     )
 }
 
-/// What one frame will hold.
+/// Content of one frame.
 #[derive(Debug, Default)]
 struct Batch {
     writes: Vec<(Write, Done)>,
     keys: HashSet<Key>,
     bytes: usize,
-    /// How many calls it opens.
+    /// Number of calls that it opens.
     begun: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Records and frames read back as they were written, and nothing else is taken for one.
+//! Records and frames decode as encoded, and invalid bytes are rejected.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ fn place(start: usize, ordinal: u64) -> Place {
     }
 }
 
-/// A file of these frames, and where each ends.
+/// Builds a file of these frames; returns it with the end of each frame.
 fn file(frames: &[Vec<Bytes>]) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut ends) = (vec![7; 48], Vec::new());
     for (ordinal, records) in (0..).zip(frames) {
@@ -126,7 +126,7 @@ fn file(frames: &[Vec<Bytes>]) -> (Vec<u8>, Vec<usize>) {
     (bytes, ends)
 }
 
-/// Reads until something is no frame; answers the records and what that was.
+/// Reads frames until another result; returns the records and that result.
 fn read(bytes: &[u8]) -> (Vec<Vec<Bytes>>, Found) {
     let (mut frames, mut at) = (Vec::new(), 48);
     loop {
@@ -142,7 +142,7 @@ fn read(bytes: &[u8]) -> (Vec<Vec<Bytes>>, Found) {
 }
 
 fn frames() -> impl Strategy<Value = Vec<Vec<Bytes>>> {
-    // Zeros, so that a sector that was never written could be taken for a body.
+    // Zeros, so that an unwritten sector could be mistaken for a body.
     let record = prop_oneof![body(), (0_usize..2_000).prop_map(|len| vec![0; len].into())];
     vec(vec(record, 1..4), 1..5)
 }
@@ -206,7 +206,7 @@ proptest! {
         let last_start = ends[..ends.len() - 1].last().copied().unwrap_or(48);
         let (read, found) = read(&bytes);
         prop_assert_eq!(&read[..], &frames[..whole]);
-        // A sector that the frame before has a part of is none that a torn write leaves empty.
+        // A torn write does not blank a sector that contains part of the previous frame.
         if first >= last_start && range.start >= last_start {
             prop_assert_eq!(found, Found::Torn);
         } else if range.end < last_start {
