@@ -1,11 +1,13 @@
-//! Operations of several effects: each is recorded, a later run goes on behind the last one that is done, and what is done can be undone.
+//! Operations in several steps: each step is recorded, a later run continues after the last finished step, and finished
+//! steps can be undone.
 //!
-//! An [`Opening`] names the operation; opened, it gives [`Steps`]. The code then walks from step to step.
-//! A step that is done gives its recorded result without running; the first that is not is claimed and run,
-//! and gets a key for the next system down that is the same for every attempt.
-//! When a step is refused for good, the undos of those before it run, last one first.
+//! An [`Opening`] identifies the operation; opening it returns [`Steps`]. The code then runs step by step.
+//! A finished step returns its recorded result without running. The first unfinished step is claimed and run,
+//! with a key for the downstream system that is the same at every attempt.
+//! If a step is rejected permanently, the undos of the steps before it run, last one first.
 //!
-//! This is no workflow engine: nothing here waits for days, has timers, or runs without somebody who opens the operation again.
+//! This is not a workflow engine: it has no timers and no background execution; the caller must open the operation
+//! again.
 //!
 //! ```
 //! use refrain::{Engine, Key, store::Memory, steps::{Opened, Opening, StepError}};
@@ -60,40 +62,40 @@ mod tries;
 mod undo;
 use undo::Undo;
 
-/// One run of an operation, on its way from step to step.
+/// One run of an operation.
 ///
 /// # Cancellation
-/// Dropped between two steps, nothing is lost: the next run goes on there.
-/// Dropped in the middle of a step, that step is as after a crash: it is taken over once its lease has lapsed,
-/// or in doubt where it is at-most-once. It is never silently released.
+/// Dropped between two steps, nothing is lost: the next run continues there.
+/// Dropped within a step, that step is as after a crash: it is taken over after its lease lapses, or becomes
+/// indeterminate if it is at-most-once. It is never released silently.
 #[derive(Debug)]
 pub struct Steps<'a> {
     engine: Engine,
     log: Log,
     settings: Settings,
-    /// The operation's, for logs.
+    /// Name of the operation, for logs.
     name: String,
-    /// What earlier runs have recorded from the next place on.
+    /// Entries that earlier runs recorded, from the next place on.
     known: VecDeque<Entry>,
-    /// Which place is next.
+    /// Number of the next place.
     at: usize,
-    /// Steps of this run so far: no name twice.
+    /// Names of the steps of this run, which must be unique.
     names: HashSet<String>,
-    /// How to undo those of them that are done and can be.
+    /// Undos of the finished steps that have one.
     undos: Vec<Undo<'a>>,
-    /// Behind the point of no return.
+    /// Whether the point of no return has been passed.
     is_past_return: bool,
     state: RunState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunState {
-    /// The next step may come.
+    /// The next step may run.
     Open,
-    /// A step is to be tried again by the next run. All that this one can still do is to give up,
-    /// if the step has provably left nothing behind.
+    /// The next run must retry a step. This run can only abandon the operation,
+    /// if the step certainly had no effect.
     Failed,
-    /// Nothing comes behind this in this run.
+    /// No further step may run in this run.
     Over,
 }
 
@@ -119,17 +121,17 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Does a step, or gives its recorded result where it is done.
+    /// Runs a step, or returns its recorded result if it is finished.
     ///
-    /// `work` gets the key for the next system down. Its error says what is to come of it:
-    /// [`Failure::retry`], as any `?` makes it, tries again; [`Failure::reject`] says that nothing of the step stands and never will,
-    /// attempts before this one included, and undoes the operation.
+    /// `work` gets the key for the downstream system. Its error decides what happens:
+    /// [`Failure::retry`], which `?` creates, retries the step. [`Failure::reject`] declares that no attempt of the
+    /// step has or will have an effect, and undoes the operation.
     ///
     /// # Errors
-    /// Each ends this run: hand it on, and open the operation again where it [is retryable](StepError::is_retryable).
+    /// Each error ends this run: return it, and open the operation again if it [is retryable](StepError::is_retryable).
     ///
     /// # Cancellation
-    /// As a crash: see [`Steps`].
+    /// Like a crash: see [`Steps`].
     pub async fn step<T, F, W>(&mut self, step: impl Into<Step>, work: F) -> Result<T, StepError>
     where
         T: Serialize + DeserializeOwned,
@@ -141,10 +143,11 @@ impl<'a> Steps<'a> {
         value(&step.name, &result)
     }
 
-    /// As [`step`](Self::step), and `undo` takes it back should the operation be undone later.
+    /// Like [`step`](Self::step), with an `undo` that runs if the operation is undone later.
     ///
-    /// `undo` gets a key of its own, and the result of the step. It is tried until it succeeds; refused for good,
-    /// it leaves the operation [stuck](StepError::Stuck) until somebody has looked. What it borrows has to outlive the steps.
+    /// `undo` gets its own key, and the result of the step. It is retried until it succeeds. If it is rejected, the
+    /// operation is [stuck](StepError::Stuck) until an operator resolves it. Values that `undo` borrows must outlive
+    /// the steps.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
@@ -173,19 +176,20 @@ impl<'a> Steps<'a> {
         Ok(value)
     }
 
-    /// From here on nothing is undone any more: what comes behind has to be done.
-    /// A step behind this that is refused for good leaves the operation [stuck](StepError::Stuck).
+    /// Marks the point of no return: finished steps are not undone any more, and later steps must succeed.
+    /// A later step that is rejected leaves the operation [stuck](StepError::Stuck).
     pub fn point_of_no_return(&mut self) {
         self.is_past_return = true;
         self.undos.clear();
     }
 
-    /// Gives the operation up, and undoes what is done. What comes of that is always an error: [`StepError::Undone`], if all went well.
+    /// Abandons the operation, and undoes its finished steps. Always returns an error: [`StepError::Undone`] on
+    /// success.
     ///
-    /// A step that was begun and may have taken effect has to be run to its end first.
+    /// A step that was started and may have taken effect must be completed first.
     ///
     /// # Cancellation
-    /// As a crash: once the decision is recorded, later runs go on with undoing.
+    /// Like a crash: after the decision is recorded, later runs continue to undo.
     pub async fn abandon(&mut self, reason: impl Into<String>) -> StepError {
         if self.state == RunState::Over {
             return over();
@@ -203,13 +207,13 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Ends the operation with its result, which is what later runs get.
+    /// Finishes the operation with its result, which later runs return.
     ///
     /// # Errors
-    /// As for [`step`](Self::step). Not called, the operation stays open.
+    /// As for [`step`](Self::step). If this is not called, the operation stays open.
     ///
     /// # Cancellation
-    /// Dropped, it may have ended or not; the next run finds out.
+    /// If dropped, the operation may or may not be finished; the next run finds out.
     pub async fn finish<R>(mut self, result: R) -> Result<R, StepError>
     where
         R: Serialize + DeserializeOwned,
@@ -236,7 +240,7 @@ impl<'a> Steps<'a> {
         W: Future<Output = Result<T, Failure>>,
     {
         self.check(step)?;
-        // Until it has passed: also a step that is dropped in the middle ends this run.
+        // Reset after the step succeeds. If the step is dropped, this run is over.
         self.state = RunState::Over;
         let work = |key| {
             let working = work(key);
@@ -287,7 +291,7 @@ fn over() -> StepError {
     )
 }
 
-/// A recorded result, as the code wants it.
+/// Deserialises a recorded result.
 fn value<T: DeserializeOwned>(name: &str, result: &[u8]) -> Result<T, StepError> {
     serde_json::from_slice(result).map_err(|error| {
         StepError::Changed(format!(

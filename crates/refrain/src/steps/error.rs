@@ -1,4 +1,4 @@
-//! Why a run did not get to its end, and what to do about it.
+//! Errors of a run.
 
 use std::{fmt, time::Duration};
 
@@ -7,91 +7,92 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 use crate::{Error, RecordId};
 
-/// Why a run did not get to its end. What was recorded before stands, and the next run goes on behind it.
+/// Error that ends a run. Recorded steps remain, and the next run continues after them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// Not now: open the operation again, not before `retry_after` has passed.
+    /// The step failed: open the operation again after `retry_after`.
     #[error("step `{step}` is to be tried again: {reason}")]
     Failed {
-        /// Which step.
+        /// The step.
         step: String,
-        /// What went wrong.
+        /// Error text.
         reason: String,
-        /// Before that it cannot be claimed again.
+        /// Minimum delay before it can be claimed again.
         retry_after: Duration,
     },
-    /// Another run has it, and did not end it within the time to wait.
+    /// Another run holds the step, and did not finish it within `wait`.
     #[error("step `{step}` is in flight in another run")]
     InFlight {
-        /// Which step.
+        /// The step.
         step: String,
-        /// What is left of the other run's lease.
+        /// Remaining lease of the other run.
         lease_left: Duration,
     },
-    /// It may or may not have taken effect, and is not run again by itself.
-    /// [`Engine::resolve`](crate::Engine::resolve) its record with the step's result as JSON, or as never happened; then open the operation again.
+    /// The outcome of the step is unknown, so it is not run again automatically.
+    /// [Resolve](crate::Engine::resolve) its record with the step's result as JSON, or as never happened; then open the
+    /// operation again.
     #[error(
         "step `{step}` may or may not have taken effect: find out, and resolve the record {record}"
     )]
     Indeterminate {
-        /// Which step.
+        /// The step.
         step: String,
         /// The record to resolve.
         record: RecordId,
     },
-    /// It was undone, to its end. It stays so under this key.
+    /// The operation was undone completely. This is final under this key.
     #[error("the operation was undone: {cause}")]
     Undone {
-        /// Why.
+        /// Why it was undone.
         cause: Cause,
     },
-    /// A step that must be done was refused for good: an undo, or a step behind the point of no return.
-    /// Do it by hand and [resolve](crate::Engine::resolve) its record as completed, or as never happened to have it tried again;
-    /// then open the operation again.
+    /// A step that must succeed was rejected: an undo, or a step after the point of no return.
+    /// Do it by hand and [resolve](crate::Engine::resolve) its record as completed, or resolve it as never happened to
+    /// retry it; then open the operation again.
     #[error(
         "{what} was refused for good ({reason}): do it by hand, and resolve the record {record}"
     )]
     Stuck {
-        /// Which step, or the undo of which.
+        /// The step or its undo.
         what: String,
-        /// What was said when it was refused.
+        /// Reason of the rejection.
         reason: String,
         /// The record to resolve.
         record: RecordId,
     },
-    /// The key was used for an operation, or a step, with another input.
+    /// The key was used for an operation or a step with another input.
     #[error("{what} was begun under this key with another input; another effect takes another key")]
     Mismatch {
-        /// What was begun.
+        /// The operation or step.
         what: String,
     },
-    /// The code takes another way than the recorded one.
+    /// The code takes another path than the recorded one.
     #[error(
         "{0}; finish what was begun with the code that began it, and give changed code another name"
     )]
     Changed(String),
-    /// It was begun so long ago that its steps are not known any more. Nothing runs.
+    /// The records of its steps are past retention. Nothing is run.
     #[error("the steps of this operation are past their retention")]
     Expired,
-    /// The result cannot be kept, so the step does not count as done.
+    /// The result cannot be stored, so the step does not count as finished.
     #[error("the result of `{step}` cannot be kept: {reason}")]
     Unkept {
-        /// Which step.
+        /// The step.
         step: String,
-        /// What is wrong with it.
+        /// Error text.
         reason: String,
     },
-    /// A rule was broken by the code that calls.
+    /// The calling code violates a rule.
     #[error("{0}")]
     Invalid(String),
-    /// The store did not answer.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] Error),
 }
 
 impl StepError {
-    /// Whether opening the operation again may bring it further, without anybody changing anything.
+    /// Whether opening the operation again may succeed without any other change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -101,7 +102,7 @@ impl StepError {
         }
     }
 
-    /// Before which there is no use in opening the operation again.
+    /// Minimum delay before opening the operation again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -111,7 +112,7 @@ impl StepError {
         }
     }
 
-    /// The same as the failure of a message: tried again where that helps, a dead letter otherwise.
+    /// Converts into the failure of a message: retried if retryable, else a dead letter.
     #[must_use]
     pub fn into_failure(self) -> Failure {
         match (self.is_retryable(), self.retry_after()) {
@@ -122,12 +123,12 @@ impl StepError {
     }
 }
 
-/// Why an operation is undone.
+/// Reason why an operation is undone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The step that was refused for good; `None` where the code [gave it up](super::Steps::abandon).
+    /// The rejected step; `None` if the code [abandoned](super::Steps::abandon) the operation.
     pub step: Option<String>,
-    /// What was said.
+    /// Error text.
     pub reason: String,
 }
 

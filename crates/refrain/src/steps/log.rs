@@ -1,45 +1,45 @@
-//! Where the steps of one operation are recorded: a row of places, a record for each.
+//! Log of one operation: a sequence of places, each of which is a record.
 //!
-//! Whoever claims a place decides for ever what stands in it: a claim for anything else is a mismatch, whatever became of the first.
-//! So a run that was overtaken cannot go forward where another one has begun to undo, and the other way round.
+//! The first claim of a place fixes its content: a claim for other content is a mismatch, even after a failure.
+//! So an overtaken run cannot go forward where another run has begun to undo, and vice versa.
 
 use bytes::Bytes;
 
 use super::Cause;
 use crate::{Fingerprint, Key, Outcome, RecordId, Scope, Secret, outcome::Packer};
 
-/// The version of how places, fingerprints and keys are made.
+/// Version of the derivation of places, fingerprints and keys.
 const VERSION: &[u8] = b"1";
-/// Headers of the outcomes in places.
+/// Header names in the outcomes of places.
 const KIND: &str = "kind";
 const NAME: &str = "name";
 const END: &str = "end";
 const GENERATION: &str = "generation";
 const OPERATION: &str = "operation";
-/// From here on things are undone, or were.
+/// Value of the header `end`: the operation is undone, from here on or completely.
 const END_UNDO: &[u8] = b"undo";
 const END_DONE: &[u8] = b"done";
 
-/// What stands in a place.
+/// Content of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Step,
-    /// The undo of a step.
+    /// Undo of a step.
     Undo,
-    /// The code gave the operation up here.
+    /// The code abandoned the operation here.
     Abandon,
-    /// Nothing comes behind this.
+    /// The last place of the operation.
     End,
 }
 
-/// How it ended.
+/// Result of a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ending<'a> {
     Done(&'a [u8]),
     Undo(&'a Cause),
 }
 
-/// A place whose end is known.
+/// A place with a known result.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) fingerprint: Fingerprint,
@@ -52,10 +52,10 @@ pub(super) struct Log {
     secret: Secret,
     scope: Scope,
     key: Key,
-    /// What the operation was begun with.
+    /// Fingerprint of the operation's input.
     operation: Fingerprint,
-    /// Made with the first entry. The places behind it belong to it: should it be forgotten first,
-    /// a new first entry does not find what is left of the old ones.
+    /// Random value of the first entry, part of the scope of all later places. If the first record is forgotten before
+    /// the others, a new first entry does not find the leftover ones.
     generation: Option<Bytes>,
 }
 
@@ -92,7 +92,7 @@ impl Log {
         }
     }
 
-    /// Scope and key of the record for a place.
+    /// Returns scope and key of a place's record.
     pub(super) fn place(&self, at: usize) -> (Scope, Key) {
         let scope = self.scope.clone().with("place", at.to_string());
         let scope = match &self.generation {
@@ -107,7 +107,7 @@ impl Log {
         RecordId::derive(&self.secret, &scope, &key)
     }
 
-    /// What is to stand in a place, and with which input.
+    /// Fingerprint of the content of a place and its input.
     pub(super) fn fingerprint(&self, kind: Kind, name: &str, input: Option<&str>) -> Fingerprint {
         let mut digest = self.secret.start_digest("step");
         digest.part(VERSION);
@@ -120,14 +120,14 @@ impl Log {
         Fingerprint(digest.finish())
     }
 
-    /// The key for the next system down: the same for every attempt, on every node that shares the store.
+    /// Returns the key for the downstream system, the same at every attempt and on every node that shares the store.
     pub(super) fn key(&self, kind: Kind, name: &str) -> Key {
         let (scope, key) = (self.scope.as_bytes(), self.key.as_str().as_bytes());
         let parts = [VERSION, scope, key, kind.word().as_bytes(), name.as_bytes()];
         RecordId(self.secret.digest("step-key", &parts)).into()
     }
 
-    /// The outcome that is to stand in a place.
+    /// Packs the outcome of a place.
     pub(super) fn pack(&self, at: usize, kind: Kind, name: &str, ending: Ending<'_>) -> Outcome {
         let cause;
         let (end, body) = match ending {
@@ -153,21 +153,21 @@ impl Log {
         packer.finish([])
     }
 
-    /// Takes over what the first entry says about the places behind it.
+    /// Adopts the generation from the first entry.
     pub(super) fn follow(&mut self, at: usize, outcome: &Outcome) {
         if at == 0 {
-            // One that a person has resolved says nothing: then there is no other generation, either.
+            // An entry resolved by an operator has no generation header; then no generation is used.
             self.generation = header(outcome, GENERATION);
         }
     }
 
-    /// Whether the first entry was made for the same input; where it does not say so, its own fingerprint tells.
+    /// Whether the first entry has the same input. Without the header, its fingerprint decides.
     pub(super) fn is_same_operation(&self, first: &Outcome) -> bool {
         header(first, OPERATION).is_none_or(|operation| operation[..] == self.operation.0)
     }
 }
 
-/// Why things are undone from here on; `None` where they are not.
+/// Returns the cause if the operation is undone from here on, else `None`.
 pub(super) fn cause(outcome: &Outcome) -> Option<Cause> {
     if header(outcome, END)? != END_UNDO {
         return None;
@@ -179,7 +179,7 @@ pub(super) fn cause(outcome: &Outcome) -> Option<Cause> {
     Some(serde_json::from_slice(&outcome.body()).unwrap_or_else(unreadable))
 }
 
-/// What stands in a place, in words.
+/// Describes the content of a place.
 pub(super) fn describe(outcome: &Outcome) -> String {
     let text = |name| {
         let value = header(outcome, name).unwrap_or_default();
@@ -188,7 +188,7 @@ pub(super) fn describe(outcome: &Outcome) -> String {
     words(&text(KIND), &text(NAME))
 }
 
-/// A kind and a name, in words.
+/// Describes a kind and a name.
 pub(super) fn words(kind: &str, name: &str) -> String {
     match kind {
         "step" => format!("step `{name}`"),

@@ -1,4 +1,4 @@
-//! Begins an operation, or goes on with it where an earlier run stopped.
+//! Opens an operation: begins it, or continues after the last finished step.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -16,13 +16,13 @@ use crate::{
     store::Store,
 };
 
-/// How many steps an operation may have.
+/// Default maximum number of steps of an operation.
 pub const STEPS_MAX: usize = 100;
-/// The longest result of a step, in bytes of JSON.
+/// Default maximum size of a result, in bytes of JSON.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 const DAY: Duration = Duration::from_hours(24);
 
-/// One operation of several steps, and on which terms it runs.
+/// An operation in several steps, with its terms.
 ///
 /// ```
 /// use refrain::{Key, steps::Opening};
@@ -38,7 +38,7 @@ pub struct Opening {
     settings: Settings,
 }
 
-/// What all steps of an operation share.
+/// Settings shared by all steps of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     pub(super) terms: Terms,
@@ -49,20 +49,20 @@ pub(super) struct Settings {
     lasts_max: Duration,
 }
 
-/// An operation that was opened.
+/// Result of opening an operation.
 #[derive(Debug)]
 pub enum Opened<'a, R> {
-    /// It is to be run, or has got to its middle.
+    /// The operation is not finished: run its steps.
     Open(Box<Steps<'a>>),
-    /// It has run to its end, and this came of it.
+    /// The operation is finished, with this result.
     Finished(R),
 }
 
 impl Opening {
-    /// The operation of this name under this key.
+    /// Names an operation under a key.
     ///
-    /// Take a key that is the same whenever the same effect is meant: of a request behind the layer its `RecordId`,
-    /// of a message [`Job::key`](crate::consume::Job::key).
+    /// The key must be the same whenever the same effect is intended: for a request behind the layer, its `RecordId`;
+    /// for a message, [`Job::key`](crate::consume::Job::key).
     pub fn new(name: impl Into<String>, key: impl Into<Key>) -> Self {
         Self {
             name: name.into(),
@@ -73,13 +73,13 @@ impl Opening {
         }
     }
 
-    /// The namespace of the key, such as a tenant.
+    /// Sets the scope of the key, such as a tenant.
     #[must_use]
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
     }
 
-    /// What the operation is begun with. Another input under the same key is a [mismatch](StepError::Mismatch).
+    /// Sets the input of the operation. Another input under the same key is a [mismatch](StepError::Mismatch).
     #[must_use]
     pub fn with_input(self, input: &impl Serialize) -> Self {
         Self {
@@ -88,15 +88,15 @@ impl Opening {
         }
     }
 
-    /// Lease, wait, retention and the rest, in place of [`Terms::default`] with an `attempts_max` of 100.
-    /// The guarantee is each step's own.
+    /// Sets lease, wait, retention and other terms. Default: [`Terms::default`] with an `attempts_max` of 100.
+    /// The guarantee is set per step.
     #[must_use]
     pub fn with_terms(mut self, terms: Terms) -> Self {
         self.settings.terms = terms;
         self
     }
 
-    /// How often a step is tried in one run, and the pauses in between; 3 times if nothing is said.
+    /// Sets the maximum number of tries of a step in one run, and the backoff between them. Default: 3 tries.
     #[must_use]
     pub fn with_tries(mut self, tries_max: u32, backoff: Backoff) -> Self {
         self.settings.tries_max = tries_max.max(1);
@@ -104,36 +104,36 @@ impl Opening {
         self
     }
 
-    /// How long the operation may take from its first step to its end, all runs together; 7 days if nothing is said.
-    /// Steps are kept that much longer than the operation's result.
+    /// Sets the maximum duration of the operation over all runs. Default: 7 days.
+    /// Records of steps are kept longer than the operation's result by this time.
     #[must_use]
     pub fn with_lasts_max(mut self, lasts_max: Duration) -> Self {
         self.settings.lasts_max = lasts_max;
         self
     }
 
-    /// How many steps there may be; [`STEPS_MAX`] if nothing is said.
+    /// Sets the maximum number of steps. Default: [`STEPS_MAX`].
     #[must_use]
     pub fn with_steps_max(mut self, steps_max: usize) -> Self {
         self.settings.steps_max = steps_max;
         self
     }
 
-    /// The longest result of a step, and of the operation, in bytes of JSON; [`RESULT_BYTES_MAX`] if nothing is said.
+    /// Sets the maximum size of a result, of a step or the operation, in bytes of JSON. Default: [`RESULT_BYTES_MAX`].
     #[must_use]
     pub fn with_result_bytes_max(mut self, result_bytes_max: usize) -> Self {
         self.settings.result_bytes_max = result_bytes_max;
         self
     }
 
-    /// Reads what earlier runs have recorded. Nothing is claimed before the first step.
+    /// Reads the entries of earlier runs. Nothing is claimed before the first step.
     ///
     /// # Errors
-    /// [`StepError::Undone`] where it was undone, [`StepError::Mismatch`] where it was begun with another input,
-    /// [`StepError::Expired`] where it was forgotten in between, and when the store cannot answer.
+    /// [`StepError::Undone`] if it was undone, [`StepError::Mismatch`] if it was begun with another input,
+    /// [`StepError::Expired`] if its records are past retention, and errors of the store.
     ///
     /// # Cancellation
-    /// May be dropped: it only reads.
+    /// Safe to drop: it only reads.
     pub async fn open<'a, R: DeserializeOwned>(
         &self,
         engine: &Engine,
@@ -163,7 +163,7 @@ impl Opening {
     }
 }
 
-/// What the last entry says.
+/// Returns the result in the last entry.
 fn finished<R: DeserializeOwned>(end: &Entry) -> Result<R, StepError> {
     if let Some(cause) = log::cause(&end.outcome) {
         return Err(StepError::Undone { cause });
@@ -171,7 +171,7 @@ fn finished<R: DeserializeOwned>(end: &Entry) -> Result<R, StepError> {
     super::value("the operation", &end.outcome.body())
 }
 
-/// The places whose end is known, from the first on. The generation is taken from the first.
+/// Reads the finished places in order, and adopts the generation of the first.
 async fn read(
     log: &mut Log,
     engine: &Engine,
@@ -218,16 +218,16 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Each step and its undo, the decision to give up, and the end.
+    /// Each step and its undo, the decision to abandon, and the end.
     fn places_max(&self) -> usize {
         self.steps_max.saturating_mul(2).saturating_add(2)
     }
 
-    /// The terms of one record.
+    /// Returns the terms of one record.
     pub(super) fn terms(&self, guarantee: Guarantee) -> Terms {
         Terms {
             guarantee,
-            // The first step ends long before the last one, and has to be known as long.
+            // The first step ends long before the last one, and must be kept until then.
             retention: self.terms.retention.saturating_add(self.lasts_max),
             ..self.terms
         }

@@ -1,4 +1,4 @@
-//! One place is met: what was recorded there is replayed, or it is claimed, run and settled.
+//! Processing of one place: replays the recorded outcome, or claims, runs and settles it.
 
 use std::time::Duration;
 
@@ -17,37 +17,37 @@ use crate::{
     store::Store,
 };
 
-/// What is to stand in the next place.
+/// Intended content of the next place.
 pub(super) struct Place<'s> {
     pub(super) kind: Kind,
     pub(super) name: &'s str,
     pub(super) intent: Intent,
-    /// For the next system down.
+    /// Key for the downstream system.
     pub(super) key: Key,
     pub(super) record: RecordId,
 }
 
-/// What a place came to.
+/// Result of a place.
 pub(super) enum Passed {
-    /// Its result.
+    /// The result of the step.
     Done(Bytes),
-    /// From here on things are undone.
+    /// The operation is undone from here on.
     Undo(Cause),
 }
 
-/// What was met in a place.
+/// State of a place when it is reached.
 pub(super) enum Met {
     Granted(Guard),
     Recorded(Outcome),
 }
 
 impl Place<'_> {
-    /// What is to stand here, in words.
+    /// Describes the intended content.
     pub(super) fn words(&self) -> String {
         log::words(self.kind.word(), self.name)
     }
 
-    /// The step that it is about.
+    /// Name of the step, for errors.
     fn step(&self) -> String {
         match self.kind {
             Kind::Step => self.name.into(),
@@ -76,7 +76,7 @@ impl Steps<'_> {
         })
     }
 
-    /// Takes the next place: replays it, or runs `work` for it.
+    /// Replays the next place, or runs `work` for it.
     pub(super) async fn take<F, W>(
         &mut self,
         kind: Kind,
@@ -95,7 +95,7 @@ impl Steps<'_> {
         self.pass(&place, &outcome)
     }
 
-    /// Takes the next place for something that needs no work.
+    /// Records the next place without work.
     pub(super) async fn mark(
         &mut self,
         kind: Kind,
@@ -110,7 +110,7 @@ impl Steps<'_> {
         self.pass(&place, &outcome)
     }
 
-    /// Goes on behind a place.
+    /// Advances to the next place.
     fn pass(&mut self, place: &Place<'_>, outcome: &Outcome) -> Result<Passed, StepError> {
         self.log.follow(self.at, outcome);
         self.at += 1;
@@ -153,10 +153,10 @@ impl Steps<'_> {
         }
     }
 
-    /// Looks what else stands in a place.
+    /// Reads what another run recorded in this place.
     async fn look(&self, place: &Place<'_>) -> Result<Met, StepError> {
         let Some(reading) = self.engine.store().read(place.record).await? else {
-            // Given free in between.
+            // Released meanwhile.
             return Err(self.busy(place));
         };
         let outcome = match reading.record.state {
@@ -166,7 +166,7 @@ impl Steps<'_> {
         self.met_other(place, reading.record.fingerprint, outcome)
     }
 
-    /// Something else stands in a place.
+    /// Handles a place with other content.
     fn met_other(
         &self,
         place: &Place<'_>,
@@ -196,7 +196,7 @@ impl Steps<'_> {
                 )),
             });
         }
-        // Another run has given it up, or was refused, where this one would go on or give up itself.
+        // Another run abandoned the operation or was rejected, where this run would continue or abandon it.
         if is_undone && (is(Kind::Abandon) || place.kind == Kind::Abandon) {
             return Ok(Met::Recorded(outcome));
         }
@@ -216,7 +216,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Nobody knows, or nobody can: a person has to look.
+    /// Returns the error for a step that an operator must resolve.
     fn in_doubt(&self, place: &Place<'_>, reason: &str) -> StepError {
         let (record, step) = (place.record, place.step());
         tracing::error!(operation = self.name, step, %record, reason, "a step waits for somebody to resolve its record");
@@ -260,7 +260,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Stores how it ended. Where this run was overtaken, what the other one made of it counts.
+    /// Stores the result. If this run was overtaken, the result of the other run counts.
     async fn complete(
         &self,
         place: &Place<'_>,
@@ -270,7 +270,7 @@ impl Steps<'_> {
         let outcome = self.log.pack(self.at, place.kind, place.name, ending);
         while running.complete(outcome.clone()).await? != Settled::Applied {
             running = match self.claim(place).await? {
-                // Nothing, so this one's outcome is stored after all. Its work is done and not done again.
+                // The other run stored nothing, so this result is stored after all. The work is not repeated.
                 Met::Granted(guard) => guard.start(),
                 Met::Recorded(outcome) => return Ok(outcome),
             };
@@ -278,8 +278,8 @@ impl Steps<'_> {
         Ok(outcome)
     }
 
-    /// To be tried again. Only what provably had no effect is forgotten:
-    /// else somebody could give up here and leave it behind without undoing it.
+    /// Settles a failed step for a retry. Its record is released only if the step certainly had no effect;
+    /// otherwise another run could abandon the operation here and leave the effect without an undo.
     async fn fail(&self, place: &Place<'_>, running: Running, fault: Fault) -> StepError {
         let (guarantee, attempt) = (running.guarantee(), running.grant().attempt);
         let pause = fault.delay;
@@ -302,8 +302,8 @@ impl Steps<'_> {
         }
     }
 
-    /// It must be done and is refused for good. Who claims it without standing for running it again leaves it in doubt,
-    /// where operators find it.
+    /// Settles a step that must succeed but was rejected. A claim with at-most-once makes its record indeterminate,
+    /// so that operators find it.
     async fn doom(&self, place: &Place<'_>, running: Running, reason: &str) -> StepError {
         self.leave(running, Reason::Failed, Duration::ZERO).await;
         let mut intent = place.intent.clone();
@@ -311,7 +311,7 @@ impl Steps<'_> {
         intent.terms.wait = Duration::ZERO;
         match self.engine.claim(&intent).await {
             Ok(Verdict::Indeterminate(_)) => self.in_doubt(place, reason),
-            // Another run was faster, and will find out for itself.
+            // Another run was faster, and handles the step itself.
             Ok(_) => self.busy(place),
             Err(error) => StepError::Store(error),
         }

@@ -1,4 +1,4 @@
-//! One step, and how it differs from the others.
+//! A step and its settings.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -15,10 +15,10 @@ use crate::{
     record::Doubt,
 };
 
-/// The longest name of a step or an operation, in bytes.
+/// Maximum length of the name of a step or an operation, in bytes.
 pub const NAME_BYTES_MAX: usize = 100;
 
-/// One step of an operation. A name alone will do: `steps.step("charge", …)`.
+/// One step of an operation. A name is enough: `steps.step("charge", …)`.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub(super) name: String,
@@ -27,10 +27,10 @@ pub struct Step {
     ask: Option<Ask>,
 }
 
-/// What something is begun with: none, its canonical form, or why it has none.
+/// Input: none, its canonical JSON, or the error of serialising it.
 pub(super) type Input = Option<Result<String, String>>;
 
-/// Asks the system that the step may have changed: the result, or that there is none.
+/// Callback that asks the downstream system for the result of the step, or whether there is none.
 #[derive(Clone)]
 struct Ask(Arc<dyn Fn(Key) -> Asking + Send + Sync>);
 
@@ -38,7 +38,7 @@ type Found = Result<Option<Vec<u8>>, Failure>;
 type Asking = Pin<Box<dyn Future<Output = Found> + Send>>;
 
 impl Step {
-    /// A step that is run again until it has demonstrably succeeded, under the same key each time.
+    /// Creates a step that is retried until it demonstrably succeeds, under the same key each time.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -48,8 +48,8 @@ impl Step {
         }
     }
 
-    /// For an effect in a system that takes no key: what may have happened is not run again.
-    /// What could not be learnt stops the operation with [`StepError::Indeterminate`].
+    /// Makes the step at-most-once, for an effect in a system without idempotency keys.
+    /// An unknown outcome stops the operation with [`StepError::Indeterminate`].
     #[must_use]
     pub fn at_most_once(self) -> Self {
         Self {
@@ -58,7 +58,8 @@ impl Step {
         }
     }
 
-    /// What the step is done with. Another input under the same operation is a [mismatch](StepError::Mismatch), and no replay.
+    /// Sets the input of the step. Another input under the same operation is a [mismatch](StepError::Mismatch), not a
+    /// replay.
     #[must_use]
     pub fn with_input(self, input: &impl Serialize) -> Self {
         Self {
@@ -67,10 +68,11 @@ impl Step {
         }
     }
 
-    /// Asks what became of the step once that is in doubt: `Some` is its result, `None` says that it never happened,
-    /// and an error that it is still not known.
+    /// Sets a probe that resolves an unknown outcome: `Some` is the result, `None` means that it never happened,
+    /// and an error that it is still unknown.
     ///
-    /// It is not asked before the attempt can no longer act (`settle_after` of the terms), by the next run or in the background.
+    /// The next run or a background task calls it, after the attempt can no longer take effect (`settle_after` of the
+    /// terms).
     #[must_use]
     pub fn with_probe<T, F, A>(self, ask: F) -> Self
     where
@@ -91,7 +93,7 @@ impl Step {
         }
     }
 
-    /// The probe for the record of this step in a place.
+    /// Returns the probe for this step's record in a place.
     pub(super) fn probe(&self, log: &Log, at: usize) -> Option<Arc<dyn Probe>> {
         let ask = self.ask.clone()?;
         Some(Arc::new(Asked {
@@ -121,7 +123,7 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// The probe of a step, as the engine takes it.
+/// The probe of a step, as the engine expects it.
 #[derive(Debug)]
 struct Asked {
     ask: Ask,
@@ -153,13 +155,13 @@ impl Probe for Asked {
     }
 }
 
-/// The order of members, and white space, do not make another input.
+/// Canonical JSON of an input: member order and white space do not matter.
 pub(super) fn canonical_input(input: &impl Serialize) -> Result<String, String> {
     let json = serde_json::to_vec(input).map_err(|error| error.to_string())?;
     canonical(&json).ok_or_else(|| "it has no canonical form as JSON".into())
 }
 
-/// Checks a name: it is kept in records and shown to people.
+/// Checks a name, which is stored in records and shown to operators.
 pub(super) fn check_name(name: &str) -> Result<(), StepError> {
     let is_plain = |char: char| char.is_ascii_graphic() || char == ' ';
     match (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_plain) {
@@ -171,7 +173,7 @@ pub(super) fn check_name(name: &str) -> Result<(), StepError> {
     }
 }
 
-/// The input, or what is wrong with it.
+/// Returns the input, or its error.
 pub(super) fn check_input<'a>(what: &str, input: &'a Input) -> Result<Option<&'a str>, StepError> {
     match input {
         None => Ok(None),

@@ -1,4 +1,4 @@
-//! Tries one step, again where that may help, for as long as its claim lets it act.
+//! Runs one step, with retries, while its claim is valid.
 
 use std::{pin::pin, time::Duration};
 
@@ -7,10 +7,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{Failure, Steps, run::Place};
 use crate::{Guarantee, Key, consume::brief, engine::Running, record::Reason};
 
-/// No try lasts longer, whatever the terms say: clocks cannot count for ever.
+/// Maximum duration of a try, regardless of the terms, to avoid overflow of the clock.
 const TRY_MAX: Duration = Duration::from_hours(24);
 
-/// What the tries of one run came to.
+/// Result of the tries of one run.
 pub(super) enum Tried {
     Done(Vec<u8>),
     Unkept(String),
@@ -23,12 +23,12 @@ pub(super) struct Fault {
     pub(super) reason: String,
     pub(super) delay: Option<Duration>,
     pub(super) why: Reason,
-    /// One of the tries may have taken effect.
+    /// Whether one of the tries may have taken effect.
     pub(super) may_have_acted: bool,
 }
 
 impl Steps<'_> {
-    /// Runs `work` until it has an end, or there is no use in trying now.
+    /// Runs `work` until it has a result, or a further try is useless.
     pub(super) async fn tries<F, W>(&self, place: &Place<'_>, running: &Running, work: F) -> Tried
     where
         F: Fn(Key) -> W,
@@ -65,7 +65,7 @@ impl Steps<'_> {
     }
 }
 
-/// The result of a step, if it can be kept.
+/// Checks that the result of a step can be stored.
 fn kept(result: serde_json::Result<Vec<u8>>, bytes_max: usize) -> Tried {
     match result {
         Ok(result) if result.len() <= bytes_max => Tried::Done(result),
@@ -74,7 +74,7 @@ fn kept(result: serde_json::Result<Vec<u8>>, bytes_max: usize) -> Tried {
     }
 }
 
-/// Runs one try, for as long as the claim lets it act: behind that somebody may have been told that it never happened.
+/// Runs one try until the claim's deadline, because after that a probe may report that it never happened.
 async fn within<T>(
     running: &Running,
     timeout: Duration,
@@ -84,7 +84,7 @@ async fn within<T>(
     let ends = tokio::time::Instant::now() + timeout.min(TRY_MAX);
     loop {
         let until = ends.min(running.deadline());
-        // Polled, it may act.
+        // Do not poll after the deadline: a poll may act.
         if Instant::now() >= until {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The way back: undos of the steps that are done, last one first, each of them a step itself.
+//! Undo: runs the undos of finished steps, last one first. Each undo is itself a step.
 
 use std::{fmt, pin::Pin};
 
@@ -17,10 +17,10 @@ type Undoing<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>
 
 type Work<'a> = dyn Fn(Key, &[u8]) -> Undoing<'a> + Send + Sync + 'a;
 
-/// How to undo a step that is done.
+/// Undo of a finished step.
 pub(super) struct Undo<'a> {
     step: Step,
-    /// What the step came to, as it was recorded.
+    /// Recorded result of the step.
     result: Bytes,
     work: Box<Work<'a>>,
 }
@@ -50,7 +50,7 @@ impl fmt::Debug for Undo<'_> {
 }
 
 impl Steps<'_> {
-    /// Undoes what is done, last one first. That it has begun is recorded already: no run goes forward again.
+    /// Undoes the finished steps, last one first. The decision is already recorded, so no run goes forward again.
     pub(super) async fn walk_back(&mut self, cause: Cause) -> StepError {
         tracing::warn!(operation = self.name, %cause, "an operation is undone");
         while let Some(Undo { step, result, work }) = self.undos.pop() {
