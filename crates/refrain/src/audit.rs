@@ -1,15 +1,15 @@
-//! The audit log: what became of every audited attempt and who decided about records, in a chain that shows when it was changed.
+//! Audit log: the results of all audited attempts and all operator decisions, in a tamper-evident hash chain.
 //!
-//! It is a folder of files with one JSON object in each line, for any tool to read.
-//! Every line carries the SHA-256 of the line before it and of itself, so that a line that is changed, removed, moved or
-//! put in is found by [`verify`]. Who can rewrite the whole folder can make up a chain: note the [head](Verified::head) elsewhere,
-//! and a log that was cut off or rewritten does not hold it any more.
+//! It is a directory of JSON Lines files.
+//! Every line contains the SHA-256 of the previous line and of itself, so [`verify`] detects a line that was changed,
+//! removed, moved or inserted. An attacker who can rewrite the whole directory can forge a chain: record the
+//! [head](Verified::head) elsewhere, and a truncated or rewritten log no longer contains it.
 //!
 //! Keys, scopes, credentials and bodies are never written.
 //!
-//! An engine that [has a log](crate::Engine::with_audit) writes the end of each audited attempt before it stores it:
-//! an outcome that anybody has seen stands in the log. The other way round, an attempt that was granted and has no end in the
-//! log was cut off, and [`verify`] lists it.
+//! An engine [with a log](crate::Engine::with_audit) writes the end of each audited attempt before it stores it, so
+//! every outcome that a caller has seen is in the log. Conversely, an attempt that was granted and has no end in the
+//! log was interrupted, and [`verify`] lists it.
 //!
 //! ```
 //! use refrain::{AuditLog, Engine, Intent, Key, Outcome, Scope, audit, store::Memory};
@@ -23,7 +23,7 @@
 //!
 //! let verified = audit::verify(&folder, &audit::Check::default(), &mut |_| ())?;
 //! assert!(verified.damage.is_empty());
-//! // The log began, it was granted, it was completed.
+//! // Three entries: the log began, the claim was granted, the claim was completed.
 //! assert_eq!(verified.entries, 3);
 //! # Ok::<(), refrain::Error>(())
 //! # }).unwrap();
@@ -62,21 +62,21 @@ pub use verify::{Check, Damage, DamageKind, Verified, Visit, verify};
 mod writer;
 use writer::{Shared, Writer};
 
-/// A file is closed, and the next one begun, once it would be longer than this.
+/// Default maximum size of a file, in bytes; then the next file begins.
 pub const SEGMENT_BYTES_MAX: u64 = 32 << 20;
-/// So many entries may wait for the disk before what is audited is refused.
+/// Default maximum number of queued entries, above which audited operations are rejected.
 pub const QUEUE_MAX: usize = 16 << 10;
 
-/// How a log is kept.
+/// Options of a log.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The longest file, in bytes.
+    /// Maximum size of a file, in bytes.
     pub segment_bytes_max: u64,
-    /// How many entries may wait for the disk.
+    /// Maximum number of entries that wait for the disk.
     pub queue_max: usize,
-    /// Where it is written to.
+    /// File system.
     pub disk: Arc<dyn Disk>,
-    /// Whose wall clock dates the entries.
+    /// Wall clock for the time of entries.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -91,7 +91,7 @@ impl Default for Options {
     }
 }
 
-/// A log that this process writes. Clones share it.
+/// An audit log that this process writes. Clones share it.
 #[derive(Clone)]
 pub struct AuditLog {
     inner: Arc<Inner>,
@@ -103,16 +103,16 @@ struct Inner {
 }
 
 impl AuditLog {
-    /// Opens the log in this folder, and begins one where there is none.
+    /// Opens the log in this directory; creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Held`] while another process writes it, [`ErrorKind::Corrupt`] where its end is damaged in a way that no
-    /// crash explains, and [`ErrorKind::Unaudited`] where the folder cannot be written.
+    /// [`ErrorKind::Held`] if another process writes it, [`ErrorKind::Corrupt`] if its end has damage that a crash
+    /// cannot explain, and [`ErrorKind::Unaudited`] if the directory is not writable.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         Self::open_with(folder, Options::default())
     }
 
-    /// As [`open`](Self::open), kept otherwise.
+    /// Like [`open`](Self::open), with these options.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -122,10 +122,10 @@ impl AuditLog {
         Self::start(shared, Some(writer))
     }
 
-    /// A log that is opened with the first entry, and not made before. What hinders that shuts it, unless it passes.
+    /// Creates a log that is opened with its first entry. A permanent error at that point latches it shut.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If no thread can be started.
     pub fn lazy(folder: impl Into<PathBuf>) -> Result<Self> {
         Self::start(
             Arc::new(Shared::new(folder.into(), Options::default())),
@@ -149,28 +149,28 @@ impl AuditLog {
         })
     }
 
-    /// Whether something that must be audited may begin.
+    /// Checks that an audited operation may start.
     ///
     /// # Errors
-    /// [`ErrorKind::Unaudited`] once the log is shut, while it cannot be written, and while too many entries wait for the disk.
+    /// [`ErrorKind::Unaudited`] if the log is latched shut or not writable, or while the queue is full.
     pub fn check(&self) -> Result<()> {
         self.inner.shared.check()
     }
 
-    /// Writes an entry and does not wait for it. Once the log is shut it is lost.
+    /// Queues an entry without waiting. After the log is latched shut, the entry is dropped.
     pub fn note(&self, entry: Entry) {
-        // Why it is shut was told when it was.
+        // The reason was logged when the log was latched shut.
         let _ = self.inner.shared.push(entry, false);
     }
 
-    /// Writes an entry, and answers once it is durable.
+    /// Writes an entry; completes when it is durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unaudited`] when it could not be written: whether it is there is not known, and after anything but
-    /// trouble that passes nothing is written behind it.
+    /// [`ErrorKind::Unaudited`] if the write failed: the entry may or may not be in the log. Unless the error is
+    /// temporary, nothing is written after it.
     ///
     /// # Cancellation
-    /// The entry is on its way when this returns: dropped, it is written all the same.
+    /// The entry is queued before this function returns: if the future is dropped, the entry is written anyway.
     pub fn write(&self, entry: Entry) -> impl Future<Output = Result<()>> + Send + use<> {
         let pushed = self.inner.shared.push(entry, true);
         async move {
@@ -184,19 +184,19 @@ impl AuditLog {
         }
     }
 
-    /// Where it is.
+    /// Returns the directory.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.inner.shared.folder
     }
 
-    /// How many entries this process has made durable.
+    /// Number of entries that this process has made durable.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.inner.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Why nothing is written any more, or cannot be written now, if so.
+    /// Returns the error that latched the log shut, or the current temporary error, if any.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.inner.shared.trouble()
@@ -207,7 +207,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.close();
         let thread = self.thread.get_mut();
-        // What was not waited for is written before the process ends.
+        // Write the queued entries before the process ends.
         if let Some(thread) = thread.unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }

@@ -1,4 +1,4 @@
-//! The chain: each line ends with the digest of all that stands before it in the line, the digest of the line before among that.
+//! Hash chain: each line ends with the digest of its content, which includes the digest of the previous line.
 
 use std::{fmt, str::FromStr};
 
@@ -6,19 +6,19 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Error, ErrorKind, Result, key::hex_format};
 
-/// What stands between the content of a line and its digest.
+/// Separator between the content of a line and its digest.
 const MARK: &[u8] = br#","hash":""#;
-/// The mark, 64 digits, and what closes the line.
+/// The separator, 64 digits, and the end of the line.
 const SEAL_LEN: usize = MARK.len() + 64 + 2;
 
-/// The SHA-256 of a line of the log, which names everything up to that line.
+/// SHA-256 of a line, which identifies the log up to that line.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ChainHash(pub [u8; 32]);
 
 hex_format!(ChainHash);
 
 impl ChainHash {
-    /// What the first line of a log follows.
+    /// Predecessor of the first line of a log.
     pub const START: Self = Self([0; 32]);
 
     pub(super) fn of(bytes: &[u8]) -> Self {
@@ -46,7 +46,7 @@ impl FromStr for ChainHash {
     }
 }
 
-/// Closes a line: `line` is a JSON object as it was serialized.
+/// Appends the digest to a line; `line` is a serialised JSON object.
 pub(super) fn seal(line: &mut Vec<u8>) -> ChainHash {
     debug_assert_eq!(line.last(), Some(&b'}'));
     line.pop();
@@ -57,12 +57,12 @@ pub(super) fn seal(line: &mut Vec<u8>) -> ChainHash {
     hash
 }
 
-/// The content of a line without its end, and the digest that it carries; `None` where it is no line of a log.
+/// Splits a line into content and digest; `None` if it is malformed.
 pub(super) fn open(line: &[u8]) -> Option<(&[u8], ChainHash)> {
     let (content, seal) = line.split_at_checked(line.len().checked_sub(SEAL_LEN)?)?;
     let digits = seal.strip_prefix(MARK)?.strip_suffix(b"\"}")?;
     let digits = std::str::from_utf8(digits).ok()?;
-    // One text for one hash.
+    // Reject other spellings of the same hash, such as upper case.
     let hash: ChainHash = digits.parse().ok()?;
     (hash.to_string() == digits).then_some((content, hash))
 }

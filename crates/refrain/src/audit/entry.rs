@@ -1,4 +1,4 @@
-//! What is written down: before, as an [`Entry`]; behind, as it was [`Written`].
+//! Log entries: an [`Entry`] to write, and a [`Written`] one as read.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -12,49 +12,50 @@ use crate::{
     record::{Fence, Settlement},
 };
 
-/// The longest line that is written or read, in bytes.
+/// Maximum length of a line, in bytes.
 pub const LINE_BYTES_MAX: usize = 32 << 10;
-/// The longest text of one member, in bytes; what is longer is cut. Six members of twice that, escaped, fit a line.
+/// Maximum length of a text member, in bytes; longer text is truncated. Six members, doubled by escaping, fit in a
+/// line.
 const TEXT_BYTES_MAX: usize = 2 << 10;
 
-/// What happened.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Event {
     /// The log began.
     Began,
-    /// The log was opened again, by another process or after a restart, or could not be written for a while;
-    /// `detail` says what was cut off its end, or why it paused.
+    /// The log was opened again, by another process or after a restart, or was not writable for some time;
+    /// `detail` contains what was truncated, or the reason of the pause.
     Reopened,
-    /// A claim was granted: from now on it may run.
+    /// A claim was granted: the attempt may run.
     Granted,
-    /// It ended with an outcome. Written before the outcome is stored, and so before anybody sees it.
+    /// The attempt ended with an outcome. Written before the outcome is stored, and so before a caller sees it.
     Completed,
-    /// It ended without effect, and its key is free again.
+    /// The attempt ended without effect, and its key is free again.
     Released,
-    /// Whether it took effect was not learnt; `detail` says why.
+    /// The outcome of the attempt is unknown; `detail` contains the reason.
     Doubted,
-    /// What the entry before about this attempt says came too late, or too early, and does not count.
+    /// The previous entry about this attempt came too late or too early, and does not count.
     Overtaken,
-    /// A person is about to say what became of a record in doubt; `detail` says what.
+    /// An operator is about to resolve an unknown outcome; `detail` contains the resolution.
     Resolving,
-    /// The doubt about a record was ended, by a person, a probe or a receipt.
+    /// An unknown outcome was resolved, by an operator, a probe or a receipt.
     Resolved,
-    /// A person is about to take a record away.
+    /// An operator is about to delete a record.
     Erasing,
-    /// A record was taken away.
+    /// A record was deleted.
     Erased,
-    /// What a person was about to do was not done; `detail` says why.
+    /// An operator action was not carried out; `detail` contains the reason.
     Refused,
-    /// A dead letter was let through again, on purpose.
+    /// An operator redrove a dead letter.
     Redriven,
-    /// It was let through without a claim, since the store failed and the policy says so.
+    /// A request passed without a claim, because the store failed and the policy allows it.
     Unguarded,
 }
 
 impl Event {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 14] = [
         Self::Began,
         Self::Reopened,
@@ -72,7 +73,7 @@ impl Event {
         Self::Unguarded,
     ];
 
-    /// Its name in the log.
+    /// Returns the name in the log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,33 +95,33 @@ impl Event {
     }
 }
 
-/// One thing to be written down. Number, time, node and hashes are the log's own.
+/// An entry to write. The log adds number, time, node and hashes.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What happened.
+    /// Kind of the entry.
     pub event: Event,
-    /// Of which operation or consumer, where that is known.
+    /// Operation or consumer, if known.
     pub operation: Option<Arc<str>>,
-    /// To which record.
+    /// Record.
     pub record: Option<RecordId>,
-    /// Under which fence.
+    /// Fence (fencing token).
     pub fence: Option<Fence>,
-    /// In which attempt.
+    /// Attempt number.
     pub attempt: Option<u16>,
-    /// With which outcome: its status and the digest of its body are written, never the body.
+    /// Outcome. Its status and the digest of its body are written, never the body.
     pub outcome: Option<Outcome>,
-    /// More about it, in a word or a few.
+    /// Details.
     pub detail: Option<Cow<'static, str>>,
-    /// Who did it, as far as the listener can tell: `loopback`, `token`, `probe`, `receipt`.
+    /// Authenticated actor, as far as known: `loopback`, `token`, `probe`, `receipt`.
     pub actor: Option<Cow<'static, str>>,
-    /// Who says to have done it.
+    /// Name that the operator gave.
     pub by: Option<String>,
-    /// Why.
+    /// Reason that the operator gave.
     pub reason: Option<String>,
 }
 
 impl Entry {
-    /// That this happened, and nothing more.
+    /// Creates an entry with only its kind.
     #[must_use]
     pub fn new(event: Event) -> Self {
         Self {
@@ -137,21 +138,21 @@ impl Entry {
         }
     }
 
-    /// The same about this record.
+    /// Sets the record and the fence.
     #[must_use]
     pub fn of(mut self, record: RecordId, fence: Option<Fence>) -> Self {
         (self.record, self.fence) = (Some(record), fence);
         self
     }
 
-    /// The same with more about it.
+    /// Sets the details.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// How an attempt ends.
+    /// Creates the entry for the end of an attempt.
     pub(crate) fn ending(end: &Settlement) -> Self {
         let event = match end {
             Settlement::Complete { .. } => Event::Completed,
@@ -174,7 +175,7 @@ impl Entry {
     }
 }
 
-/// The line of an entry, without its end.
+/// Line of an entry, without its digest.
 #[derive(Serialize)]
 struct Line<'a> {
     seq: u64,
@@ -204,7 +205,7 @@ struct Line<'a> {
     prev: String,
 }
 
-/// Where in the chain an entry is put.
+/// Position of an entry in the chain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) seq: u64,
@@ -214,7 +215,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Entry {
-    /// The whole line, and its hash.
+    /// Returns the whole line and its hash.
     pub(super) fn line(&self, place: Place<'_>) -> std::io::Result<(Vec<u8>, ChainHash)> {
         let outcome = self.outcome.as_ref();
         let kept = outcome.filter(|outcome| outcome.is_body_kept());
@@ -242,59 +243,59 @@ impl Entry {
     }
 }
 
-/// As much as there is room for.
+/// Truncates a text to the maximum length.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// An entry as it stands in the log.
+/// An entry as read from the log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Written {
-    /// Its number; the first is 1.
+    /// Sequence number, starting at 1.
     pub seq: u64,
-    /// When, by the wall clock of its node.
+    /// Wall-clock time of its node.
     pub at: String,
-    /// What happened; a later version may know more than [`Event`].
+    /// Kind of the entry. A later version may have kinds that [`Event`] lacks.
     pub event: String,
-    /// Of which operation or consumer.
+    /// Operation or consumer.
     pub operation: Option<String>,
-    /// To which record.
+    /// Record.
     pub record: Option<String>,
-    /// Under which fence.
+    /// Fence (fencing token).
     pub fence: Option<String>,
-    /// In which attempt.
+    /// Attempt number.
     pub attempt: Option<u16>,
-    /// With which status.
+    /// Status of the outcome.
     pub status: Option<u16>,
-    /// The SHA-256 of the outcome's body, where that was kept.
+    /// SHA-256 of the outcome's body, if that was kept.
     pub outcome: Option<String>,
-    /// More about it.
+    /// Details.
     pub detail: Option<String>,
-    /// Who did it.
+    /// Authenticated actor.
     pub actor: Option<String>,
-    /// Who says to have done it.
+    /// Name that the operator gave.
     pub by: Option<String>,
-    /// Why.
+    /// Reason that the operator gave.
     pub reason: Option<String>,
-    /// On which machine.
+    /// Host name of the machine.
     pub node: String,
-    /// The hash of the line before.
+    /// Hash of the previous line.
     pub prev: String,
-    /// The hash of this line.
+    /// Hash of this line.
     pub hash: String,
 }
 
-/// Why a line is none of a log.
+/// Why a line is invalid.
 pub(super) enum Unreadable {
-    /// It is no JSON of an entry with a hash behind it.
+    /// It is not a JSON entry followed by a hash.
     NoEntry,
-    /// What stands in it does not give the hash at its end.
+    /// Its content does not match its hash.
     Changed,
 }
 
 impl Written {
-    /// Reads a line without the newline behind it, and checks its own hash.
+    /// Parses a line without its newline, and checks its own hash.
     pub(super) fn read(line: &[u8]) -> Result<(Self, [ChainHash; 2]), Unreadable> {
         let (content, hash) = chain::open(line).ok_or(Unreadable::NoEntry)?;
         if ChainHash::of(content) != hash {
@@ -302,7 +303,7 @@ impl Written {
         }
         let written: Self = serde_json::from_slice(line).map_err(|_| Unreadable::NoEntry)?;
         let prev = written.prev.parse().map_err(|_| Unreadable::NoEntry)?;
-        // Nothing can follow the last number that there is.
+        // The largest number is invalid, because no entry could follow it.
         if written.seq == u64::MAX {
             return Err(Unreadable::NoEntry);
         }

@@ -1,4 +1,4 @@
-//! Takes a log up again where it ended: what a crash left unfinished is cut, any other damage is refused.
+//! Opens an existing log: truncates an incomplete write after a crash, and rejects any other damage.
 
 use std::path::Path;
 
@@ -12,23 +12,23 @@ use crate::{
     store::embedded::disk::{Disk, DiskFile},
 };
 
-/// The most that one write takes to the disk, and so the most that a loss of power can leave of it in pieces.
+/// Maximum size of one write, in bytes, and so the maximum damage of a power loss.
 pub(super) const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Where a log ends.
+/// End of a log.
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// The last file, if there is one; and how much of it stands.
+    /// The last file, if there is one, and the length of its valid part.
     pub(super) last: Option<(Segment, u64)>,
-    /// The number of the next entry.
+    /// Number of the next entry.
     pub(super) seq: u64,
-    /// The hash of the last entry.
+    /// Hash of the last entry.
     pub(super) head: ChainHash,
-    /// How many bytes behind it are no entry: what was being written when the process or the machine died.
+    /// Number of bytes after the last entry that an interrupted write left.
     pub(super) torn: u64,
 }
 
-/// Finds the end of a log. The last file is read as a whole, and so is the end of the one before it.
+/// Finds the end of a log. Reads the whole last file and the end of the one before it.
 pub(super) fn find(folder: &Path) -> Result<Tail> {
     let mut segments = segment::list(folder)?;
     let Some(last) = segments.pop() else {
@@ -47,7 +47,7 @@ pub(super) fn find(folder: &Path) -> Result<Tail> {
 }
 
 fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
-    // Files before this one may have been moved away: then its first line alone knows what it follows.
+    // Earlier files may have been moved away; then only the first line says what it follows.
     let mut follows = before;
     let mut lines = Lines::open(&segment.path)?;
     let mut stands = 0;
@@ -77,7 +77,7 @@ fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
                 Err(Unreadable::NoEntry) => "is no entry".to_owned(),
             },
         };
-        // Sectors that a loss of power swallowed read as zeros, which no line holds.
+        // Sectors lost in a power failure read as zeros, which no line contains.
         let is_torn =
             lines.line.contains(&0) && segment.len - lines.start <= WRITE_BYTES_MAX as u64;
         if is_torn {
@@ -98,7 +98,7 @@ fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
     })
 }
 
-/// Number and hash of the last entry of a file that is not the last one.
+/// Returns number and hash of the last entry of a file that is not the last one.
 fn last_of(segment: &Segment) -> Result<(u64, ChainHash)> {
     let read = || -> std::io::Result<Option<(u64, ChainHash)>> {
         use std::os::unix::fs::FileExt as _;
@@ -134,7 +134,7 @@ fn corrupt(path: &Path, line: u64, what: &str) -> Error {
 }
 
 impl Tail {
-    /// The last file, open to be written behind what stands; what was unfinished is cut off.
+    /// Opens the last file for appending, and truncates an incomplete write.
     pub(super) fn file(
         &self,
         disk: &dyn Disk,

@@ -1,4 +1,4 @@
-//! The files of a log: each is named by the number of its first entry, and they are read in that order.
+//! Files of a log. Each is named after the number of its first entry.
 
 use std::{
     fs::{self, File},
@@ -13,17 +13,17 @@ use crate::{Error, ErrorKind, Result, lock::denial_fix};
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
-    /// The number of its first entry, by its name.
+    /// Number of its first entry, from its name.
     pub(super) first: u64,
     pub(super) len: u64,
 }
 
-/// The file that begins with this entry.
+/// Returns the name of the file that begins with this entry.
 pub(super) fn name(first: u64) -> String {
     format!("audit-{first:020}.jsonl")
 }
 
-/// All files of a log, in order.
+/// Lists all files of a log, in order.
 pub(super) fn list(folder: &Path) -> Result<Vec<Segment>> {
     let found = || -> io::Result<Vec<Segment>> {
         let mut segments = Vec::new();
@@ -55,29 +55,29 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
-/// What stands next in a file.
+/// Next item in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A line, without the newline behind it.
+    /// A line, without its newline.
     Line,
-    /// One that is longer than any that was written; all of it is skipped.
+    /// A line that is longer than the maximum; all of it is skipped.
     TooLong,
-    /// The last one, without a newline behind it.
+    /// The last line, without a newline.
     Unfinished,
     End,
 }
 
-/// The lines of one file, one after the other.
+/// Reader of the lines of one file.
 #[derive(Debug)]
 pub(super) struct Lines {
     reader: BufReader<File>,
     /// The line that was read last.
     pub(super) line: Vec<u8>,
-    /// Its number in the file; the first is 1.
+    /// Its number in the file, starting at 1.
     pub(super) number: u64,
-    /// Where it begins.
+    /// Offset of its start.
     pub(super) start: u64,
-    /// Where it ends.
+    /// Offset of its end.
     pub(super) end: u64,
 }
 

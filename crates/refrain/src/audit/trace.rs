@@ -1,43 +1,43 @@
-//! What has not come to its end by the last line: attempts that were granted, doubts, and deeds of people.
+//! Open items at the end of a log: attempts without an end, unknown outcomes, and operator actions without a result.
 
 use std::collections::HashMap;
 
 use super::entry::Written;
 
-/// The most loose ends of a kind that are followed at once.
+/// Maximum number of open items of each kind.
 const FOLLOWED_MAX: usize = 100_000;
 
-/// One attempt, or one deed, that the log leaves open.
+/// An attempt or operator action that is open at the end of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The entry that opened it.
+    /// Number of the entry that opened it.
     pub seq: u64,
-    /// When.
+    /// Time of that entry.
     pub at: String,
-    /// Which record.
+    /// Record.
     pub record: String,
-    /// Under which fence, where there is one.
+    /// Fence (fencing token), if there is one.
     pub fence: Option<String>,
-    /// Of which operation or consumer, where that is known.
+    /// Operation or consumer, if known.
     pub operation: Option<String>,
 }
 
-/// What the log leaves open. Attempts that run are among it.
+/// Open items at the end of the log, including attempts that are still running.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loose {
-    /// Granted, and no end: they run, or their process was killed.
+    /// Granted without an end: still running, or interrupted by a crash.
     pub open: Vec<Attempt>,
-    /// Ended in doubt, and nobody has said yet what became of them.
+    /// Unknown outcomes that are not resolved yet.
     pub doubts: Vec<Attempt>,
-    /// A person was about to do something, and whether it was done does not stand here.
+    /// Operator actions without a recorded result.
     pub deeds: Vec<Attempt>,
-    /// How many there were beyond those that could be followed.
+    /// Number of open items beyond the maximum.
     pub unlisted: u64,
 }
 
-/// Follows what was opened and closed.
+/// Tracks what was opened and closed.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     open: HashMap<String, Attempt>,
@@ -52,7 +52,7 @@ impl Trace {
             return;
         };
         match written.event.as_str() {
-            // One that is granted anew takes over from the one before.
+            // A new grant replaces the previous one.
             "granted" => {
                 self.doubts.remove(record);
                 follow(&mut self.open, written, record, &mut self.unlisted);
@@ -77,7 +77,7 @@ impl Trace {
         }
     }
 
-    /// Ends the attempt that the entry names, and no other one of its record.
+    /// Ends the attempt with this fence, and no other attempt of its record.
     fn end(&mut self, written: &Written, record: &str) {
         for followed in [&mut self.open, &mut self.doubts] {
             if followed

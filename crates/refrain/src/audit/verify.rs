@@ -1,6 +1,6 @@
-//! Walks a log from its first line to its last, and names what does not fit.
+//! Verifies a log from its first line to its last, and reports damage.
 //!
-//! Nothing is written, and no lock is taken: a log can be verified while it is being written.
+//! It writes nothing and takes no lock: a log can be verified while it is being written.
 
 use std::{
     fmt,
@@ -15,90 +15,90 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// So many places of damage are listed; all are counted.
+/// Maximum number of damaged places that are listed; all are counted.
 const DAMAGE_MAX: usize = 1_000;
-/// How often it is told how far it has come, in bytes.
+/// Interval of progress reports, in bytes.
 const TOLD_EVERY: u64 = 4 << 20;
 
-/// What to hold a log against.
+/// Expectations for a log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Check {
-    /// A hash that was noted earlier: it must still be in the chain.
+    /// A hash recorded earlier, which must still be in the chain.
     pub head: Option<ChainHash>,
-    /// What the first line must follow, where files before it were moved away.
+    /// Hash that the first line must follow, if earlier files were moved away.
     pub from: Option<ChainHash>,
 }
 
-/// What is met on the way.
+/// Event during verification.
 #[derive(Debug)]
 pub enum Visit<'a> {
-    /// An entry whose own hash is right, and its line.
+    /// An entry whose own hash matches, and its line.
     Entry(&'a Written, &'a [u8]),
-    /// How far it has come.
+    /// Progress.
     Progress {
-        /// Bytes that were read.
+        /// Bytes read so far.
         bytes: u64,
-        /// Bytes that there are.
+        /// Total bytes.
         of: u64,
     },
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Verified {
-    /// How many files there are.
+    /// Number of files.
     pub files: usize,
-    /// How many entries could be read.
+    /// Number of valid entries.
     pub entries: u64,
-    /// The first and the last of them: number and time.
+    /// Number and time of the first entry.
     pub first: Option<(u64, String)>,
-    /// The last entry.
+    /// Number and time of the last entry.
     pub last: Option<(u64, String)>,
-    /// What the first line follows; [`ChainHash::START`] at the beginning of a log.
+    /// Hash that the first line follows; [`ChainHash::START`] at the beginning of a log.
     pub begins: ChainHash,
-    /// The hash of the last line, which names the whole log up to there.
+    /// Hash of the last line, which identifies the whole log up to there.
     pub head: ChainHash,
-    /// What does not fit, in the order of the log; no more than a thousand places.
+    /// Damage in the order of the log, at most 1000 places.
     pub damage: Vec<Damage>,
-    /// How many places of damage there are.
+    /// Number of damaged places.
     pub damage_count: u64,
-    /// What stands open at the end.
+    /// Open items at the end of the log.
     pub loose: Loose,
-    /// Bytes behind the last line that are no whole line: it is being written, or a crash has cut it.
+    /// Bytes of an incomplete last line: it is being written, or was interrupted by a crash.
     pub unfinished: u64,
 }
 
-/// A place where the chain is broken.
+/// A damaged place of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
     /// The file.
     pub file: PathBuf,
-    /// The line in it, from 1.
+    /// Line number in the file, from 1.
     pub line: u64,
-    /// The entry, where it can be read.
+    /// Number of the entry, if known.
     pub seq: Option<u64>,
-    /// What was done.
+    /// Kind of the damage.
     pub kind: DamageKind,
-    /// What is wrong, in words.
+    /// Description.
     pub what: String,
 }
 
-/// What was done to a log.
+/// Kind of damage to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum DamageKind {
-    /// A line does not say any more what it said.
+    /// A line was changed.
     Changed,
-    /// Lines are gone.
+    /// Lines were removed.
     Removed,
-    /// A line stands elsewhere than it stood.
+    /// A line was moved.
     Reordered,
-    /// A line was put in.
+    /// A line was inserted.
     Inserted,
-    /// The end is gone.
+    /// The end was cut off.
     Cut,
 }
 
@@ -108,11 +108,11 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Walks the log in `folder`; `visit` is told of every entry and how far it has come.
+/// Verifies the log in `folder`; calls `visit` for every entry and for progress.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where there is no log, [`ErrorKind::Unavailable`] where it cannot be read.
-/// Damage is no error: it is what was looked for.
+/// [`ErrorKind::Invalid`] if there is no log, [`ErrorKind::Unavailable`] if it cannot be read.
+/// Damage is not an error, but part of the result.
 pub fn verify(folder: &Path, check: &Check, visit: &mut dyn FnMut(Visit<'_>)) -> Result<Verified> {
     let segments = match folder.is_dir() {
         true => segment::list(folder)?,
@@ -140,11 +140,11 @@ pub fn verify(folder: &Path, check: &Check, visit: &mut dyn FnMut(Visit<'_>)) ->
     Ok(walk.finish(&segments[last]))
 }
 
-/// A log that is being walked.
+/// State of a verification.
 struct Walk<'a> {
     found: Verified,
     trace: Trace,
-    /// Entries that were not met where they should stand, with the place of that in `found.damage`.
+    /// Ranges of missing entries, with their index in `found.damage`.
     missing: Vec<(std::ops::Range<u64>, usize)>,
     is_head_found: bool,
     check: &'a Check,
@@ -193,7 +193,7 @@ impl Walk<'_> {
         self.bytes += read;
         if self.bytes - self.told >= TOLD_EVERY {
             self.told = self.bytes;
-            // It may have grown meanwhile.
+            // The log may have grown meanwhile.
             let of = self.of.max(self.bytes);
             visit(Visit::Progress {
                 bytes: self.bytes,
@@ -202,7 +202,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A line that does not fit its own hash stands for the entry that should stand there.
+    /// Handles a line that does not match its hash, as the entry expected at this position.
     fn unread(&mut self, place: (&Path, u64), named: u64, why: &Unreadable) {
         let seq = self.expected().unwrap_or(named);
         let what = match why {
@@ -212,7 +212,7 @@ impl Walk<'_> {
             Unreadable::NoEntry => format!("what should be entry {seq} is no entry of a log"),
         };
         self.damaged(place, Some(seq), DamageKind::Changed, what);
-        // Its hash is not known: whatever follows by number follows it.
+        // Its hash is unknown, so any next entry with the right number is accepted.
         let at = self.found.last.take().map(|(_, at)| at);
         self.found.last = Some((seq, at.unwrap_or_default()));
         self.found.head = ChainHash::START;
@@ -233,7 +233,7 @@ impl Walk<'_> {
         match self.expected() {
             None => self.begin(place, named, written, prev),
             Some(expected) if seq == expected => {
-                // After a line without a hash of its own there is nothing to compare.
+                // After a line with an unknown hash there is nothing to compare.
                 let is_known = self.found.head != ChainHash::START;
                 if is_known && prev != self.found.head {
                     let before = expected - 1;
@@ -246,7 +246,7 @@ impl Walk<'_> {
             Some(expected) if seq > expected => self.missed(place, expected, seq),
             Some(expected) => {
                 self.out_of_order(place, seq, expected);
-                // The chain goes on behind it.
+                // The chain continues after this entry.
                 return;
             }
         }
@@ -259,7 +259,7 @@ impl Walk<'_> {
         self.found.last = Some((seq, written.at.clone()));
     }
 
-    /// The first entry of the first file, whose name says which that is.
+    /// Handles the first entry of the first file, whose name contains its number.
     fn begin(&mut self, place: (&Path, u64), named: u64, written: &Written, prev: ChainHash) {
         let seq = written.seq;
         self.found.begins = prev;
@@ -292,11 +292,11 @@ impl Walk<'_> {
         self.damaged(place, Some(seq), DamageKind::Removed, what);
     }
 
-    /// An entry whose number was passed: it was moved here, or does not belong at all.
+    /// Handles an entry with a number that was already passed: it was moved here or inserted.
     fn out_of_order(&mut self, place: (&Path, u64), seq: u64, expected: u64) {
         let missing = self.missing.iter().find(|(range, _)| range.contains(&seq));
         if let Some((_, at)) = missing {
-            // What was taken for gone is here.
+            // The entry that seemed to be missing is here.
             if let Some(damage) = self.found.damage.get_mut(*at) {
                 damage.kind = DamageKind::Reordered;
                 damage.what = format!("an entry stands before entry {seq}, which it followed");

@@ -1,7 +1,7 @@
-//! The one thread that writes: takes all that wait, writes them as lines, syncs once, and tells those who wait for it.
+//! The only thread that writes: it writes all queued entries as lines, syncs once, and completes their waiters.
 //!
-//! What cannot be written latches the log shut: nobody knows what of it is on the disk, and nothing is written behind it.
-//! Trouble that passes, such as a full disk, is waited for instead: what was written of a line is cut off, and tried again.
+//! A permanent error latches the log shut, because the content of the disk is unknown: nothing is written after it.
+//! After a temporary error, such as a full disk, the incomplete write is truncated and retried.
 
 use std::{
     io,
@@ -33,21 +33,21 @@ use crate::{
     },
 };
 
-/// How often it is tried again to write after trouble that passes.
+/// Interval of retries after a temporary error.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// What callers and the writer share.
+/// State shared by callers and the writer thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) folder: PathBuf,
     pub(super) options: Options,
     queue: Mutex<Queue>,
     arrived: Condvar,
-    /// Why nothing is written any more.
+    /// Error that latched the log shut.
     shut: OnceLock<String>,
-    /// Why nothing can be written now; tried again.
+    /// Temporary error, which is retried.
     hindrance: Mutex<Option<String>>,
-    /// How many entries this process has made durable.
+    /// Number of entries that this process has made durable.
     pub(super) written: AtomicU64,
 }
 
@@ -57,16 +57,16 @@ struct Queue {
     is_closed: bool,
 }
 
-/// An entry on its way to the disk.
+/// A queued entry.
 #[derive(Debug)]
 struct Waiting {
     at: Timestamp,
     entry: Entry,
-    /// Who waits for it.
+    /// Completes the caller that waits for it.
     told: Option<oneshot::Sender<Result<()>>>,
 }
 
-/// Told once an entry is durable, or never will be.
+/// Completes when an entry is durable, or fails.
 pub(super) type Told = oneshot::Receiver<Result<()>>;
 
 impl Shared {
@@ -86,7 +86,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing is written any more, or now.
+    /// Returns the permanent or temporary error, if any.
     pub(super) fn trouble(&self) -> Option<String> {
         let shut = self.shut.get().cloned();
         shut.or_else(|| self.hindrance().clone())
@@ -97,7 +97,8 @@ impl Shared {
         hindrance.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is room for what has not begun yet. Endings are always taken: there are no more of them than of beginnings.
+    /// Checks for capacity before an attempt starts. Ends are always accepted, because there are no more ends than
+    /// starts.
     pub(super) fn check(&self) -> Result<()> {
         if let Some(why) = self.trouble() {
             return Err(unaudited(why));
@@ -130,7 +131,7 @@ impl Shared {
             return Err(unaudited(why));
         }
         let mut waiting = Waiting { at, entry, told };
-        // Nobody waits for trouble to pass.
+        // Fail waiters at once during a temporary error.
         let hindrance = self.hindrance().clone();
         let is_kept = hindrance.as_deref().is_none_or(|why| waiting.refuse(why));
         if is_kept {
@@ -147,7 +148,7 @@ impl Shared {
         self.arrived.notify_all();
     }
 
-    /// Waits until there is something to write; `false` once there never will be.
+    /// Waits for entries; returns `false` when the log is closed and the queue is empty.
     fn wait(&self) -> bool {
         let mut queue = self.queue();
         while queue.waiting.is_empty() {
@@ -160,9 +161,10 @@ impl Shared {
         true
     }
 
-    /// Tells everybody who waits that it could not be written, and pauses; `false` where the log is closed and nobody tries again.
+    /// Fails all waiters and pauses after a temporary error; returns `false` if the log is closed and there is no
+    /// retry.
     ///
-    /// Notes and the ends of attempts are kept, because they say what has happened, and written once that works again.
+    /// Notes and ends of attempts stay queued, because they describe what has happened, and are written after recovery.
     fn hinder(&self, error: &Error, unwritten: Vec<Waiting>) -> bool {
         let why = format!(
             "{error}; nothing that must be audited runs until this has passed, it is tried again every second"
@@ -172,7 +174,7 @@ impl Shared {
         let known = self.hindrance().replace(why.clone());
         if known.is_none() {
             tracing::error!(%error, "the audit log cannot be written now: what must be audited is refused");
-            // Says so in the log itself, and is what is tried until it works.
+            // Records the pause in the log itself. This entry is retried until it succeeds.
             let entry = Entry::new(Event::Reopened).with_detail(format!("paused: {error}"));
             let (at, told) = (self.options.clock.wall(), None);
             queue.waiting.push(Waiting { at, entry, told });
@@ -188,7 +190,7 @@ impl Shared {
         !queue.is_closed
     }
 
-    /// It can be written again.
+    /// Ends a temporary error.
     fn recovered(&self) {
         if self.hindrance().take().is_some() {
             tracing::info!("the audit log can be written again");
@@ -199,14 +201,14 @@ impl Shared {
         std::mem::take(&mut self.queue().waiting)
     }
 
-    /// Nothing is written from now on, and everybody who waits is told.
+    /// Latches the log shut, and fails all waiters.
     fn latch(&self, error: &Error) {
         let why = format!(
             "{error}; nothing that must be audited runs until it is mended and the process started again"
         );
         tracing::error!(%error, "the audit log is shut: what must be audited is refused from now on");
         let _ = self.shut.set(why);
-        // Behind the latch nothing is pushed any more, except by those who looked just before it.
+        // Only callers that checked just before the latch can still push.
         let mut queue = self.queue();
         queue.is_closed = true;
         let waiting = std::mem::take(&mut queue.waiting);
@@ -223,9 +225,9 @@ impl Shared {
 }
 
 impl Waiting {
-    /// Tells who waits that it could not be written; answers whether it is to be written later all the same.
+    /// Fails the waiter; returns whether the entry stays queued.
     ///
-    /// What somebody was about to do, and does not do now, must not be in the log.
+    /// An announced action that is now cancelled must not be in the log.
     fn refuse(&mut self, why: &str) -> bool {
         let Some(told) = self.told.take() else {
             return true;
@@ -242,29 +244,29 @@ pub(super) fn unaudited(message: String) -> Error {
     Error::new(ErrorKind::Unaudited, message)
 }
 
-/// The state of the writer's thread.
+/// State of the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// The file that is written now, and how long it is; `None` before the first.
+    /// Current file and its length; `None` before the first.
     file: Option<(Arc<dyn DiskFile>, u64)>,
-    /// The number of the next entry.
+    /// Number of the next entry.
     seq: u64,
     head: ChainHash,
     node: String,
-    /// Held as long as this lives.
+    /// Held as long as the writer lives.
     _lock: FileLock,
-    /// Number and hash to go on from as far as the log is durable.
+    /// Number and hash of the durable end of the log.
     durable: (u64, ChainHash),
-    /// Lines that were not written yet, and their entries.
+    /// Lines that are not written yet, and their entries.
     lines: Vec<u8>,
     unwritten: Vec<Waiting>,
     count: u64,
 }
 
-/// Writes until the log is closed. `opened` is the log, or `None` where it is opened with the first entry.
+/// Writes until the log is closed. `opened` is `None` if the log is opened with its first entry.
 pub(super) fn run_caught(shared: &Arc<Shared>, opened: Option<Writer>) {
-    // Nobody may wait for a writer that is not there.
+    // A panic must not leave callers waiting for a dead writer.
     let ran = catch_unwind(AssertUnwindSafe(|| run(shared, opened)));
     if ran.is_err() {
         let why = format!(
@@ -283,7 +285,7 @@ fn run(shared: &Arc<Shared>, opened: Option<Writer>) {
             Err(error) if is_passing(&error) && shared.hinder(&error, Vec::new()) => continue,
             Err(error) => return shared.latch(&error),
         };
-        // Whoever came first may be one of many, for whom the same sync would do.
+        // Let more entries queue up, so that they share one sync.
         std::thread::yield_now();
         match writer.write(shared.take()) {
             Ok(()) => shared.recovered(),
@@ -304,7 +306,7 @@ fn run(shared: &Arc<Shared>, opened: Option<Writer>) {
     }
 }
 
-/// Whether what hindered the opening passes.
+/// Whether the error of opening is temporary.
 fn is_passing(error: &Error) -> bool {
     use std::error::Error as _;
     let source = error.source().and_then(|it| it.downcast_ref::<io::Error>());
@@ -318,7 +320,7 @@ fn trouble(folder: &Path, error: io::Error) -> Error {
 }
 
 impl Writer {
-    /// Takes the log up where it ended, and notes that.
+    /// Opens the log at its end, and writes an entry about that.
     pub(super) fn open(shared: &Arc<Shared>) -> Result<Self> {
         let (path, disk) = (&shared.folder, &*shared.options.disk);
         folder::make(disk, path).map_err(|error| trouble(path, error))?;
@@ -365,7 +367,7 @@ impl Writer {
         self.flush()
     }
 
-    /// Goes back to where the log is durable: nothing is left of a write for which there was no room.
+    /// Returns to the durable end of the log, and truncates the rest of a failed write.
     fn roll_back(&mut self) -> io::Result<()> {
         self.lines.clear();
         self.count = 0;
@@ -399,25 +401,25 @@ impl Writer {
         Ok(())
     }
 
-    /// The next line begins a file of its own.
+    /// Starts a new file.
     fn begin_file(&mut self) -> io::Result<()> {
         let (folder, disk) = (&self.shared.folder, &self.shared.options.disk);
-        // Opened first: once the file is made, nothing but the sync itself may fail.
+        // Opened before the create, so that only the sync can fail after it.
         let names = disk.open_folder(folder)?;
         let file = disk.create(&folder.join(segment::name(self.seq)))?;
-        // Its name is durable before anybody is told of what stands in it.
+        // The file name must be durable before an entry in the file is acknowledged.
         names.sync().map_err(io::Error::other)?;
         self.file = Some((file, 0));
         Ok(())
     }
 
-    /// Makes what was added durable, and tells those who wait for it.
+    /// Makes the added lines durable, and completes their waiters.
     fn flush(&mut self) -> io::Result<()> {
         if let Some((file, len)) = &mut self.file
             && !self.lines.is_empty()
         {
             file.write_all_at(&self.lines, *len)?;
-            // What of it is on the disk after a failed sync is not known, whatever the reason.
+            // After a failed sync the content of the disk is unknown, so this error is always permanent.
             file.sync().map_err(io::Error::other)?;
             *len += self.lines.len() as u64;
             self.lines.clear();
@@ -432,7 +434,7 @@ impl Writer {
     }
 }
 
-/// What this machine is called.
+/// Returns the host name.
 fn node() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
