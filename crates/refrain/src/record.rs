@@ -42,10 +42,10 @@ pub use step::step;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Guarantee {
-    /// What may have taken effect is never run again by itself.
+    /// A request that may have executed is never executed again automatically.
     #[default]
     AtMostOnce,
-    /// What did not demonstrably succeed is run again on the next retry.
+    /// A request that did not provably succeed is executed again on the next retry.
     AtLeastOnce,
     /// Effect and receipt commit together in the user's own transaction.
     ExactlyOnce,

@@ -25,11 +25,11 @@ use crate::{Error, ErrorKind, Result};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Sender {
-    /// Stripe: the event's id stands in its body.
+    /// Stripe: the event id is in the body.
     Stripe,
-    /// GitHub: a delivery and its redeliveries have one id.
+    /// GitHub: a delivery and its redeliveries have the same id.
     Github,
-    /// Shopify: the id names an event, of which each topic and shop tells on its own.
+    /// Shopify: the id names an event; each topic and shop reports it separately.
     Shopify,
     /// Svix, with headers of its own.
     Svix,

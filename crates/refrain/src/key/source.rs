@@ -39,7 +39,7 @@ pub enum Syntax {
     /// `"abc"` and `abc` are the same key.
     #[default]
     Both,
-    /// Only the quoted form is taken.
+    /// Only the quoted form is accepted.
     Strict,
     /// The header's bytes are the key, quotes included.
     Raw,

@@ -96,7 +96,7 @@ impl Default for Options {
     }
 }
 
-/// When an answer is given.
+/// When the store acknowledges a write.
 #[derive(
     Debug,
     Clone,
@@ -110,10 +110,10 @@ impl Default for Options {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
-    /// Once it is on the disk: survives the loss of power.
+    /// After the sync to disk: survives a power failure.
     #[default]
     Full,
-    /// Once the operating system has it: survives the death of the process. On the disk about a second later.
+    /// After the write to the operating system: survives a crash of the process. Synced about one second later.
     Relaxed,
 }
 
