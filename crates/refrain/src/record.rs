@@ -27,7 +27,7 @@ use crate::{
 mod step;
 pub use step::step;
 
-/// What is promised about how often an operation takes effect.
+/// How often an operation may take effect.
 #[derive(
     Debug,
     Clone,
