@@ -56,10 +56,10 @@ impl Metrics {
     pub fn new(policy: &Policy, store: &str) -> Arc<Self> {
         let mut registry = Registry::with_prefix("refrain");
         let requests = Family::default();
-        let help = "Requests to guarded operations, by what was decided";
+        let help = "Requests to guarded operations by result";
         registry.register("requests", help, requests.clone());
         let request_durations = Family::default();
-        let help = "How long requests to guarded operations took until their answer began";
+        let help = "Time from the request to the start of the response";
         let name = "request_duration_seconds";
         registry.register(name, help, request_durations.clone());
         let ops = store_series(&mut registry, scheme(store));
@@ -108,11 +108,11 @@ impl Metrics {
 
 fn connection_series(registry: &mut Registry) -> Connections {
     let connections = Connections::default();
-    let help = "Connections from clients that are open now";
+    let help = "Open client connections";
     registry.register("connections", help, connections.open.clone());
-    let help = "Most connections from clients at a time: connections_max, or less where the limit of open files leaves no room";
+    let help = "Limit of client connections: `connections_max`, or less if the limit of open files is too low";
     registry.register("connections_max", help, connections.max.clone());
-    let help = "How often the last free place for a connection was taken; further clients wait to be accepted";
+    let help = "Times that the limit of client connections was reached; further clients wait to be accepted";
     registry.register("connections_exhausted", help, connections.exhausted.clone());
     connections
 }
@@ -120,9 +120,9 @@ fn connection_series(registry: &mut Registry) -> Connections {
 fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {
     let durations = Family::<Labels, Durations>::default();
     let errors = Family::<Labels, Counter>::default();
-    let help = "How long the store took to answer";
+    let help = "Duration of store operations";
     registry.register("store_duration_seconds", help, durations.clone());
-    let help = "Store operations that failed";
+    let help = "Failed store operations";
     registry.register("store_errors", help, errors.clone());
     let series = Op::ALL.map(|op| {
         let labels = vec![("store", store.to_owned()), ("op", op.label().to_owned())];

@@ -61,37 +61,37 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     let gauges = [
         (
             "waiting_duplicates",
-            "Duplicates that wait for an outcome now",
+            "Duplicates that currently wait for an outcome",
             tally.waiting_now(),
         ),
         (
             "held_ends",
-            "Ends that wait for a store that did not answer",
+            "Completed requests not yet persisted, because the store did not respond",
             tally.held_now(),
         ),
         (
             "buffered_body_bytes",
-            "Bytes of request bodies and captured answers that are held in memory now",
+            "Bytes of request bodies and captured responses currently in memory",
             layer.buffered_bytes(),
         ),
         (
             "lost_claims",
-            "Claims whose answers were lost, and of which the store has not said yet what became of them",
+            "Claims whose response from the store was lost, and whose state is not known yet",
             tally.lost_now(),
         ),
     ];
     let log = engine.audit();
     let is_shut = log.is_some_and(|log| log.trouble().is_some());
-    let help = "Whether the audit log cannot be written; 1 means that what is audited is refused";
+    let help = "1 if the audit log cannot be written; audited requests are rejected";
     registry.register("audit_log_shut", help, gauge(is_shut.into()));
-    let help = "Entries of the audit log that this process has made durable";
+    let help = "Audit log entries made durable by this process";
     let entries = log.map_or(0, AuditLog::entries);
     registry.register("audit_entries", help, ConstCounter::new(entries));
     for (name, help, value) in gauges {
         registry.register(name, help, gauge(value as u64));
     }
     let help =
-        "Whether a receipt of an exactly-once operation was seen, and the last success had one";
+        "1 if a receipt of the exactly-once operation was seen, and its last success had one";
     registry.register("receipts_proven", help, proven(layer));
     if let Some(census) = census {
         let help =

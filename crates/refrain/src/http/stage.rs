@@ -1,6 +1,6 @@
 //! How far a request to a guarded operation comes without waiting.
 //!
-//! Most come all the way: the body is there, and so is the answer of a store in memory.
+//! Most come all the way: the body is there, and so is the reply of a store that knows it at once.
 //! What would need a future of its own otherwise is done in passing.
 
 use std::{
