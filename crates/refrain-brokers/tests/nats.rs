@@ -26,7 +26,7 @@ use refrain_testkit::{
 use tokio::time::Instant;
 
 mod support;
-use support::{SOON, eventually, one, relay::Relay};
+use support::{Counter, SOON, eventually, one, relay::Relay};
 
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -406,38 +406,45 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
     let mut server = PrivateNats::start().unwrap();
     let mut source = Source::new(server.url(), "load", "c");
     source.ack_wait = Duration::from_secs(2);
-    let broker = Arc::new(Nats::connect(&source).await.unwrap());
-    let url = server.url();
-    let publishing = tokio::spawn(async move {
-        let publisher = NatsPublisher::connect(&url).await.unwrap();
-        for number in 0..600 {
-            let message = Message::new(number.to_string()).with_id(number.to_string());
-            // Publishes the same message until the server confirms it.
-            while publisher.publish("load", &message).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+    let broker = Nats::connect(&source).await.unwrap();
+    let publisher = NatsPublisher::connect(&server.url()).await.unwrap();
+    let (published, handled) = (Counter::default(), Counter::default());
+    let publishing = tokio::spawn({
+        let published = published.clone();
+        async move {
+            for number in 0..600 {
+                let message = Message::new(number.to_string()).with_id(number.to_string());
+                // The same message again, until the server confirms it.
+                while publisher.publish("load", &message).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                published.set(number + 1);
             }
         }
     });
-    let consumer = broker.clone();
-    let consuming = tokio::spawn(async move {
-        let mut seen = HashSet::new();
-        while seen.len() < 600 {
-            for delivery in consumer.pull(20, SOON).await.unwrap_or_default() {
-                seen.insert(text(&delivery));
-                // A delivery whose acknowledgement fails is redelivered.
-                let _ = delivery.ticket.ack().await;
+    let consuming = tokio::spawn({
+        let handled = handled.clone();
+        async move {
+            let mut seen = HashSet::new();
+            while seen.len() < 600 {
+                for delivery in broker.pull(20, SOON).await.unwrap_or_default() {
+                    seen.insert(text(&delivery));
+                    // A message whose acknowledgement is lost is delivered again.
+                    let _ = delivery.ticket.ack().await;
+                }
+                handled.set(seen.len());
             }
         }
     });
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(150)).await;
+    for kill in 1..=3 {
+        wait::until_counted("more is published", || published.get(), kill * 150).await;
         server.kill().unwrap();
         tokio::time::sleep(Duration::from_millis(150)).await;
         server.restart().unwrap();
     }
-    let both = async { (publishing.await.unwrap(), consuming.await.unwrap()) };
-    let ended = tokio::time::timeout(Duration::from_secs(120), both).await;
-    ended.expect("everything arrives");
+    wait::until_counted("everything arrives", || handled.get(), 600).await;
+    publishing.await.unwrap();
+    consuming.await.unwrap();
 }
 
 /// A private server for the conformance suite, behind a relay whose connections can be cut.

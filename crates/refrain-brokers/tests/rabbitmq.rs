@@ -34,7 +34,7 @@ use refrain_testkit::{
 use tokio::time::Instant;
 
 mod support;
-use support::{SOON, eventually, one, relay::Relay};
+use support::{Counter, SOON, eventually, one, relay::Relay};
 
 /// A server killed right after it declares a quorum queue may lose the queue, because it persists the
 /// declaration late.
@@ -442,43 +442,49 @@ async fn a_server_that_is_killed_is_found_again_and_nothing_confirmed_is_lost() 
 
 async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>) {
     const MESSAGES: usize = 300;
-    let (url, target) = (server.url(), queue.to_owned());
-    let publishing = tokio::spawn(async move {
-        let publisher = RabbitPublisher::connect(&url).await.unwrap();
-        for number in 0..MESSAGES {
-            let message = Message::new(number.to_string()).with_id(number.to_string());
-            // Publishes the same message until the server confirms it.
-            while publisher.publish(&target, &message).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            // Slow enough that the server is killed in the middle.
-            tokio::time::sleep(Duration::from_millis(8)).await;
-        }
-    });
-    let consuming = tokio::spawn(async move {
-        let mut seen = HashSet::new();
-        while seen.len() < MESSAGES {
-            for delivery in broker.pull(20, SOON).await.unwrap_or_default() {
-                let text = text(&delivery);
-                // Three of ten messages fail at the first attempt.
-                let is_done = delivery.attempt > 1 || !text.ends_with(['3', '6', '9']);
-                // A delivery whose settlement failed is redelivered, unless the server processed it before the kill.
-                let _ = match is_done {
-                    true => delivery.ticket.ack().await,
-                    false => delivery.ticket.nack(Duration::from_millis(100)).await,
-                };
-                if is_done {
-                    seen.insert(text);
+    let publisher = RabbitPublisher::connect(&server.url()).await.unwrap();
+    let (published, handled) = (Counter::default(), Counter::default());
+    let publishing = tokio::spawn({
+        let (published, target) = (published.clone(), queue.to_owned());
+        async move {
+            for number in 0..MESSAGES {
+                let message = Message::new(number.to_string()).with_id(number.to_string());
+                // The same message again, until the server confirms it.
+                while publisher.publish(&target, &message).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                 }
+                published.set(number + 1);
             }
         }
     });
-    tokio::time::sleep(SETTLING).await;
+    let consuming = tokio::spawn({
+        let handled = handled.clone();
+        async move {
+            let mut seen = HashSet::new();
+            while seen.len() < MESSAGES {
+                for delivery in broker.pull(20, SOON).await.unwrap_or_default() {
+                    let text = text(&delivery);
+                    // Three in ten fail at first.
+                    let is_done = delivery.attempt > 1 || !text.ends_with(['3', '6', '9']);
+                    // Delivered again if the acknowledgement is lost, unless the server got it before it died.
+                    let _ = match is_done {
+                        true => delivery.ticket.ack().await,
+                        false => delivery.ticket.nack(Duration::from_millis(100)).await,
+                    };
+                    if is_done {
+                        seen.insert(text);
+                    }
+                }
+                handled.set(seen.len());
+            }
+        }
+    });
+    wait::until_counted("more is published", || published.get(), MESSAGES / 3).await;
     server.kill().unwrap();
     server.restart().unwrap();
-    let both = async { (publishing.await.unwrap(), consuming.await.unwrap()) };
-    let ended = tokio::time::timeout(Duration::from_secs(120), both).await;
-    ended.expect("everything arrives");
+    wait::until_counted("everything arrives", || handled.get(), MESSAGES).await;
+    publishing.await.unwrap();
+    consuming.await.unwrap();
 }
 
 /// A private server for the conformance suite, behind a relay whose connections can be cut.

@@ -56,6 +56,31 @@ pub fn until_true(what: &str, mut holds: impl FnMut() -> bool) -> impl Future<Ou
     }
 }
 
+/// Waits until `count` is `wanted` or more, however long that takes, as long as it grows.
+///
+/// # Panics
+/// When it does not grow within [`PATIENCE`]; the message says `what` was waited for.
+#[track_caller]
+pub fn until_counted(
+    what: &str,
+    mut count: impl FnMut() -> usize,
+    wanted: usize,
+) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let (mut since, mut last) = (Instant::now(), count());
+        while last < wanted {
+            let what = format!("{what}, {last} of {wanted}");
+            check_patience(since, &what, caller);
+            sleep(PAUSE).await;
+            let now = count();
+            if now > last {
+                (since, last) = (Instant::now(), now);
+            }
+        }
+    }
+}
+
 /// Like [`until`], for tests without a runtime: blocks the thread.
 ///
 /// # Panics

@@ -4,7 +4,13 @@
 pub(crate) mod pki;
 pub(crate) mod relay;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use refrain::consume::{Broker, Delivery, Message};
 use refrain_testkit::wait;
@@ -54,4 +60,18 @@ pub(crate) fn full() -> Message {
 /// The payload as text.
 pub(crate) fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.payload.to_vec()).unwrap()
+}
+
+/// How far a task has come, for those who wait for it.
+#[derive(Clone, Default)]
+pub(crate) struct Counter(Arc<AtomicUsize>);
+
+impl Counter {
+    pub(crate) fn set(&self, count: usize) {
+        self.0.store(count, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
 }
