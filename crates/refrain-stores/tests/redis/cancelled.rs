@@ -58,7 +58,11 @@ async fn a_dropped_question_never_gives_its_answer_to_another() {
             let mut answered = 0;
             for round in 0..200 {
                 let number = (task * 31 + round * 7) % 50;
-                let polls = u32::try_from(round % 9).unwrap();
+                let polls = match round % 9 {
+                    // Some are not cut off, however slow the machine is.
+                    8 => u32::MAX,
+                    polls => u32::try_from(polls).unwrap(),
+                };
                 if let Some(reading) = cut(store.read(id(number)), polls).await {
                     assert_eq!(body_of(&reading.unwrap().unwrap()), body(number));
                     answered += 1;
@@ -74,10 +78,7 @@ async fn a_dropped_question_never_gives_its_answer_to_another() {
         }));
     }
     for task in tasks {
-        assert!(
-            task.await.unwrap() > 0,
-            "some questions were answered in time"
-        );
+        assert!(task.await.unwrap() >= 200 / 9, "some are answered");
     }
 }
 
