@@ -1,8 +1,58 @@
 //! Idempotency for HTTP services and message consumers.
 //!
-//! A retry with the same key and the same request gets the stored outcome of the first attempt.
+//! A retry with the same idempotency key and the same request gets the stored outcome of the first attempt.
+//! Concurrent duplicates wait for the first request. If an attempt ends without a known result, its outcome is unknown,
+//! and it is not executed again unless the guarantee says so.
 //!
-//! The modules, in reading order:
+//! ```
+//! use refrain::{Engine, Intent, Key, Outcome, Scope, Verdict, store::AnyStore};
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! // `file:DIR` keeps the records on disk.
+//! let engine = Engine::new(AnyStore::open("memory:").await?);
+//! let intent = Intent::new(Scope::none(), Key::new("order-7")?);
+//!
+//! let first = engine.run(&intent, async |_grant| Outcome::new(201, "charged")).await?;
+//! assert!(matches!(first, Verdict::Granted(_)), "executed");
+//!
+//! let retry = engine.run(&intent, async |_grant| -> Outcome { unreachable!() }).await?;
+//! let Verdict::Replay(outcome) = retry else { panic!("{retry:?}") };
+//! assert_eq!(outcome.body(), "charged");
+//! # Ok::<(), refrain::Error>(())
+//! # }).unwrap();
+//! ```
+//!
+//! For an HTTP service use the tower layer [`http`], for messages a [`Consumer`].
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`key`] | idempotency keys, scopes and record identities |
+//! | [`fingerprint`] | digest that tells a retry from a different request under the same key |
+//! | [`outcome`] | the stored result of an operation |
+//! | [`record`] | records and `step`, the state machine that decides every transition |
+//! | [`policy`] | which operations are guarded, and how; the file `refrain.toml` |
+//! | [`receipts`] | proof that an effect was committed, for exactly-once |
+//! | [`store`] | the `Store` trait, and the stores `memory:` and `file:DIR` |
+//! | [`audit`] | tamper-evident log of attempts and operator decisions |
+//! | [`engine`] | claims, leases, waiting duplicates, settlement |
+//! | [`http`] | tower layer (feature `http`) |
+//! | `client` | HTTP client whose calls survive a crash (feature `client`) |
+//! | [`consume`] | message consumers, dead letters, outbox relay |
+//! | [`steps`] | operations with several effects, recovery and undo |
+//! | [`clock`] | time sources |
+//!
+//! PostgreSQL and Redis are in the crate `refrain-stores`, brokers in `refrain-brokers`.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `http` (default) | the tower layer |
+//! | `axum` | the original path below `Router::nest` |
+//! | `client` | the journalled client, with your own transport |
+//! | `client-hyper`, `client-tls` | a transport for `http`, and for `https` |
 
 #![warn(rustdoc::broken_intra_doc_links)]
 
@@ -59,6 +109,7 @@ mod lock;
 
 mod varint;
 
+#[doc(hidden)]
 pub mod wakes;
 
 /// Doc tests of README.md.
