@@ -14,9 +14,10 @@ use crate::{
 
 /// Maximum length of a line, in bytes.
 pub const LINE_BYTES_MAX: usize = 32 << 10;
-/// Maximum length of a text member, in bytes; longer text is truncated. Six members, doubled by escaping, fit in a
-/// line.
+/// Maximum length of a text member, in bytes; longer text is truncated.
 const TEXT_BYTES_MAX: usize = 2 << 10;
+/// Maximum length of a text member with its JSON escapes, in bytes. Six members fit in a line.
+const ESCAPED_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
 
 /// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -245,7 +246,19 @@ impl Entry {
 
 /// Truncates a text to the maximum length.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+    let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+    let mut escaped = 0;
+    for (at, char) in text.char_indices() {
+        escaped += match char {
+            '"' | '\\' => 2,
+            char if char.is_ascii_control() => r"\u0000".len(),
+            char => char.len_utf8(),
+        };
+        if escaped > ESCAPED_BYTES_MAX {
+            return &text[..at];
+        }
+    }
+    text
 }
 
 /// An entry as read from the log.
@@ -308,5 +321,35 @@ impl Written {
             return Err(Unreadable::NoEntry);
         }
         Ok((written, [prev, hash]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A line over the limit is damage to whoever reads the log, and the log would refuse to open.
+
+    use super::*;
+
+    #[test]
+    fn an_entry_fits_in_a_line_whatever_its_texts_escape_to() {
+        for text in ["\u{1}", "\"", "\\", "\u{7f}", "é", "x"] {
+            let text = text.repeat(LINE_BYTES_MAX);
+            let entry = Entry {
+                operation: Some(text.as_str().into()),
+                detail: Some(text.clone().into()),
+                actor: Some(text.clone().into()),
+                by: Some(text.clone()),
+                reason: Some(text.clone()),
+                ..Entry::new(Event::Resolving)
+            };
+            let place = Place {
+                seq: u64::MAX - 1,
+                at: Timestamp::default(),
+                node: &text,
+                prev: ChainHash::START,
+            };
+            let (line, _) = entry.line(place).unwrap();
+            assert!(line.len() <= LINE_BYTES_MAX, "{} bytes", line.len());
+        }
     }
 }
