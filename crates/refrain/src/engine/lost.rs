@@ -53,6 +53,8 @@ struct LostClaim {
 enum Fate {
     /// It stood, and its key is free now.
     Released,
+    /// The record is absent or has just changed: whoever was told that it is held asks again.
+    Changed,
     /// It does not stand, or does not stand in anybody's way.
     Absent,
 }
@@ -170,13 +172,14 @@ impl Inner {
         self.lost.table.with(id, |entry| entry.get().is_some())
     }
 
-    /// Releases the record if a lost claim of this engine holds it; whether one did.
+    /// Releases the record if a lost claim of this engine holds it. Returns whether to ask the
+    /// store again: also if the background released the record after the store had said that it is held.
     ///
     /// # Errors
     /// When the store does not say: then nobody may be told that the record belongs to somebody else.
     pub(super) async fn release_lost(&self, id: RecordId) -> Result<bool> {
         for lost in self.lost.table.get(id).unwrap_or_default() {
-            if self.fate_of(&lost).await? == Fate::Released {
+            if self.fate_of(&lost).await? != Fate::Absent {
                 return Ok(true);
             }
         }
@@ -186,9 +189,10 @@ impl Inner {
     /// Looks what became of a lost claim, and releases it if it stands.
     async fn fate_of(&self, lost: &LostClaim) -> Result<Fate> {
         let id = lost.claim.id;
-        let found = self.store.read(id).await?;
-        let grant = found.and_then(|reading| granted(&reading.record, &lost.claim));
-        let Some(grant) = grant else {
+        let Some(found) = self.store.read(id).await? else {
+            return Ok(Fate::Changed);
+        };
+        let Some(grant) = granted(&found.record, &lost.claim) else {
             return Ok(Fate::Absent);
         };
         let is_takeover = lost.claim.guarantee == Guarantee::AtLeastOnce && grant.attempt > 1;
@@ -200,8 +204,10 @@ impl Inner {
             false => Settlement::Release,
         };
         let entry = Entry::ending(&end).of(id, Some(grant.fence));
-        if self.store.settle(id, grant.fence, end).await? != Settled::Applied {
-            return Ok(Fate::Absent);
+        match self.store.settle(id, grant.fence, end).await? {
+            Settled::Applied => {}
+            Settled::Fenced => return Ok(Fate::Changed),
+            Settled::TooEarly { .. } => return Ok(Fate::Absent),
         }
         if let Some(operation) = &lost.audit {
             let operation = Some(operation.clone());
