@@ -32,7 +32,7 @@ use share::{Suites, Taken};
 use tally::{Tally, follow};
 
 /// Number of concurrent `cargo test` runs that share the tests.
-const SHARING: usize = 4;
+const SHARING: usize = 3;
 /// Ends a process group: cargo and its tests.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
