@@ -237,6 +237,50 @@ async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
     }
 }
 
+/// A lost claim lapses while the store is away, for `away`; a caller is then told that the outcome is unknown,
+/// and gets the reply only after the background has released the lost claim.
+async fn reply_older_than_the_release(away: Duration) -> (Scripted, Engine, Claiming) {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
+    store.set(Op::Read, usize::MAX, Fault::Fails(ErrorKind::Unavailable));
+    engine.claim(&intent()).await.unwrap_err();
+    tokio::time::sleep(away).await;
+    let lapsed = Some((StateName::Indeterminate, Some(Reason::Lapsed)));
+    assert_eq!(state(&store).await, lapsed);
+    store.set(Op::Claim, 1, Fault::AnswersLate(Duration::from_secs(10)));
+    let claiming = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.claim(&intent()).await.unwrap() }
+    });
+    until(|| store.calls(Op::Claim) == 3).await;
+    store.mend(Op::Read);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(state(&store).await, None, "the lost claim is released");
+    (store, engine, claiming)
+}
+
+type Claiming = tokio::task::JoinHandle<Verdict<Guard>>;
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_claim_released_meanwhile_is_no_unknown_outcome() {
+    // After the longer one nobody remembers the lost claim any more.
+    for away in [Duration::from_mins(1), Duration::from_mins(30)] {
+        let (_store, _engine, claiming) = reply_older_than_the_release(away).await;
+        let verdict = claiming.await.unwrap();
+        assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_claim_released_and_claimed_meanwhile_is_in_flight() {
+    let (_store, engine, claiming) = reply_older_than_the_release(Duration::from_mins(1)).await;
+    let running = granted(&engine, &intent()).await.start();
+    let verdict = claiming.await.unwrap();
+    assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
+    complete(running, "").await;
+}
+
 #[tokio::test]
 async fn a_claim_that_was_never_asked_leaves_nothing_behind() {
     let store = Scripted::new();

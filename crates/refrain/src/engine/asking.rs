@@ -11,7 +11,7 @@ use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::Sent
 use crate::{
     ErrorKind, Result,
     key::RecordId,
-    record::{Claim, Claimant, Doubt, Settled, Settlement, Verdict},
+    record::{Claim, Claimant, Doubt, Fence, Reason, Settled, Settlement, State, Verdict},
     store::{Store, Watch},
 };
 
@@ -115,6 +115,7 @@ impl<'a> Asking<'a> {
             pause: POLL_FIRST,
             watch: None,
         };
+        let mut confirmed = None;
         loop {
             // The moment before the store was asked.
             let asked = match first {
@@ -145,6 +146,12 @@ impl<'a> Asking<'a> {
                     }
                 }
                 Verdict::Indeterminate(doubt) => {
+                    if doubt.reason == Reason::Lapsed && confirmed != Some(doubt.fence) {
+                        confirmed = Some(doubt.fence);
+                        if Box::pin(self.is_outdated(doubt.fence)).await? {
+                            continue;
+                        }
+                    }
                     let turn = Box::pin(async {
                         match self.by_receipt(doubt).await? {
                             ByReceipt::Nothing => Ok(self.resolve(doubt).await),
@@ -165,6 +172,21 @@ impl<'a> Asking<'a> {
                 }
             }
         }
+    }
+
+    /// Whether the record has left the attempt with this fence since the store replied.
+    ///
+    /// A lapsed claim may be a lost one, which the background releases: nothing was dispatched for it, so no
+    /// caller may be told that its outcome is unknown.
+    async fn is_outdated(&self, fence: Fence) -> Result<bool> {
+        let found = self.inner().store.read(self.claim.id).await?;
+        let is_open = |it: &State| {
+            let (State::InFlight { hold, .. } | State::Indeterminate { hold, .. }) = it else {
+                return false;
+            };
+            hold.fence == fence
+        };
+        Ok(!found.is_some_and(|it| is_open(&it.record.state)))
     }
 
     /// The same claim with the fingerprint of earlier versions, which the record may have.
