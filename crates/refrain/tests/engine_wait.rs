@@ -89,6 +89,33 @@ async fn a_thousand_duplicates_are_one_effect_and_are_answered_without_asking_ag
     assert_eq!(store.calls(Op::Claim), asked, "woken with the outcome");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_beyond_the_limit_does_not_wait() {
+    let store = Scripted::on_runtime_clock();
+    let (here, there) = (Engine::new(store.clone()), Engine::new(store.clone()));
+    let running = run(&there, &intent()).await;
+    let mut limited = intent();
+    limited.terms.waiting_max = 2;
+    // Neither where the holder is in this process nor where it is in another.
+    for (number, engine) in [&there, &here].into_iter().enumerate() {
+        let waiting = waiters(engine, 2).await;
+        let begun = tokio::time::Instant::now();
+        let verdict = engine.claim(&limited).await.unwrap();
+        assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(engine.tally().get(Count::WaitRefused), 1);
+        let mut other = limited.clone();
+        other.key = Key::new(format!("other-{number}")).unwrap();
+        complete(run(engine, &other).await, "").await;
+        waiting.iter().for_each(JoinHandle::abort);
+        until(|| engine.tally().waiting_now() == 0).await;
+    }
+    let waiting = tokio::spawn(async move { there.attend(&limited).await.unwrap() });
+    tokio::task::yield_now().await;
+    complete(running, "done").await;
+    assert_eq!(body(waiting.await.unwrap()), "done", "there is room again");
+}
+
 #[tokio::test]
 async fn waiters_do_not_poll() {
     let store = Scripted::new();

@@ -225,9 +225,10 @@ fn a_policy_refuses_what_breaks_its_rules() {
         change(&mut operation);
         Policy::new(vec![operation])
     };
-    let cases: [(Edit, &str); 13] = [
+    let cases: [(Edit, &str); 14] = [
         (|o| o.terms.lease = Duration::ZERO, "`lease` is 0s"),
         (|o| o.terms.attempts_max = 0, "`attempts_max` is 0"),
+        (|o| o.terms.waiting_max = 0, "`waiting_max` is 0"),
         (
             |o| o.terms.settle_after = Duration::from_secs(59),
             "`settle_after` (59s) is shorter than `timeout` (1m)",

@@ -267,8 +267,13 @@ impl<'a> Asking<'a> {
         if tokio::time::Instant::now() >= self.deadline() {
             return Waited::TimeIsUp;
         }
+        let waiting_max = self.intent.terms.waiting_max;
+        let Some(_place) = WaitingPlace::take(self.inner(), self.claim.id, waiting_max) else {
+            self.inner().tally.count(Count::WaitRefused);
+            return Waited::TimeIsUp;
+        };
+        let _waiting = self.inner().tally.waiting();
         if let Some(flight) = flight {
-            let _waiting = self.inner().tally.waiting();
             return match timeout_at(self.deadline(), flight.news(self.follows)).await {
                 Err(_) => Waited::TimeIsUp,
                 Ok(News::Live(live)) => Waited::Turn(Turn::Live(live)),
@@ -282,7 +287,6 @@ impl<'a> Asking<'a> {
             };
         }
         // Held elsewhere, or about to be known here: look again soon, and no later than the lease lapses.
-        let _waiting = self.inner().tally.waiting();
         let store = &self.inner().store;
         let watch = polling.watch.take().or_else(|| store.watch(self.claim.id));
         polling.watch = watch;
@@ -361,6 +365,26 @@ impl Polling {
                 let _ = timeout(nap, watch.settled()).await;
             }
         }
+    }
+}
+
+/// One of the places for duplicates that wait for a record, until it is dropped.
+struct WaitingPlace<'a> {
+    inner: &'a Inner,
+    id: RecordId,
+}
+
+impl<'a> WaitingPlace<'a> {
+    /// `None` if all places are taken.
+    fn take(inner: &'a Inner, id: RecordId, waiting_max: usize) -> Option<Self> {
+        let is_taken = inner.flights.start_waiting(id, waiting_max);
+        is_taken.then_some(Self { inner, id })
+    }
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        self.inner.flights.end_waiting(self.id);
     }
 }
 

@@ -77,6 +77,16 @@ struct Waiting {
 
 impl Flight {
     /// Waits for its end, or where that is wanted until it shows something.
+/// Notes, when it is dropped, that the request of an attempt was sent as a whole.
+#[derive(Debug)]
+pub(crate) struct SentMark(pub(super) Arc<Flight>);
+
+impl Drop for SentMark {
+    fn drop(&mut self) {
+        self.0.is_sent.store(true, Ordering::Relaxed);
+    }
+}
+
     pub(super) async fn news(&self, follows: bool) -> News {
         let receiver = {
             let mut end = self.end();
@@ -173,6 +183,8 @@ impl Flights {
     pub(super) fn new() -> Self {
         Self {
             table: Table::small(),
+    /// Number of duplicates that wait for each record, whichever process holds it.
+    waiting: Table<usize>,
             probed: Table::small(),
         }
     }
@@ -180,6 +192,7 @@ impl Flights {
     /// The flight that this claim asks for. Between the store's answer and now the key may have been freed
     /// and claimed for something else: that one's end is not for this asker.
     pub(super) fn find(&self, claim: &Claim) -> Option<Arc<Flight>> {
+            waiting: Table::small(),
         let flight = self.table.get(claim.id)?;
         let is_same = flight.fingerprint == claim.fingerprint;
         let is_shown = match (claim.credential, flight.credential) {
@@ -268,6 +281,27 @@ impl Flights {
             entry.put(());
             is_first
         })
+    /// Counts one more duplicate that waits for this record; returns whether that is within `waiting_max`.
+    pub(super) fn start_waiting(&self, id: RecordId, waiting_max: usize) -> bool {
+        self.waiting.with(id, |entry| {
+            let waiting = entry.get().copied().unwrap_or_default();
+            let has_room = waiting < waiting_max;
+            if has_room {
+                entry.put(waiting + 1);
+            }
+            has_room
+        })
+    }
+
+    pub(super) fn end_waiting(&self, id: RecordId) {
+        self.waiting.with(id, |entry| {
+            let left = entry.take().unwrap_or_default().saturating_sub(1);
+            if left > 0 {
+                entry.put(left);
+            }
+        });
+    }
+
     }
 
     pub(super) fn end_probe(&self, id: RecordId) {

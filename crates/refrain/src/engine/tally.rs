@@ -71,9 +71,11 @@ pub enum Count {
     OverBudget,
 }
 
+    /// Duplicates that did not wait, because too many already waited for the same record.
+    WaitRefused,
 impl Count {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Granted,
         Self::PossibleDuplicate,
         Self::Replayed,
@@ -100,6 +102,7 @@ impl Count {
         Self::OverBudget,
     ];
 
+        Self::WaitRefused,
     /// The name of its metric, without prefix and suffix, and the help of it.
     #[must_use]
     pub fn metric(self) -> (&'static str, &'static str) {
@@ -172,6 +175,10 @@ impl Count {
             ),
         }
     }
+            Self::WaitRefused => (
+                "waits_refused",
+                "Duplicates rejected without waiting because `waiting_max` others waited for the same key",
+            ),
 }
 
 // Each is its own place in the list.
@@ -181,7 +188,7 @@ const _: () = {
         assert!(Count::ALL[at] as usize == at);
         at += 1;
     }
-    assert!(Count::ALL.len() == Count::OverBudget as usize + 1);
+    assert!(Count::ALL.len() == Count::WaitRefused as usize + 1);
 };
 
 /// What happened so far, in numbers.

@@ -4,6 +4,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     OnStoreFailure, Operation, Reply, Statuses, Terms,
+    terms::WAITING_MAX,
     units::{Size, Span, days},
     webhook,
 };
@@ -129,6 +130,11 @@ pub(super) fn terms(terms: &Terms) -> Vec<Fault> {
         );
         let help = format!("write at least {timeout}, or leave `settle_after` out");
         faults.push(fault(&["settle_after", "timeout"], message, help));
+    }
+    if !(1..=WAITING_MAX).contains(&terms.waiting_max) {
+        let message = format!("`waiting_max` is {}, out of range", terms.waiting_max);
+        let help = format!("write a number from 1 to {WAITING_MAX}");
+        faults.push(fault(&["waiting_max"], message, help));
     }
     if !(1..=1000).contains(&terms.attempts_max) {
         let message = format!("`attempts_max` is {}, out of range", terms.attempts_max);

@@ -7,6 +7,9 @@ use serde::{Serialize, Serializer};
 use super::units;
 use crate::Guarantee;
 
+/// Upper bound of [`Terms::waiting_max`].
+pub(super) const WAITING_MAX: usize = 1_000_000;
+
 /// Guarantee, timeouts and retention of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Terms {
@@ -17,6 +20,8 @@ pub struct Terms {
     /// Maximum time that a duplicate waits for the request in flight.
     #[serde(serialize_with = "as_text")]
     pub wait: Duration,
+    /// Maximum number of duplicates of one key that wait in this process; further ones are rejected at once.
+    pub waiting_max: usize,
     /// Lease of a claim, renewed while the operation runs.
     #[serde(serialize_with = "as_text")]
     pub lease: Duration,
@@ -43,6 +48,7 @@ impl Default for Terms {
             guarantee: Guarantee::default(),
             attempts_max: 10,
             wait: Duration::from_secs(10),
+            waiting_max: 5_000,
             lease,
             retention: units::days(1),
             remember: units::days(7),

@@ -8,6 +8,7 @@ use super::{
     forms::{Audit, Fingerprint},
     given::{self, Given},
     problem::Report,
+    proxy,
     table::{self, Part, Places},
     typed::{Head, List, Scalar, Section},
 };
@@ -17,7 +18,9 @@ use crate::{
     policy::{
         Address, Class, Operation,
         rules::{self, Fault},
-        suggest, units, webhook,
+        suggest,
+        terms::WAITING_MAX,
+        units, webhook,
     },
 };
 
@@ -131,6 +134,12 @@ impl Draft {
             &mut terms.attempts_max,
         );
         apply.scalar("wait", &values.wait, units::duration, &mut terms.wait);
+        apply.scalar(
+            "waiting_max",
+            &values.waiting_max,
+            |text| proxy::count(text, 1, WAITING_MAX),
+            &mut terms.waiting_max,
+        );
         apply.scalar("lease", &values.lease, units::duration, &mut terms.lease);
         apply.scalar(
             "retention",

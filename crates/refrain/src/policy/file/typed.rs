@@ -159,6 +159,9 @@ pub(super) struct Section {
     /// Maximum time that a duplicate waits for the request in flight: up to 5m. Default: 10s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) wait: Option<Scalar>,
+    /// Maximum number of duplicates of one key that wait; further ones get 409 at once: 1 to 1000000. Default: 5000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) waiting_max: Option<Scalar>,
     /// Lease of a claim, renewed while the operation runs: 1s to 1h. Default: 30s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) lease: Option<Scalar>,
