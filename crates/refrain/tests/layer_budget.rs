@@ -41,12 +41,13 @@ fn pieces() -> (mpsc::UnboundedSender<Bytes>, Body) {
     (sender, Body::new(Pieces(receiver)))
 }
 
-/// An echo and a service that answers with twice the budget, behind a layer that may hold `MAX` bytes.
+/// An echo and services that answer with half the budget and twice the budget, behind a layer that may hold `MAX` bytes.
 fn stage(policy: Policy) -> (RefrainLayer, Router) {
     let engine = Engine::new(Memory::new());
     let layer = RefrainLayer::new(engine, policy).with_buffered_bytes_max(MAX);
     let app = Router::new()
         .route("/pay", post(async |body: Bytes| body))
+        .route("/half", post(async || vec![7_u8; MAX / 2]))
         .route("/large", post(async || vec![7_u8; 2 * MAX]))
         .layer(layer.clone());
     (layer, app)
@@ -139,6 +140,29 @@ async fn an_answer_counts_until_it_is_sent_and_is_never_refused() {
         call(app, "/pay", "other", vec![1; 100_000]).await.status(),
         200
     );
+}
+
+#[tokio::test]
+async fn a_large_replay_counts_until_it_is_sent() {
+    let (layer, app) = stage(Policy::default());
+    for _ in 0..2 {
+        let sent = bytes(call(app.clone(), "/half", "k", "x").await).await;
+        assert_eq!(sent.len(), MAX / 2);
+    }
+    until("all is given back", || layer.buffered_bytes() == 0).await;
+    let replay = call(app.clone(), "/half", "k", "x").await;
+    assert!(replay.headers().contains_key("idempotent-replayed"));
+    assert_eq!(layer.buffered_bytes(), MAX / 2);
+    check_refused(call(app.clone(), "/half", "k", "x").await).await;
+    let small = call(app.clone(), "/pay", "small", vec![3; 60_000]).await;
+    assert_eq!(small.status(), 200);
+    drop((replay, small));
+    assert_eq!(layer.buffered_bytes(), 0);
+    // One that never fits is replayed all the same.
+    for _ in 0..2 {
+        let answer = call(app.clone(), "/large", "large", "x").await;
+        assert_eq!(bytes(answer).await.len(), 2 * MAX);
+    }
 }
 
 #[tokio::test]

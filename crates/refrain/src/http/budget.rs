@@ -71,6 +71,25 @@ impl Share {
         }
     }
 
+    /// For the body of a replay; `None` if the budget has no room for it.
+    ///
+    /// Small ones are not counted, because the number of connections bounds them. One that never fits is not refused.
+    pub(super) fn of_replay(budget: &Arc<Budget>, bytes: usize) -> Option<Self> {
+        if bytes <= SMALL_BYTES_MAX {
+            return Some(Self::default());
+        }
+        let mut share = match bytes <= budget.body_bytes_max() {
+            true => Self::refusable(budget),
+            false => Self::counted(budget),
+        };
+        share.take(bytes).then_some(share)
+    }
+
+    /// Whether it counts towards a budget.
+    pub(super) fn is_counted(&self) -> bool {
+        self.budget.is_some()
+    }
+
     /// Takes so many bytes more. `false` where the budget has not so many: nothing is taken then.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let Some(budget) = &self.budget else {

@@ -202,7 +202,8 @@ impl RefrainLayer {
     /// How many bytes of bodies are held in memory at a time, 256 MiB unless told otherwise: of requests to guarded operations
     /// while they are read and until they are handed on, and of their answers until they are sent.
     ///
-    /// Beyond it a request is answered with 503 `over-budget`, before anything is claimed; an answer is never refused.
+    /// Beyond it a request is answered with 503 `over-budget`, before anything is claimed; so is the duplicate of a request
+    /// whose stored outcome has a large body. A fresh answer is never refused.
     /// Bodies of more than 64 KiB leave an eighth of it to smaller ones, and no body may be larger than the rest.
     #[must_use]
     pub fn with_buffered_bytes_max(mut self, bytes_max: usize) -> Self {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::{Decision, body::Body, decision::marked, live::Follower};
+use super::{Decision, body::Body, budget::Share, decision::marked, live::Follower};
 use crate::outcome::Outcome;
 
 /// Marks a replay.
@@ -20,6 +20,8 @@ const MARKS: [(HeaderName, HeaderValue); 2] = [
 pub struct Replay {
     outcome: Outcome,
     is_to_head: bool,
+    /// Its part of the memory for bodies.
+    share: Share,
 }
 
 impl Replay {
@@ -28,7 +30,14 @@ impl Replay {
         Self {
             outcome,
             is_to_head,
+            share: Share::default(),
         }
+    }
+
+    /// The same replay, which counts towards the memory for bodies until it is sent.
+    pub(super) fn counted(mut self, share: Share) -> Self {
+        self.share = share;
+        self
     }
 
     /// The status it ended with.
@@ -63,6 +72,7 @@ impl Replay {
 
     /// Whether its fields and its body are all of it, and can be written as they are.
     ///
+    /// A large body is sent as a response, whose body counts until it is sent.
     /// What was stored came from a response, or from a receipt that somebody else wrote.
     pub(super) fn is_plain(&self) -> bool {
         let is_name = |byte: u8| {
@@ -72,13 +82,16 @@ impl Replay {
         let is_field = |(name, value): (&str, &[u8])| {
             !name.is_empty() && name.bytes().all(is_name) && value.iter().all(is_value)
         };
-        !self.outcome.has_trailers() && self.outcome.header_fields().all(is_field)
+        !self.share.is_counted()
+            && !self.outcome.has_trailers()
+            && self.outcome.header_fields().all(is_field)
     }
 
     /// All of it as a response.
     #[must_use]
     pub fn into_response<R>(self) -> Response<Body<R>> {
-        let mut response = answer(&self.outcome, self.is_to_head);
+        let response = answer(&self.outcome, self.is_to_head);
+        let mut response = response.map(|body| body.counted(self.share));
         mark(response.headers_mut());
         marked(Decision::Replayed, response)
     }

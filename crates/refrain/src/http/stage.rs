@@ -155,7 +155,12 @@ impl Coming<'_> {
             Ok(Turn::Verdict(verdict)) => match verdict {
                 Verdict::Granted(guard) => return Stage::Granted(intent, body, guard),
                 Verdict::Replay(outcome) if outcome.is_body_kept() => {
-                    return Stage::Replayed(Replay::new(outcome, self.is_to_head()));
+                    let bytes = outcome.content().len();
+                    let Some(share) = Share::of_replay(&self.shared.budget, bytes) else {
+                        return self.refused(&self.over_budget());
+                    };
+                    let replay = Replay::new(outcome, self.is_to_head());
+                    return Stage::Replayed(replay.counted(share));
                 }
                 Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
                     let problem = unknown::unknown_before(&doubt).with_advice("wait");
@@ -231,7 +236,7 @@ impl Coming<'_> {
 
     fn over_budget(&self) -> Problem {
         self.shared.engine.tally().count(Count::OverBudget);
-        let detail = "Too many request bodies are being read. Nothing was run. Send the same request with the same key again.";
+        let detail = "The memory for bodies is in use. Nothing was executed. Send the same request with the same key again.";
         Problem::new(Code::OverBudget, detail).with_retry_after(Duration::from_secs(1))
     }
 
