@@ -169,6 +169,80 @@ fn the_truth_that_comes_after_a_504_is_replayed() {
     assert_eq!(upstream.count(), 1);
 }
 
+/// Short times after which an attempt counts as one that can no longer act.
+const SETTLES_SOON: &str = "timeout = \"200ms\"\nlease = \"1s\"\nsettle_after = \"200ms\"";
+
+/// An upstream that waits for a signal, then answers its first request so; later ones with 201.
+fn late_upstream(first: &'static str) -> (Upstream, mpsc::Sender<()>) {
+    let (go_on, gone_on) = mpsc::channel();
+    let gone_on = Mutex::new(gone_on);
+    let upstream = Upstream::start(move |seen, stream| {
+        if seen.start().starts_with("GET ") {
+            return answer(stream, "404 Not Found", &[], b"");
+        }
+        if seen.at > 0 {
+            return answer(stream, "201 Created", &[], b"second");
+        }
+        match gone_on.lock().unwrap().recv() {
+            Ok(()) => answer(stream, first, &[], b"first"),
+            Err(_) => Next::Close,
+        }
+    });
+    (upstream, go_on)
+}
+
+fn awaits_late_responses(proxy: &Proxy, count: usize) {
+    until("the late response is awaited, or no longer", || {
+        proxy.metric("refrain_late_responses_awaited") == count as f64
+    });
+}
+
+#[test]
+fn a_response_after_settle_after_is_replayed() {
+    let (upstream, go_on) = late_upstream("201 Created");
+    let proxy = Proxy::start(upstream.address, &format!("[policy]\n{SETTLES_SOON}"));
+    check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
+    awaits_late_responses(&proxy, 1);
+    check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
+    go_on.send(()).unwrap();
+    until("the outcome is known", || {
+        call(proxy.address, post("k", "x")).status == 201
+    });
+    let later = call(proxy.address, post("k", "x"));
+    assert_eq!((later.text(), later.is_replay()), ("first", true));
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn a_late_refusal_frees_the_key() {
+    let (upstream, go_on) = late_upstream("429 Too Many Requests");
+    let proxy = Proxy::start(upstream.address, &format!("[policy]\n{SETTLES_SOON}"));
+    check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
+    check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
+    go_on.send(()).unwrap();
+    until("the key is free", || {
+        call(proxy.address, post("k", "x")).status == 201
+    });
+    assert_eq!(call(proxy.address, post("k", "x")).text(), "second");
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn a_late_response_is_not_awaited_once_the_record_is_settled() {
+    let (upstream, go_on) = late_upstream("201 Created");
+    let settings = format!(
+        "[[operation]]\nmatch = \"POST /orders\"\nprobe = \"GET /orders?key={{key}}\"\n{SETTLES_SOON}"
+    );
+    let proxy = Proxy::start(upstream.address, &settings);
+    check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
+    until("the probe has freed the key", || {
+        call(proxy.address, post("k", "x")).status == 201
+    });
+    awaits_late_responses(&proxy, 0);
+    drop(go_on);
+    assert_eq!(call(proxy.address, post("k", "x")).text(), "second");
+}
+
 #[test]
 fn what_could_not_be_sent_leaves_the_key_free() {
     let parked = Parked::new();

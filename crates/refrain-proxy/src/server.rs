@@ -117,7 +117,7 @@ impl Proxy {
         let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
             .with_problems(&settings.problems)
             .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
-            .without_extensions()
+            .forwarding()
             .with_probes(Forward::new(&target));
         Ok(Self {
             listener,

@@ -52,6 +52,7 @@ mod tally;
 
 use asking::Asking;
 pub(crate) use attending::Attending;
+pub(crate) use flight::SentMark;
 use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
 use keeper::Post;

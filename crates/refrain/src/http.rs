@@ -36,6 +36,7 @@ pub use decision::{Decision, Observer};
 mod future;
 pub use future::ResponseFuture;
 
+mod late;
 mod layer;
 pub use layer::RefrainLayer;
 

@@ -79,6 +79,11 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             "Claims whose response from the store was lost, and whose state is not known yet",
             tally.lost_now(),
         ),
+        (
+            "late_responses_awaited",
+            "Timed-out requests whose late response is still awaited, after `settle_after`",
+            tally.listening_now(),
+        ),
     ];
     let log = engine.audit();
     let is_shut = log.is_some_and(|log| log.trouble().is_some());

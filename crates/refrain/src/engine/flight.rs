@@ -55,6 +55,8 @@ pub(super) struct Flight {
     is_renewed: AtomicBool,
     /// On once its end is being stored: then a refused renewal means nothing.
     is_ending: AtomicBool,
+    /// On once a service that forwards has sent its whole request.
+    is_sent: AtomicBool,
 }
 
 /// How it ended, or who waits for that. Most flights have nobody who waits, so waiting is what costs.
@@ -75,8 +77,6 @@ struct Waiting {
     follows: bool,
 }
 
-impl Flight {
-    /// Waits for its end, or where that is wanted until it shows something.
 /// Notes, when it is dropped, that the request of an attempt was sent as a whole.
 #[derive(Debug)]
 pub(crate) struct SentMark(pub(super) Arc<Flight>);
@@ -87,6 +87,8 @@ impl Drop for SentMark {
     }
 }
 
+impl Flight {
+    /// Waits for its end, or where that is wanted until it shows something.
     pub(super) async fn news(&self, follows: bool) -> News {
         let receiver = {
             let mut end = self.end();
@@ -166,6 +168,10 @@ impl Drop for SentMark {
         self.is_ending.load(Ordering::Acquire)
     }
 
+    pub(super) fn is_sent(&self) -> bool {
+        self.is_sent.load(Ordering::Relaxed)
+    }
+
     pub(super) fn start_ending(&self) {
         self.is_ending.store(true, Ordering::Release);
     }
@@ -177,22 +183,22 @@ pub(super) struct Flights {
     table: Table<Arc<Flight>>,
     /// Records that a probe is asking about.
     probed: Table<()>,
+    /// Number of duplicates that wait for each record, whichever process holds it.
+    waiting: Table<usize>,
 }
 
 impl Flights {
     pub(super) fn new() -> Self {
         Self {
             table: Table::small(),
-    /// Number of duplicates that wait for each record, whichever process holds it.
-    waiting: Table<usize>,
             probed: Table::small(),
+            waiting: Table::small(),
         }
     }
 
     /// The flight that this claim asks for. Between the store's answer and now the key may have been freed
     /// and claimed for something else: that one's end is not for this asker.
     pub(super) fn find(&self, claim: &Claim) -> Option<Arc<Flight>> {
-            waiting: Table::small(),
         let flight = self.table.get(claim.id)?;
         let is_same = flight.fingerprint == claim.fingerprint;
         let is_shown = match (claim.credential, flight.credential) {
@@ -222,6 +228,7 @@ impl Flights {
             renewed_millis: AtomicU64::new(0),
             is_renewed: AtomicBool::new(true),
             is_ending: AtomicBool::new(false),
+            is_sent: AtomicBool::new(false),
         });
         self.table.with(claim.id, |entry| entry.put(flight.clone()));
         flight
@@ -274,13 +281,6 @@ impl Flights {
         Some((last, flights.collect()))
     }
 
-    /// Whether nobody else is asking about this record.
-    pub(super) fn start_probe(&self, id: RecordId) -> bool {
-        self.probed.with(id, |entry| {
-            let is_first = entry.get().is_none();
-            entry.put(());
-            is_first
-        })
     /// Counts one more duplicate that waits for this record; returns whether that is within `waiting_max`.
     pub(super) fn start_waiting(&self, id: RecordId, waiting_max: usize) -> bool {
         self.waiting.with(id, |entry| {
@@ -302,6 +302,13 @@ impl Flights {
         });
     }
 
+    /// Whether nobody else is asking about this record.
+    pub(super) fn start_probe(&self, id: RecordId) -> bool {
+        self.probed.with(id, |entry| {
+            let is_first = entry.get().is_none();
+            entry.put(());
+            is_first
+        })
     }
 
     pub(super) fn end_probe(&self, id: RecordId) {

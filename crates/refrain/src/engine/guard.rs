@@ -8,19 +8,22 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Ended, Flight, Inner, Intent, Live, audit};
+use super::{Ended, Flight, Inner, Intent, Live, SentMark, audit};
 use crate::{
     Backoff, Guarantee, Outcome, Result,
     audit::{Entry, Event},
     engine::tally::Count,
     key::RecordId,
     policy::Terms,
-    record::{Claim, Fence, Grant, Reason, Settled, Settlement},
-    store::Store,
+    record::{Claim, Fence, Grant, Reason, Settled, Settlement, State},
+    store::{Reading, Store},
 };
 
 /// Between attempts to store an end.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+
+/// Between looks at a record whose late response is awaited.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A granted claim whose operation has not started.
 #[derive(Debug)]
@@ -237,6 +240,68 @@ impl Running {
         let settled = self.hold.conclude(settled, end, ended);
         self.state = RunState::Settled;
         written.and(settled)
+    }
+
+    /// For the body of the request that a forwarding service sends: dropped once all of it was sent.
+    pub(crate) fn sent_mark(&self) -> SentMark {
+        SentMark(self.hold.flight.clone())
+    }
+
+    /// Whether a forwarding service has sent the whole request, so that ending the attempt here no longer stops it.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.hold.flight.is_sent()
+    }
+
+    /// Waits until the record no longer belongs to this attempt, because somebody else settled it or took over.
+    ///
+    /// Returns at once if too many attempts are awaited.
+    pub(crate) async fn settled_elsewhere(&self) {
+        let Hold { inner, flight, .. } = &self.hold;
+        let Some(_listening) = inner.tally.listen() else {
+            tracing::warn!(record = %flight.id, "too many late responses are awaited: this one is not");
+            return;
+        };
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let found = match inner.store.read(flight.id).await {
+                Ok(found) => found,
+                Err(error) if error.is_retryable() => continue,
+                Err(_) => return,
+            };
+            let is_ours = |it: &Reading| {
+                let (State::InFlight { hold, .. } | State::Indeterminate { hold, .. }) =
+                    &it.record.state
+                else {
+                    return false;
+                };
+                hold.fence == flight.fence
+            };
+            if !found.as_ref().is_some_and(is_ours) {
+                return;
+            }
+        }
+    }
+
+    /// The attempt reported, after a [`doubt`](Self::doubt), that it had no effect: the key is free again
+    /// as soon as that counts.
+    ///
+    /// # Errors
+    /// When the store does not answer; the record stays indeterminate then.
+    pub(crate) async fn release_late(self) -> Result<Settled> {
+        let Hold { inner, flight, .. } = &self.hold;
+        let place = (flight.id, flight.fence);
+        loop {
+            let end = Settlement::NeverHappened;
+            let settling = inner.settle_as(place, end, flight.audit.as_ref(), "late answer");
+            match settling.await? {
+                Settled::TooEarly { left } => tokio::time::sleep(left).await,
+                Settled::Applied => {
+                    inner.tally.count(Count::Resolved);
+                    return Ok(Settled::Applied);
+                }
+                Settled::Fenced => return Ok(Settled::Fenced),
+            }
+        }
     }
 
     /// It provably had no effect: the key is free again. Those who wait here get `answer`, if there is one.

@@ -14,6 +14,8 @@ const HELD_MAX: usize = 1_024;
 const LOST_MAX: usize = 10_000;
 /// How many lost claims that do not stand are watched in case that they arrive late.
 const WATCHED_MAX: usize = 1_024;
+/// Number of timed-out attempts whose late response is awaited beyond `settle_after`.
+const LISTENING_MAX: usize = 1_024;
 /// For how many indeterminate records the probe is asked in the background.
 const CARED_MAX: usize = 10_000;
 
@@ -69,10 +71,10 @@ pub enum Count {
     Unaudited,
     /// Requests that were refused since the bodies that are held take up the memory for them.
     OverBudget,
-}
-
     /// Duplicates that did not wait, because too many already waited for the same record.
     WaitRefused,
+}
+
 impl Count {
     /// All of them.
     pub const ALL: [Self; 25] = [
@@ -100,9 +102,9 @@ impl Count {
         Self::Unverified,
         Self::Unaudited,
         Self::OverBudget,
+        Self::WaitRefused,
     ];
 
-        Self::WaitRefused,
     /// The name of its metric, without prefix and suffix, and the help of it.
     #[must_use]
     pub fn metric(self) -> (&'static str, &'static str) {
@@ -173,12 +175,12 @@ impl Count {
                 "over_budget",
                 "Requests rejected because buffered bodies reached `buffered_bytes_max`",
             ),
-        }
-    }
             Self::WaitRefused => (
                 "waits_refused",
                 "Duplicates rejected without waiting because `waiting_max` others waited for the same key",
             ),
+        }
+    }
 }
 
 // Each is its own place in the list.
@@ -200,6 +202,7 @@ pub struct Tally {
     lost: Arc<AtomicUsize>,
     watched: Arc<AtomicUsize>,
     cared: Arc<AtomicUsize>,
+    listening: Arc<AtomicUsize>,
 }
 
 impl Tally {
@@ -231,6 +234,12 @@ impl Tally {
     #[must_use]
     pub fn cared_for_now(&self) -> usize {
         self.cared.load(Ordering::Relaxed)
+    }
+
+    /// Number of timed-out attempts whose late response is still awaited, beyond `settle_after`.
+    #[must_use]
+    pub fn listening_now(&self) -> usize {
+        self.listening.load(Ordering::Relaxed)
     }
 
     /// Counts one more.
@@ -280,6 +289,11 @@ impl Tally {
     /// Counts one lost claim that does not stand, and may still arrive; `None` when there are too many.
     pub(super) fn watch_claim(&self) -> Option<Gauge> {
         Gauge::up_to(&self.watched, WATCHED_MAX)
+    }
+
+    /// Counts one attempt whose late response is awaited; `None` when there are too many.
+    pub(super) fn listen(&self) -> Option<Gauge> {
+        Gauge::up_to(&self.listening, LISTENING_MAX)
     }
 
     /// Counts one record whose probe is asked in the background; `None` when there are too many.

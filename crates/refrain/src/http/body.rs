@@ -11,6 +11,7 @@ use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::{Decision, budget::Share, live::Follower, watch::Watch};
+use crate::engine::SentMark;
 
 /// Any error of a body that passes through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -29,6 +30,8 @@ pub struct Body<B> {
     /// What it takes of the memory for bodies.
     share: Share,
     is_granted: bool,
+    /// Of a request that is forwarded: a body is dropped once all of it was sent.
+    sent: Option<SentMark>,
 }
 
 #[derive(Debug)]
@@ -87,6 +90,12 @@ impl<B> Body<B> {
         self
     }
 
+    /// The same body, whose end is noted.
+    pub(super) fn sent_as(mut self, mark: SentMark) -> Self {
+        self.sent = Some(mark);
+        self
+    }
+
     /// Whether it is the body of a request that holds the right to run: the layer sees to its times and to its end.
     #[must_use]
     pub fn is_granted(&self) -> bool {
@@ -116,6 +125,7 @@ impl<B> Body<B> {
             decision: None,
             share: Share::default(),
             is_granted: false,
+            sent: None,
         }
     }
 }

@@ -59,8 +59,8 @@ pub(super) struct Shared {
     pub(super) failed_claims: Arc<LogRate>,
     /// How much memory the bodies that are held may take together.
     pub(super) budget: Arc<Budget>,
-    /// Whether a granted request holds its fence and its record among its extensions.
-    pub(super) extends: bool,
+    /// Whether the service sends each request to another process.
+    pub(super) forwards: bool,
     /// Whether what is probably not meant was reported.
     reported: Reported,
 }
@@ -95,7 +95,7 @@ impl RefrainLayer {
                 observer: None,
                 failed_claims: Arc::default(),
                 budget: Arc::default(),
-                extends: true,
+                forwards: false,
                 reported: Reported::default(),
             }),
         }
@@ -217,10 +217,13 @@ impl RefrainLayer {
         self.shared.budget.used()
     }
 
-    /// Puts nothing among the extensions of granted requests, for a service that does not look for the fence and the record there.
+    /// For a service that forwards each request to another process, and drops the request's body once all of it was sent.
+    ///
+    /// A request that was sent cannot be taken back, so its late response counts until the record is settled; the call
+    /// of any other service is dropped at the end of `settle_after`. Nothing is put among the extensions of its requests.
     #[must_use]
-    pub fn without_extensions(mut self) -> Self {
-        Arc::make_mut(&mut self.shared).extends = false;
+    pub fn forwarding(mut self) -> Self {
+        Arc::make_mut(&mut self.shared).forwards = true;
         self
     }
 

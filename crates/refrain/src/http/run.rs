@@ -9,10 +9,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, response};
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout_at},
-};
+use tokio::{runtime::Handle, time::timeout_at};
 
 use super::{
     Code, Decision, Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
@@ -109,7 +106,7 @@ impl Run {
     {
         let running = guard.start();
         let grant = running.grant();
-        if self.shared.extends {
+        if !self.shared.forwards {
             request.extensions_mut().insert(grant.fence);
             request.extensions_mut().insert(running.id());
         }
@@ -121,7 +118,11 @@ impl Run {
             attempt => attempt.into(),
         };
         request.headers_mut().insert(REFRAIN_ATTEMPT, attempt);
-        let request = request.map(Body::granted);
+        let forwards = self.shared.forwards;
+        let request = request.map(|body| match forwards {
+            true => body.granted().sent_as(running.sent_mark()),
+            false => body.granted(),
+        });
         let calling = catch_unwind(AssertUnwindSafe(|| inner.call(request)));
         let share = Share::counted(&self.shared.budget);
         let work = Box::pin(call(calling.ok(), self.operation.clone(), share));
@@ -148,12 +149,11 @@ impl Run {
             let called = match begun {
                 Poll::Ready(called) => called,
                 Poll::Pending => {
-                    let deadline = running.deadline();
-                    let patience =
-                        deadline.min(tokio::time::Instant::now() + self.operation.terms.timeout);
+                    let timeout = tokio::time::Instant::now() + self.operation.terms.timeout;
+                    let patience = running.deadline().min(timeout);
                     match timeout_at(patience, caught(&mut work)).await {
                         Ok(called) => called,
-                        Err(_) => return Box::pin(self.late(work, running, deadline)).await,
+                        Err(_) => return Box::pin(self.late(work, running)).await,
                     }
                 }
             };
@@ -163,42 +163,6 @@ impl Run {
                 Some(witness) => Box::pin(self.settle_receipted(witness, running, called)).await,
             }
         }
-    }
-
-    /// Nothing came in time. The caller is told so; the truth is listened for as long as it can still come.
-    async fn late<W, R, E>(
-        self,
-        mut work: Pin<Box<W>>,
-        mut running: Running,
-        deadline: Instant,
-    ) -> Ran<R, E>
-    where
-        W: Future<Output = Called<R, E>> + Send + 'static,
-        R: Carried,
-        E: Send + 'static,
-    {
-        if let Some(outcome) = self.found_late(&running).await {
-            return self.found(running, outcome).await;
-        }
-        doubt(&mut running, Reason::Timeout).await;
-        let told = self.lost(&running, Reason::Timeout);
-        // Behind the deadline the attempt is ended here, so that it cannot act.
-        tokio::spawn(async move {
-            let operation = &*self.operation;
-            let listening = async {
-                match caught(&mut work).await {
-                    Called::Begun(begun) => {
-                        let share = Share::counted(&self.shared.budget);
-                        begun.read(operation, share).await
-                    }
-                    called => called,
-                }
-            };
-            if let Ok(called) = timeout_at(deadline, listening).await {
-                self.complete_late(running, called).await;
-            }
-        });
-        told
     }
 
     /// Settles as the answer says, by the policy's table.
@@ -268,7 +232,7 @@ impl Run {
     }
 
     /// The outcome of a response that was read, sealed for its record.
-    fn outcome<R>(&self, response: &Response<Body<R>>, record: RecordId) -> Outcome {
+    pub(super) fn outcome<R>(&self, response: &Response<Body<R>>, record: RecordId) -> Outcome {
         capture::sealed(&self.operation, response, record, self.is_to_head)
     }
 
@@ -347,29 +311,6 @@ impl Run {
             Guarantee::AtMostOnce => problem,
         })
     }
-
-    /// The truth came after the caller was told that it is not known.
-    async fn complete_late<R, E>(&self, running: Running, called: Called<R, E>) {
-        let Called::Response(ending, response) = called else {
-            return;
-        };
-        // Doubt is not taken back by an answer that says nothing about effects.
-        if ending != Ending::Keep {
-            return;
-        }
-        let witness = self.intent.receipts.as_ref();
-        // Nor, where a receipt tells, by one that says that there was none.
-        if witness.is_some() && !receipted::is_success(response.status()) {
-            return;
-        }
-        let id = running.id();
-        let outcome = self.outcome(&response, id);
-        match (running.complete(outcome).await, witness) {
-            (Ok(Settled::Applied), Some(witness)) => self.shared.engine.check_receipt(witness, id),
-            (Ok(_), _) => {}
-            (Err(error), _) => tracing::error!(%error, "a late outcome could not be stored"),
-        }
-    }
 }
 
 /// Marks the operation's own answer with what became of it.
@@ -439,7 +380,7 @@ pub(super) struct Begun<R> {
 
 impl<R: Carried> Begun<R> {
     /// The answer with its body, as far as the cap allows.
-    async fn read<E>(self, operation: &Operation, share: Share) -> Called<R, E> {
+    pub(super) async fn read<E>(self, operation: &Operation, share: Share) -> Called<R, E> {
         let read = Reading::new(self.body, operation.outcome_bytes_max, share).await;
         Called::read(self.head, read, (self.ending, self.may_be_ours))
     }
@@ -500,7 +441,7 @@ fn begun<R: Carried, E>(
 }
 
 /// Runs `work`; a panic in it ends there.
-async fn caught<W, R, E>(work: &mut Pin<Box<W>>) -> Called<R, E>
+pub(super) async fn caught<W, R, E>(work: &mut Pin<Box<W>>) -> Called<R, E>
 where
     W: Future<Output = Called<R, E>>,
 {
