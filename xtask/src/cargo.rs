@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     path::PathBuf,
     process::{Command, ExitCode, ExitStatus},
 };
@@ -13,6 +14,16 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
+    // `cargo xtask` describes its own package in these. Build scripts that watch them would rebuild ring, and all that
+    // uses TLS, whenever `cargo xtask` and `cargo` take turns.
+    let describes_package = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    };
+    let names = env::vars_os().map(|(name, _)| name);
+    for name in names.filter(describes_package) {
+        command.env_remove(name);
+    }
     // The Kafka client builds OpenSSL from source; an installed OpenSSL saves that time.
     if tools::works("pkg-config", &["--exists", "openssl"]) {
         command.env("OPENSSL_NO_VENDOR", "1");
