@@ -18,7 +18,10 @@ use std::{
     time::Duration,
 };
 
-use refrain::consume::{Broker, Message, Source};
+use refrain::{
+    consume::{Broker, Message, Source},
+    http::{Code, PROBLEMS_PATH},
+};
 use refrain_testkit::servers::{PrivateRedis, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Next, Seen, Upstream, answer, call, get, until};
@@ -249,6 +252,55 @@ fn failures_are_tried_again_and_not_before_the_target_says() {
     let times = times.lock().unwrap();
     assert!(times[2] - times[1] >= Duration::from_secs(1), "{times:?}");
     assert!(stage.said().contains("1 completed"), "{}", stage.said());
+}
+
+#[test]
+fn a_refusal_for_now_is_retried_and_an_unknown_outcome_follows_the_guarantee() {
+    for (guarantee, completed, dead) in [("at-least-once", 4, 0), ("at-most-once", 3, 1)] {
+        let stage = Stage::new();
+        let target = Upstream::start(refusing_once);
+        let settings = format!("dead_letter = \"dead\"\nguarantee = \"{guarantee}\"");
+        stage.write(target.address, &settings);
+        let mut worker = stage.start();
+        stage.publish(&[order(1), order(2), order(3), order(4)]);
+        until("all are done with", || {
+            stage.counted("completed") + stage.counted("dead-lettered") == 4
+        });
+        assert_eq!(stage.counted("completed"), completed, "{}", stage.said());
+        if dead == 1 {
+            let letter = stage.peek("dead");
+            let reason = letter.header("Refrain-Dead-Reason").unwrap();
+            assert_eq!(reason, "outcome-unknown");
+            assert_eq!(letter.payload, "{\"order\":4}");
+        }
+        assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
+        assert_eq!(target.count(), 8 - dead, "{guarantee}");
+    }
+}
+
+/// A service behind Refrain, or one like it, that refuses the first attempt of each order in another way.
+fn refusing_once(seen: &Seen, stream: &mut std::net::TcpStream) -> Next {
+    let problem = |code: Code| {
+        let problem = code.answer("", PROBLEMS_PATH);
+        let status = format!("{} Refused", problem.status().as_u16());
+        let media_type = problem.headers()["content-type"].to_str().unwrap();
+        (
+            status,
+            ("content-type", media_type.to_owned()),
+            problem.into_body(),
+        )
+    };
+    let retry_after = ("retry-after", "0".to_owned());
+    let (status, (name, value), body) = match seen.header("refrain-attempt") {
+        Some("1") => match seen.header("idempotency-key") {
+            Some("order-1") => problem(Code::InFlight),
+            Some("order-2") => problem(Code::StoreUnavailable),
+            Some("order-3") => ("409 Conflict".to_owned(), retry_after, "busy".into()),
+            _ => problem(Code::OutcomeUnknown),
+        },
+        _ => ("200 OK".to_owned(), retry_after, "done".into()),
+    };
+    answer(stream, &status, &[(name, &value)], &body)
 }
 
 /// Runs the order and hangs up on the first attempt.

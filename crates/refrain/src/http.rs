@@ -59,6 +59,7 @@ pub use problem::{Code, PROBLEMS_PATH};
 mod receipted;
 
 mod refusal;
+pub use refusal::Refusal;
 
 mod reply;
 pub use reply::{IDEMPOTENT_REPLAYED, Replay};

@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
+    response,
 };
 use http_body_util::{BodyExt as _, Empty, Limited};
 use refrain::{
     Outcome,
     consume::{Failure, Job, Message},
-    http::{Body, Failure as Lost},
+    http::{Body, Failure as Lost, Refusal},
     policy::{Settings, WorkerSettings, units::Span},
 };
 use refrain_proxy::{Forward, StartError, Target, UpstreamBody};
@@ -167,7 +168,7 @@ fn pass_on(message: &Message, headers: &mut HeaderMap) {
     }
 }
 
-/// What an answer says about the message: 2xx has handled it, 4xx never will, anything else may later.
+/// What an answer says about the message: 2xx has handled it, 4xx never will unless it refuses for now, anything else may later.
 async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     if let Some(lost) = response.extensions().get::<Lost>() {
         return Err(match *lost {
@@ -175,28 +176,41 @@ async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
             Lost::Lost(_) => Failure::retry("the target broke off before it answered"),
         });
     }
-    let status = response.status();
-    let delay = retry_after(response.headers());
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
-    let read = body.collect().await;
-    if status.is_success() {
+    let (head, body) = response.into_parts();
+    let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    if head.status.is_success() {
         // Cut in its middle, a success is still one: its status was said.
-        return Ok(Outcome::new(status.as_u16(), ""));
+        return Ok(Outcome::new(head.status.as_u16(), ""));
     }
-    let said = read.map(|whole| whole.to_bytes()).unwrap_or_default();
-    let reason = format!("the target answered {}{}", status.as_u16(), excerpt(&said));
-    let later = match delay {
+    Err(failure(
+        &head,
+        &read.map(|whole| whole.to_bytes()).unwrap_or_default(),
+    ))
+}
+
+/// The failure that a response without success stands for.
+fn failure(head: &response::Parts, said: &[u8]) -> Failure {
+    let reason = format!(
+        "the target answered {}{}",
+        head.status.as_u16(),
+        excerpt(said)
+    );
+    let later = match retry_after(&head.headers) {
         Some(delay) => Failure::retry_after(delay, reason.clone()),
         None => Failure::retry(reason.clone()),
     };
-    Err(match status {
+    match (Refusal::of(head, said), head.status) {
+        (Some(Refusal::Later), _) => later.without_effect(),
+        // The guarantee decides, as after an answer that was lost.
+        (Some(Refusal::Unknown(_)), _) => later,
         // Refused before it ran.
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
-            later.without_effect()
-        }
-        status if status.is_client_error() => Failure::reject(reason),
-        _ => later,
-    })
+        (
+            None,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS,
+        ) => later.without_effect(),
+        (None, status) if status.is_client_error() => Failure::reject(reason),
+        (None, _) => later,
+    }
 }
 
 /// The beginning of a refusal, on one line.

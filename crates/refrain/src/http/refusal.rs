@@ -11,13 +11,28 @@ use crate::record::Reason;
 /// A problem of ours has far fewer bytes.
 const PROBLEM_BYTES_MAX: usize = 64 << 10;
 
-/// What another Refrain says in place of the operation's answer.
+/// A response that is not the outcome of the operation.
+///
+/// The layer reads this from responses of the service behind it. Clients of such a service can read it, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// Ask again with the same key, now or later.
+pub enum Refusal {
+    /// Refused for now, without effect: retry with the same key.
     Later,
-    /// Whether it took effect is not known there either.
+    /// Another Refrain does not know the outcome either.
     Unknown(Reason),
+}
+
+impl Refusal {
+    /// Reads the refusal from a response: a problem of another Refrain, or 409 or 425 with `Retry-After`.
+    /// `None` means that the response is an outcome.
+    #[must_use]
+    pub fn of(head: &response::Parts, body: &[u8]) -> Option<Self> {
+        let ours = match may_be_ours(head.status, &head.headers) {
+            true => read(head, body),
+            false => None,
+        };
+        ours.or_else(|| is_later(head.status, &head.headers).then_some(Self::Later))
+    }
 }
 
 /// The members by which a problem of ours is known.
