@@ -75,7 +75,7 @@ fn requests(rows: &[Row<'_>], blocks: &mut Vec<Block>) {
         "Retry with the same method, path and body. A key that comes with another request is refused.".into(),
         "Up to 255 visible ASCII characters. A random UUID is good; a time, a counter that starts again, or a value made anew for every attempt is not.".into(),
         "`abc` and `\"abc\"` are the same key. Keys of other callers do not meet yours.".into(),
-        "A repeated answer is the first one to the byte, and carries `Idempotent-Replayed: true`.".into(),
+        "A repeated answer has the status and, to the byte, the body of the first one, and carries `Idempotent-Replayed: true`. Of the headers it has `Content-Type`, `Content-Encoding`, `Content-Language`, `Content-Location`, `Location`, `ETag`, `Last-Modified`, `Link` and those that the policy of the service adds; the others, such as `Set-Cookie` and `Date`, are left out.".into(),
         "Back off between retries, and honour `Retry-After`.".into(),
     ]));
     blocks.push(Block::Heading(2, "Which operations take keys".into()));
