@@ -139,6 +139,7 @@ fn every_run_shows_the_same_difference_and_leaves_nothing_behind() {
     };
     let stdout = run();
     for line in [
+        "The proxy's policy has a probe, GET /v1/payments?key={key}, which tells it what became of a payment whose answer was lost.",
         "through Refrain: the proxy was killed with -9 in the middle",
         "through Refrain: the proxy was started again on the same store",
         "payment-2          too slow     20 + 20  TWICE   20",
