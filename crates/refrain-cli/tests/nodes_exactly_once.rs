@@ -1,4 +1,4 @@
-//! Three proxies on one PostgreSQL, in front of a service whose payment and receipt are one commit.
+//! Three proxies on one PostgreSQL, alone or with a Redis in front, and a service whose payment and receipt are one commit.
 //!
 //! Proxies are killed with -9 and stand still for longer than their lease; the service loses answers before and after
 //! its commit. Clients send each key to any of the proxies until it succeeds, which each of them does in the end.
@@ -43,7 +43,9 @@ use upstream::{Act, Arrived, Upstream};
 use wire::{Wire, post, response};
 
 const NODES: u64 = 3;
-const FAULTS: u64 = 9;
+const FAULTS: u64 = 6;
+/// Fewest keys that are paid in each test.
+const KEYS_MIN: usize = 25;
 const CLIENTS: u64 = 8;
 const PAST_LEASE: Duration = Duration::from_millis(1_300);
 
@@ -179,11 +181,20 @@ async fn suffer(fleet: &mut Fleet, number: u64, dice: &mut Dice) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_with_receipts_that_die_and_stand_still_pay_every_key_once() {
+    run(Kind::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_with_receipts_and_a_redis_in_front_pay_every_key_once() {
+    run(Kind::Tiered).await;
+}
+
+async fn run(kind: Kind) {
     let faults: u64 = env::var("REFRAIN_NODE_FAULTS").map_or(FAULTS, |text| text.parse().unwrap());
     let seed = u64::from(std::process::id());
-    println!("seed {seed}");
-    let server = block_in_place(|| Server::start(Kind::Postgres));
-    let url: Arc<str> = server.url().into();
+    println!("{kind:?}, seed {seed}");
+    let server = block_in_place(|| Server::start(kind));
+    let url: Arc<str> = server.postgres_url().unwrap().into();
     make_tables(&url).await;
     let paid_at = url.clone();
     let upstream = Upstream::start_with(move |arrived| pay(paid_at.clone(), seed, arrived)).await;
@@ -202,7 +213,7 @@ async fn nodes_with_receipts_that_die_and_stand_still_pay_every_key_once() {
         suffer(&mut fleet, number, &mut dice).await;
     }
     let told = || world.told.lock().unwrap().len();
-    wait::until_true("enough is paid", || told() > 40).await;
+    wait::until_true("enough is paid", || told() >= KEYS_MIN).await;
     world.is_over.store(true, Relaxed);
     while let Some(ended) = clients.join_next().await {
         ended.unwrap();

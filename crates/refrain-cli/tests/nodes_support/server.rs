@@ -47,6 +47,14 @@ impl Server {
         }
     }
 
+    /// The PostgreSQL among its servers, where a service can have tables of its own.
+    pub(crate) fn postgres_url(&self) -> Option<String> {
+        match self {
+            Self::Postgres(server) | Self::Tiered(_, server) => Some(server.url()),
+            Self::Redis(_) => None,
+        }
+    }
+
     /// With -9, all its processes.
     pub(crate) fn kill(&mut self) {
         match self {
