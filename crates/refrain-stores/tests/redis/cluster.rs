@@ -7,7 +7,10 @@ use refrain_testkit::{
     wait,
 };
 
-use crate::support::{ask, claim, complete, granted, id, replayed, verdict, words};
+use crate::{
+    lost::check_refused,
+    support::{ask, claim, complete, granted, id, replayed, verdict, words},
+};
 
 const SLOTS: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_922), (10_923, 16_383)];
 
@@ -58,6 +61,13 @@ impl Three {
             .map(|node| format!("127.0.0.1:{}", node.port()))
             .collect();
         format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// Deletes all keys of all nodes.
+    fn flush(&self) {
+        for node in &self.nodes {
+            node.flush().unwrap();
+        }
     }
 
     fn name(&self, node: usize) -> String {
@@ -191,4 +201,50 @@ async fn a_node_that_is_gone_costs_its_own_records_and_no_others() {
         assert_eq!(replayed(&store, *number).await, "done");
     }
     granted(&store, &claim(1_000)).await;
+}
+
+/// Reads what `/readyz` reads: a record that is always absent.
+async fn check_not_ready(store: &Redis, what: &str) {
+    let error = store.read(RecordId::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(what), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_cluster_is_not_ready_and_refuses_a_node_that_expects_records() {
+    let three = Three::start();
+    let expecting = format!("{}/?expect_records=true", three.address());
+    let running = Redis::open(&three.address()).await.unwrap();
+    complete(&running, 1, "done").await;
+    assert_eq!(running.read(RecordId::default()).await.unwrap(), None);
+    drop(Redis::open(&expecting).await.unwrap());
+    three.flush();
+    check_refused(&expecting, "expect_records=true").await;
+    check_not_ready(&running, "has lost").await;
+    check_not_ready(&running, "has lost").await;
+    // The note of the running node.
+    check_refused(&three.address(), "saw the loss").await;
+    let accepting = format!("{}/?accept_lost_records=true", three.address());
+    let anew = Redis::open(&accepting).await.unwrap();
+    complete(&anew, 1, "again").await;
+    check_not_ready(&running, "another store than before").await;
+}
+
+/// The limits that docs/redis.md states: neither a claim nor a node that starts notices the loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_and_new_nodes_take_a_flushed_cluster_for_a_new_one() {
+    let three = Three::start();
+    let running = Redis::open(&three.address()).await.unwrap();
+    complete(&running, 1, "done").await;
+    three.flush();
+    granted(&running, &claim(1)).await;
+    // The claim left a record without a mark, which a node that starts finds.
+    check_refused(
+        &three.address(),
+        &format!("record {} is still there", id(1)),
+    )
+    .await;
+    three.flush();
+    drop(Redis::open(&three.address()).await.unwrap());
+    check_not_ready(&running, "another store than before").await;
 }

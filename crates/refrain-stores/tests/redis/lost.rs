@@ -13,7 +13,7 @@ fn listening(server: &PrivateRedis) -> u64 {
     count
 }
 
-async fn check_refused(address: &str, what: &str) {
+pub(crate) async fn check_refused(address: &str, what: &str) {
     let error = match Redis::open(address).await {
         Ok(store) => panic!("{store:?} opened: {what}"),
         Err(error) => error,
