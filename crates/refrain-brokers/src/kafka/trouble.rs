@@ -10,6 +10,7 @@ use rdkafka::{
     config::RDKafkaLogLevel as Level,
     consumer::{Consumer, ConsumerContext, StreamConsumer},
     error::{KafkaError, RDKafkaErrorCode as Code},
+    types::RDKafkaConfRes,
 };
 use refrain::{Error, ErrorKind};
 
@@ -86,13 +87,27 @@ const TLS: &str = "check whether the brokers speak TLS there: ?security.protocol
 
 /// Converts an error of librdkafka, with the fix.
 pub(super) fn told(place: &str, error: KafkaError) -> Error {
-    let (kind, fix) = match &error {
-        KafkaError::ClientConfig(..) => {
-            (ErrorKind::Invalid, "check the settings behind the address")
-        }
-        error => fix(error.rdkafka_error_code()),
-    };
+    // The error's text has the value, which may be a password.
+    if let KafkaError::ClientConfig(result, _, name, _) = &error {
+        let rejected = rejected(*result, name);
+        return Error::new(ErrorKind::Invalid, format!("Kafka, {place}: {rejected}"));
+    }
+    let (kind, fix) = fix(error.rdkafka_error_code());
     Error::new(kind, format!("Kafka, {place}: {error}; {fix}"))
+}
+
+/// Describes a setting that librdkafka rejects. An unknown name is not printed, because it may be the rest of a
+/// password that contains a `&`.
+fn rejected(result: RDKafkaConfRes, name: &str) -> String {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._".contains(&byte);
+    match result == RDKafkaConfRes::RD_KAFKA_CONF_INVALID && name.bytes().all(is_part) {
+        true => format!(
+            "librdkafka rejects the value of `{name}`; check it in the settings after the `?` of the address"
+        ),
+        false => "librdkafka has no setting of a name that is given after the `?` of the address; \
+                  check the names there, and percent-encode & in a value as %26"
+            .into(),
+    }
 }
 
 fn fix(code: Option<Code>) -> (ErrorKind, &'static str) {
@@ -185,4 +200,40 @@ pub(super) fn not_ready(topic: &str, partitions: usize, wait: Duration) -> Error
         ),
     };
     Error::new(ErrorKind::Unavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    //! A mistyped name of a setting made librdkafka print the password after it.
+
+    use refrain::consume::Source;
+
+    use super::*;
+    use crate::kafka::{Kafka, KafkaPublisher};
+
+    #[tokio::test]
+    async fn a_rejected_setting_is_told_without_its_value() {
+        for (settings, words) in [
+            ("password=canary", "no setting of a name"),
+            ("sasl.pasword=canary", "no setting of a name"),
+            ("sasl.password=aa&canary", "no setting of a name"),
+            ("sasl.password=aa&canary=", "no setting of a name"),
+            ("security.protocol=canary", "`security.protocol`"),
+            ("debug=canary", "the value of `debug`"),
+            ("socket.timeout.ms=canary", "`socket.timeout.ms`"),
+        ] {
+            let url = format!("kafka://127.0.0.1:1?{settings}");
+            let published = KafkaPublisher::connect(&url).await.err();
+            let consumed = Kafka::connect(&Source::new(url, "q", "c")).await.err();
+            for error in [published, consumed] {
+                let error = error.unwrap();
+                let text = error.to_string();
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{settings}: {text}");
+                assert!(text.contains(words), "{settings}: {text}");
+                for printed in [text, format!("{error:?}")] {
+                    assert!(!printed.contains("canary"), "{settings}: {printed}");
+                }
+            }
+        }
+    }
 }
