@@ -28,7 +28,8 @@ const NAMES_USERS: [&str; 9] = [
 const NAMES_USERS_ALONE: [&str; 4] = ["postgres", "postgresql", "amqp", "amqps"];
 
 /// Parameters whose values are printed. The values of all others are redacted.
-const SHOWN: [&str; 32] = [
+const SHOWN: [&str; 34] = [
+    "accept_lost_records",
     "application_name",
     "auth_mechanism",
     "ca",
@@ -41,6 +42,7 @@ const SHOWN: [&str; 32] = [
     "credentials",
     "dbname",
     "endpoint",
+    "expect_records",
     "frame_max",
     "heartbeat",
     "host",
@@ -470,6 +472,14 @@ mod tests {
             (
                 "sqs://k:s@eu-1?endpoint=http://127.0.0.1:1",
                 "sqs://k:***@eu-1?endpoint=http://127.0.0.1:1",
+            ),
+            (
+                "redis://:s@h/?expect_records=true",
+                "redis://:***@h/?expect_records=true",
+            ),
+            (
+                "redis://h/?prefix=a&accept_lost_records=true",
+                "redis://h/?prefix=a&accept_lost_records=true",
             ),
             (
                 "http://127.0.0.1:3000/events",
