@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
-use refrain::{Error, ErrorKind, Result, policy::redacted};
+use refrain::{Error, ErrorKind, Result, policy};
 
 /// Settings that the consumer's correctness depends on; users cannot change them.
 const OURS: [&str; 5] = [
@@ -15,8 +15,9 @@ const OURS: [&str; 5] = [
 
 /// Parses `kafka://host:port,host:port?name=value`.
 pub(super) fn parse(address: &str) -> Result<ClientConfig> {
+    policy::Address::new(address).check()?;
     read(address).map_err(|what| {
-        let shown = redacted(address);
+        let shown = policy::redacted(address);
         let message = format!(
             "`{shown}` is no address of Kafka: {what}; write kafka://host:9092,host:9092, with settings of librdkafka behind a ?"
         );
@@ -73,6 +74,9 @@ mod tests {
             ("kafka://", "names no broker"),
             ("kafka://u:secret@h", "are settings"),
             ("kafka://h?group.id=x", "decided by Refrain"),
+            ("kafka://u:aa?secret@h", "? as %3F"),
+            ("kafka://h#secret", "# as %23"),
+            ("kafka://u:secret", "port that is not a number"),
         ] {
             let text = parse(address).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");

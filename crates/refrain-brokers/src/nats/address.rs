@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
-use refrain::{Error, ErrorKind, Result};
+use refrain::{Error, ErrorKind, Result, policy};
 
 /// Parsed NATS address; the password is kept apart, so that it never reaches a log.
 #[derive(Default, PartialEq, Eq)]
@@ -27,6 +27,7 @@ pub(super) enum User {
 
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self> {
+        policy::Address::new(url).check()?;
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("no scheme"))?;
         let is_tls = match scheme {
             "nats" => false,
@@ -155,6 +156,10 @@ mod tests {
             ("nats://a:secret@h?cert=x", "`cert` and `key`"),
             ("nats://a:secret@h?ca=", "`ca=`"),
             ("nats://a:%ffsecret@h", "UTF-8"),
+            ("nats://a:aa?secret@h", "? as %3F"),
+            ("nats://a:aa#secret@h", "# as %23"),
+            ("nats://h#secret", "# as %23"),
+            ("nats://a:secret", "port that is not a number"),
         ] {
             let Err(error) = Address::parse(url) else {
                 panic!("{url} was taken");

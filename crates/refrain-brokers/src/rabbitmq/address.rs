@@ -7,7 +7,7 @@ use lapin::{
     uri::{AMQPScheme, AMQPUri},
 };
 use percent_encoding::percent_decode_str;
-use refrain::{Error, ErrorKind, Result};
+use refrain::{Error, ErrorKind, Result, policy};
 
 /// Default heartbeat interval in seconds; an unresponsive server is detected after two intervals.
 const HEARTBEAT: u16 = 10;
@@ -35,6 +35,7 @@ pub(super) struct Address {
 
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self> {
+        policy::Address::new(url).check()?;
         let (front, query) = url.split_once('?').unwrap_or((url, ""));
         // The parser's error may contain the address with its password, so it is not passed on.
         let mut uri: AMQPUri = with_own(front, query)
@@ -162,10 +163,13 @@ mod tests {
     fn what_is_wrong_is_said_without_the_password() {
         for (url, words) in [
             ("http://a:secret@h", "not understood"),
-            ("amqp://a:secret@h:port", "not understood"),
+            ("amqp://a:secret@h:65536", "not understood"),
             ("amqp://a:secret@h?heartbeat=often", "not understood"),
             ("amqp://a:secret@h?tls=1", "`tls`"),
             ("amqp://a:secret@h?cert=x", "`cert` and `key`"),
+            ("amqp://a:aa?secret@h", "? as %3F"),
+            ("amqp://a:aa#secret@h", "# as %23"),
+            ("amqp://a:secret", "port that is not a number"),
         ] {
             let Err(error) = Address::parse(url) else {
                 panic!("{url} was taken");

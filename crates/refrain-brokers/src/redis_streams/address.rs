@@ -1,7 +1,7 @@
 //! Parses the Redis address and the stream settings in its query parameters.
 
 use ::redis::{ConnectionInfo, IntoConnectionInfo as _};
-use refrain::{Error, ErrorKind, Result, policy::redacted};
+use refrain::{Error, ErrorKind, Result, policy};
 
 /// Parsed Redis address.
 #[derive(Clone)]
@@ -23,7 +23,8 @@ pub(super) struct Settings {
 
 impl Address {
     pub(super) fn parse(address: &str) -> Result<Self> {
-        let shown = redacted(address);
+        policy::Address::new(address).check()?;
+        let shown = policy::redacted(address);
         let told = |what: String| {
             let message = format!(
                 "`{shown}` is no address of Redis Streams: {what}; \
@@ -44,7 +45,7 @@ impl Address {
         let server = front.into_connection_info();
         let server = server.map_err(|error| told(error.to_string()))?;
         Ok(Self {
-            shown: redacted(front),
+            shown: policy::redacted(front),
             server,
             settings,
         })
@@ -96,6 +97,9 @@ mod tests {
             ("redis://u:secret@h?maxlen=5", "`maxlen` with what follows"),
             ("redis+sentinel://u:secret@h/m", "lies on one server"),
             ("redis://u:secret@h/x", "database"),
+            ("redis://u:aa?secret@h", "? as %3F"),
+            ("redis://u:aa#secret@h", "# as %23"),
+            ("redis://u:secret", "port that is not a number"),
         ] {
             let error = Address::parse(address).err().map(|it| it.to_string());
             let text = error.unwrap();

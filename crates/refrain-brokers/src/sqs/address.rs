@@ -1,7 +1,7 @@
 //! Parses the SQS address: region, credentials and endpoint.
 
 use percent_encoding::percent_decode_str;
-use refrain::{Error, ErrorKind, Result, policy::redacted};
+use refrain::{Error, ErrorKind, Result, policy};
 
 /// Parsed SQS address.
 #[derive(Clone, PartialEq, Eq)]
@@ -14,8 +14,9 @@ pub(super) struct Address {
 
 impl Address {
     pub(super) fn parse(address: &str) -> Result<Self> {
+        policy::Address::new(address).check()?;
         parse(address).map_err(|what| {
-            let shown = redacted(address);
+            let shown = policy::redacted(address);
             let message = format!(
                 "`{shown}` is no address of SQS: {what}; write sqs://REGION, or sqs://KEY:SECRET@REGION?endpoint=http://HOST:PORT"
             );
@@ -77,14 +78,15 @@ mod tests {
     fn what_cannot_be_an_address_is_told_without_its_secret() {
         for (address, words) in [
             ("sqs://", "names no region"),
-            ("sqs://k:secret@", "names no region"),
+            ("sqs://k:canary@", "names no region"),
             ("sqs://key@eu-1", "the secret behind the key"),
-            ("sqs://k:secret@eu-1?tls=1", "no other setting"),
+            ("sqs://k:canary@eu-1?tls=1", "no other setting"),
+            ("sqs://k:aa?canary@eu-1", "? as %3F"),
         ] {
             let error = Address::parse(address).err().map(|it| it.to_string());
             let text = error.unwrap();
             assert!(text.contains(words), "{text}");
-            assert!(!text.contains("secret@"), "{text}");
+            assert!(!text.contains("canary"), "{text}");
         }
     }
 }

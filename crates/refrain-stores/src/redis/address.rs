@@ -1,7 +1,7 @@
 //! Parser for `redis://…` addresses.
 
 use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
-use refrain::{Error, ErrorKind, Result, policy::redacted};
+use refrain::{Error, ErrorKind, Result, policy};
 
 /// Default key prefix.
 const PREFIX: &str = "refrain:";
@@ -53,7 +53,8 @@ pub(super) struct Sentinels {
 
 impl Address {
     pub(super) fn parse(address: &str) -> Result<Self> {
-        let shown = redacted(address);
+        policy::Address::new(address).check()?;
+        let shown = policy::redacted(address);
         parse(address, &shown).map_err(|what| {
             let message = format!(
                 "`{shown}` is no address of a Redis store: {what}; write redis://[user:password@]host[:port][/database], \
@@ -66,9 +67,6 @@ impl Address {
 
 fn parse(address: &str, shown: &str) -> Result<Address, String> {
     let (scheme, rest) = address.split_once("://").ok_or("`://` is missing")?;
-    if rest.contains('#') {
-        return Err("`#` has no meaning in it".into());
-    }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let parameters = Parameters::parse(query)?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -286,7 +284,10 @@ mod tests {
             ("redis+cluster://u:secret@a,b/1", "no databases"),
             ("redis+sentinel://u:secret@a", "name of the service"),
             ("redis+ring://u:secret@a", "neither cluster nor sentinel"),
-            ("rediss://u:secret@h#insecure", "`#` has no meaning"),
+            ("rediss://u:secret@h#insecure", "`#`, which has no meaning"),
+            ("redis://u:aa?secret@h", "? as %3F"),
+            ("redis+sentinel://u:aa#secret@h/m", "# as %23"),
+            ("redis://u:secret", "port that is not a number"),
             ("redis://u:secret@h?prefix=a{b", "a prefix has letters"),
             ("redis://u:secret@h?tls=1", "`tls` with what follows"),
             ("redis://u:secret@h?expect_records=yes", "`expect_records`"),

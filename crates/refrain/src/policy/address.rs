@@ -110,18 +110,27 @@ impl Address {
         if is_scheme(scheme) { scheme } else { "" }
     }
 
-    /// Rejects an address that can be parsed in two ways, because a password contains an unencoded `?` or `#`.
+    /// Rejects an address that can be parsed in two ways, because a password contains an unencoded `?` or `#`,
+    /// or because a user name and password without a host look like a host and a port.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with the percent-encoding to use.
     pub fn check(&self) -> Result<()> {
-        match self.0.split_once("://") {
-            Some((scheme, rest)) if Parts::of(scheme, rest).is_none() => Err(invalid(
-                "the address has an `@` after a `?` or `#`, so that its host is not certain; \
-                 percent-encode user name, password and parameters: @ as %40, ? as %3F, # as %23, / as %2F",
-            )),
-            _ => Ok(()),
-        }
+        let Some((scheme, rest)) = self.0.split_once("://") else {
+            return Ok(());
+        };
+        let what = match Parts::of(scheme, rest) {
+            None => "an `@` after a `?` or `#`, so that its host is not certain",
+            Some(parts) if parts.has_fragment => "a `#`, which has no meaning in it",
+            Some(parts) if !parts.hosts.split(',').map(str::trim).all(is_host) => {
+                "a host with invalid characters, or a port that is not a number"
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(invalid(format!(
+            "the address has {what}; \
+             percent-encode user name, password and parameters: @ as %40, ? as %3F, # as %23, / as %2F"
+        )))
     }
 }
 
@@ -464,6 +473,14 @@ mod tests {
                 "redis+sentinel://:s@a:1,b/m/2",
                 "redis+sentinel://:***@a:1,b/m/2",
             ),
+            (
+                "redis://:s@h/?expect_records=true",
+                "redis://:***@h/?expect_records=true",
+            ),
+            (
+                "redis://h/?prefix=a&accept_lost_records=true",
+                "redis://h/?prefix=a&accept_lost_records=true",
+            ),
             ("nats://u:s@h", "nats://u:***@h"),
             (
                 "kafka://a:1,b:2?sasl.username=u&sasl.password=a@b",
@@ -472,14 +489,6 @@ mod tests {
             (
                 "sqs://k:s@eu-1?endpoint=http://127.0.0.1:1",
                 "sqs://k:***@eu-1?endpoint=http://127.0.0.1:1",
-            ),
-            (
-                "redis://:s@h/?expect_records=true",
-                "redis://:***@h/?expect_records=true",
-            ),
-            (
-                "redis://h/?prefix=a&accept_lost_records=true",
-                "redis://h/?prefix=a&accept_lost_records=true",
             ),
             (
                 "http://127.0.0.1:3000/events",
@@ -500,6 +509,9 @@ mod tests {
             "redis://u:a?b@h",
             "nats://u:a#b@h",
             "postgres://u:p@h/x?b@c",
+            "postgres://h/x#a?b",
+            "kafka://u:a?b",
+            "nats://h,i:a?b",
         ] {
             let error = Address::new(text).check().unwrap_err().to_string();
             assert!(error.contains("%23"), "{error}");
