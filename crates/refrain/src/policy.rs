@@ -18,6 +18,8 @@
 //! # Ok::<(), refrain::Error>(())
 //! ```
 
+#[cfg(feature = "http")]
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::{
@@ -225,6 +227,28 @@ impl Policy {
     /// stops retrying.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         self.operations().flat_map(warning::warnings)
+    }
+
+    /// Returns the operations that apply to no request below `prefix`: no path there matches, or a more specific
+    /// operation matches the same paths.
+    #[cfg(feature = "http")]
+    pub(crate) fn out_of_reach<'p>(
+        &'p self,
+        prefix: &'p Pattern,
+    ) -> impl Iterator<Item = &'p Operation> {
+        let mut alike: HashMap<_, Vec<&Operation>> = HashMap::new();
+        for operation in self.operations() {
+            // With case, because in another case than the request's a pattern does not shadow others.
+            let below = operation.pattern.below(prefix, Paths::CaseSensitive);
+            below.map(|below| alike.entry(below).or_default().push(operation));
+        }
+        self.operations().filter(move |operation| {
+            let Some(below) = operation.pattern.below(prefix, operation.paths) else {
+                return true;
+            };
+            let mut others = alike.get(&below).into_iter().flatten();
+            others.any(|other| other.shadows(operation))
+        })
     }
 
     /// Returns the match of a case-sensitive search, if it may differ, and the match of a case-insensitive one.

@@ -247,12 +247,83 @@ async fn other_routers_are_served_by_a_hook_or_a_prefix() {
     }
 }
 
+/// Collects the warnings of this thread while the guard lives.
+fn warnings() -> (tempfile::NamedTempFile, tracing::subscriber::DefaultGuard) {
+    let written = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(Arc::new(written.reopen().unwrap()))
+        .finish();
+    (written, tracing::subscriber::set_default(subscriber))
+}
+
+fn lines(written: &tempfile::NamedTempFile) -> Vec<String> {
+    let text = std::fs::read_to_string(written).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Routers apply a layer to each of their routes.
 #[test]
-fn rules_that_nothing_below_the_prefix_reaches_are_known() {
+fn rules_out_of_reach_are_reported_once_when_the_layer_is_applied() {
+    let (written, _guard) = warnings();
+    let policy = named().with(Operation::new("POST /pay").unwrap()).unwrap();
+    let layer = layer(policy).under("/named").unwrap();
+    let effects = Arc::new(AtomicUsize::new(0));
+    let _services = [layer.layer(pay(&effects)), layer.layer(pay(&effects))];
+    let lines = lines(&written);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("WARN"), "{lines:?}");
+    assert!(lines[0].contains("`POST /pay`"), "{lines:?}");
+    assert!(!lines[0].contains("`POST /named/pay`"), "{lines:?}");
+}
+
+/// The layer learns axum's prefix from the first request that comes through it.
+#[tokio::test]
+async fn a_rule_without_the_prefix_of_a_nest_is_reported_at_the_first_request() {
+    let stripped = || named().with(Operation::new("POST /pay").unwrap()).unwrap();
+    for (at, policy, expected) in [
+        (0, stripped(), Some("`/named`")),
+        (1, stripped(), Some("`/named`")),
+        (2, stripped(), Some("`/named`")),
+        (3, stripped(), Some("`/named`")),
+        (4, stripped(), Some("`/named`")),
+        (6, stripped(), Some("`/a/b/c`")),
+        // Outside of the nest the layer sees whole paths, of other routes too.
+        (5, stripped(), None),
+        (0, named(), None),
+    ] {
+        let (written, _guard) = warnings();
+        let effects = Arc::new(AtomicUsize::new(0));
+        let (name, app) = placed(&layer(policy), &effects).swap_remove(at);
+        let path = if name == "deep" {
+            "/a/b/c/pay"
+        } else {
+            "/named/pay"
+        };
+        for key in ["k-1", "k-2"] {
+            assert_eq!(post_to(&app, path, key).await.0, 200, "{name}");
+        }
+        let lines = lines(&written);
+        assert_eq!(
+            lines.len(),
+            usize::from(expected.is_some()),
+            "{name}: {lines:?}"
+        );
+        if let Some(prefix) = expected {
+            assert!(lines[0].contains(prefix), "{name}: {lines:?}");
+            assert!(lines[0].contains("`POST /pay`"), "{name}: {lines:?}");
+        }
+    }
+}
+
+#[test]
+fn rules_that_apply_to_nothing_below_the_prefix_are_known() {
     let patterns = [
         "POST /named/pay",
         "POST /NAMED/{id}",
         "POST /{any}/pay",
+        "POST|PUT /{any}/pay/{id}",
+        "POST /named/pay/{id}",
         "POST /named/*",
         "POST /named",
         "POST /*",
@@ -264,22 +335,75 @@ fn rules_that_nothing_below_the_prefix_reaches_are_known() {
     ];
     let operations = patterns.map(|pattern| Operation::new(pattern).unwrap());
     let policy = Policy::new(operations.into()).unwrap();
-    let unreached = |prefix: &str| {
+    let check = |prefix: &str, paths: &[&str], expected: &[&str]| {
         let layer = layer(policy.clone()).under(prefix).unwrap();
-        let names = layer.out_of_reach().map(|it| it.name.clone());
-        names.collect::<Vec<_>>()
+        let unreached = layer.out_of_reach().map(|it| it.name.clone());
+        assert_eq!(unreached.collect::<Vec<_>>(), expected, "{prefix}");
+        // The paths match all the others, and none of these.
+        let find = |method, path| policy.find(method, path).unwrap().operation.name.clone();
+        let mut found: Vec<_> = paths
+            .iter()
+            .flat_map(|path| ["POST", "PUT"].map(|it| find(it, path)))
+            .collect();
+        found.sort();
+        found.dedup();
+        let mut others: Vec<_> = patterns
+            .into_iter()
+            .filter(|it| !expected.contains(it))
+            .collect();
+        others.sort_unstable();
+        assert_eq!(found, others, "{prefix}");
     };
-    assert_eq!(unreached("/named"), patterns[7..]);
-    assert_eq!(unreached("/{tenant}"), ["PUT /"]);
-    assert!(unreached("/").is_empty());
-    let deep = [
-        "POST /named",
-        "POST /other/pay",
-        "POST /pay",
-        "POST /other/*",
-        "PUT /",
+    let named = [
+        "/named",
+        "/named/pay",
+        "/named/7",
+        "/named/pay/7",
+        "/named/7/pay",
     ];
-    assert_eq!(unreached("/named/pay"), deep);
+    let beside = [
+        "/",
+        "/pay",
+        "/other",
+        "/other/pay",
+        "/other/7",
+        "/7/pay",
+        "/7",
+        "/7/pay/7",
+        "/7/8",
+    ];
+    check(
+        "/named",
+        &named,
+        &[
+            "POST /{any}/pay",
+            "POST /*",
+            "POST /other/pay",
+            "POST /pay",
+            "POST /other/*",
+            "PUT /",
+        ],
+    );
+    check(
+        "/{tenant}",
+        &[&named[..], &beside[1..]].concat(),
+        &["PUT /"],
+    );
+    check("/", &[&named[..], &beside[..]].concat(), &[]);
+    check(
+        "/named/pay",
+        &["/named/pay", "/named/pay/7", "/named/pay/7/8"],
+        &[
+            "POST /NAMED/{id}",
+            "POST /{any}/pay",
+            "POST /named",
+            "POST /*",
+            "POST /other/pay",
+            "POST /pay",
+            "POST /other/*",
+            "PUT /",
+        ],
+    );
     assert!(layer(policy.clone()).under("named").is_err());
     assert!(layer(policy.clone()).under("/named/*").is_err());
     assert_eq!(
@@ -287,4 +411,48 @@ fn rules_that_nothing_below_the_prefix_reaches_are_known() {
         0,
         "nothing is known without a prefix"
     );
+}
+
+/// A pattern in another case, or of other methods, does not win every time.
+#[test]
+fn a_rule_is_no_shadow_of_one_that_applies_to_some_requests() {
+    let check = |first: Operation, second: Operation, expected: usize| {
+        let name = format!("{} {}", first.name, second.name);
+        let layer = layer(Policy::new(vec![first, second]).unwrap())
+            .under("/named")
+            .unwrap();
+        assert_eq!(layer.out_of_reach().count(), expected, "{name}");
+    };
+    let operation = |pattern: &str| Operation::new(pattern).unwrap();
+    let exact = |pattern: &str| {
+        let mut operation = operation(pattern);
+        operation.paths = refrain::policy::Paths::CaseSensitive;
+        operation
+    };
+    check(
+        operation("POST /named/pay"),
+        operation("POST /{any}/pay"),
+        1,
+    );
+    check(
+        operation("POST|PUT /named/pay"),
+        operation("POST /{any}/pay"),
+        1,
+    );
+    check(operation("* /named/pay"), operation("POST /{any}/pay"), 1);
+    check(exact("POST /named/pay"), exact("POST /{any}/pay"), 1);
+    check(operation("PUT /named/pay"), operation("POST /{any}/pay"), 0);
+    check(operation("POST /named/pay"), operation("* /{any}/pay"), 0);
+    check(
+        operation("POST /NAMED/pay"),
+        operation("POST /{any}/pay"),
+        0,
+    );
+    check(
+        operation("POST /named/Pay"),
+        operation("POST /{any}/pay"),
+        0,
+    );
+    check(exact("POST /named/pay"), operation("POST /{any}/pay"), 0);
+    check(operation("POST /named/*"), operation("POST /{any}/pay"), 0);
 }

@@ -63,11 +63,25 @@ pub(super) struct Shared {
     pub(super) forwards: bool,
     /// Whether what is probably not meant was reported.
     reported: Reported,
+    /// Whether operations that match nothing below a router's prefix were reported.
+    #[cfg(feature = "axum")]
+    pub(super) nest_reported: Reported,
 }
 
 /// Whether something was reported; not yet, for a clone, which may be changed before it is used.
 #[derive(Default)]
-struct Reported(AtomicBool);
+pub(super) struct Reported(AtomicBool);
+
+impl Reported {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it. `true` for the first caller alone.
+    pub(super) fn set(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+}
 
 impl Clone for Reported {
     fn clone(&self) -> Self {
@@ -97,6 +111,8 @@ impl RefrainLayer {
                 budget: Arc::default(),
                 forwards: false,
                 reported: Reported::default(),
+                #[cfg(feature = "axum")]
+                nest_reported: Reported::default(),
             }),
         }
     }
@@ -251,8 +267,8 @@ impl RefrainLayer {
     ///
     /// A layer that is put around a service does so by itself, once: routers apply it to each of their routes.
     pub fn report(&self) {
-        let reported = &self.shared.reported.0;
-        if reported.load(Ordering::Relaxed) || reported.swap(true, Ordering::Relaxed) {
+        let reported = &self.shared.reported;
+        if reported.is_set() || !reported.set() {
             return;
         }
         let Shared { engine, policy, .. } = &*self.shared;
@@ -300,15 +316,15 @@ impl RefrainLayer {
         let unreached: Vec<_> = self.out_of_reach().collect();
         if !unreached.is_empty() {
             report_loudly(&format!(
-                "no request reaches these operations below the layer's prefix: {}; \
-                 write their whole paths, or remove them from this layer's policy",
+                "no request reaches these operations below the layer's prefix: {}; write their whole paths, \
+                 or remove them from this layer's policy if more specific operations match all their requests",
                 names(&unreached)
             ));
         }
     }
 }
 
-fn names(operations: &[&Operation]) -> String {
+pub(super) fn names(operations: &[&Operation]) -> String {
     let names: Vec<_> = operations
         .iter()
         .map(|it| format!("`{}`", it.name))
@@ -317,7 +333,7 @@ fn names(operations: &[&Operation]) -> String {
 }
 
 /// Warns; on standard error where nobody collects warnings.
-fn report_loudly(message: &str) {
+pub(super) fn report_loudly(message: &str) {
     match tracing::enabled!(tracing::Level::WARN) {
         true => tracing::warn!("{message}"),
         false => eprintln!("refrain: warning: {message}"),

@@ -4,6 +4,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use http::{Uri, request::Parts, uri::PathAndQuery};
 
+#[cfg(feature = "axum")]
+use super::layer::{names, report_loudly};
 use super::{RefrainLayer, layer::Shared};
 use crate::{Error, ErrorKind, Operation, Result, policy::Pattern};
 
@@ -44,7 +46,7 @@ impl RefrainLayer {
 
     /// Says below which prefix the layer stands, such as that of a router's `nest`.
     ///
-    /// Operations that [no path below it](Self::out_of_reach) belongs to are reported when the layer is put to use.
+    /// Operations that [apply to no request below it](Self::out_of_reach) are reported when the layer is put to use.
     /// Where nothing else tells what the client asked for, the prefix is put in front of the path;
     /// one with `{name}` in it cannot be.
     ///
@@ -74,13 +76,14 @@ impl RefrainLayer {
         Ok(self)
     }
 
-    /// The operations of its policy that match nothing below the prefix that [`under`](Self::under) says.
+    /// The operations of its policy that apply to no request below the prefix that [`under`](Self::under) says:
+    /// no path there matches them, or a more specific operation matches the same paths.
+    /// Operations for every path (`POST *`) are the fallback of the others, and never among them.
     pub fn out_of_reach(&self) -> impl Iterator<Item = &Operation> {
         let prefix = self.shared.prefix.as_ref();
-        prefix.into_iter().flat_map(|prefix| {
-            let operations = self.shared.policy.operations();
-            operations.filter(|it| !it.reaches_below(&prefix.pattern))
-        })
+        prefix
+            .into_iter()
+            .flat_map(|prefix| self.shared.policy.out_of_reach(&prefix.pattern))
     }
 }
 
@@ -92,6 +95,7 @@ impl Shared {
         }
         #[cfg(feature = "axum")]
         if let Some(axum::extract::OriginalUri(uri)) = head.extensions.get() {
+            self.report_nest(head, uri);
             return Cow::Borrowed(uri);
         }
         let put_in_front = self
@@ -99,6 +103,33 @@ impl Shared {
             .as_ref()
             .and_then(|prefix| prefix.join(&head.uri));
         put_in_front.map_or(Cow::Borrowed(&head.uri), Cow::Owned)
+    }
+
+    /// Reports operations that match nothing below axum's `nest`, at the first request that comes through one.
+    ///
+    /// Only such a request tells the prefix. Without the report, a rule that was written without it would be off silently.
+    #[cfg(feature = "axum")]
+    fn report_nest(&self, head: &Parts, original: &Uri) {
+        if self.nest_reported.is_set() || original.path().len() == head.uri.path().len() {
+            return;
+        }
+        let nest = head.extensions.get::<axum::extract::NestedPath>();
+        let Some(nest) = nest.filter(|_| self.nest_reported.set() && self.prefix.is_none()) else {
+            return;
+        };
+        let nest = nest.as_str();
+        let Ok(prefix) = format!("* {nest}").parse::<Pattern>() else {
+            return;
+        };
+        let unreached: Vec<_> = self.policy.out_of_reach(&prefix).collect();
+        if !unreached.is_empty() {
+            report_loudly(&format!(
+                "no request below `{nest}`, where the router nests the layer, reaches these operations: {}; \
+                 write their whole paths, such as `{}/...`, unless the layer is nested elsewhere too",
+                names(&unreached),
+                nest.trim_end_matches('/')
+            ));
+        }
     }
 }
 

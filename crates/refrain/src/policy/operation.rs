@@ -254,10 +254,12 @@ impl Operation {
         REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
     }
 
-    /// Whether a path below this prefix can match.
+    /// Whether this operation applies wherever both match, so that `other` never does there.
     #[cfg(feature = "http")]
-    pub(crate) fn reaches_below(&self, prefix: &Pattern) -> bool {
-        self.pattern.reaches_below(prefix, self.paths)
+    pub(super) fn shadows(&self, other: &Self) -> bool {
+        self.paths == other.paths
+            && self.pattern.covers_methods(&other.pattern)
+            && self.pattern.is_more_specific_than(&other.pattern)
     }
 
     /// Whether a lost claim would break the guarantee.

@@ -38,7 +38,7 @@ pub(super) enum Segment {
 }
 
 /// What a pattern matches after its segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Tail {
     /// The end of the path.
     End,
@@ -46,6 +46,14 @@ pub(super) enum Tail {
     Rest,
     /// `*` in place of the path: any path.
     EveryPath,
+}
+
+/// The paths below a prefix that a pattern matches: one literal or `{name}` (`None`) per segment.
+#[cfg(feature = "http")]
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct PathsBelow<'p> {
+    segments: Vec<Option<&'p [u8]>>,
+    tail: Tail,
 }
 
 impl Pattern {
@@ -108,19 +116,51 @@ impl Pattern {
         self.segments.iter().zip(reading).all(is_same)
     }
 
-    /// Whether a path below `prefix` can match.
+    /// Returns the paths below `prefix` that match, or `None` if there are none.
+    ///
+    /// Literals of the prefix replace names of the pattern, and `/*` starts after the prefix.
     #[cfg(feature = "http")]
-    pub(super) fn reaches_below(&self, prefix: &Self, paths: Paths) -> bool {
+    pub(super) fn below<'p>(&'p self, prefix: &'p Self, paths: Paths) -> Option<PathsBelow<'p>> {
         let fits = |(own, above): (&Segment, &Segment)| match (own, above) {
             (Segment::Literal(own), Segment::Literal(above)) => paths.is_same(own, above),
             _ => true,
         };
-        let is_long_enough = match self.tail {
-            Tail::EveryPath => return true,
-            Tail::Rest => true,
-            Tail::End => self.segments.len() >= prefix.segments.len(),
+        let len_min = match self.tail {
+            Tail::End => prefix.segments.len(),
+            Tail::Rest | Tail::EveryPath => 0,
         };
-        is_long_enough && self.segments.iter().zip(&prefix.segments).all(fits)
+        let mut shared = self.segments.iter().zip(&prefix.segments);
+        if self.segments.len() < len_min || !shared.all(fits) {
+            return None;
+        }
+        let len = match self.tail {
+            Tail::EveryPath => 0,
+            Tail::End | Tail::Rest => self.segments.len().max(prefix.segments.len()),
+        };
+        let literal = |pattern: &'p Self, at: usize| match pattern.segments.get(at)? {
+            Segment::Literal(bytes) => Some(bytes.as_slice()),
+            Segment::Named(_) => None,
+        };
+        let segment = |at| literal(prefix, at).or_else(|| literal(self, at));
+        Some(PathsBelow {
+            segments: (0..len).map(segment).collect(),
+            tail: self.tail,
+        })
+    }
+
+    /// Whether this pattern wins over `other` on every path that both match.
+    #[cfg(feature = "http")]
+    pub(super) fn is_more_specific_than(&self, other: &Self) -> bool {
+        let is_literal = |segment: &Segment| matches!(segment, Segment::Literal(_));
+        let own = self.segments.iter().map(is_literal);
+        own.gt(other.segments.iter().map(is_literal))
+    }
+
+    /// Whether this pattern accepts every method that `other` accepts.
+    #[cfg(feature = "http")]
+    pub(super) fn covers_methods(&self, other: &Self) -> bool {
+        let names_all = || other.methods.iter().all(|name| self.names_method(name));
+        self.is_any_method() || (!other.is_any_method() && names_all())
     }
 
     /// Whether this pattern matches everything that `other` matches, with the same path.
