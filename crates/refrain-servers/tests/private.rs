@@ -11,7 +11,10 @@ use std::{
 
 use refrain_servers::{PrivateNats, PrivatePostgres, PrivateRabbit, PrivateRedis};
 
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a paused server must not answer.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Number of processes whose working directory is in a folder.
 fn processes_in(folder: &Path) -> usize {
@@ -22,8 +25,13 @@ fn processes_in(folder: &Path) -> usize {
 
 /// The answer of Redis to one command.
 fn redis(port: u16, command: &str) -> String {
+    redis_within(PATIENCE, port, command)
+}
+
+/// Like [`redis`]; empty if no answer arrives within `patience`.
+fn redis_within(patience: Duration, port: u16, command: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
     stream
         .write_all(format!("{command}\r\n").as_bytes())
         .unwrap();
@@ -32,38 +40,46 @@ fn redis(port: u16, command: &str) -> String {
     String::from_utf8_lossy(&answer[..len]).into_owned()
 }
 
-/// The answer of NATS to some protocol lines, including its greeting.
-fn nats(port: u16, lines: &str) -> String {
+/// What NATS sends in answer to some protocol lines, including its greeting, up to the `end` that is waited for.
+fn nats(port: u16, lines: &str, end: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(lines.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    // Ends when nothing arrives within the read timeout.
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    let (mut answer, mut part) = (String::new(), [0; 4096]);
+    while !answer.contains(end) {
+        let len = stream.read(&mut part).unwrap_or(0);
+        assert!(len > 0, "`{end}` does not come: {answer}");
+        answer += &String::from_utf8_lossy(&part[..len]);
+    }
+    answer
 }
 
-/// Sends a JetStream request, and returns the response.
-fn jetstream(port: u16, subject: &str, body: &str) -> String {
+/// The greeting of NATS, which is one line.
+fn nats_greeting(port: u16) -> String {
+    nats(port, "", "\r\n")
+}
+
+/// Sends a JetStream request, and waits until the response contains `wanted`.
+fn jetstream(port: u16, subject: &str, body: &str, wanted: &str) {
     let len = body.len();
     let lines = format!("CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len}\r\n{body}\r\n");
-    nats(port, &lines)
+    nats(port, &lines, wanted);
 }
 
-/// Whether RabbitMQ answers the protocol header.
-fn rabbit_answers(port: u16) -> bool {
+/// Whether RabbitMQ answers the protocol header within `patience`.
+fn rabbit_answers(port: u16, patience: Duration) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
         return false;
     };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
     stream.write_all(b"AMQP\x00\x00\x09\x01").unwrap();
     stream.read_exact(&mut [0]).is_ok()
 }
 
-/// Whether PostgreSQL answers an SSLRequest message, with yes or no.
-fn postgres_answers(port: u16) -> bool {
+/// Whether PostgreSQL answers an SSLRequest message within `patience`, with yes or no.
+fn postgres_answers(port: u16, patience: Duration) -> bool {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
     stream.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).unwrap();
     stream.read_exact(&mut [0]).is_ok()
 }
@@ -100,7 +116,7 @@ fn a_redis_takes_the_settings_of_the_test() {
 fn a_server_that_is_paused_answers_when_it_goes_on() {
     let server = PrivateRedis::start().unwrap();
     server.pause().unwrap();
-    assert_eq!(redis(server.port(), "PING"), "");
+    assert_eq!(redis_within(SILENCE, server.port(), "PING"), "");
     server.resume().unwrap();
     assert_eq!(redis(server.port(), "PING"), "+PONG\r\n");
 }
@@ -109,7 +125,7 @@ fn a_server_that_is_paused_answers_when_it_goes_on() {
 fn a_postgres_is_killed_restarted_and_paused_with_all_its_processes() {
     let mut server = PrivatePostgres::start_with(&[("log_checkpoints", "on")]).unwrap();
     let folder = server.data_folder();
-    assert!(postgres_answers(server.port()));
+    assert!(postgres_answers(server.port(), PATIENCE));
     assert!(processes_in(&folder) > 1);
     server.kill().unwrap();
     assert_eq!(processes_in(&folder), 0);
@@ -120,9 +136,9 @@ fn a_postgres_is_killed_restarted_and_paused_with_all_its_processes() {
         server.log()
     );
     server.pause().unwrap();
-    assert!(!postgres_answers(server.port()));
+    assert!(!postgres_answers(server.port(), SILENCE));
     server.resume().unwrap();
-    assert!(postgres_answers(server.port()));
+    assert!(postgres_answers(server.port(), PATIENCE));
     server.restart_with(&[]).unwrap();
     assert!(server.log().contains("database system is shut down"));
 }
@@ -131,24 +147,22 @@ fn a_postgres_is_killed_restarted_and_paused_with_all_its_processes() {
 fn a_nats_that_is_killed_comes_back_with_its_streams() {
     let mut server = PrivateNats::start().unwrap();
     let stream = r#"{"name":"S","subjects":["s"],"retention":"limits","storage":"file"}"#;
-    let made = jetstream(server.port(), "$JS.API.STREAM.CREATE.S", stream);
-    assert!(made.contains("stream_create_response"), "{made}");
-    let stored = jetstream(server.port(), "s", "hello");
-    assert!(stored.contains(r#""seq":1"#), "{stored}");
+    let create = "$JS.API.STREAM.CREATE.S";
+    jetstream(server.port(), create, stream, "stream_create_response");
+    jetstream(server.port(), "s", "hello", r#""seq":1"#);
     server.kill().unwrap();
     assert!(TcpStream::connect(("127.0.0.1", server.port())).is_err());
     server.restart().unwrap();
-    let stored = jetstream(server.port(), "s", "hello");
-    assert!(stored.contains(r#""seq":2"#), "{stored}");
+    jetstream(server.port(), "s", "hello", r#""seq":2"#);
 }
 
 #[test]
 fn a_nats_takes_the_settings_of_the_test() {
     let mut server = PrivateNats::start_with(&[("jetstream", "disabled")]).unwrap();
-    assert!(!nats(server.port(), "").contains(r#""jetstream":true"#));
+    assert!(!nats_greeting(server.port()).contains(r#""jetstream":true"#));
     let users = "{ user: app, password: secret }";
     server.restart_with(&[("authorization", users)]).unwrap();
-    let greeting = nats(server.port(), "");
+    let greeting = nats_greeting(server.port());
     assert!(greeting.contains(r#""jetstream":true"#), "{greeting}");
     assert!(greeting.contains(r#""auth_required":true"#), "{greeting}");
 }
@@ -157,17 +171,17 @@ fn a_nats_takes_the_settings_of_the_test() {
 fn a_rabbitmq_is_killed_restarted_paused_and_dropped_with_all_its_processes() {
     let mut server = PrivateRabbit::start_with(&[("heartbeat", "7")]).unwrap();
     let folder = server.data_folder();
-    assert!(rabbit_answers(server.port()));
+    assert!(rabbit_answers(server.port(), PATIENCE));
     // The server, `epmd`, and the helper processes of both.
     assert!(processes_in(&folder) > 2);
     server.kill().unwrap();
     assert_eq!(processes_in(&folder), 0);
-    assert!(!rabbit_answers(server.port()));
+    assert!(!rabbit_answers(server.port(), SILENCE));
     server.restart().unwrap();
     server.pause().unwrap();
-    assert!(!rabbit_answers(server.port()));
+    assert!(!rabbit_answers(server.port(), SILENCE));
     server.resume().unwrap();
-    assert!(rabbit_answers(server.port()));
+    assert!(rabbit_answers(server.port(), PATIENCE));
     server.stop().unwrap();
     assert_eq!(processes_in(&folder), 0);
     assert!(server.log().contains("SIGTERM received"));
