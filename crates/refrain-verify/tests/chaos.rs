@@ -208,7 +208,11 @@ fn a_request_sent_again_later_arrives_later() {
     let stage = Stage::new(&["POST /pay twice:300ms"]);
     let since = Instant::now();
     assert!(paid(&mut stage.send()));
-    assert_eq!(stage.upstream.count(), 1);
+    // Checked well before the second one is sent; skipped if the machine was too slow.
+    let count = stage.upstream.count();
+    if since.elapsed() < Duration::from_millis(250) {
+        assert_eq!(count, 1);
+    }
     stage.upstream.wait_for(2);
     assert!(since.elapsed() >= Duration::from_millis(300));
 }
