@@ -21,6 +21,7 @@ use refrain::{
     http::{Answering, Body, Decision, Observer, RefrainLayer, RefrainService},
     store::Memory,
 };
+use refrain_testkit::wait;
 use tokio::sync::mpsc;
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -200,7 +201,7 @@ async fn a_body_that_is_still_to_come_is_waited_for() {
     tokio::task::yield_now().await;
     pieces.send(Bytes::from_static(b"ths")).await.unwrap();
     drop(pieces);
-    let waited = tokio::time::timeout(Duration::from_secs(5), answered);
+    let waited = tokio::time::timeout(wait::PATIENCE, answered);
     let (_, _, body) = text(waited.await.unwrap().unwrap().unwrap()).await;
     assert_eq!(body, "number 1");
     // The same request as a whole: the pieces made the same fingerprint.

@@ -5,9 +5,10 @@
     reason = "each test file that takes this in uses a part of it"
 )]
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use axum::Router;
+use refrain_testkit::wait::PATIENCE;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -224,8 +225,8 @@ impl Reader {
     /// Reads on; `None` once the server has closed.
     async fn more(&mut self) -> Option<()> {
         let mut some = [0; 16_384];
-        let reading = timeout(Duration::from_secs(10), self.stream.read(&mut some));
-        let len = reading.await.expect("bytes within ten seconds").ok()?;
+        let reading = timeout(PATIENCE, self.stream.read(&mut some));
+        let len = reading.await.expect("bytes within a minute").ok()?;
         self.ahead.extend(&some[..len]);
         (len > 0).then_some(())
     }
