@@ -436,9 +436,10 @@ fn what_the_operation_tells_us_alone_never_reaches_a_client() {
 
 #[test]
 fn a_refused_burst_costs_the_upstream_one_request() {
-    let upstream = Upstream::start(|_, stream| {
-        // All the others have asked by then.
-        thread::sleep(Duration::from_secs(3));
+    let (go_on, gone_on) = mpsc::channel::<()>();
+    let gone_on = Mutex::new(gone_on);
+    let upstream = Upstream::start(move |_, stream| {
+        gone_on.lock().unwrap().recv().unwrap();
         answer(
             stream,
             "429 Too Many",
@@ -446,11 +447,18 @@ fn a_refused_burst_costs_the_upstream_one_request() {
             b"slow down",
         )
     });
-    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 2");
+    let proxy = Proxy::start(
+        upstream.address,
+        "[proxy]\nthreads = 2\n[policy]\nwait = \"1m\"",
+    );
     let address = proxy.address;
     let callers: Vec<_> = (0..6)
         .map(|_| thread::spawn(move || call(address, post("k", "x"))))
         .collect();
+    until("the others wait", || {
+        proxy.metric("refrain_waiting_duplicates") == 5.0
+    });
+    go_on.send(()).unwrap();
     for caller in callers {
         let answer = caller.join().unwrap();
         assert_eq!((answer.status, answer.text()), (429, "slow down"));

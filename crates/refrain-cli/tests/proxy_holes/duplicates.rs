@@ -60,7 +60,8 @@ async fn a_duplicate_that_comes_as_the_first_one_finishes_does_not_run() {
 /// The hole: a lease without a fence, so that a slow holder's late answer overwrites the new owner's.
 #[tokio::test]
 async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
-    let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"300ms\"\nlease = \"1s\"\n\
+    // The timeout is that of the second attempt, too, which has to answer.
+    let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"3s\"\nlease = \"4s\"\n\
                     wait = \"30s\"\nsettle_after = \"2m\"\n";
     let go_on = Arc::new(Notify::new());
     let waiting = go_on.clone();
@@ -76,7 +77,10 @@ async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
     let second = stand.post("late", "{}").await;
     assert_eq!(second.text(), "/orders by request 2");
     go_on.notify_one();
-    sleep(Duration::from_millis(500)).await;
+    wait::until("the late answer is refused", async || {
+        stand.metric("refrain_overtaken_total").await == "1"
+    })
+    .await;
     let replay = stand.post("late", "{}").await;
     assert!(replay.is_replay());
     assert_eq!(replay.body, second.body);
@@ -150,12 +154,16 @@ async fn waiters_that_give_up_leave_the_claim_alone() {
 /// The hole: a refused burst costs the service one request each, or nobody is let in again.
 #[tokio::test]
 async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key_is_free() {
-    let stand = Stand::new("", |arrived| match arrived.number {
-        1 => vec![
-            Act::Sleep(Duration::from_millis(300)),
-            Act::Say(response(429, "", "later")),
-        ],
-        _ => echo(arrived),
+    let go_on = Arc::new(Notify::new());
+    let waiting = go_on.clone();
+    let stand = Stand::new("[policy]\nwait = \"1m\"\n", move |arrived| {
+        match arrived.number {
+            1 => vec![
+                Act::Wait(waiting.clone()),
+                Act::Say(response(429, "", "later")),
+            ],
+            _ => echo(arrived),
+        }
     })
     .await;
     let mut asking = JoinSet::new();
@@ -163,6 +171,12 @@ async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key
         let address = stand.proxy.address;
         asking.spawn(async move { ask(address, &post("/orders", "busy", b"{}")).await });
     }
+    // A duplicate that came later would run, because the key is free by then.
+    wait::until("the others wait", async || {
+        stand.metric("refrain_waiting_duplicates").await == "9"
+    })
+    .await;
+    go_on.notify_one();
     for answer in asking.join_all().await {
         assert_eq!((answer.status(), answer.is_replay()), (429, false));
     }

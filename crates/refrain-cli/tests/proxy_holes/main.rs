@@ -56,6 +56,16 @@ impl Stand {
         self.ask(&post("/orders", key, body.as_bytes())).await
     }
 
+    /// The value of a metric without labels; empty where it is not shown.
+    async fn metric(&self, name: &str) -> String {
+        let admin = self.proxy.admin;
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: {admin}\r\n\r\n");
+        let shown = ask(admin, request.as_bytes()).await.text();
+        let mut lines = shown.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_default().to_owned()
+    }
+
     async fn open(&self) -> Wire {
         Wire::open(self.proxy.address).await.unwrap()
     }
