@@ -11,7 +11,7 @@ use std::{
     path::Path,
     process::{Child, Command, Output, Stdio},
     sync::{Arc, Mutex},
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -53,6 +53,8 @@ struct Terminal {
     child: Child,
     keys: File,
     seen: Arc<Mutex<String>>,
+    /// Ends when all that the command wrote is in `seen`.
+    reading: JoinHandle<()>,
     /// Up to where was looked.
     read: usize,
 }
@@ -85,7 +87,7 @@ impl Terminal {
         let mut screen = keys.try_clone().unwrap();
         let seen = Arc::new(Mutex::new(String::new()));
         let shown = seen.clone();
-        thread::spawn(move || {
+        let reading = thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The terminal is gone with the command.
             while let Ok(len @ 1..) = screen.read(&mut bytes) {
@@ -97,6 +99,7 @@ impl Terminal {
             child,
             keys,
             seen,
+            reading,
             read: 0,
         }
     }
@@ -140,7 +143,7 @@ impl Terminal {
                 }
             }
         };
-        thread::sleep(Duration::from_millis(100));
+        self.reading.join().unwrap();
         let seen = self.seen.lock().unwrap().clone();
         (status.code(), seen)
     }
