@@ -48,10 +48,12 @@ use tokio::{
 
 mod address;
 mod book;
+mod list;
 mod record;
 mod trouble;
 
 use book::{Book, Place, Waiting};
+pub(crate) use list::dead_letters;
 use trouble::{Voice, told};
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -210,22 +212,33 @@ async fn look(
     let KafkaPublisher { servers, voice, .. } = publisher;
     let (name, shown, voice) = (topic.to_owned(), servers.clone(), voice.clone());
     let asking = tokio::task::spawn_blocking(move || {
-        let found = consumer.fetch_metadata(Some(&name), ANSWER_MAX);
-        let found = found.map_err(|error| voice.explain(&shown, error, ErrorKind::Invalid))?;
-        let is_there = found
-            .topics()
-            .iter()
-            .any(|it| it.name() == name && it.error().is_none() && !it.partitions().is_empty());
-        if is_there {
-            return Ok(());
-        }
-        let message = format!("Kafka at {shown} has no topic {name}; create it, or check its name");
-        Err(Error::new(ErrorKind::Invalid, message))
+        partitions(&*consumer, &name, &shown, &voice).map(drop)
     });
     asking.await.map_err(|error| {
         let message = format!("the topics of Kafka at {servers} could not be asked for");
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     })?
+}
+
+/// Returns the partitions of a topic, which must exist.
+fn partitions<C: ConsumerContext>(
+    consumer: &impl Consumer<C>,
+    topic: &str,
+    servers: &str,
+    voice: &Voice,
+) -> Result<Vec<i32>> {
+    let found = consumer.fetch_metadata(Some(topic), ANSWER_MAX);
+    let found = found.map_err(|error| voice.explain(servers, error, ErrorKind::Invalid))?;
+    let found = found
+        .topics()
+        .iter()
+        .find(|it| it.name() == topic && it.error().is_none() && !it.partitions().is_empty());
+    let Some(found) = found else {
+        let message =
+            format!("Kafka at {servers} has no topic {topic}; create it, or check its name");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    Ok(found.partitions().iter().map(|it| it.id()).collect())
 }
 
 impl Publisher for KafkaPublisher {

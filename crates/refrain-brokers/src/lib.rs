@@ -95,19 +95,20 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
     }
 }
 
-/// Lists up to `at_most` dead letters of a queue, oldest first, without consuming them.
+/// Lists up to `at_most` dead letters of a queue, oldest first, without removing them.
 ///
 /// The source's consumer is the consumer of the redrive. Dead letters that it acknowledged were already
-/// redriven and are not listed.
+/// redriven and are not listed. Reading changes nothing, except on two brokers: RabbitMQ and SQS hide the
+/// listed letters from other consumers until the list is complete, and quorum queues and SQS count the read
+/// as a delivery. These two do not list letters that another consumer holds.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for a broker on which reading a message counts as a delivery; otherwise as [`open`].
+/// As [`open`].
 ///
 /// # Cancellation
-/// May be dropped.
+/// May be dropped. SQS then hides the letters read so far for up to 30 seconds.
 pub async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     source.url.check()?;
-    check_support(&source.url)?;
     match scheme(source.url.as_str()) {
         #[cfg(feature = "nats")]
         "nats" | "tls" => Box::pin(nats::dead_letters(source, at_most)).await,
@@ -115,18 +116,15 @@ pub async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLet
         "postgres" | "postgresql" => Box::pin(postgres::dead_letters(source, at_most)).await,
         #[cfg(feature = "redis")]
         "redis" | "rediss" => Box::pin(redis_streams::dead_letters(source, at_most)).await,
-        scheme => {
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => Box::pin(rabbitmq::dead_letters(source, at_most)).await,
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka::dead_letters(source, at_most).await,
+        #[cfg(feature = "sqs")]
+        "sqs" => Box::pin(sqs::dead_letters(source, at_most)).await,
+        _ => {
             let _ = at_most;
-            let (broker, tool) = match scheme {
-                "kafka" => ("Kafka", "kafka-console-consumer"),
-                "sqs" => ("SQS", "the AWS console"),
-                _ => ("RabbitMQ", "its management page"),
-            };
-            let message = format!(
-                "dead letters on {broker} cannot be listed: reading them counts as a delivery; look at {} with {tool}",
-                source.queue
-            );
-            Err(Error::new(ErrorKind::Unsupported, message))
+            Err(unknown(source.url.as_str()))
         }
     }
 }

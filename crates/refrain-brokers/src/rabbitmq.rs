@@ -25,6 +25,7 @@ mod codec;
 mod connect;
 mod delay;
 mod feed;
+mod list;
 mod publish;
 mod queues;
 mod ticket;
@@ -32,6 +33,7 @@ mod trouble;
 
 use connect::Desk;
 use feed::Feed;
+pub(crate) use list::dead_letters;
 
 /// Timeout of a request to the server.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -46,9 +46,11 @@ use crate::shelf::Shelf;
 
 mod address;
 mod body;
+mod list;
 mod trouble;
 
 use address::Address;
+pub(crate) use list::dead_letters;
 use trouble::{is_lost, told};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -286,6 +288,11 @@ async fn fetch(
 
 impl Seat {
     async fn receive(self: &Arc<Self>, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
+        let messages = self.receive_raw(at_most, wait).await?.into_iter();
+        Ok(messages.map(|message| self.delivery(message)).collect())
+    }
+
+    async fn receive_raw(&self, at_most: usize, wait: Duration) -> Result<Vec<types::Message>> {
         let receive = self.client.receive_message().queue_url(&self.url);
         let received = receive
             .max_number_of_messages(at_most.clamp(1, BATCH_MAX) as i32)
@@ -296,8 +303,7 @@ impl Seat {
             .send()
             .await
             .map_err(|error| told(&self.queue, error))?;
-        let messages = received.messages.unwrap_or_default().into_iter();
-        Ok(messages.map(|message| self.delivery(message)).collect())
+        Ok(received.messages.unwrap_or_default())
     }
 
     fn delivery(self: &Arc<Self>, mut received: types::Message) -> Delivery {

@@ -49,6 +49,8 @@ impl ClientContext for Voice {
     }
 }
 
+impl ConsumerContext for Voice {}
+
 impl Voice {
     fn last(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)

@@ -11,7 +11,8 @@ use super::{ANSWER, address::Address, trouble};
 
 /// Timeout of the whole handshake.
 const CONNECT: Duration = Duration::from_secs(10);
-const GOODBYE: u16 = 200;
+/// Reply code of an orderly close.
+pub(super) const GOODBYE: u16 = 200;
 
 /// Holds at most one connection and reconnects on demand.
 pub(super) struct Desk {

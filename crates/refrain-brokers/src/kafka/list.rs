@@ -1,0 +1,142 @@
+//! Lists the dead letters of a topic without joining the consumer group and without commits: reading changes
+//! nothing.
+
+use std::time::Instant;
+
+use rdkafka::{
+    Message as _, Offset, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer},
+    error::KafkaError,
+};
+use refrain::{
+    Error, ErrorKind, Result,
+    clock::Timestamp,
+    consume::{DeadLetter, Source},
+};
+
+use super::{
+    ANSWER_MAX, LOOK_EVERY, partitions, record, servers, settings, trouble, trouble::Voice,
+};
+
+pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
+    let mut settings = settings(source)?;
+    settings.set("enable.auto.commit", "false");
+    let starts_at_end = settings.get("auto.offset.reset").is_some_and(is_end);
+    let servers = servers(&settings);
+    let voice = Voice::default();
+    let consumer: BaseConsumer<Voice> = settings
+        .create_with_context(voice.clone())
+        .map_err(|error| trouble::told(&servers, error))?;
+    let topic = source.queue.clone();
+    let shown = servers.clone();
+    let reading = tokio::task::spawn_blocking(move || {
+        let listing = Listing {
+            consumer,
+            voice,
+            servers,
+            topic,
+            starts_at_end,
+            at_most,
+        };
+        listing.read()
+    });
+    reading.await.map_err(|error| {
+        let message = format!("the dead letters of Kafka at {shown} could not be listed");
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    })?
+}
+
+/// Whether a value of `auto.offset.reset` lets a new group start at the end.
+fn is_end(reset: &str) -> bool {
+    matches!(reset, "latest" | "largest" | "end")
+}
+
+/// A read of all partitions, from the group's committed offsets to the high watermarks.
+struct Listing {
+    /// Has the group's name, for its committed offsets, and joins no group: its partitions are assigned by hand.
+    consumer: BaseConsumer<Voice>,
+    voice: Voice,
+    servers: String,
+    topic: String,
+    /// Whether a group without a committed offset starts at the end.
+    starts_at_end: bool,
+    at_most: usize,
+}
+
+impl Listing {
+    fn read(&self) -> Result<Vec<DeadLetter>> {
+        let partitions = partitions(&self.consumer, &self.topic, &self.servers, &self.voice)?;
+        let mut asked = TopicPartitionList::new();
+        for partition in partitions {
+            asked.add_partition(&self.topic, partition);
+        }
+        let committed = self.consumer.committed_offsets(asked, ANSWER_MAX);
+        let committed = committed.map_err(|error| self.failed(error))?;
+        let mut letters = Vec::new();
+        for place in committed.elements() {
+            let partition = place.partition();
+            let ends = self
+                .consumer
+                .fetch_watermarks(&self.topic, partition, ANSWER_MAX);
+            let (low, high) = ends.map_err(|error| self.failed(error))?;
+            let from = match place.offset() {
+                Offset::Offset(next) => next.max(low),
+                _ if self.starts_at_end => high,
+                _ => low,
+            };
+            if from < high {
+                letters.extend(self.read_partition(partition, from, high)?);
+            }
+        }
+        // Each partition is in order by itself.
+        letters.sort_by_key(|letter| letter.time);
+        letters.truncate(self.at_most);
+        Ok(letters)
+    }
+
+    fn read_partition(&self, partition: i32, from: i64, high: i64) -> Result<Vec<DeadLetter>> {
+        let mut place = TopicPartitionList::new();
+        place
+            .add_partition_offset(&self.topic, partition, Offset::Offset(from))
+            .and_then(|()| self.consumer.assign(&place))
+            .map_err(|error| self.failed(error))?;
+        let mut letters = Vec::new();
+        let mut trouble = None;
+        let mut heard = Instant::now();
+        while letters.len() < self.at_most {
+            if heard.elapsed() > ANSWER_MAX {
+                return Err(
+                    trouble.unwrap_or_else(|| trouble::not_ready(&self.topic, 1, ANSWER_MAX))
+                );
+            }
+            let record = match self.consumer.poll(LOOK_EVERY) {
+                None => continue,
+                // Records at the end may be markers of transactions, which are not delivered.
+                Some(Err(KafkaError::PartitionEOF(ended))) if ended == partition => break,
+                // The end of the partition before.
+                Some(Err(KafkaError::PartitionEOF(_))) => continue,
+                Some(Err(error)) => {
+                    trouble = Some(self.failed(error));
+                    continue;
+                }
+                Some(Ok(record)) if record.partition() != partition => continue,
+                Some(Ok(record)) => record,
+            };
+            heard = Instant::now();
+            let time = record.timestamp().to_millis();
+            let time = time.and_then(|millis| u64::try_from(millis).ok());
+            if record.offset() < high {
+                letters.push(DeadLetter::of(&record::read(&record), time.map(Timestamp)));
+            }
+            if record.offset() + 1 >= high {
+                break;
+            }
+        }
+        Ok(letters)
+    }
+
+    fn failed(&self, error: KafkaError) -> Error {
+        self.voice
+            .explain(&self.servers, error, ErrorKind::Unavailable)
+    }
+}
