@@ -6,11 +6,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
 };
 
+use refrain_testkit::servers::free_port;
+
 use super::{Place, is_open};
-use crate::{kills::lasting_port, support::until};
+use crate::support::until;
 
 /// A running example. Dropped, it is killed.
 pub(crate) struct Service {
@@ -22,7 +23,7 @@ pub(crate) struct Service {
 
 impl Service {
     fn start(name: &str, start: impl Fn(SocketAddr) -> Command + 'static) -> Self {
-        let port = lasting_port(std::process::id().into());
+        let port = free_port().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let log = made(&format!("{name}-{}.log", address.port()));
         let start = Box::new(move || start(address));
@@ -35,16 +36,11 @@ impl Service {
         }
     }
 
-    /// Starts it again if it has died.
+    /// Starts it again once it has died.
     pub(crate) fn revive(&mut self) {
-        // One that is about to die may still be there.
-        for _ in 0..20 {
-            if self.child.try_wait().unwrap().is_some() {
-                self.child = spawn((self.start)(), &self.log, self.address);
-                return;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        let child = &mut self.child;
+        until("the service dies", || child.try_wait().unwrap().is_some());
+        self.child = spawn((self.start)(), &self.log, self.address);
     }
 
     /// Kills it with -9 and starts it again.
