@@ -11,7 +11,7 @@ from base import Consumer, main
 class EffectThenMark(Consumer):
     def effect(self, id):
         super().effect(id)
-        time.sleep(0.3)
+        time.sleep(3)
 
 
 main(EffectThenMark)

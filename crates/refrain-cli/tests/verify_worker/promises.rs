@@ -128,7 +128,7 @@ impl Drop for Kept {
 
 #[test]
 fn with_a_pid_alone_somebody_else_has_to_start_the_consumer_again() {
-    let check = |rounds: &str, verdict: &str, word: &str| {
+    let check = |rounds: &str, patience: &str, verdict: &str, word: &str| {
         let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
         let url = redis.url();
         let start = started(&stage, "right.py", &url, &ONE);
@@ -147,7 +147,7 @@ fn with_a_pid_alone_somebody_else_has_to_start_the_consumer_again() {
             .arg("--effects-url")
             .arg(format!("http://{}/effects/{{id}}", stage.ledger.address))
             .args(["--pid", pid().trim(), "--case", "killed-in-flight"])
-            .args(["--patience", "4s", "--json", "report.json"])
+            .args(["--patience", patience, "--json", "report.json"])
             .current_dir(&stage.folder)
             .stdin(Stdio::null())
             .output()
@@ -157,6 +157,6 @@ fn with_a_pid_alone_somebody_else_has_to_start_the_consumer_again() {
         assert_eq!(stage.verdicts(), want, "{}", said(&output));
         assert!(said(&output).contains(word), "{}", said(&output));
     };
-    check("1 2 3", "pass", "1 passed");
-    check("1", "skipped", "nobody started the consumer again");
+    check("1 2 3", "20s", "pass", "1 passed");
+    check("1", "10s", "skipped", "nobody started the consumer again");
 }
