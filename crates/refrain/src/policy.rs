@@ -36,7 +36,7 @@ pub use class::Class;
 mod file;
 pub use file::{
     Authorization, AuthorizationScheme, ConfigError, File, HostHeader, Problem, ProxySettings,
-    RelaySettings, Settings, WorkerSettings,
+    RelaySettings, Secrets, Settings, WorkerSettings,
 };
 
 mod matcher;

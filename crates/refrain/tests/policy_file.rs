@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::policy::{Address, File, OPERATIONS_MAX, Reply, Settings};
+use refrain::policy::{Address, File, OPERATIONS_MAX, Reply, Secrets, Settings};
 use serde_json::Value;
 use snapbox::{Assert, Data};
 
@@ -189,6 +189,35 @@ fn addresses_and_credentials_are_read_from_files() {
     let shown = format!("{settings:?}{}", serde_json::to_string(&settings).unwrap());
     assert!(!shown.contains("canary"), "{shown}");
     assert!(shown.contains("postgres://r:***@db/x"), "{shown}");
+}
+
+/// A process has the secrets of the parts that it uses, and no others.
+#[test]
+fn secrets_of_other_parts_and_overridden_settings_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("refrain.toml");
+    let relay = |name: &str| {
+        format!("[[relay]]\nname = \"{name}\"\noutbox_env = \"NOT_SET\"\nto_file = \"not-there\"\n")
+    };
+    let text = format!("store_env = \"NOT_SET\"\n{}{}", relay("a"), relay("b"));
+    std::fs::write(&path, text).unwrap();
+    let problems = |secrets, overrides: &[(&str, &str)]| {
+        let read = File::read_with(&path, secrets, overrides);
+        read.err().map_or(0, |error| error.problems().len())
+    };
+    assert_eq!(problems(Secrets::All, &[]), 5);
+    assert_eq!(problems(Secrets::Store, &[]), 1);
+    assert_eq!(problems(Secrets::Store, &[("store", "memory:")]), 0);
+    assert_eq!(problems(Secrets::Relays(&[]), &[]), 4);
+    let a = ["a".to_owned()];
+    assert_eq!(problems(Secrets::Relays(&a), &[]), 2);
+    let overrides = [("outbox", "postgres://h/x"), ("to", "nats://h")];
+    let read = File::read_with(&path, Secrets::Relays(&a), &overrides).unwrap();
+    assert_eq!(read.relays[0].to.as_str(), "nats://h");
+    // What was not read names no server, so that nothing is sent to another.
+    for unread in [&read.relays[1].to, &read.relays[1].outbox, &read.store[0]] {
+        assert!(unread.as_str().contains("not-read.invalid"), "{unread}");
+    }
 }
 
 #[test]

@@ -32,6 +32,9 @@ mod resolve;
 
 mod schema;
 
+mod secrets;
+pub use secrets::Secrets;
+
 mod server;
 
 mod signed;
@@ -97,6 +100,22 @@ impl File {
     /// # Errors
     /// If the file cannot be read, or as for [`File::parse`].
     pub fn read(path: &Path) -> Result<Settings, ConfigError> {
+        Self::read_with(path, Secrets::All, &[])
+    }
+
+    /// Reads and resolves a file, with the secrets of the named parts only.
+    ///
+    /// Each override is the name of a setting and its value, such as `("store", "memory:")`.
+    /// It replaces the setting and its forms `NAME_env` and `NAME_file` at the top of the file and in the relays
+    /// whose secrets are read.
+    ///
+    /// # Errors
+    /// As for [`File::read`].
+    pub fn read_with(
+        path: &Path,
+        secrets: Secrets<'_>,
+        overrides: &[(&str, &str)],
+    ) -> Result<Settings, ConfigError> {
         let name = path.display().to_string();
         let mut bytes = Vec::new();
         let read = fs::File::open(path).and_then(|file| {
@@ -112,7 +131,7 @@ impl File {
             ));
         }
         match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&text, &name),
+            Ok(text) => resolved(&text, &name, secrets, overrides),
             Err(_) => Err(ConfigError::whole(
                 &name,
                 "is not UTF-8",
@@ -126,23 +145,32 @@ impl File {
     /// # Errors
     /// The first syntax error; or, if the syntax is valid, all errors at once.
     pub fn parse(text: &str, name: &str) -> Result<Settings, ConfigError> {
-        let mut report = Report::new(text, name);
-        let settings = resolve::settings(text, &mut report);
-        match (settings, report.finish()) {
-            (Some(settings), None) => Ok(settings),
-            (_, Some(error)) => Err(error),
-            (None, None) => Err(ConfigError::whole(
-                name,
-                "cannot be resolved",
-                "simplify it",
-            )),
-        }
+        resolved(text, name, Secrets::All, &[])
     }
 
     /// Returns the JSON schema (draft 2020-12) of the file, for editors.
     #[must_use]
     pub fn schema() -> serde_json::Value {
         schema::schema()
+    }
+}
+
+fn resolved(
+    text: &str,
+    name: &str,
+    secrets: Secrets<'_>,
+    overrides: &[(&str, &str)],
+) -> Result<Settings, ConfigError> {
+    let mut report = Report::new(text, name);
+    let settings = resolve::settings(text, secrets, overrides, &mut report);
+    match (settings, report.finish()) {
+        (Some(settings), None) => Ok(settings),
+        (_, Some(error)) => Err(error),
+        (None, None) => Err(ConfigError::whole(
+            name,
+            "cannot be resolved",
+            "simplify it",
+        )),
     }
 }
 

@@ -100,6 +100,7 @@ pub(super) fn resolve(
     }
     .place(&part.places);
     let outside = match (secret_env, secret_file) {
+        (Some(_), None) | (None, Some(_)) if !report.reads_secrets => return None,
         (Some(name), None) => outside::from_env("secret", name),
         (None, Some(path)) => outside::from_file("secret", path),
         _ => {

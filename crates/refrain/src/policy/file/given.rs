@@ -15,6 +15,14 @@ pub(super) struct Given<'a> {
 }
 
 impl Given<'_> {
+    /// An address of the right kind in place of one that is not read. It names no server.
+    fn unread(&self) -> &'static str {
+        match self.name {
+            "source" | "to" => "redis://not-read.invalid",
+            _ => "postgres://not-read.invalid/not-read",
+        }
+    }
+
     fn names(&self) -> [String; 3] {
         ["", "_env", "_file"].map(|end| format!("{}{end}", self.name))
     }
@@ -32,6 +40,9 @@ impl Given<'_> {
         let place = self.place(places).unwrap_or_default();
         let outside = match (self.text, self.env, self.file) {
             (text, None, None) => return text.clone(),
+            (None, Some(_), None) | (None, None, Some(_)) if !report.reads_secrets => {
+                return Some(self.unread().into());
+            }
             (None, Some(variable), None) => outside::from_env(name, variable),
             (None, None, Some(path)) => outside::from_file(name, path),
             _ => {

@@ -106,6 +106,8 @@ pub(super) struct Report<'a> {
     name: &'a str,
     /// Byte ranges, messages and fixes.
     found: Vec<(Range<usize>, String, String)>,
+    /// Whether the secrets of the current part are read.
+    pub(super) reads_secrets: bool,
 }
 
 impl<'a> Report<'a> {
@@ -114,6 +116,7 @@ impl<'a> Report<'a> {
             text,
             name,
             found: Vec::new(),
+            reads_secrets: true,
         }
     }
 

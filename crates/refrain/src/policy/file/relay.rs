@@ -18,6 +18,8 @@ use crate::{
     policy::{Address, units::Span},
 };
 
+/// Name of a relay that has none.
+pub(super) const NAME: &str = "relay";
 /// Maximum number of relays in one file.
 pub(super) const RELAYS_MAX: usize = 256;
 
@@ -106,7 +108,7 @@ pub(super) fn resolve(
     let ((outbox, outbox_at), (to, to_at)) = (outbox?, to?);
     let outbox = given::database("outbox", outbox, outbox_at, report);
     let to = broker("to", to, to_at, report);
-    let name = values.name.clone().unwrap_or_else(|| "relay".into());
+    let name = values.name.clone().unwrap_or_else(|| NAME.into());
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
         let help = "write 1 to 64 characters";
         report.push(place("name"), "that is no name of a relay", help);

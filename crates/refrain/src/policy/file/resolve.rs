@@ -8,7 +8,7 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, ProxySettings, RelaySettings, Settings, WorkerSettings, authorization,
+    FILE_BYTES_MAX, ProxySettings, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
     draft::Draft,
     problem::{FOUND_MAX, Report},
     proxy,
@@ -23,7 +23,12 @@ use crate::policy::{
 };
 
 /// Resolves a whole file. The result must not be used unless the report is empty.
-pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> {
+pub(super) fn settings(
+    text: &str,
+    secrets: Secrets<'_>,
+    overrides: &[(&str, &str)],
+    report: &mut Report<'_>,
+) -> Option<Settings> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!(
             "the file has {}, {} at most are read",
@@ -45,12 +50,15 @@ pub(super) fn settings(text: &str, report: &mut Report<'_>) -> Option<Settings> 
         }
     };
     table::refuse_unknown(&mut root, Place::Top, report);
+    table::replace::<Server>(&mut root, overrides);
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), report);
     let operations = root.remove("operation");
-    let workers = self::workers(root.remove("worker"), report);
-    let relays = self::relays(root.remove("relay"), report);
+    let workers = self::workers(root.remove("worker"), secrets, report);
+    let relays = self::relays(root.remove("relay"), secrets, overrides, report);
+    report.reads_secrets = secrets.has_store();
     let server = server::resolve(&table::read::<Server>(root, report), report);
+    report.reads_secrets = secrets.has_operations();
     let policy = self::policy(policy, operations, report);
     Some(Settings {
         listen: server.listen,
@@ -101,11 +109,16 @@ fn policy(
     policy
 }
 
-fn workers(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<WorkerSettings> {
+fn workers(
+    value: Option<Value<'_>>,
+    secrets: Secrets<'_>,
+    report: &mut Report<'_>,
+) -> Vec<WorkerSettings> {
     let several = "split the file, and start one process for each";
     let mut resolved: Vec<WorkerSettings> = Vec::new();
     for (mut table, at) in tables(value, "worker", WORKERS_MAX, several, report) {
         table::refuse_unknown(&mut table, Place::Worker, report);
+        report.reads_secrets = secrets.has_worker(name(&table).unwrap_or_default());
         let shown = table.remove("authorization").and_then(|value| {
             let (table, at) = table_of(value, authorization::HELP, report)?;
             authorization::resolve(table, at, report)
@@ -125,11 +138,20 @@ fn workers(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<WorkerSetti
     resolved
 }
 
-fn relays(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<RelaySettings> {
+fn relays(
+    value: Option<Value<'_>>,
+    secrets: Secrets<'_>,
+    overrides: &[(&str, &str)],
+    report: &mut Report<'_>,
+) -> Vec<RelaySettings> {
     let several = "split the file, and start one process for each";
     let mut resolved: Vec<RelaySettings> = Vec::new();
     for (mut table, at) in tables(value, "relay", RELAYS_MAX, several, report) {
         table::refuse_unknown(&mut table, Place::Relay, report);
+        report.reads_secrets = secrets.has_relay(name(&table).unwrap_or(relay::NAME));
+        if report.reads_secrets {
+            table::replace::<Relay>(&mut table, overrides);
+        }
         let part = table::read::<Relay>(table, report);
         let Some(relay) = relay::resolve(&part, at.clone(), report) else {
             continue;
@@ -143,6 +165,11 @@ fn relays(value: Option<Value<'_>>, report: &mut Report<'_>) -> Vec<RelaySetting
         resolved.push(relay);
     }
     resolved
+}
+
+/// The name of a worker or relay, as written.
+fn name<'a>(table: &'a DeTable<'_>) -> Option<&'a str> {
+    table.get("name")?.get_ref().as_str()
 }
 
 /// Resolves `[policy]` into the base of every operation, with the positions of its settings.

@@ -84,10 +84,10 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
         report.push(place("audit_log"), "`audit_log` names no folder", help);
     }
     if resolved.listen == resolved.admin && resolved.listen.port() != 0 {
-        let at = if admin.is_some() {
-            place("admin")
-        } else {
-            place("listen")
+        // An override has no place in the file.
+        let at = match place("admin") {
+            at if at.is_empty() => place("listen"),
+            at => at,
         };
         let message = format!(
             "`listen` and `admin` are the same address, {}",

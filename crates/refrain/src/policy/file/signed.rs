@@ -45,6 +45,9 @@ pub(super) fn resolve(
             return None;
         }
     };
+    if !apply.report.reads_secrets {
+        return None;
+    }
     let mut signature = Signature::new(sender);
     let from_env = |name: &str| SigningSecret::from_env(sender, name);
     let from_file = |path: &str| SigningSecret::from_file(sender, path);

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, ops::Range};
 use serde::de::{DeserializeOwned, IntoDeserializer, value::MapDeserializer};
 use toml::{
     Spanned,
-    de::{DeTable, Deserializer},
+    de::{DeTable, DeValue, Deserializer},
 };
 
 use super::{
@@ -128,6 +128,19 @@ fn unknown(
         (None, None) => format!("settings here are {}", names.join(", ")),
     };
     report.push(name.span(), format!("`{text}` is no setting {place}"), help);
+}
+
+/// Replaces the settings of `T` that have an override, and their forms `NAME_env` and `NAME_file`.
+pub(super) fn replace<T: DeserializeOwned>(table: &mut DeTable<'_>, overrides: &[(&str, &str)]) {
+    let fields = fields::<T>();
+    for (name, value) in overrides.iter().filter(|(name, _)| fields.contains(name)) {
+        for end in ["", "_env", "_file"] {
+            table.remove(format!("{name}{end}").as_str());
+        }
+        let name = Spanned::new(0..0, name.to_string().into());
+        let value = DeValue::String(value.to_string().into());
+        table.insert(name, Spanned::new(0..0, value));
+    }
 }
 
 /// Deserialises a table. A value of the wrong type is reported and left out.
