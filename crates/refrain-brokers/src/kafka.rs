@@ -67,6 +67,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// again, so after this time without one the batch was read or skipped by another member.
 const UNREADABLE_FOR: Duration = Duration::from_secs(30);
 
+/// How long the brokers may be silent before they are asked for an answer. An empty topic is silent.
+const QUIET_MAX: Duration = Duration::from_secs(5);
+/// Least time between two such questions, while the brokers are unavailable.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
 /// Publisher to Kafka topics.
 pub struct KafkaPublisher {
     producer: FutureProducer<Voice>,
@@ -90,6 +95,16 @@ struct Seat {
     bell: Notify,
     /// Time of the last unreadable batch, and the error message.
     unreadable: Mutex<Option<(Instant, String)>>,
+    contact: Mutex<Contact>,
+}
+
+/// When the brokers last answered, and the error since then.
+struct Contact {
+    heard: Instant,
+    asked: Instant,
+    is_asking: bool,
+    /// Time and message of the last error; `None` after an answer.
+    trouble: Option<(Instant, String)>,
 }
 
 /// Client context that handles revoked partitions and librdkafka's log.
@@ -176,6 +191,7 @@ impl Kafka {
             book,
             bell: Notify::new(),
             unreadable: Mutex::default(),
+            contact: Mutex::new(Contact::new()),
         });
         Ok(Self { publisher, seat })
     }
@@ -285,7 +301,8 @@ impl Broker for Kafka {
     }
 
     fn trouble(&self) -> Option<Error> {
-        self.seat.unreadable()
+        let lost = locked(&self.seat.contact).trouble();
+        lost.or_else(|| self.seat.unreadable())
     }
 
     fn close(&self) -> Answer<'_, ()> {
@@ -328,7 +345,7 @@ impl Kafka {
                 return Ok(taken.into_iter().map(|it| self.seat.delivery(it)).collect());
             }
             if Instant::now() >= deadline {
-                let trouble = trouble.or_else(|| self.seat.unreadable());
+                let trouble = trouble.or_else(|| self.trouble());
                 return trouble.map_or(Ok(Vec::new()), Err);
             }
             match self.fetch(&consumer, deadline).await {
@@ -339,7 +356,27 @@ impl Kafka {
             if let Err(error) = self.fetch_more(&consumer, at_most).await {
                 trouble = Some(error);
             }
+            self.check_contact(&consumer);
         }
+    }
+
+    /// Asks the brokers for an answer if they were silent for long, or after an error: librdkafka reports that
+    /// they are away only once in a while, and not when they are back.
+    fn check_contact(&self, consumer: &Arc<StreamConsumer<Watch>>) {
+        if !locked(&self.seat.contact).starts_asking() {
+            return;
+        }
+        let (consumer, seat) = (consumer.clone(), self.seat.clone());
+        let KafkaPublisher { servers, voice, .. } = &self.publisher;
+        let (servers, voice) = (servers.clone(), voice.clone());
+        // Blocks until the time is over if no broker answers, and the end of the program need not wait for it.
+        std::thread::spawn(move || {
+            let answer = consumer.fetch_metadata(Some(&seat.topic), ANSWER_MAX);
+            let answer = answer.map(drop);
+            let kind = ErrorKind::Unavailable;
+            let answer = answer.map_err(|error| voice.explain(&servers, error, kind));
+            locked(&seat.contact).answered(answer);
+        });
     }
 
     /// Waits until partitions are assigned and each has returned a message or its end.
@@ -418,15 +455,71 @@ impl Kafka {
     ) -> Result<()> {
         match received {
             Ok(record) => self.seat.note(&record),
-            Err(KafkaError::PartitionEOF(partition)) => locked(&self.seat.book).seen(partition),
+            Err(KafkaError::PartitionEOF(partition)) => {
+                locked(&self.seat.contact).heard();
+                locked(&self.seat.book).seen(partition);
+            }
             Err(error) if trouble::is_unreadable(&error) => {
+                locked(&self.seat.contact).heard();
                 let error = trouble::unreadable(&self.seat.topic, consumer, &error);
                 *locked(&self.seat.unreadable) = Some((Instant::now(), error.to_string()));
                 return Err(error);
             }
-            Err(error) => return Err(told(&self.publisher.servers, error)),
+            Err(error) => {
+                let error = told(&self.publisher.servers, error);
+                locked(&self.seat.contact).failed(&error);
+                return Err(error);
+            }
         }
         Ok(())
+    }
+}
+
+impl Contact {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            heard: now,
+            asked: now,
+            is_asking: false,
+            trouble: None,
+        }
+    }
+
+    fn heard(&mut self) {
+        self.heard = Instant::now();
+        self.trouble = None;
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.trouble = Some((Instant::now(), error.to_string()));
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        let (_, message) = self.trouble.clone()?;
+        Some(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// Whether the brokers have to be asked now; then the caller asks.
+    fn starts_asking(&mut self) -> bool {
+        let is_in_doubt = self.trouble.is_some() || self.heard.elapsed() >= QUIET_MAX;
+        let starts = is_in_doubt && !self.is_asking && self.asked.elapsed() >= ASK_EVERY;
+        if starts {
+            self.is_asking = true;
+            self.asked = Instant::now();
+        }
+        starts
+    }
+
+    fn answered(&mut self, answer: Result<()>) {
+        self.is_asking = false;
+        let is_older = |(since, _): &(Instant, String)| *since < self.asked;
+        match answer {
+            // An error since the question may be newer than the answer.
+            Ok(()) if self.trouble.as_ref().is_none_or(is_older) => self.heard(),
+            Ok(()) => {}
+            Err(error) => self.failed(&error),
+        }
     }
 }
 
@@ -448,6 +541,7 @@ impl Seat {
 
     fn note(&self, record: &BorrowedMessage<'_>) {
         let message = record::read(record);
+        locked(&self.contact).heard();
         locked(&self.book).fetched(record.partition(), record.offset(), message);
     }
 

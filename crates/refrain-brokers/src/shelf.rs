@@ -11,7 +11,7 @@ use refrain::{Error, ErrorKind, Result, consume::Delivery};
 use tokio::{
     sync::{Mutex, Notify},
     task::JoinHandle,
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 
 /// Buffer of deliveries that were fetched and not yet returned by a pull.
@@ -64,6 +64,44 @@ impl Shelf {
     where
         F: Future<Output = Result<Vec<Delivery>>> + Send + 'static,
     {
+        self.unless_closed(async {
+            let deadline = Instant::now() + wait;
+            let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
+                return Ok(Vec::new());
+            };
+            let ready = state.take(at_most, self.fresh_for);
+            if !ready.is_empty() {
+                return Ok(ready);
+            }
+            // Without an answer by the deadline, nothing is buffered.
+            self.fetch(&mut state, deadline, fetch).await?;
+            Ok(state.take(at_most, self.fresh_for))
+        })
+        .await
+    }
+
+    /// Waits for the answer to one fetch, whose deliveries the next pull returns; returns whether the answer
+    /// arrived within `wait`. Does not fetch while deliveries are buffered.
+    #[cfg(feature = "sqs")]
+    pub(crate) async fn fill<F>(&self, wait: Duration, fetch: impl FnOnce() -> F) -> Result<bool>
+    where
+        F: Future<Output = Result<Vec<Delivery>>> + Send + 'static,
+    {
+        self.unless_closed(async {
+            let deadline = Instant::now() + wait;
+            let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
+                return Ok(false);
+            };
+            state.drop_stale(self.fresh_for);
+            match state.held.is_empty() {
+                true => self.fetch(&mut state, deadline, fetch).await,
+                false => Ok(true),
+            }
+        })
+        .await
+    }
+
+    async fn unless_closed<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut closing = pin!(self.closing.notified());
         closing.as_mut().enable();
         if self.is_closed.load(Ordering::SeqCst) {
@@ -72,36 +110,30 @@ impl Shelf {
         tokio::select! {
             biased;
             () = closing => Err(closed()),
-            pulled = self.pull_open(at_most, wait, fetch) => pulled,
+            done = work => done,
         }
     }
 
-    async fn pull_open<F>(
+    /// Buffers the deliveries of the running fetch, or of a new one; returns false if it is still running at
+    /// the deadline.
+    async fn fetch<F>(
         &self,
-        at_most: usize,
-        wait: Duration,
+        state: &mut State,
+        deadline: Instant,
         fetch: impl FnOnce() -> F,
-    ) -> Result<Vec<Delivery>>
+    ) -> Result<bool>
     where
         F: Future<Output = Result<Vec<Delivery>>> + Send + 'static,
     {
-        let deadline = Instant::now() + wait;
-        let Ok(mut state) = timeout(wait, self.state.lock()).await else {
-            return Ok(Vec::new());
-        };
-        let ready = state.take(at_most, self.fresh_for);
-        if !ready.is_empty() {
-            return Ok(ready);
-        }
         let is_left_over = state.fetching.is_some() || self.outlasts;
         let fetching = state.fetching.get_or_insert_with(|| start(fetch()));
         // A fetch that this pull started ends by its own deadline; an earlier one may run longer than this
         // pull may wait.
         let fetched = match is_left_over {
             false => fetching.await,
-            true => match timeout(deadline - Instant::now(), fetching).await {
+            true => match timeout_at(deadline, fetching).await {
                 Ok(fetched) => fetched,
-                Err(_) => return Ok(Vec::new()),
+                Err(_) => return Ok(false),
             },
         };
         state.fetching = None;
@@ -111,7 +143,7 @@ impl Shelf {
         })?;
         let fetched = fetched?.into_iter().map(|delivery| (since, delivery));
         state.held.extend(fetched);
-        Ok(state.take(at_most, self.fresh_for))
+        Ok(true)
     }
 
     /// Stops fetching and returns the deliveries that no pull returned; the caller nacks them.
@@ -148,9 +180,13 @@ where
 }
 
 impl State {
-    fn take(&mut self, at_most: usize, fresh_for: Duration) -> Vec<Delivery> {
-        // The broker redelivers a message that was buffered for too long.
+    /// Drops messages that were buffered for too long: the broker redelivers them.
+    fn drop_stale(&mut self, fresh_for: Duration) {
         self.held.retain(|(since, _)| since.elapsed() < fresh_for);
+    }
+
+    fn take(&mut self, at_most: usize, fresh_for: Duration) -> Vec<Delivery> {
+        self.drop_stale(fresh_for);
         let count = at_most.min(self.held.len());
         self.held
             .drain(..count)

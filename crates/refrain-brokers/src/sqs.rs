@@ -40,7 +40,7 @@ use refrain::{
     Backoff, Error, ErrorKind, Result,
     consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::shelf::Shelf;
 
@@ -51,11 +51,11 @@ mod trouble;
 
 use address::Address;
 pub(crate) use list::dead_letters;
-use trouble::{is_lost, told};
+use trouble::{is_lost, silent, told};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Time for an answer beyond the long poll's own wait.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// SQS limits: messages per receive, and the wait of a long poll.
 const BATCH_MAX: usize = 10;
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -89,6 +89,8 @@ struct Seat {
     queue: String,
     url: String,
     ack_wait: Duration,
+    /// The last error of a receive; `None` after an answer.
+    trouble: Mutex<Option<String>>,
 }
 
 impl SqsPublisher {
@@ -153,6 +155,7 @@ impl Sqs {
             queue: queue.clone(),
             url,
             ack_wait: Duration::from_secs(whole(*ack_wait)),
+            trouble: Mutex::default(),
         });
         Ok(Self {
             publisher,
@@ -245,6 +248,22 @@ impl Broker for Sqs {
         }
     }
 
+    /// Waits for the answer to one receive: a pull may end before SQS answers.
+    fn ready(&self, wait: Duration) -> Answer<'_, ()> {
+        let poll = Duration::from_secs(1);
+        let fetch = move || fetch(self.seat.clone(), self.empty.clone(), BATCH_MAX, poll);
+        Box::pin(async move {
+            match self.shelf.fill(wait, fetch).await? {
+                true => Ok(()),
+                false => Err(silent(&self.seat.queue, wait)),
+            }
+        })
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.seat.trouble()
+    }
+
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
             for delivery in self.shelf.close().await {
@@ -266,9 +285,14 @@ async fn fetch(
 ) -> Result<Vec<Delivery>> {
     let deadline = Instant::now() + wait;
     let doublings = empty.load(Ordering::Relaxed).min(5);
-    let poll = Duration::from_secs(whole(wait)) * 2_u32.pow(doublings);
+    let long_poll = Duration::from_secs(whole(wait)) * 2_u32.pow(doublings);
     let mut delays = BACKOFF.delays();
     loop {
+        // After an error an immediate answer shows at once that SQS is available again.
+        let poll = match seat.trouble() {
+            Some(_) => Duration::ZERO,
+            None => long_poll,
+        };
         match seat.receive(at_most, poll).await {
             Ok(found) => {
                 match found.is_empty() {
@@ -288,22 +312,33 @@ async fn fetch(
 
 impl Seat {
     async fn receive(self: &Arc<Self>, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
-        let messages = self.receive_raw(at_most, wait).await?.into_iter();
+        let received = self.receive_raw(at_most, wait).await;
+        let trouble = received.as_ref().err().map(ToString::to_string);
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        let messages = received?.into_iter();
         Ok(messages.map(|message| self.delivery(message)).collect())
     }
 
     async fn receive_raw(&self, at_most: usize, wait: Duration) -> Result<Vec<types::Message>> {
+        let wait = wait.min(WAIT_MAX);
         let receive = self.client.receive_message().queue_url(&self.url);
-        let received = receive
+        let receiving = receive
             .max_number_of_messages(at_most.clamp(1, BATCH_MAX) as i32)
             .visibility_timeout(seconds(self.ack_wait))
-            .wait_time_seconds(whole(wait.min(WAIT_MAX)) as i32)
+            .wait_time_seconds(whole(wait) as i32)
             .message_system_attribute_names(types::MessageSystemAttributeName::All)
             .message_attribute_names("All")
-            .send()
-            .await
-            .map_err(|error| told(&self.queue, error))?;
+            .send();
+        let received = timeout(wait + ANSWER_MAX, receiving).await;
+        let received = received.map_err(|_| silent(&self.queue, wait + ANSWER_MAX))?;
+        let received = received.map_err(|error| told(&self.queue, error))?;
         Ok(received.messages.unwrap_or_default())
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = trouble.clone()?;
+        Some(Error::new(ErrorKind::Unavailable, message))
     }
 
     fn delivery(self: &Arc<Self>, mut received: types::Message) -> Delivery {

@@ -31,7 +31,7 @@ use tokio::{
 };
 
 mod support;
-use support::{full, nothing, text};
+use support::{full, nothing, outage_shows, text};
 
 #[path = "kafka/gate.rs"]
 mod gate;
@@ -332,6 +332,15 @@ async fn what_is_given_back_or_dropped_comes_again_counted() {
     assert_eq!(last.attempt, 3);
     last.ticket.ack().await.unwrap();
     nothing(&broker, Duration::from_secs(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_shows_until_a_broker_answers() {
+    let cluster = Cluster::start();
+    cluster.make("orders", 1);
+    let broker = cluster.join("orders", "c").await;
+    broker.ready(JOINING).await.unwrap();
+    outage_shows(&broker, || cluster.ask(Ask::Down), || cluster.ask(Ask::Up)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

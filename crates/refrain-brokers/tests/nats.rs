@@ -26,7 +26,7 @@ use refrain_testkit::{
 use tokio::time::Instant;
 
 mod support;
-use support::{Counter, SOON, eventually, one, relay::Relay};
+use support::{Counter, SOON, eventually, one, outage_shows, relay::Relay};
 
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -445,6 +445,26 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
     wait::until_counted("everything arrives", || handled.get(), 600).await;
     publishing.await.unwrap();
     consuming.await.unwrap();
+}
+
+/// A server that is up and does not answer: whether there are messages is unknown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_is_an_error_and_not_an_empty_queue() {
+    let server = PrivateNats::start().unwrap();
+    let source = Source::new(server.url(), "orders", "worker");
+    let broker = Nats::connect(&source).await.unwrap();
+    nothing(&broker).await;
+    server.pause().unwrap();
+    let pulled = broker.pull(1, MOMENT).await;
+    server.resume().unwrap();
+    let error = pulled.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    outage_shows(
+        &broker,
+        || server.pause().unwrap(),
+        || server.resume().unwrap(),
+    )
+    .await;
 }
 
 /// A private server for the conformance suite, behind a relay whose connections can be cut.

@@ -34,7 +34,7 @@ use refrain_testkit::{
 use tokio::time::Instant;
 
 mod support;
-use support::{Counter, SOON, eventually, one, relay::Relay};
+use support::{Counter, SOON, eventually, one, outage_shows, relay::Relay};
 
 /// A server killed right after it declares a quorum queue may lose the queue, because it persists the
 /// declaration late.
@@ -494,6 +494,19 @@ async fn mid_load(server: &mut PrivateRabbit, queue: &str, broker: Arc<Rabbit>, 
     wait::until_counted("everything arrives", || handled.get(), MESSAGES).await;
     publishing.await.unwrap();
     consuming.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_shows_until_the_server_is_back() {
+    let server = std::cell::RefCell::new(PrivateRabbit::start().unwrap());
+    let source = Source::new(server.borrow().url(), "orders", "c");
+    let broker = Rabbit::connect(&source).await.unwrap();
+    outage_shows(
+        &broker,
+        || server.borrow_mut().kill().unwrap(),
+        || server.borrow_mut().restart().unwrap(),
+    )
+    .await;
 }
 
 /// A private server for the conformance suite, behind a relay whose connections can be cut.

@@ -23,12 +23,14 @@ use refrain_testkit::{
 use tokio::time::Instant;
 
 mod support;
-use support::{full, nothing, one, relay::Relay, text};
+use support::{full, nothing, one, outage_shows, relay::Relay, text};
 
 #[path = "sqs/credentials.rs"]
 mod credentials;
 #[path = "sqs/idle.rs"]
 mod idle;
+#[path = "sqs/silence.rs"]
+mod silence;
 
 const ACK_WAIT: Duration = Duration::from_secs(1);
 
@@ -50,6 +52,11 @@ impl Server {
             .endpoint_url(self.0.endpoint())
             .build();
         Client::from_conf(config)
+    }
+
+    async fn relay(&self) -> Relay {
+        let port = self.0.endpoint().rsplit(':').next().unwrap().parse();
+        Relay::to(port.unwrap()).await
     }
 
     async fn make(&self, queue: &str) {
@@ -88,8 +95,7 @@ struct Suite {
 impl Suite {
     async fn start(end: &'static str) -> Self {
         let server = Server::start();
-        let port = server.0.endpoint().rsplit(':').next().unwrap().parse();
-        let relay = Relay::to(port.unwrap()).await;
+        let relay = server.relay().await;
         Self { server, relay, end }
     }
 }

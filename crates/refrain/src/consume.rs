@@ -101,7 +101,8 @@ pub trait Broker: Publisher {
     /// Returns the guarantees of this broker.
     fn guarantees(&self) -> Guarantees;
 
-    /// Waits until the broker can deliver messages; in a consumer group, until this member has its assignment.
+    /// Waits until the broker can deliver messages; in a consumer group, until this member has its assignment, and for
+    /// a broker whose pull may end before the server answers, until the server has answered once.
     ///
     /// Only after this does an empty [`pull`](Self::pull) mean that the queue is empty. Returns at once if the server
     /// answers each pull by itself.
@@ -116,7 +117,8 @@ pub trait Broker: Publisher {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Error that blocks some messages while others are delivered; `None` if there is none known.
+    /// Error that a pull does not return: the server has not answered since, or some messages are blocked while others
+    /// are delivered. `None` if there is none known.
     fn trouble(&self) -> Option<Error> {
         None
     }

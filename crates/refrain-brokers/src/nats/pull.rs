@@ -11,12 +11,13 @@ use futures_util::StreamExt as _;
 use refrain::{Error, ErrorKind, Result, consume::Delivery};
 use tokio::time::{sleep, timeout};
 
-use super::{Nats, codec, ticket::JetTicket, trouble};
+use super::{ANSWER, Nats, codec, ticket::JetTicket, trouble};
 
 /// Maximum number of messages per request.
 const BATCH_MAX: usize = 1_000;
-/// Time for the round trip to the server, added to the caller's `wait`.
-const SLACK: Duration = Duration::from_secs(1);
+/// Time for the round trip to the server, added to the caller's `wait`. A server that is silent for longer
+/// is unavailable.
+const SLACK: Duration = Duration::from_secs(3);
 /// The server's request expires up to this much before our own deadline, so that no message is sent after
 /// we stop listening.
 const MARGIN_MAX: Duration = Duration::from_millis(50);
@@ -35,15 +36,15 @@ pub(super) async fn pull(nats: &Nats, at_most: usize, wait: Duration) -> Result<
     if timeout(wait, link.up()).await.is_err() {
         return Err(trouble::down(&link.server));
     }
-    let mut trouble = None;
-    let trying = insist(nats, at_most, wait, &mut got, &mut trouble);
+    // Until the server has said that there are no messages, no answer means that it is unavailable.
+    let mut state = Err(trouble::unavailable(&link.server, "no reply in time"));
+    let trying = insist(nats, at_most, wait, &mut got, &mut state);
     let ended = timeout(wait + SLACK, trying).await;
-    match (ended, trouble) {
+    match ended {
         _ if !got.is_empty() => Ok(got),
-        (Ok(done), _) => done.map(|()| got),
-        (Err(_), Some(trouble)) => Err(trouble),
-        (Err(_), None) if link.is_up() => Ok(got),
-        (Err(_), None) => Err(trouble::down(&link.server)),
+        Ok(done) => done.map(|()| got),
+        Err(_) if link.is_up() => state.map(|()| got),
+        Err(_) => Err(trouble::down(&link.server)),
     }
 }
 
@@ -53,11 +54,11 @@ async fn insist(
     at_most: usize,
     wait: Duration,
     got: &mut Vec<Delivery>,
-    trouble: &mut Option<Error>,
+    state: &mut Result<()>,
 ) -> Result<()> {
     loop {
-        match attempt(nats, at_most, wait, got).await {
-            Err(error) if error.is_retryable() && got.is_empty() => *trouble = Some(error),
+        match attempt(nats, at_most, wait, got, state).await {
+            Err(error) if error.is_retryable() && got.is_empty() => *state = Err(error),
             done => return done,
         }
         sleep(PAUSE).await;
@@ -70,8 +71,10 @@ async fn attempt(
     at_most: usize,
     wait: Duration,
     got: &mut Vec<Delivery>,
+    state: &mut Result<()>,
 ) -> Result<()> {
     at_once(nats, at_most, got).await?;
+    *state = Ok(());
     let margin = min(wait / 10, MARGIN_MAX);
     if !got.is_empty() || wait <= margin {
         return Ok(());
@@ -86,7 +89,11 @@ async fn attempt(
 
 async fn at_once(nats: &Nats, at_most: usize, got: &mut Vec<Delivery>) -> Result<()> {
     let fetch = nats.consumer.fetch().max_messages(at_most).expires(AT_ONCE);
-    collect(nats, fetch.messages().await, got).await
+    let collecting = async { collect(nats, fetch.messages().await, got).await };
+    // The client ends a request without a reply as if there were no messages, a little later than this.
+    timeout(ANSWER, collecting)
+        .await
+        .unwrap_or_else(|_| Err(trouble::unavailable(nats.publisher.server(), "no reply")))
 }
 
 /// Collects all messages that a request returns.

@@ -1,5 +1,7 @@
 //! Maps SQS errors to errors that name the queue, the cause and the fix.
 
+use std::time::Duration;
+
 use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use refrain::{Error, ErrorKind};
 
@@ -23,6 +25,14 @@ where
     };
     let message = format!("SQS, {what}: {}; {fix}", DisplayErrorContext(&error));
     Error::new(kind, message)
+}
+
+/// SQS did not answer within this time.
+pub(super) fn silent(what: &str, wait: Duration) -> Error {
+    let message = format!(
+        "SQS, {what}: no answer within {wait:?}; check region, endpoint, and that there is a way to it"
+    );
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 fn service(code: &str) -> (ErrorKind, &'static str) {

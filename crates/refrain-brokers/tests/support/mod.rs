@@ -41,6 +41,23 @@ pub(crate) async fn eventually(broker: &dyn Broker) -> Delivery {
     pulled.remove(0)
 }
 
+/// Checks what readiness relies on: from the first sign of an outage until the server answers again, each pull
+/// fails or `trouble` returns the error.
+pub(crate) async fn outage_shows(broker: &dyn Broker, down: impl FnOnce(), up: impl FnOnce()) {
+    let is_in_trouble = async || {
+        let pulled = broker.pull(1, Duration::from_millis(200)).await;
+        pulled.is_err() || broker.trouble().is_some()
+    };
+    wait::until("the server answers", async || !is_in_trouble().await).await;
+    down();
+    wait::until("the outage shows", is_in_trouble).await;
+    for pull in 0..5 {
+        assert!(is_in_trouble().await, "pull {pull}: the server is away");
+    }
+    up();
+    wait::until("the server is back", async || !is_in_trouble().await).await;
+}
+
 /// Checks that no delivery arrives within this time.
 pub(crate) async fn nothing(broker: &dyn Broker, wait: Duration) {
     let pulled = broker.pull(8, wait).await.unwrap();

@@ -88,13 +88,13 @@ impl Consuming {
         Ok(())
     }
 
-    /// Records that some messages cannot be pulled, although others can.
+    /// Records that messages cannot be pulled, although the pull succeeded.
     fn note_trouble(&self) {
         let shared = &self.shared;
         let trouble = shared.broker.trouble();
         let is_news = shared.tally.set_broker_trouble(trouble.as_ref());
         if let Some(error) = trouble.filter(|_| is_news) {
-            tracing::error!(consumer = &*shared.settings.name, %error, "some messages cannot be pulled");
+            tracing::error!(consumer = &*shared.settings.name, %error, "messages cannot be pulled");
         }
     }
 

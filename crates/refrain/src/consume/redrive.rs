@@ -102,13 +102,13 @@ impl Redrive {
     /// Safe to drop: a letter may be published twice, with the same ID and number.
     pub async fn run(&self) -> Result<Redriven> {
         let mut done = Redriven::default();
-        self.dead.ready(READY_MAX).await?;
         loop {
             let so_far = done.sent + done.skipped + done.left;
             let room = usize::try_from(self.at_most.saturating_sub(so_far)).unwrap_or(BATCH);
             if room == 0 {
                 return Ok(done);
             }
+            self.dead.ready(READY_MAX).await?;
             let deliveries = self.dead.pull(room.min(BATCH), self.idle).await?;
             if deliveries.is_empty() {
                 return Ok(done);
