@@ -44,7 +44,11 @@ fn run(server: &Server, environment: &[(&str, &str)]) -> (bool, String) {
 /// Response of a credentials endpoint for containers, as on ECS and EKS.
 const AGENT: &str = r#"{"AccessKeyId":"key","SecretAccessKey":"secret","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
 
-fn agent() -> String {
+/// Response of GetRoleCredentials of AWS SSO.
+const ROLE: &str = r#"{"roleCredentials":{"accessKeyId":"key","secretAccessKey":"secret","sessionToken":"t","expiration":4070908800000}}"#;
+
+/// An HTTP server that answers every request with this body.
+fn answering(body: &'static str) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -52,14 +56,14 @@ fn agent() -> String {
             let mut stream = stream;
             let mut head = [0; 4096];
             let _ = std::io::Read::read(&mut stream, &mut head);
-            let length = AGENT.len();
+            let length = body.len();
             let _ = write!(
                 stream,
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{AGENT}"
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
             );
         }
     });
-    format!("http://{address}/credentials")
+    format!("http://{address}")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,8 +86,21 @@ async fn credentials_are_found_as_the_tools_of_aws_find_them() {
 credential_process = echo '{"Version":1,"AccessKeyId":"key","SecretAccessKey":"secret"}'
 "#,
     );
-    let (token, agent, sts) = (write("token", "x"), agent(), server.0.endpoint());
-    let cases: [(&str, Vec<(&str, &str)>); 5] = [
+    let (token, sts) = (write("token", "x"), server.0.endpoint());
+    let (agent, portal) = (answering(AGENT), answering(ROLE));
+    let session = write(
+        "sso",
+        "[profile billing]\nsso_session = admin\nsso_account_id = 123456789012\nsso_role_name = billing\n\
+         [sso-session admin]\nsso_region = eu-central-1\nsso_start_url = https://d-1.awsapps.com/start\n",
+    );
+    // `aws sso login` writes the token to a file whose name is the SHA-1 digest of the session's name.
+    fs::create_dir_all(folder.path().join(".aws/sso/cache")).unwrap();
+    write(
+        ".aws/sso/cache/d033e22ae348aeb5660fc2140aec35850c4da997.json",
+        r#"{"accessToken":"x","expiresAt":"2099-01-01T00:00:00Z","region":"eu-central-1","startUrl":"https://d-1.awsapps.com/start"}"#,
+    );
+    let home = folder.path().display().to_string();
+    let cases: [(&str, Vec<(&str, &str)>); 6] = [
         (
             "environment",
             vec![
@@ -105,6 +122,15 @@ credential_process = echo '{"Version":1,"AccessKeyId":"key","SecretAccessKey":"s
         (
             "container",
             vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", &agent)],
+        ),
+        (
+            "SSO",
+            vec![
+                ("HOME", &home),
+                ("AWS_PROFILE", "billing"),
+                ("AWS_CONFIG_FILE", &session),
+                ("AWS_ENDPOINT_URL_SSO", &portal),
+            ],
         ),
         (
             "web identity",
