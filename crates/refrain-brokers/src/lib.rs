@@ -221,7 +221,7 @@ mod tests {
     fn the_command_has_the_features_that_are_named() {
         let manifest = include_str!("../../refrain-cli/Cargo.toml");
         for feature in ["nats", "amqp", "kafka", "sqs"] {
-            let line = format!("{feature} = [\"refrain-brokers/{feature}\"]");
+            let line = format!("{feature} = [\"refrain-brokers/{feature}\"");
             assert!(manifest.contains(&line), "{line}");
         }
     }

@@ -1,5 +1,5 @@
 //! `refrain work` with NATS and RabbitMQ behind TLS: what it logs, what it calls a bad certificate,
-//! and whether `--redrive` tells "there are none" from "could not look".
+//! and whether `--redrive` tells "there are none" from "could not look"; with SQS and Kafka: what it delivers.
 
 #![cfg(all(feature = "nats", feature = "amqp"))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -23,7 +23,9 @@ use pki::Pki;
 use refrain::consume::Message;
 use refrain_testkit::servers::{PrivateNats, PrivateRabbit, free_port};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{PATIENCE, Upstream, answer, until};
+#[cfg(feature = "sqs")]
+use support::request;
+use support::{PATIENCE, Upstream, answer, call, get, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -63,7 +65,7 @@ impl Site {
     fn start(&self) -> Worker {
         let file = |name: &str| fs::File::create(self.folder.path().join(name)).unwrap();
         let child = self
-            .command(&["--log", "info"])
+            .command(&["--log", "info", "--admin", "127.0.0.1:0"])
             .stdout(file("stdout"))
             .stderr(file("stderr"))
             .spawn();
@@ -86,6 +88,23 @@ impl Site {
             let message = Message::new(text.to_owned()).with_id(text);
             publisher.publish(destination, &message).await.unwrap();
         });
+    }
+
+    /// How many deliveries have ended like this, as the worker's metrics say.
+    fn counted(&self, outcome: &str) -> u64 {
+        let said = self.said();
+        let address = said
+            .lines()
+            .find_map(|line| line.strip_prefix("admin http://"));
+        let Some(address) = address.and_then(|text| text.parse().ok()) else {
+            return 0;
+        };
+        let metrics = call(address, get("/metrics"));
+        let name = format!("refrain_messages_total{{consumer=\"billing\",outcome=\"{outcome}\"}} ");
+        let mut lines = metrics.text().lines();
+        lines
+            .find_map(|line| line.strip_prefix(&name)?.parse().ok())
+            .unwrap()
     }
 
     fn said(&self) -> String {
@@ -125,6 +144,61 @@ fn works_quietly(source: String) {
     let said = site.said();
     assert!(said.contains("3 completed"), "{said}");
     assert!(!said.contains("ERROR"), "{said}");
+}
+
+/// Two messages with the same id are delivered once.
+#[cfg(any(feature = "sqs", feature = "kafka"))]
+fn delivers_once(source: String) {
+    let site = Site::new(source);
+    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+    site.write(target.address, "orders");
+    for _ in 0..2 {
+        site.publish("orders", "order-1");
+    }
+    let mut worker = site.start();
+    until("both are handled", || {
+        site.counted("completed") == 1 && site.counted("duplicate") == 1
+    });
+    assert_eq!(worker.terminate(), Some(0), "{}", site.said());
+    assert_eq!(target.count(), 1, "{}", site.said());
+}
+
+#[cfg(feature = "sqs")]
+#[test]
+fn equal_messages_on_sqs_are_delivered_once() {
+    let server = refrain_testkit::servers::PrivateSqs::start().unwrap();
+    let address = server.endpoint();
+    let address = address.strip_prefix("http://").unwrap().parse().unwrap();
+    for queue in ["orders", "dead"] {
+        let body = format!("{{\"QueueName\":\"{queue}\"}}");
+        let made = call(
+            address,
+            request(
+                "POST /",
+                &[
+                    ("Content-Type", "application/x-amz-json-1.0"),
+                    ("X-Amz-Target", "AmazonSQS.CreateQueue"),
+                    (
+                        "Authorization",
+                        "AWS4-HMAC-SHA256 Credential=key/20260101/eu-central-1/sqs/aws4_request, SignedHeaders=host, Signature=0",
+                    ),
+                ],
+                body.as_bytes(),
+            ),
+        );
+        assert_eq!(made.status, 200, "{}", made.text());
+    }
+    delivers_once(server.url());
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn equal_messages_on_kafka_are_delivered_once() {
+    let cluster = rdkafka::mocking::MockCluster::new(1).unwrap();
+    for topic in ["orders", "dead"] {
+        cluster.create_topic(topic, 1, 1).unwrap();
+    }
+    delivers_once(format!("kafka://{}", cluster.bootstrap_servers()));
 }
 
 /// It does not start, and says why.
