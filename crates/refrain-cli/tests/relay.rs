@@ -19,10 +19,9 @@ use refrain::{
     store,
 };
 use refrain_stores::postgres::{Outbox, PostgresOutbox, outbox};
-use refrain_testkit::{
-    servers::{PrivateNats, PrivateRedis},
-    wait,
-};
+#[cfg(feature = "nats")]
+use refrain_testkit::servers::PrivateNats;
+use refrain_testkit::{servers::PrivateRedis, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Client, NoTls};
 
@@ -292,6 +291,7 @@ async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
 }
 
 /// A broker that hands out the messages of a group at once: one that takes one message at a time sees their order.
+#[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_to_nats_that_is_killed_between_publish_and_mark_does_no_harm() {
     let nats = PrivateNats::start().unwrap();

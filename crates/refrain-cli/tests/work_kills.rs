@@ -3,6 +3,7 @@
 //!
 //! `REFRAIN_WORKER_KILLS` says how many kills there are at the least.
 
+#![cfg(all(feature = "nats", feature = "amqp"))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
