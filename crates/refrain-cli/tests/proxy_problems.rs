@@ -6,6 +6,9 @@ mod support;
 
 use std::{thread, time::Duration};
 
+use http_body_util::BodyExt as _;
+use hyper::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{Answer, Client, Next, Proxy, Upstream, answer, call, get, post, request, until};
 
 /// The answer is this problem, and leads to its page.
@@ -23,6 +26,45 @@ fn check(proxy: &Proxy, told: &Answer, status: u16, code: &str, advice: &str) {
     let shown = call(proxy.address, get(&page));
     assert_eq!(shown.status, 200, "{code}");
     assert!(shown.text().contains(&format!("`{code}`")), "{code}");
+}
+
+fn refused_heads(proxy: &Proxy, code: &str) -> f64 {
+    proxy.metric(&format!("refrain_refused_heads_total{{code=\"{code}\"}}"))
+}
+
+/// The library that speaks HTTP/2 answers heads that are too large for itself without a body.
+#[tokio::test]
+async fn a_head_too_large_over_http_2_is_a_problem() {
+    let upstream = Upstream::echo();
+    let settings = "[proxy]\nheaders_max = 20\nhead_bytes_max = \"8KiB\"";
+    let proxy = Proxy::start(upstream.address, settings);
+    let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let large = [("x", "x".repeat(9 << 10))].to_vec();
+    let many = vec![("x", "y".to_owned()); 21];
+    // Clients may split them, and they are one field to us.
+    let cookies = vec![("cookie", "a=b".to_owned()); 40];
+    for (fields, status) in [(large, 431), (many, 431), (cookies, 200)] {
+        let mut request = Request::get("http://shop.test/a");
+        for (name, value) in &fields {
+            request = request.header(*name, value);
+        }
+        let request = request.body(String::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), status, "{}", fields[0].0);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        if status == 431 {
+            let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(problem["code"], "head-too-large");
+            assert_eq!(problem["advice"], "new-key");
+        }
+    }
+    assert_eq!(refused_heads(&proxy, "head-too-large"), 2.0);
+    assert_eq!(upstream.count(), 1);
 }
 
 #[test]
@@ -62,6 +104,15 @@ fn what_is_no_request_is_a_problem() {
         check(&proxy, &told, status, code, "new-key");
         assert!(client.is_closed(), "{code}");
     }
+    for (code, count) in [
+        ("request-malformed", 2.0),
+        ("target-too-long", 1.0),
+        ("head-too-large", 1.0),
+        ("method-unsupported", 1.0),
+        ("request-timeout", 0.0),
+    ] {
+        assert_eq!(refused_heads(&proxy, code), count, "{code}");
+    }
     // Of an unguarded request a part may have been sent on: that nothing ran cannot be said.
     let told = call(proxy.address, chunked(""));
     check(&proxy, &told, 400, "request-malformed", "ask");
@@ -93,6 +144,8 @@ fn slow_clients_are_told_so_before_they_are_closed() {
         assert!(client.is_closed(), "{bytes:?}");
     }
     assert_eq!(upstream.count(), 0);
+    // The two whose head did not come; the others are refused for their body.
+    assert_eq!(refused_heads(&proxy, "request-timeout"), 2.0);
     // The key is as good as before.
     assert_eq!(call(proxy.address, post("k", "x")).status, 200);
 }

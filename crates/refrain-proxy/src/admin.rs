@@ -37,6 +37,7 @@ mod listen;
 
 mod metrics;
 pub use metrics::Metrics;
+pub(crate) use metrics::RefusedHeads;
 
 mod operations;
 mod records;

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tower_layer::Layer as _;
 
 use crate::{
+    admin::RefusedHeads,
     bell::Bell,
     forward::Forward,
     http1::{Input, Limits},
@@ -45,6 +46,7 @@ pub(crate) struct Clients {
     bell: Arc<Bell>,
     limits: Limits,
     http2: Arc<http2::Http2>,
+    refused_heads: RefusedHeads,
 }
 
 impl Clients {
@@ -54,17 +56,20 @@ impl Clients {
         watch: Arc<Watch>,
         bell: Arc<Bell>,
         settings: &ProxySettings,
+        refused_heads: RefusedHeads,
     ) -> Self {
+        let limits = Limits {
+            bytes_max: settings.head_bytes_max.max(HEAD_BYTES_MIN),
+            fields_max: settings.headers_max,
+        };
         Self {
             layer,
             forward,
             watch,
             bell,
-            limits: Limits {
-                bytes_max: settings.head_bytes_max.max(HEAD_BYTES_MIN),
-                fields_max: settings.headers_max,
-            },
-            http2: Arc::new(http2::Http2::new(settings)),
+            limits,
+            http2: Arc::new(http2::Http2::new(limits, settings.client_timeout)),
+            refused_heads,
         }
     }
 
@@ -120,6 +125,7 @@ impl Clients {
             let front = Front {
                 service: self.layer.layer(self.forward.of(peer.ip())),
                 client,
+                refused_heads: self.refused_heads,
             };
             match version {
                 Version::None => Ok(()),

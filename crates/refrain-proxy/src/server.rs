@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    admin::Metrics,
+    admin::{Metrics, RefusedHeads},
     bell::Bell,
     clients::Clients,
     descriptors::Connections,
@@ -101,6 +101,7 @@ pub struct Proxy {
     engine: Engine,
     settings: ProxySettings,
     connections: Connections,
+    refused_heads: RefusedHeads,
 }
 
 impl Proxy {
@@ -126,6 +127,7 @@ impl Proxy {
             engine,
             settings: settings.proxy,
             connections: Connections::default(),
+            refused_heads: RefusedHeads::default(),
         })
     }
 
@@ -150,10 +152,11 @@ impl Proxy {
         self
     }
 
-    /// Shows its connections among these metrics.
+    /// Shows its connections and the heads that it refuses among these metrics.
     #[must_use]
     pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
         self.connections = metrics.connections().clone();
+        self.refused_heads = metrics.refused_heads().clone();
         self
     }
 
@@ -215,7 +218,7 @@ impl Proxy {
             open: open.clone(),
             connections: self.connections.clone(),
         };
-        let draining = draining.clone();
+        let (draining, refused_heads) = (draining.clone(), self.refused_heads.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -233,7 +236,9 @@ impl Proxy {
                     ));
                     let bell = Bell::hang();
                     tokio::spawn(bell.clone().answer());
-                    let clients = Clients::new(layer, forward, watch.clone(), bell, &settings);
+                    let watched = watch.clone();
+                    let clients =
+                        Clients::new(layer, forward, watched, bell, &settings, refused_heads);
                     serve(clients, arrivals, counts).await;
                     // Whatever is left ends with the runtime.
                     watch.cut();

@@ -15,15 +15,27 @@ use prometheus_client::{
 };
 use refrain::{
     Operation, Policy,
-    http::{Decision, Observer},
+    http::{Code, Decision, Observer},
     store::{Meter, Op},
 };
 
 use super::durations::Durations;
 use crate::descriptors::Connections;
 
+/// The problems of heads that are refused.
+const REFUSALS: [Code; 5] = [
+    Code::RequestMalformed,
+    Code::RequestTimeout,
+    Code::TargetTooLong,
+    Code::HeadTooLarge,
+    Code::MethodUnsupported,
+];
+
 /// A set of labels.
 type Labels = Vec<(&'static str, String)>;
+
+/// Requests whose head was refused before the policy saw them, by the problem's code. Clones are the same.
+pub(crate) type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// What was counted so far. Give it to the layer as its observer, and to the store as its meter.
 pub struct Metrics {
@@ -35,6 +47,7 @@ pub struct Metrics {
     /// By the number of what was asked.
     ops: Vec<StoreSeries>,
     connections: Connections,
+    refused_heads: RefusedHeads,
 }
 
 /// What is counted of one operation and one decision.
@@ -64,6 +77,13 @@ impl Metrics {
         registry.register(name, help, request_durations.clone());
         let ops = store_series(&mut registry, scheme(store));
         let connections = connection_series(&mut registry);
+        let refused_heads = RefusedHeads::default();
+        let help = "Requests rejected for their head, before they were matched with an operation";
+        registry.register("refused_heads", help, refused_heads.clone());
+        // Shown before the first one, so that an alert can be written.
+        for code in REFUSALS {
+            drop(refused_heads.get_or_create(&[("code", code.code())]));
+        }
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -76,12 +96,18 @@ impl Metrics {
             request_durations,
             ops,
             connections,
+            refused_heads,
         })
     }
 
     /// The clients' connections, for the proxy to keep up to date.
     pub(crate) fn connections(&self) -> &Connections {
         &self.connections
+    }
+
+    /// For the proxy to count in.
+    pub(crate) fn refused_heads(&self) -> &RefusedHeads {
+        &self.refused_heads
     }
 
     /// Appends what was counted, without an end mark.

@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use super::ClientBody;
 use crate::{
+    admin::RefusedHeads,
     faults,
     forward::Forward,
     headers,
@@ -27,6 +28,8 @@ use crate::{
 pub(super) struct Front {
     pub(super) service: RefrainService<Forward>,
     pub(super) client: Arc<Client>,
+    /// Counts the problems that this answers by itself.
+    pub(super) refused_heads: RefusedHeads,
 }
 
 /// What a request comes to.
@@ -80,12 +83,15 @@ impl Front {
         })
     }
 
-    fn refused(&self, code: Code, why: &str) -> Fronting {
+    /// The answer to a request whose head is not taken.
+    pub(super) fn refused(&self, code: Code, why: &str) -> Fronting {
         Fronting::made(self.refusal(code, why), Active::start(&self.client))
     }
 
     /// A problem after which the connection ends.
     fn refusal(&self, code: Code, why: &str) -> Response<Body<UpstreamBody>> {
+        let labels = [("code", code.code())];
+        self.refused_heads.get_or_create(&labels).inc();
         let mut response = self.service.problem(code, why);
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);

@@ -9,10 +9,10 @@ use std::{
 };
 
 use bytes::{Buf as _, BytesMut};
-use http::{Request, Response};
+use http::{Request, Response, header, request, uri::PathAndQuery};
 use hyper::{body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use refrain::policy::ProxySettings;
+use refrain::http::Code;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -22,28 +22,34 @@ use super::{
     ClientBody,
     front::{Answer, Front, Fronting},
 };
-use crate::watch::WatchedStream;
+use crate::{http1::Limits, watch::WatchedStream};
 
 /// What a client says first that speaks HTTP/2.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const STREAMS_MAX: u32 = 256;
+/// How much larger than the limit a head may be to be answered with a problem; hyper answers larger ones without a body.
+const HEADROOM: u32 = 4;
+/// What HTTP/2 adds to the size of each field.
+const FIELD_OVERHEAD: usize = 32;
 
 /// How this proxy speaks HTTP/2.
 pub(super) struct Http2 {
     builder: http2::Builder<TokioExecutor>,
+    limits: Limits,
     client_timeout: Duration,
 }
 
 impl Http2 {
-    pub(super) fn new(settings: &ProxySettings) -> Self {
+    pub(super) fn new(limits: Limits, client_timeout: Duration) -> Self {
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        let head_bytes_max = u32::try_from(settings.head_bytes_max).unwrap_or(u32::MAX);
+        let bytes_max = u32::try_from(limits.bytes_max).unwrap_or(u32::MAX);
         builder
-            .max_header_list_size(head_bytes_max)
+            .max_header_list_size(bytes_max.saturating_mul(HEADROOM))
             .max_concurrent_streams(STREAMS_MAX);
         Self {
             builder,
-            client_timeout: settings.client_timeout,
+            limits,
+            client_timeout,
         }
     }
 }
@@ -63,6 +69,7 @@ pub(super) async fn serve(
     };
     let front = Http2Front {
         front,
+        limits: http2.limits,
         client_timeout: http2.client_timeout,
     };
     let mut serving = pin!(http2.builder.serve_connection(TokioIo::new(stream), front));
@@ -79,6 +86,7 @@ pub(super) async fn serve(
 /// Answers the requests of one connection.
 struct Http2Front {
     front: Front,
+    limits: Limits,
     client_timeout: Duration,
 }
 
@@ -89,9 +97,26 @@ impl Service<Request<Incoming>> for Http2Front {
 
     fn call(&self, request: Request<Incoming>) -> Fronting {
         let (head, body) = request.into_parts();
+        if let Some(why) = too_large(&head, self.limits) {
+            return self.front.refused(Code::HeadTooLarge, why);
+        }
         let body = ClientBody::stream(body, self.client_timeout);
         self.front.clone().call(Box::new(head), body)
     }
+}
+
+/// Why a head is over a limit, if it is.
+fn too_large(head: &request::Parts, limits: Limits) -> Option<&'static str> {
+    // Clients may send each cookie in a field of its own; they go on as one.
+    let cookies = head.headers.get_all(header::COOKIE).iter().count();
+    if head.headers.len() - cookies.saturating_sub(1) > limits.fields_max {
+        return Some("The request has too many fields; send fewer.");
+    }
+    let target = head.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    let fields = head.headers.iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD);
+    let is_over = target.len() + fields.sum::<usize>() > limits.bytes_max;
+    is_over.then_some("The head of the request is too large; send less of it.")
 }
 
 /// A connection of which something was read already.
