@@ -219,13 +219,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         is_draining.store(true, Ordering::Relaxed);
         say("stopping: no new requests; running ones come to their end");
     };
-    let left = tokio::select! {
-        left = proxy.run(stop) => left?,
-        () = insisted => {
-            say("stopped at once; what was running is in doubt");
-            return Ok(());
-        }
-    };
+    let left = proxy.run(stop, insisted).await?;
     admin.abort();
     if left > 0 {
         say(format!(

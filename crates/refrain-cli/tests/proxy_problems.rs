@@ -223,6 +223,32 @@ fn requests_that_the_drain_cuts_are_logged() {
 }
 
 #[test]
+fn requests_that_a_second_signal_cuts_are_logged() {
+    let upstream = Upstream::start(|_, stream| {
+        // It ends when the proxy does.
+        let _ = std::io::Read::read(stream, &mut [0]);
+        Next::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\ndrain = \"1h\"");
+    let mut unguarded = Client::connect(proxy.address);
+    unguarded.send(get("/reports/7"));
+    let mut guarded = Client::connect(proxy.address);
+    guarded.send(post("k", "x"));
+    upstream.wait_for(2);
+    proxy.terminate();
+    // It drains: the first signal is heard.
+    until("it takes no more connections", || {
+        std::net::TcpStream::connect(proxy.address).is_err()
+    });
+    proxy.terminate();
+    until("the cut requests are logged", || {
+        proxy.errors().matches("cut by the shutdown").count() == 2
+    });
+    assert!(proxy.errors().contains("1 guarded"), "{}", proxy.errors());
+    assert!(proxy.ended().success());
+}
+
+#[test]
 fn a_drain_that_cuts_nothing_logs_nothing() {
     let upstream = Upstream::start(|_, stream| {
         thread::sleep(Duration::from_millis(200));

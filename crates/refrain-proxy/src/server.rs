@@ -160,13 +160,18 @@ impl Proxy {
         self
     }
 
-    /// Serves until `stop` is over, then takes no more requests and lets those that run come to their end.
+    /// Serves until `stop` is over, then takes no more requests and lets those that run come to their end,
+    /// but no longer than until `stop_at_once` is over.
     ///
     /// Answers how many had not ended when the time for that was over: they are in doubt, and say so when they are asked for again.
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<usize> {
+    pub async fn run(
+        self,
+        stop: impl Future<Output = ()>,
+        stop_at_once: impl Future<Output = ()>,
+    ) -> io::Result<usize> {
         self.layer.report();
         let (drain, draining) = watch::channel(false);
         let open = Arc::new(AtomicUsize::new(0));
@@ -182,11 +187,14 @@ impl Proxy {
         drop(listener);
         drain.send_replace(true);
         let is_over = || open.load(Relaxed) == 0 && self.engine.running() == 0;
-        let _ = timeout(self.settings.drain, until(is_over)).await;
+        tokio::select! {
+            _ = timeout(self.settings.drain, until(is_over)) => {}
+            () = stop_at_once => {}
+        }
         let left = self.engine.running();
         if left > 0 {
             tracing::warn!(
-                "{left} guarded requests had not ended when the time to drain was over; their outcome is unknown"
+                "{left} guarded requests had not ended when the drain was over; their outcome is unknown"
             );
         }
         let joining: Vec<_> = threads.into_iter().map(Thread::end).collect();
