@@ -7,6 +7,7 @@ mod support;
 use std::{
     fs,
     net::TcpListener,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use refrain::store::embedded::{self, Embedded};
 use support::{Client, Next, Proxy, Starting, Upstream, answer, call, get, post, until};
 
 /// The exit code, and words that the message has to hold.
@@ -426,6 +428,40 @@ fn denied_folders_are_named_with_the_fix() {
         "audit_log = \"DIR\"",
     ];
     check(&audited, 69, &words);
+}
+
+/// The lock of the store can be taken, and its manifest cannot be read or written.
+#[test]
+fn denied_files_behind_the_lock_are_named_with_the_fix() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (name, folder_mode) in [("", 0o555), ("manifest", 0o777)] {
+        let folder = tempfile::tempdir().unwrap();
+        drop(Embedded::open(folder.path(), embedded::Options::default()).unwrap());
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            chmod(&entry.unwrap().path(), 0o666);
+        }
+        chmod(folder.path(), folder_mode);
+        if !name.is_empty() {
+            chmod(&folder.path().join(name), 0o000);
+        }
+        let starting = Starting::new()
+            .through(support::unprivileged())
+            .arg("--upstream", "http://127.0.0.1:9")
+            .arg("--store", format!("file:{}", folder.path().display()))
+            .arg("--audit-log", folder.path().join("audit").display());
+        let words = [
+            folder.path().to_str().unwrap(),
+            "manifest",
+            "Permission denied",
+            "run as the owner",
+            "store = \"file:DIR\"",
+        ];
+        check(&starting, 69, &words);
+        chmod(folder.path(), 0o700);
+    }
 }
 
 #[test]

@@ -176,14 +176,56 @@ fn run_unprivileged(args: &[&str]) -> (i32, String, String) {
     finish(command.arg("store").args(args))
 }
 
+fn chmod(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Lets everybody use the files of a store.
+fn share(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        chmod(&entry.unwrap().path(), 0o666);
+    }
+    chmod(folder, 0o777);
+}
+
+/// Runs the command, which names the file or folder that it may not use, and the fix.
+fn check_denied(command: &[&str], folder: &Path, denied: &Path) {
+    let args = [command, &[folder.to_str().unwrap()]].concat();
+    let (code, stdout, stderr) = run_unprivileged(&args);
+    assert_eq!(code, 69, "{args:?} {stdout}{stderr}");
+    assert!(stderr.contains("Permission denied"), "{stderr}");
+    assert!(stderr.contains("run as the owner"), "{stderr}");
+    assert!(stderr.contains(denied.to_str().unwrap()), "{stderr}");
+}
+
+/// The lock can be taken, and another file cannot be used.
+#[tokio::test]
+async fn a_denied_file_behind_the_lock_is_named_with_the_fix() {
+    for name in ["manifest", "00000001.log"] {
+        let folder = store().await;
+        share(folder.path());
+        assert_eq!(
+            run_unprivileged(&["check", folder.path().to_str().unwrap()]).0,
+            0
+        );
+        let denied = folder.path().join(name);
+        chmod(&denied, 0o000);
+        check_denied(&["check"], folder.path(), &denied);
+        check_denied(&["accept-damage", "--yes"], folder.path(), &denied);
+    }
+    let folder = store().await;
+    damage(folder.path());
+    share(folder.path());
+    chmod(folder.path(), 0o555);
+    check_denied(&["accept-damage", "--yes"], folder.path(), folder.path());
+    chmod(folder.path(), 0o700);
+}
+
 #[tokio::test]
 async fn an_unreadable_folder_is_not_called_missing() {
-    use std::os::unix::fs::PermissionsExt as _;
     let folder = store().await;
     let dir = folder.path().to_str().unwrap();
-    let chmod = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
     // The folder as a whole, and then its files alone.
     for (folder_mode, file_mode) in [(0o000, 0o600), (0o755, 0o000)] {
         for entry in fs::read_dir(folder.path()).unwrap() {

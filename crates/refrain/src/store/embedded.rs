@@ -56,7 +56,7 @@ mod snapshot;
 mod writer;
 
 use disk::{Disk, RealDisk};
-use folder::Folder;
+use folder::{Folder, unavailable};
 use keeper::Keeper;
 use manifest::Manifest;
 pub(crate) use queued::QueuedReply;
@@ -294,7 +294,8 @@ impl Embedded {
         let places = recovered.damage.iter().map(|it| (it.segment, it.offset));
         manifest.accepted.extend(places);
         manifest.write(&disk, &folder.path).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the manifest cannot be written").with_source(error)
+            let folder = folder.path.display();
+            unavailable(format!("the manifest of {folder} cannot be written"), error)
         })?;
         Ok(recovered.damage)
     }

@@ -72,9 +72,14 @@ pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn trouble(path: &Path, what: &str, error: std::io::Error) -> Error {
-    let fix = denial_fix(&error, "or name another folder with store = \"file:DIR\"");
-    let message = format!("the store's folder {} {what}{fix}", path.display());
+fn trouble(path: &Path, what: &str, error: io::Error) -> Error {
+    let message = format!("the store's folder {} {what}", path.display());
+    unavailable(message, error)
+}
+
+/// Creates the error for a file or folder that the system denies. A permission error names the fix.
+pub(super) fn unavailable(mut message: String, error: io::Error) -> Error {
+    message += &denial_fix(&error, "or name another folder with store = \"file:DIR\"");
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 

@@ -7,7 +7,10 @@ use std::{
     path::Path,
 };
 
-use super::disk::{self, Disk};
+use super::{
+    disk::{self, Disk},
+    folder::unavailable,
+};
 use crate::{
     Error, ErrorKind, Result,
     clock::{ClockMark, Timestamp},
@@ -180,6 +183,5 @@ impl Manifest {
 }
 
 fn unreadable(path: &Path, error: io::Error) -> Error {
-    let message = format!("{} cannot be read", path.display());
-    Error::new(ErrorKind::Unavailable, message).with_source(error)
+    unavailable(format!("{} cannot be read", path.display()), error)
 }

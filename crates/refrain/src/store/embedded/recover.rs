@@ -8,6 +8,7 @@ use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 use super::{
     Damage, Slot,
     disk::Disk,
+    folder::unavailable,
     image::{self, Kind},
     manifest::{Extent, Manifest},
     scan::{Scan, unreadable},
@@ -360,12 +361,11 @@ impl Recovered {
             // Stored outcomes can still be served. The allocation of the first segment writes the manifest again.
             Err(error) if passes(&error) && !is_new => Ok(()),
             Err(error) => {
-                let kind = match passes(&error) {
-                    true => ErrorKind::Full,
-                    false => ErrorKind::Unavailable,
-                };
                 let message = format!("the manifest of {} cannot be written", folder.display());
-                Err(Error::new(kind, message).with_source(error))
+                Err(match passes(&error) {
+                    true => Error::new(ErrorKind::Full, message).with_source(error),
+                    false => unavailable(message, error),
+                })
             }
         }
     }
@@ -441,10 +441,8 @@ fn remember_ends(segment: &Segment, id: RecordId, at: Location) -> Result<Option
 /// A torn write must be removed, because it would count as damage once another segment follows.
 /// It is overwritten with zeros, not truncated, because the manifest still records the length of the file.
 fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Result<()> {
-    let trouble = |what: &str, error| {
-        let message = format!("{} {what}", segment.path.display());
-        Error::new(ErrorKind::Unavailable, message).with_source(error)
-    };
+    let trouble =
+        |what: &str, error| unavailable(format!("{} {what}", segment.path.display()), error);
     if is_last {
         secure(segment, scan).map_err(|error| trouble("cannot be made durable", error))?;
     }
@@ -528,7 +526,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     };
     list().map_err(|error| {
         let message = format!("the store's folder {} cannot be read", folder.display());
-        Error::new(ErrorKind::Unavailable, message).with_source(error)
+        unavailable(message, error)
     })
 }
 

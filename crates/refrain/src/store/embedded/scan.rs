@@ -5,13 +5,14 @@ use std::{collections::HashMap, ops::Range};
 use bytes::Bytes;
 
 use super::{
+    folder::unavailable,
     frame::{self, Found},
     image::{self, Kind},
     segment::{HEADER_LEN, Segment},
     snapshot::{Noted, Row, Snapshot},
 };
 use crate::{
-    Error, ErrorKind, Result,
+    Error, Result,
     clock::Timestamp,
     key::RecordId,
     record::{Record, State},
@@ -174,5 +175,5 @@ pub(super) fn noted(entry: &frame::Entry, record: Option<&Record>, frame_start: 
 
 pub(super) fn unreadable(segment: &Segment, offset: u64, error: std::io::Error) -> Error {
     let message = format!("{}: offset {offset} cannot be read", segment.path.display());
-    Error::new(ErrorKind::Unavailable, message).with_source(error)
+    unavailable(message, error)
 }

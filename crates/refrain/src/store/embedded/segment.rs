@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::{
     disk::{Disk, DiskFile},
+    folder::unavailable,
     image::Kind,
 };
 use crate::{
@@ -163,12 +164,11 @@ impl Segment {
         let trouble = |what: &str, kind| Error::new(kind, format!("{}: {what}", path.display()));
         let file = disk.open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => trouble("is missing", ErrorKind::Corrupt),
-            _ => trouble("cannot be opened", ErrorKind::Unavailable).with_source(error),
+            _ => unavailable(format!("{} cannot be opened", path.display()), error),
         })?;
         let mut bytes = [0; HEADER_LEN];
-        file.read_full_at(&mut bytes, 0).map_err(|error| {
-            trouble("cannot be read", ErrorKind::Unavailable).with_source(error)
-        })?;
+        file.read_full_at(&mut bytes, 0)
+            .map_err(|error| unavailable(format!("{} cannot be read", path.display()), error))?;
         let damaged = || {
             trouble(
                 "offset 0: the segment's header is damaged",
