@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use crate::{
     client::{Client, Place, Trouble},
     output::say,
-    proxy::{Failure, Signals, log_to_stderr},
+    proxy::{Failure, Signals, listen, log_to_stderr},
 };
 
 /// The control address of a running one.
@@ -155,7 +155,7 @@ async fn serve(args: &Args) -> Result<(), Failure> {
         let message = "refrain: --control is for this machine alone; write 127.0.0.1:PORT".into();
         return Err(Failure::Configuration(message));
     }
-    let (listener, control) = (bind(args.listen).await?, bind(args.control).await?);
+    let (listener, control) = (listen(args.listen).await?, listen(args.control).await?);
     greet(&chaos, upstream, &listener, &control)?;
     let routes = router(chaos.clone());
     let control = tokio::spawn(async move { axum::serve(control, routes).await });
@@ -189,14 +189,6 @@ fn greet(
         ));
     }
     Ok(())
-}
-
-async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
-        Failure::Unavailable(format!(
-            "{address} cannot be listened on: {error}; choose another with --listen or --control"
-        ))
-    })
 }
 
 fn rules(args: &Args) -> Result<Vec<Rule>, Failure> {

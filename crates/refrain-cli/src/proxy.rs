@@ -2,6 +2,7 @@
 
 use std::{
     io::IsTerminal as _,
+    net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
     sync::{
@@ -198,7 +199,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     for witness in proxy.layer().witnesses() {
         engine.learn_standing(witness).await?;
     }
-    let door = listen(settings).await?;
+    let door = listen(settings.admin).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {
@@ -296,8 +297,7 @@ pub(crate) fn audit_log(settings: &Settings, is_audited: bool) -> Result<AuditLo
     })
 }
 
-async fn listen(settings: &Settings) -> Result<tokio::net::TcpListener, Failure> {
-    let address = settings.admin;
+pub(crate) async fn listen(address: SocketAddr) -> Result<tokio::net::TcpListener, Failure> {
     let listener = tokio::net::TcpListener::bind(address).await;
     listener.map_err(|error| StartError::Listen { address, error }.into())
 }

@@ -483,4 +483,17 @@ fn denied_ports_are_named_with_the_fix() {
             &[&address, "permission denied", "CAP_NET_BIND_SERVICE"],
         );
     }
+    for flag in ["--listen", "--control"] {
+        let mut starting = Starting::new().through(support::unprivileged());
+        let ports = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+        let args = [&["chaos", "--upstream", "http://127.0.0.1:9"][..], &ports];
+        starting.args = args.concat().into_iter().map(String::from).collect();
+        let at = starting.args.iter().position(|arg| arg == flag).unwrap();
+        starting.args[at + 1].clone_from(&address);
+        check(
+            &starting,
+            69,
+            &[&address, "permission denied", "CAP_NET_BIND_SERVICE"],
+        );
+    }
 }

@@ -19,10 +19,13 @@ use refrain::{
     consume::Count,
     store::{AnyStore, Store as _},
 };
-use tokio::{net::TcpListener, sync::watch, task::AbortHandle, time::timeout};
+use tokio::{sync::watch, task::AbortHandle, time::timeout};
 
 use super::Tallies;
-use crate::{output::say, proxy::Failure};
+use crate::{
+    output::say,
+    proxy::{Failure, listen},
+};
 
 /// A store that takes longer is not ready; probes give up soon after.
 const STORE_MAX: Duration = Duration::from_secs(2);
@@ -48,10 +51,7 @@ pub(super) struct Told {
 }
 
 pub(super) async fn serve(address: SocketAddr, told: Told) -> Result<Serving, Failure> {
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        let message = format!("{address} cannot be listened on: {error}; choose another --admin");
-        Failure::Unavailable(message)
-    })?;
+    let listener = listen(address).await?;
     say(format!("admin http://{}", listener.local_addr()?));
     let routes = Router::new()
         .route("/livez", get(async || "ok\n"))
