@@ -247,6 +247,19 @@ fn a_crowd_of_idle_connections_does_not_shut_the_store() {
     assert_eq!(proxy.ask_admin("/readyz").status, 200);
 }
 
+/// Shells and service managers often start a process with a low soft limit and a high hard limit.
+#[test]
+fn the_limit_of_open_files_is_raised_at_the_start() {
+    let upstream = Upstream::echo();
+    let proxy = Starting::new()
+        .through(&["sh", "-c", "ulimit -S -n 64; exec \"$0\" \"$@\""])
+        .arg("--upstream", format!("http://{}", upstream.address))
+        .arg("--store", "memory:")
+        .start();
+    let max = metric(&proxy, "refrain_connections_max");
+    assert!(max > 100, "{max}");
+}
+
 #[test]
 fn connections_over_the_limit_wait_for_a_place() {
     let upstream = Upstream::echo();
