@@ -284,7 +284,11 @@ impl Shared {
 
 /// Removes what only Refrain may tell an operation: a guarded one is told anew, and no other is told anything.
 fn strip(headers: &mut HeaderMap) {
-    let is_ours = |name: &HeaderName| name.as_str().starts_with("refrain-");
+    // CGI and WSGI read `_` and `-` in a name as the same.
+    let is_ours = |name: &HeaderName| {
+        let rest = name.as_str().strip_prefix("refrain");
+        rest.is_some_and(|rest| rest.starts_with(['-', '_']))
+    };
     // To look at each name is quick, and hardly anybody sends one.
     if headers.keys().any(is_ours) {
         let names: Vec<_> = headers.keys().filter(|it| is_ours(it)).cloned().collect();
