@@ -97,6 +97,10 @@ async fn http_2_and_1_share_their_keys() {
     assert!(call(proxy.address, post("k", "x")).is_replay());
     let (other, _) = send(&sender, order("k", "y")).await;
     assert_eq!(other.status(), 422);
+    let mut elsewhere = order("k", "x");
+    *elsewhere.uri_mut() = "http://other.test/orders".parse().unwrap();
+    let (other, _) = send(&sender, elsewhere).await;
+    assert_eq!(other.status(), 422);
     let crumbs = Request::get("http://shop.test/a?b")
         .header("cookie", "a=1")
         .header("cookie", "b=2")
