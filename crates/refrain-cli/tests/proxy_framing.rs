@@ -20,6 +20,7 @@ fn requests() -> Vec<(&'static str, String, u16)> {
     let post = |fields: &str, body: &str| to("POST /a HTTP/1.1", fields, body);
     let plain = || to("GET /a HTTP/1.1", "", "");
     let chunked = "transfer-encoding: chunked\r\n";
+    let keyed = format!("idempotency-key: k\r\n{chunked}");
     let two = "content-length: 2\r\n";
     vec![
         (
@@ -79,6 +80,41 @@ fn requests() -> Vec<(&'static str, String, u16)> {
             "user in the target",
             to("GET http://u@a/a HTTP/1.1", "", ""),
             400,
+        ),
+        (
+            "fragment in the target",
+            to("GET /a#b HTTP/1.1", "", ""),
+            400,
+        ),
+        (
+            "fragment in the target",
+            to("GET http://a/a?b#c HTTP/1.1", "", ""),
+            400,
+        ),
+        (
+            "bytes beyond ASCII in the target",
+            to("GET /\u{e4} HTTP/1.1", "", ""),
+            400,
+        ),
+        (
+            "bytes beyond ASCII in the target",
+            to("GET /a?\u{e4} HTTP/1.1", "", ""),
+            400,
+        ),
+        (
+            "control characters in a chunk extension",
+            post(&keyed, "2;a=\0\r\nok\r\n0\r\n\r\n"),
+            400,
+        ),
+        (
+            "control characters in a chunk extension",
+            post(&keyed, "2\r\nok\r\n0;\x7f\r\n\r\n"),
+            400,
+        ),
+        (
+            "control characters in a chunk extension",
+            post(chunked, "2;\ta=\"\u{e4}\"\r\nok\r\n0\r\n\r\n"),
+            200,
         ),
         (
             "blanks after a chunk size",
@@ -159,6 +195,39 @@ fn a_body_with_trace_is_refused_in_http_2_as_well() {
     assert_eq!(upstream.count(), 0);
     assert_eq!(http2::call(proxy.address, &trace, None), Some(200));
     assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn connect_opens_no_tunnel_in_http_2_with_or_without_a_body() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let connect = [(":method", "CONNECT"), (":authority", "shop.test:80")];
+    let with_length = [&connect[..], &[("content-length", "2")]].concat();
+    assert_eq!(http2::call(proxy.address, &with_length, Some("ok")), None);
+    assert_eq!(http2::call(proxy.address, &connect, Some("ok")), Some(501));
+    assert_eq!(http2::call(proxy.address, &connect, None), Some(501));
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn bytes_beyond_ascii_in_the_target_are_refused_in_http_2_as_well() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let to = |path: &'static str| {
+        [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "shop.test"),
+            (":path", path),
+        ]
+    };
+    let told = http2::call(proxy.address, &to("/\u{e4}"), None);
+    assert_eq!(told, Some(400));
+    assert_eq!(upstream.count(), 0);
+    // The library drops a fragment before the proxy sees it.
+    let told = http2::call(proxy.address, &to("/a#b"), None);
+    assert_eq!(told, Some(200));
+    assert_eq!(upstream.seen()[0].start(), "GET /a");
 }
 
 #[test]

@@ -180,7 +180,8 @@ fn size(digits: &[u8], extensions: &[u8]) -> Result<u64, Broken> {
     let bad = Broken("the size of a chunk is none");
     let blanks = digits.iter().rev().take_while(|byte| b" \t".contains(byte));
     let digits = &digits[..digits.len() - blanks.count()];
-    if digits.is_empty() || digits.len() > 16 || extensions.contains(&b'\r') {
+    let is_text = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
+    if digits.is_empty() || digits.len() > 16 || !extensions.iter().all(is_text) {
         return Err(bad);
     }
     let mut size = 0;

@@ -29,8 +29,15 @@ fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {
             Some("The target names a user; send credentials in Authorization.")
         }
         (None, Some(_)) => Some("The target is no path; start it with a slash."),
+        _ if !is_ascii(uri) => Some("The target has bytes beyond ASCII; percent-encode them."),
         _ => None,
     }
+}
+
+/// Servers disagree about the encoding of other bytes.
+fn is_ascii(uri: &Uri) -> bool {
+    let target = uri.path_and_query();
+    target.is_none_or(|target| target.as_str().is_ascii())
 }
 
 fn in_fields(head: &request::Parts) -> Option<&'static str> {

@@ -187,12 +187,37 @@ pub(crate) fn upload(
     }
 }
 
-/// The first field of an answer is its status: one of the well-known ones, or a literal.
+/// The first field of an answer is its status: one of the well-known ones, or a literal value of that name.
 fn status(block: &[u8]) -> u16 {
     const KNOWN: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
-    match block[0] {
-        at @ 0x88..=0x8e => KNOWN[usize::from(at - 0x88)],
-        // Huffman-coded digits; which ones is of no interest.
-        _ => 999,
+    match *block {
+        [at @ 0x88..=0x8e, ..] => KNOWN[usize::from(at - 0x88)],
+        [0x48 | 0x08 | 0x18, len, ref rest @ ..] => {
+            let value = &rest[..usize::from(len & 0x7f)];
+            let is_coded = len & 0x80 != 0;
+            let digits = if is_coded {
+                digits(value)
+            } else {
+                value.to_vec()
+            };
+            String::from_utf8(digits).unwrap().parse().unwrap()
+        }
+        _ => panic!("the answer does not start with its status: {block:x?}"),
     }
+}
+
+/// Decodes Huffman-coded digits: 0 to 2 have five bits, the others six. What is left at the end is filled with ones.
+fn digits(coded: &[u8]) -> Vec<u8> {
+    let bit = |at: usize| coded[at / 8] >> (7 - at % 8) & 1;
+    let bits = |from: usize, len: usize| (from..from + len).fold(0, |all, at| all << 1 | bit(at));
+    let (mut at, mut digits) = (0, Vec::new());
+    while at + 5 <= coded.len() * 8 {
+        let (len, digit) = match bits(at, 5) {
+            low @ 0..=2 => (5, low),
+            _ => (6, bits(at, 6) - 0b01_1001 + 3),
+        };
+        at += len;
+        digits.push(b'0' + digit);
+    }
+    digits
 }

@@ -212,6 +212,10 @@ fn target_of(target: Bytes) -> Result<Uri, Refused> {
     if target.len() > TARGET_BYTES_MAX {
         return Err(target_too_long());
     }
+    // The library would drop it, and what the client meant would be lost.
+    if target.contains(&b'#') {
+        return Err(Broken("The target has a fragment; send it without.").into());
+    }
     let target = Uri::from_maybe_shared(target);
     target.map_err(|_| Broken("The target is malformed.").into())
 }
