@@ -74,7 +74,41 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 mod tests {
     //! An unexpected certificate must neither produce a wrong digest nor cause a panic.
 
+    use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
+
     use super::*;
+
+    /// RSA certificates, which `rcgen` cannot create, with the digests that `openssl dgst` prints of their DER form.
+    /// Created with `openssl req -x509 -newkey rsa:1024 -nodes -keyout /dev/null -subj /CN=db -days 36500 -sha256`
+    /// and the other digests.
+    const RSA: [(&[u8], &str); 4] = [
+        (
+            include_bytes!("../../tests/postgres/rsa/sha1.pem"),
+            "bf2916afff7fe5f9bbb0aebb8299d7f9ebeea847caaf5b848865dfbbb60513fb",
+        ),
+        (
+            include_bytes!("../../tests/postgres/rsa/sha256.pem"),
+            "fe98482448610fdb2e98595fc5a1239f7dadcb1019c13a3d97931628f724884b",
+        ),
+        (
+            include_bytes!("../../tests/postgres/rsa/sha384.pem"),
+            "dc7becbbe587698bde43844ac75e4a1179376cd1e448f6a23fdf8848bb22c164d506e9e00083e3af62ca66b81c87fa9b",
+        ),
+        (
+            include_bytes!("../../tests/postgres/rsa/sha512.pem"),
+            "73b8b4a2e19795374b683e3f11d606fc7f738b521989fc8184a1f3f80b8fcfd95f323f5af564f0bb3335127e1f709bb87f5955b7f15f074dfaf0812cd5b279cd",
+        ),
+    ];
+
+    #[test]
+    fn rsa_certificates_have_the_digest_of_their_signature() {
+        for (pem, want) in RSA {
+            let certificate = CertificateDer::from_pem_slice(pem).unwrap();
+            let bytes = digest(&certificate).unwrap();
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, want);
+        }
+    }
 
     fn certificate(algorithm: &'static rcgen::SignatureAlgorithm) -> Vec<u8> {
         let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
