@@ -25,7 +25,7 @@ type Success = (u16, Option<String>, Vec<u8>);
 pub(crate) struct Known {
     pub(crate) success: Option<Success>,
     /// Whether they were ever told that nobody knows.
-    was_doubted: bool,
+    pub(crate) was_doubted: bool,
     /// In which life they were first told so, unless it was found out since that it did not run.
     doubted_in: Option<u64>,
     /// In which life the first request was sent to which no answer came.
@@ -338,6 +338,12 @@ struct Dispatched {
     all: u32,
     /// Those that came as a second or later attempt.
     takeovers: u32,
+}
+
+/// How many requests came to the service as a second or later attempt.
+#[allow(dead_code, reason = "only some test files count them before the end")]
+pub(crate) fn takeovers(upstream: &Upstream) -> u32 {
+    dispatched(upstream).values().map(|it| it.takeovers).sum()
 }
 
 fn dispatched(upstream: &Upstream) -> HashMap<String, Dispatched> {
