@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use refrain_testkit::servers::free_port;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{
     Answer, Client, Next, Proxy, Seen, Starting, Upstream, answer, call, get, http2, post, request,
@@ -65,12 +66,12 @@ fn who_dribbles_a_head_is_told_so_and_closed() {
 #[test]
 fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"2s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"5s\"");
     let mut silent = Client::connect(proxy.address);
     let mut busy = Client::connect(proxy.address);
     for _ in 0..30 {
         assert_eq!(busy.send(get("/")).answer().status, 200);
-        thread::sleep(2 * MOMENT);
+        thread::sleep(4 * MOMENT);
     }
     assert!(silent.is_closed());
     assert!(busy.is_closed());
@@ -79,7 +80,7 @@ fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
 #[test]
 fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"2s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
     for key in ["", "idempotency-key: k\r\n"] {
         let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 10\r\n\r\n");
         let mut stalled = Client::connect(proxy.address);
@@ -88,15 +89,21 @@ fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
         assert!(rest.is_none_or(|answer| answer.status == 408));
         assert_eq!(upstream.count(), 0);
     }
-    for key in ["", "idempotency-key: k\r\n"] {
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"5s\"");
+    let mut moving = ["", "idempotency-key: k\r\n"].map(|key| {
         let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 25\r\n\r\n");
-        let mut moving = Client::connect(proxy.address);
-        moving.send(head);
-        for _ in 0..25 {
-            thread::sleep(2 * MOMENT);
-            moving.send("x");
+        let mut client = Client::connect(proxy.address);
+        client.send(head);
+        client
+    });
+    for _ in 0..25 {
+        thread::sleep(5 * MOMENT);
+        for client in &mut moving {
+            client.send("x");
         }
-        assert_eq!(moving.answer().text(), "x".repeat(25));
+    }
+    for mut client in moving {
+        assert_eq!(client.answer().text(), "x".repeat(25));
     }
     assert_eq!(upstream.count(), 2);
 }
@@ -152,11 +159,11 @@ fn a_stream_of_http_2_that_makes_no_room_for_its_answer_is_closed() {
 #[test]
 fn a_long_upload_that_moves_is_not_cut_off() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"2s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"5s\"");
     let mut client = Client::connect(proxy.address);
     client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 25\r\n\r\n");
     for _ in 0..25 {
-        thread::sleep(2 * MOMENT);
+        thread::sleep(5 * MOMENT);
         client.send("x");
     }
     assert_eq!(client.answer().text(), "x".repeat(25));
@@ -165,14 +172,14 @@ fn a_long_upload_that_moves_is_not_cut_off() {
 #[test]
 fn an_upstream_has_all_its_time_behind_a_long_upload() {
     let upstream = Upstream::start(|seen, stream| {
-        thread::sleep(Duration::from_millis(1_500));
+        thread::sleep(Duration::from_secs(3));
         answer(stream, "200 OK", &[], &seen.body)
     });
-    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"3s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"6s\"");
     let mut client = Client::connect(proxy.address);
     client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n");
     for _ in 0..14 {
-        thread::sleep(Duration::from_millis(150));
+        thread::sleep(Duration::from_millis(300));
         client.send("x");
     }
     assert_eq!(client.answer().text(), "xxxxxxxxxxxxxx");
@@ -456,8 +463,10 @@ fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
             answer(stream, "201 Created", &[], b"made")
         }
     };
-    let mut upstream = Upstream::start(script(effects.clone()));
-    let address = upstream.address;
+    // Nobody else takes this port while the upstream is dead.
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+    let listener = TcpListener::bind(address).unwrap();
+    let mut upstream = Upstream::on(listener, script(effects.clone()));
     let proxy = Proxy::start(address, "");
     let is_over = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..6)

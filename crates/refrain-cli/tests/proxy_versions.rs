@@ -157,7 +157,7 @@ async fn many_streams_of_one_connection_run_beside_each_other() {
 #[tokio::test]
 async fn a_stream_whose_body_stands_still_is_told_so_and_lively_ones_go_on() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"3s\"");
     let sender = connect(proxy.address).await;
     let stalled = |key: Option<&str>| {
         let mut request = Request::post("http://shop.test/orders");
