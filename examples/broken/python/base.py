@@ -17,7 +17,8 @@ import threading
 import time
 import urllib.parse
 
-LEASE = 0.5  # how long a claim stands
+LEASE = 3.0  # how long a claim stands: much longer than the slowest order takes, on a busy machine too
+SLOW_STEPS = 60  # of 5 ms each, that a slow order takes; the others take 4
 WAIT = 2.0  # how long a duplicate waits for the first one's answer
 KEY_BYTES_MAX = 255
 IN_FLIGHT = object()
@@ -174,7 +175,7 @@ class Service:
         amount = request.order.get("amount", 0)
         if amount < 0:
             raise Refused(400, "the amount is negative")
-        for _ in range(60 if request.order.get("slow") else 4):
+        for _ in range(SLOW_STEPS if request.order.get("slow") else 4):
             time.sleep(0.005)
         reference = request.order.get("reference")
         if amount == 503 and reference not in self.tried:

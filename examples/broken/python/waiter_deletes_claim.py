@@ -18,6 +18,8 @@ class WaiterDeletesClaim(base.Service):
         return True
 
 
-base.WAIT = 0.1
-base.LEASE = 3
+# Long enough for the quick orders, and too short for the slow ones.
+base.WAIT = 0.5
+base.SLOW_STEPS = 200
+base.LEASE = 60
 base.serve(WaiterDeletesClaim)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::hole::Hole;
 
-const RETENTION_SECONDS: u64 = 1_000;
+const RETENTION_SECONDS: u64 = 4_000;
 
 pub(crate) struct SecondsForMilliseconds;
 
