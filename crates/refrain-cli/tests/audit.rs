@@ -16,7 +16,7 @@ use refrain::{
     AuditLog, Outcome, RecordId,
     audit::{self, Check, Entry, Event, Visit, Written},
 };
-use refrain_testkit::{disk::Dice, wait};
+use refrain_testkit::{disk::Dice, servers::free_port, wait};
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -29,7 +29,7 @@ mod upstream;
 #[path = "kills_support/wire.rs"]
 mod wire;
 
-use proxy::{Proxy, Setup, lasting_port};
+use proxy::{Proxy, Setup};
 use upstream::{Act, Upstream, echo};
 use wire::{Message, Wire, ask, post};
 
@@ -444,7 +444,7 @@ async fn a_proxy_that_is_killed_again_and_again_has_told_nothing_that_is_not_in_
     println!("seed {seed}");
     let mut dice = Dice::new(seed);
     let upstream = Upstream::start(echo).await;
-    let listen = format!("127.0.0.1:{}", lasting_port(seed));
+    let listen = format!("127.0.0.1:{}", free_port().unwrap());
     let setup = Arc::new(Setup::on(&listen, upstream.address, PAYMENTS));
     let mut proxy = start(&setup).await;
     let (told, (stop, stopping)) = (Told::default(), tokio::sync::watch::channel(false));

@@ -8,7 +8,7 @@
 
 use std::{env, sync::Arc, time::Duration};
 
-use refrain_testkit::disk::Dice;
+use refrain_testkit::{disk::Dice, servers::free_port};
 use tokio::{
     task::{JoinSet, spawn_blocking},
     time::sleep,
@@ -26,7 +26,7 @@ mod wire;
 mod world;
 
 use load::{SLOWEST, ask_everybody_again, start_clients, start_service};
-use proxy::{Proxy, Setup, lasting_port};
+use proxy::{Proxy, Setup};
 use world::{Ends, World, check_at_the_end, check_so_far};
 
 /// In all.
@@ -66,7 +66,7 @@ async fn kill_and_start(
 /// One proxy with its service and clients, killed so often; how it all ended.
 async fn campaign(seed: u64, kills: u64) -> Ends {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let listen = format!("127.0.0.1:{}", lasting_port(seed));
+    let listen = format!("127.0.0.1:{}", free_port().unwrap());
     let setup = Arc::new(Setup::on(
         &listen,
         listener.local_addr().unwrap(),
@@ -102,9 +102,7 @@ async fn a_proxy_that_is_killed_again_and_again_runs_nothing_twice_and_swallows_
     let since = tokio::time::Instant::now();
     let mut campaigns = JoinSet::new();
     for number in 0..PROXIES {
-        // Far enough from each other that none takes another's port while that one is dead.
-        let seed = seed + number * 2_503;
-        campaigns.spawn(campaign(seed, kills.div_ceil(PROXIES)));
+        campaigns.spawn(campaign(seed + number, kills.div_ceil(PROXIES)));
     }
     let mut all = Ends::default();
     for ends in campaigns.join_all().await {

@@ -8,7 +8,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead as _, BufReader, Read as _},
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     thread::sleep,
@@ -192,12 +192,4 @@ impl Drop for Proxy {
 fn append_to(path: &Path) -> File {
     let mut options = OpenOptions::new();
     options.append(true).create(true).open(path).unwrap()
-}
-
-/// A port that stays free while nobody listens on it: the system hands out others to those who connect,
-/// and servers that tests start take lower ones.
-pub(crate) fn lasting_port(seed: u64) -> u16 {
-    let ports = (0..1_000).map(|at| 22_000 + ((seed + at * 7) % 10_000) as u16);
-    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    free.next().unwrap()
 }

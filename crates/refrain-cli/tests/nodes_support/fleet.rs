@@ -5,24 +5,18 @@
     reason = "each test file that takes this in uses a part of it"
 )]
 
-use std::{
-    net::SocketAddr,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::net::SocketAddr;
+
+use refrain_testkit::servers::free_port;
 
 use crate::{
-    proxy::{Proxy, Setup, lasting_port},
+    proxy::{Proxy, Setup},
     server::Server,
 };
 
-/// How many nodes there have been: tests that run at the same time look for ports in different places.
-static NODES: AtomicU64 = AtomicU64::new(0);
-
-/// An address that one node keeps.
+/// An address that one node keeps, and nobody else takes while it is dead.
 pub(crate) fn lasting_address() -> String {
-    let number = NODES.fetch_add(1, Relaxed);
-    let seed = u64::from(std::process::id()) * 13 + number * 1_009;
-    format!("127.0.0.1:{}", lasting_port(seed))
+    format!("127.0.0.1:{}", free_port().unwrap())
 }
 
 /// The proxies, each of which keeps its address for all its lives.

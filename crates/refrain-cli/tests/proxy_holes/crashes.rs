@@ -6,7 +6,7 @@ use tokio::{net::TcpListener, sync::Notify, time::sleep};
 
 use crate::{
     Stand,
-    proxy::{Setup, lasting_port},
+    proxy::Setup,
     slow_echo,
     upstream::{Act, Upstream, echo},
     wire::{Wire, ask, post},
@@ -112,7 +112,7 @@ async fn a_client_that_breaks_off_in_its_body_has_run_nothing() {
 /// The hole: an error of the upstream leaves the claim behind.
 #[tokio::test]
 async fn an_upstream_that_cannot_be_reached_leaves_the_key_free() {
-    let port = lasting_port(u64::from(std::process::id()) + 5_000);
+    let port = refrain_testkit::servers::free_port().unwrap();
     let address = ([127, 0, 0, 1], port).into();
     let setup = Setup::new(address, "");
     let proxy = setup.start();
