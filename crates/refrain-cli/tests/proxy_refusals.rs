@@ -99,7 +99,8 @@ fn a_refusal_over_http_2_lets_the_client_send_the_rest_of_its_body() {
     }
     // Its length is not said, so that it is found too large in the midst of it.
     let large = to("/orders", &[("idempotency-key", "k")]);
-    assert!(http2::upload(proxy.address, &large, 12 * MIB).is_ok());
+    let told = http2::upload(proxy.address, &large, 12 * MIB);
+    assert_eq!(told, Ok(413));
     assert_eq!(upstream.count(), 0);
 }
 

@@ -214,6 +214,7 @@ fn digits(coded: &[u8]) -> Vec<u8> {
     while at + 5 <= coded.len() * 8 {
         let (len, digit) = match bits(at, 5) {
             low @ 0..=2 => (5, low),
+            0b1_1111 => break,
             _ => (6, bits(at, 6) - 0b01_1001 + 3),
         };
         at += len;
