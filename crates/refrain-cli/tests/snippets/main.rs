@@ -4,7 +4,7 @@
 //! - `sh` and `console` blocks run here, page by page, in the order of the page, with the real command;
 //! - `rust` blocks are documentation tests of the crate that includes the page;
 //! - `toml` blocks are accepted by `refrain check` (tests/book.rs), and dependency lines build here;
-//! - examples of what `refrain lint` finds are linted, the wrong half and the right one;
+//! - examples of what `refrain lint` finds are linted, the wrong half and the right one, and its rule files are read;
 //! - `sql` blocks run on a real PostgreSQL;
 //! - blocks marked `not-run` are excerpts, or need what no test has; the mark is the only way out.
 
@@ -25,6 +25,30 @@ use session::Session;
 const NOT_RUN: &str = "not-run";
 /// Blocks of these show output or data, never something to type.
 const SHOWN: [&str; 3] = ["text", "json", "ini"];
+/// First words of lines that readers type into a shell or a client of a server.
+const TYPED: [&str; 21] = [
+    "$",
+    "cargo",
+    "cat",
+    "curl",
+    "docker",
+    "echo",
+    "export",
+    "kubectl",
+    "printf",
+    "psql",
+    "redis-cli",
+    "refrain",
+    "sed",
+    "sudo",
+    "systemctl",
+    "DELETE",
+    "INSERT",
+    "SELECT",
+    "SET",
+    "UPDATE",
+    "XADD",
+];
 
 fn root() -> std::path::PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -48,10 +72,12 @@ fn every_code_block_is_run_or_marked_as_not_run() {
         for block in page.blocks() {
             let covered = match block.language {
                 _ if block.has(NOT_RUN) => true,
-                _ if page.path == lint::PAGE => true,
-                "rust" => block.has("ignore") || doc_tested.contains(&page.path),
-                "sh" | "console" | "toml" | "sql" => true,
-                language => SHOWN.contains(&language),
+                "sh" | "console" | "sql" => true,
+                _ if page.path == lint::PAGE => lint::Example::of(&block).is_some(),
+                "rust" => !block.has("ignore") && doc_tested.contains(&page.path),
+                "toml" => !lint::is_rules(&block),
+                language if SHOWN.contains(&language) => !block.lines.iter().any(|it| is_typed(it)),
+                _ => false,
             };
             if !covered {
                 faults.push(format!(
@@ -62,6 +88,31 @@ fn every_code_block_is_run_or_marked_as_not_run() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Whether a line is a command rather than output.
+fn is_typed(line: &str) -> bool {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    TYPED.contains(&first) || line.contains("$(")
+}
+
+#[test]
+fn commands_are_told_from_output() {
+    for (line, want) in [
+        ("line=$(sed -n 3p audit.jsonl)", true),
+        ("printf %s \"${line}\" | sha256sum", true),
+        ("XADD orders * order 17", true),
+        ("  $ refrain check", true),
+        ("POST /v1/payments  -> charged 20.00", false),
+        ("Idempotency-Key: \"6f1c\"", false),
+        (
+            "      fix:  Claim the key (INSERT … ON CONFLICT, SET NX)",
+            false,
+        ),
+        ("", false),
+    ] {
+        assert_eq!(is_typed(line), want, "{line}");
+    }
 }
 
 /// Pages that a crate includes into its documentation, so that their Rust is compiled and run.
