@@ -97,9 +97,9 @@ impl Secured {
         plan.trust = trust;
         let url = format!("{}/count", self.url);
         plan.counting = Counting::Url { url, pointer: None };
-        plan.patience = Duration::from_millis(500);
+        plan.patience = Duration::from_secs(10);
         plan.late = Duration::from_millis(100);
-        plan.settle = Duration::from_millis(30);
+        plan.settle = Duration::from_millis(150);
         plan.only = only.iter().map(ToString::to_string).collect();
         let mut operation = Operation::new("POST /payments").unwrap();
         operation.body = br#"{"amount":20,"to":"bob"}"#.to_vec();

@@ -19,9 +19,9 @@ fn plan(url: &str, is_counted: bool) -> Plan {
         let url = format!("{url}/count");
         plan.counting = Counting::Url { url, pointer: None };
     }
-    plan.patience = Duration::from_millis(1_500);
+    plan.patience = Duration::from_secs(10);
     plan.late = Duration::from_millis(600);
-    plan.settle = Duration::from_millis(30);
+    plan.settle = Duration::from_millis(150);
     let mut operation = Operation::new("POST /payments?currency=1").unwrap();
     operation.body = br#"{"amount":20,"to":"bob"}"#.to_vec();
     operation.headers = vec![("Authorization".into(), "Bearer alice-1".into())];
@@ -48,8 +48,8 @@ async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -
     let mut plan = plan(&sample.url, is_counted);
     if hole == Hole::ShortMemory {
         // Longer than the service remembers keys.
-        plan.late = Duration::from_secs(2);
-        plan.operations[0].retention = Some(Duration::from_millis(2_500));
+        plan.late = Duration::from_millis(5_500);
+        plan.operations[0].retention = Some(Duration::from_secs(7));
     }
     let report = run(&plan, |_, _| {}).await.unwrap();
     let told: Vec<_> = report.operations[0]

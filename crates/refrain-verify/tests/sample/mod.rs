@@ -24,8 +24,11 @@ use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 const RUN: Duration = Duration::from_millis(20);
 /// Time between reading and claiming, where these are two steps.
 const GAP: Duration = Duration::from_millis(30);
+/// Both where a bug shows only during a run: duplicates at once find the claim even if one of them is late, and a
+/// client hangs up before the run has ended.
+const LONG: Duration = Duration::from_millis(150);
 /// How long a service with `ShortMemory` remembers keys.
-const SHORT: Duration = Duration::from_millis(1_500);
+const SHORT: Duration = Duration::from_secs(5);
 
 type Answer = Response<axum::body::Body>;
 
@@ -239,6 +242,14 @@ impl Asked {
 }
 
 impl Api {
+    /// How long a step takes; `usual` for most services.
+    fn takes(&self, usual: Duration) -> Duration {
+        match self.hole {
+            ReadThenLock | DropsRunOnHangUp => LONG,
+            _ => usual,
+        }
+    }
+
     fn records(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Record>> {
         self.shared.records.lock().unwrap()
     }
@@ -278,7 +289,7 @@ impl Api {
                 return Some(self.known(&record, fingerprint));
             }
             // The race window between reading and writing.
-            tokio::time::sleep(GAP).await;
+            tokio::time::sleep(self.takes(GAP)).await;
             let known = self.records().get(key).cloned();
             if self.hole == ReadThenLock && known.is_some_and(|it| it.kept.is_none()) {
                 return Some(text(409, "in progress"));
@@ -486,7 +497,7 @@ impl Api {
         if body.contains("bad") {
             return refused(400, "bad amount");
         }
-        tokio::time::sleep(RUN).await;
+        tokio::time::sleep(self.takes(RUN)).await;
         if body.contains("fails") {
             if self.hole == ErrorAfterEffectReleases {
                 self.shared.effects.fetch_add(1, SeqCst);
