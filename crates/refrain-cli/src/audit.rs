@@ -9,6 +9,7 @@ use std::{
 use refrain::{
     Error, ErrorKind,
     audit::{self, ChainHash, Check, Verified, Visit},
+    policy::Secrets,
 };
 use serde_json::json;
 
@@ -97,7 +98,7 @@ impl Place {
             return Ok(folder.clone());
         }
         let config = settings::config(self.config.as_deref());
-        let loaded = settings::load(config.as_deref(), &Flags::default());
+        let loaded = settings::load(config.as_deref(), Secrets::Store, &Flags::default());
         let loaded = loaded.map_err(|error| Failure::new(BAD_CONFIGURATION, error.to_string()))?;
         Ok(loaded.settings.audit_folder())
     }

@@ -5,12 +5,12 @@ use std::{
     process::ExitCode,
 };
 
-use refrain::policy::{File, Settings, Warning};
+use refrain::policy::{File, Secrets, Settings, Warning};
 use serde_json::json;
 
 use crate::{
     output::{say, show},
-    settings::{self, Flags},
+    settings::{self, Flags, Loaded, Supports},
 };
 
 mod review;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(BAD_FILE.into());
     };
-    let loaded = match settings::load(Some(&file), &Flags::default()) {
+    let loaded = match settings::load(Some(&file), Secrets::All, &Flags::default()) {
         Ok(loaded) => loaded,
         Err(failure) => {
             crate::output::complain(&failure);
@@ -95,26 +95,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(form) = args.report {
         return Ok(reviewed(args, form, &file, loaded.settings));
     }
-    let missing = missing_brokers(&loaded.settings);
-    match args.json {
-        true => {
-            let checked = Checked::of(&loaded.settings, &missing);
-            say(serde_json::to_string_pretty(&checked)?);
-        }
-        false => say(summary::summary(
-            &file.display().to_string(),
-            &loaded,
-            &missing,
-        )),
-    }
-    Ok(match missing.is_empty() {
+    let (told, is_whole) = checked(args, &file, &loaded, refrain_brokers::check_support)?;
+    say(told);
+    Ok(match is_whole {
         true => ExitCode::SUCCESS,
         false => OPEN.into(),
     })
 }
 
+/// What the file comes to, and whether this build has every broker that it names.
+fn checked(
+    args: &Args,
+    file: &Path,
+    loaded: &Loaded,
+    supports: Supports,
+) -> anyhow::Result<(String, bool)> {
+    let missing = missing_brokers(&loaded.settings, supports);
+    let told = match args.json {
+        true => serde_json::to_string_pretty(&Checked::of(&loaded.settings, &missing))?,
+        false => summary::summary(&file.display().to_string(), loaded, &missing),
+    };
+    Ok((told, missing.is_empty()))
+}
+
 /// What this build cannot run, and how to build one that can.
-fn missing_brokers(settings: &Settings) -> Vec<String> {
+fn missing_brokers(settings: &Settings, supports: Supports) -> Vec<String> {
     let workers = settings.workers.iter();
     let workers = workers.map(|it| (format!("worker {}", it.name), &it.source));
     let relays = settings.relays.iter();
@@ -122,7 +127,7 @@ fn missing_brokers(settings: &Settings) -> Vec<String> {
     let brokers = workers.chain(relays);
     brokers
         .filter_map(|(name, address)| {
-            let error = refrain_brokers::check_support(address).err()?;
+            let error = supports(address).err()?;
             Some(format!("{name}: {error}"))
         })
         .collect()
@@ -168,5 +173,65 @@ impl<'s> Checked<'s> {
             warnings: settings.warnings().collect(),
             unsupported,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A file passed the check, and the build that was deployed could not run its worker.
+
+    use refrain::{Error, ErrorKind, policy::Address};
+
+    use super::*;
+
+    const FILE: &str = "[[worker]]\nname = \"a\"\nqueue = \"q\"\nsource = \"kafka://h\"\ndeliver = \"http://h/\"\n\
+                        [[worker]]\nname = \"b\"\nqueue = \"q\"\nsource = \"redis://h\"\ndeliver = \"http://h/\"\n\
+                        [[relay]]\noutbox = \"postgres://h/x\"\nto = \"kafka://u\"\n";
+
+    fn without_kafka(address: &Address) -> refrain::Result<()> {
+        match address.scheme() {
+            "kafka" => Err(Error::new(ErrorKind::Unsupported, "built without Kafka")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(flags: &[&str], supports: Supports) -> (String, bool) {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            args: Args,
+        }
+        let flags = ["check"].iter().chain(flags);
+        let args = <Alone as clap::Parser>::parse_from(flags).args;
+        let loaded = Loaded {
+            settings: File::parse(FILE, "refrain.toml").unwrap(),
+            overrides: Vec::new(),
+        };
+        checked(&args, Path::new("refrain.toml"), &loaded, supports).unwrap()
+    }
+
+    #[test]
+    fn workers_and_relays_whose_broker_the_build_lacks_are_listed() {
+        let (told, is_whole) = check(&[], without_kafka);
+        let listed = "This build cannot run it:\n  worker a: built without Kafka\n  relay relay: built without Kafka\n";
+        assert!(told.contains(listed), "{told}");
+        assert!(!is_whole);
+        let (told, is_whole) = check(&["--json"], without_kafka);
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let listed = [
+            "worker a: built without Kafka",
+            "relay relay: built without Kafka",
+        ];
+        assert_eq!(told["unsupported"], json!(listed));
+        assert!(!is_whole);
+    }
+
+    #[test]
+    fn a_build_with_every_broker_can_run_the_file() {
+        let (told, is_whole) = check(&[], |_| Ok(()));
+        assert!(is_whole && !told.contains("This build"), "{told}");
+        let (told, is_whole) = check(&["--json"], |_| Ok(()));
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert!(is_whole && told["unsupported"] == json!([]), "{told}");
     }
 }

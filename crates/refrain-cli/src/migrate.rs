@@ -1,8 +1,11 @@
 //! `refrain migrate`: makes the tables that Refrain needs in a database, or prints what would make them.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use refrain::{ErrorKind, policy::Address};
+use refrain::{
+    ErrorKind,
+    policy::{Address, Secrets, Settings},
+};
 use refrain_stores::postgres::{self, Migrated};
 use serde_json::json;
 
@@ -16,14 +19,15 @@ mod queue;
 mod receipts;
 
 const USAGE: u8 = 2;
+const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
-const WHICH: &str =
-    "which store? write --store postgres://USER@HOST/DATABASE, or set REFRAIN_STORE";
+const WHICH: &str = "which store? write --store postgres://USER@HOST/DATABASE or --config FILE, or set REFRAIN_STORE";
 
 /// Make the tables that Refrain needs in a database
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain migrate --store postgres://app@db/app          make or update the tables
+  refrain migrate --config refrain.toml                  in the database that the file names
   refrain migrate --print                                what would make them, for a DBA
   refrain migrate --store postgres://app@db/app --print  only what the tables that are there lack
   refrain migrate --store 'postgres://app@db/app?schema=payments'
@@ -40,11 +44,16 @@ const WHICH: &str =
 A proxy or service makes its tables itself when it starts and may; this is for those that may not.
 Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names;
 with --receipts, --queue or --outbox from REFRAIN_RECEIPTS, REFRAIN_QUEUE or REFRAIN_OUTBOX, or such a file.
-Exit codes: 0 done, or printed, 2 wrong usage, 69 the database cannot be had, or is not in order.")]
+All of these go before --config: its `store`; with --receipts, --queue or --outbox the database of its `receipts`,
+of its workers and relays on PostgreSQL, or of its `outbox`.
+Exit codes: 0 done, or printed, 2 wrong usage, 64 bad configuration, 69 the database cannot be had, or is not in order.")]
 pub(crate) struct Args {
     /// The store's address: postgres://…
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// A refrain.toml that names the database
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The table of receipts instead, which exactly-once operations write to
     #[arg(long)]
     receipts: bool,
@@ -69,12 +78,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (args.outbox, "outbox", outbox::run),
     ];
     if let Some((_, name, run)) = tables.into_iter().find(|(is_meant, ..)| *is_meant) {
-        return match database(name, args.store.as_deref()) {
+        return match database(name, args) {
             Ok(address) => run(address, args.print),
-            Err(message) => Ok(refused(args, &message, USAGE)),
+            Err(message) => Ok(refused(args, &message, misconfigured(args))),
         };
     }
-    let address = match address(args.store.as_deref()) {
+    let address = match address(args) {
         Ok(Some(address)) => address,
         // What is printed depends on the schema alone, and this has the usual one.
         Ok(None) if args.print => {
@@ -82,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Ok(None) => return Ok(refused(args, WHICH, USAGE)),
-        Err(message) => return Ok(refused(args, &message, USAGE)),
+        Err(message) => return Ok(refused(args, &message, misconfigured(args))),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -136,14 +145,24 @@ fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
     code.into()
 }
 
+/// The exit code for an address that cannot be used: it may come from the file, if there is one.
+fn misconfigured(args: &Args) -> u8 {
+    match args.config {
+        Some(_) => BAD_CONFIGURATION,
+        None => USAGE,
+    }
+}
+
 /// Which store, if any is named. Of two, the last has tables.
-fn address(flag: Option<&str>) -> Result<Option<String>, String> {
+fn address(args: &Args) -> Result<Option<String>, String> {
     let flags = Flags {
-        store: flag,
+        store: args.store.as_deref(),
         ..Flags::default()
     };
-    let loaded = settings::load(None, &flags).map_err(|failure| failure.to_string())?;
-    if loaded.overrides.iter().all(|(name, _)| *name != "store") {
+    let loaded = settings::load(args.config.as_deref(), Secrets::Store, &flags);
+    let loaded = loaded.map_err(|failure| failure.to_string())?;
+    let is_given = loaded.overrides.iter().any(|(name, _)| *name == "store");
+    if !is_given && args.config.is_none() {
         return Ok(None);
     }
     let store = loaded.settings.store.last();
@@ -156,8 +175,53 @@ fn address(flag: Option<&str>) -> Result<Option<String>, String> {
     }
 }
 
-/// A database that is no store: from the flag, `REFRAIN_NAME`, or the file that `REFRAIN_NAME_FILE` names.
-fn database(name: &str, flag: Option<&str>) -> Result<Option<Address>, String> {
-    let value = settings::value(name, flag).map_err(|failure| failure.to_string())?;
-    Ok(value.map(Address::new))
+/// A database that is no store: from the flag, `REFRAIN_NAME`, the file that `REFRAIN_NAME_FILE` names, or refrain.toml.
+fn database(name: &str, args: &Args) -> Result<Option<Address>, String> {
+    let value = settings::value(name, args.store.as_deref());
+    let value = value.map_err(|failure| failure.to_string())?;
+    let (None, Some(file)) = (&value, &args.config) else {
+        return Ok(value.map(Address::new));
+    };
+    let secrets = match name {
+        "outbox" => Secrets::Relays(&[]),
+        _ => Secrets::All,
+    };
+    let loaded = settings::load(Some(file), secrets, &Flags::default());
+    let loaded = loaded.map_err(|failure| failure.to_string())?;
+    let file = file.display();
+    match &databases(name, &loaded.settings)[..] {
+        [one] => Ok(Some(one.clone())),
+        [] => Err(format!(
+            "{file} names no database for --{name}; pass --store postgres://USER@HOST/DATABASE"
+        )),
+        several => {
+            let several: Vec<_> = several.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "{file} names several databases for --{name}: {}; pass one of them with --store",
+                several.join(", ")
+            ))
+        }
+    }
+}
+
+/// The databases that a file names for a table, each once.
+fn databases(name: &str, settings: &Settings) -> Vec<Address> {
+    let (workers, relays) = (settings.workers.iter(), settings.relays.iter());
+    let mut found: Vec<_> = match name {
+        "receipts" => {
+            let operations = settings.policy.operations();
+            let operations = operations.filter_map(|it| it.receipts.clone());
+            let workers = workers.filter_map(|it| it.receipts.clone());
+            operations.chain(workers).collect()
+        }
+        "queue" => {
+            let brokers = workers.map(|it| &it.source).chain(relays.map(|it| &it.to));
+            let is_meant = |it: &&Address| it.scheme().starts_with("postgres");
+            brokers.filter(is_meant).cloned().collect()
+        }
+        _ => relays.map(|it| it.outbox.clone()).collect(),
+    };
+    found.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+    found.dedup();
+    found
 }

@@ -13,7 +13,7 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
-    policy::{Address, ConfigError, Settings},
+    policy::{Address, ConfigError, Secrets, Settings},
     store::embedded,
 };
 use refrain_proxy::{
@@ -160,6 +160,7 @@ impl From<refrain::Error> for Failure {
 fn start(args: &Args) -> Result<(), Failure> {
     let loaded = settings::load(
         args.config.as_deref(),
+        Secrets::Operations,
         &Flags {
             listen: args.listen.as_deref(),
             admin: args.admin.as_deref(),

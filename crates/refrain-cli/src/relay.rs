@@ -1,10 +1,14 @@
 //! `refrain relay`: publishes what services have put into their outbox, at least once and in order.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use refrain::{
     consume::{Backlog, Outbox, Refused, Relay, RelayCounts},
-    policy::{File, RelaySettings},
+    policy::{File, RelaySettings, Secrets},
 };
 use refrain_stores::postgres::PostgresOutbox;
 use serde_json::{Value, json};
@@ -13,7 +17,7 @@ use tokio::{sync::watch, task::JoinSet};
 use crate::{
     output::say,
     proxy::{Failure, Signals, log_to_stderr},
-    settings::{quoted, value},
+    settings::{self, Supports, quoted, value},
 };
 
 /// Something waits for a person.
@@ -43,19 +47,20 @@ A relay in refrain.toml:
 `refrain migrate --outbox` makes the table. Several relays may work on one outbox: what one of them holds, the others leave.
 Each message is published at least once, under the same id every time, and in order within its group.
 SIGTERM and Ctrl-C let what is under way come to its end; a second one does not wait.
-Without --outbox and --to, and without --config, they are taken from REFRAIN_OUTBOX and REFRAIN_TO,
-or from the files that REFRAIN_OUTBOX_FILE and REFRAIN_TO_FILE name.
+Flags go before the environment (REFRAIN_OUTBOX, REFRAIN_TO, REFRAIN_LOG; each also with _FILE for a file that holds the value),
+and that before the file. Of a file with several relays, --outbox and --to need one that --relay chooses.
+Only the secrets of the chosen relays are read.
 
 Exit codes: 0 stopped as told, or all is published, 1 something was refused and waits for a person, 2 wrong usage,
 64 bad configuration, 69 the outbox or the broker cannot be reached.")]
 pub(crate) struct Args {
     /// The database with the outbox: postgres://…
-    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    #[arg(long, value_name = "URL")]
     outbox: Option<String>,
     /// The broker
-    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// A refrain.toml with at least one [[relay]]
+    /// A refrain.toml with at least one [[relay]] [default: refrain.toml, unless --outbox and --to are given]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Only the relay of this name; may be given several times
@@ -83,13 +88,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let done = runtime.block_on(async {
-        let relays = chosen(args)?;
+        let (relays, file) = chosen(args, refrain_brokers::check_support)?;
         log_to_stderr(&value("log", args.log.as_deref())?)?;
         match (args.refused, args.redrive) {
             (true, _) => show_refused(args, &relays).await,
             (_, true) => redrive(args, &relays).await,
             _ if args.once => once(args, &relays).await,
-            _ => relay(args, &relays).await,
+            _ => relay(args, &relays, file.as_deref()).await,
         }
     });
     // What still runs was told to stop, and had its time.
@@ -100,13 +105,38 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// The relays that are meant: of the file, or the one that flags and environment name.
-fn chosen(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
-    let (relays, place) = match &args.config {
-        Some(file) => (File::read(file)?.relays, file.display().to_string()),
-        None => (named(args)?, "the command line".into()),
+/// The relays that are meant, and the file that they come from: flags and environment replace what it says of them.
+fn chosen(
+    args: &Args,
+    supports: Supports,
+) -> Result<(Vec<RelaySettings>, Option<PathBuf>), Failure> {
+    let outbox = value("outbox", args.outbox.as_deref())?;
+    let to = value("to", args.to.as_deref())?;
+    let named = named(outbox.as_deref(), to.as_deref())?;
+    let file = match (&args.config, &outbox, &to) {
+        (None, Some(_), Some(_)) => None,
+        (config, ..) => settings::config(config.as_deref()),
     };
     let bad = |message: String| Err(Failure::Configuration(format!("refrain: {message}")));
+    let overrides = [("outbox", outbox.as_deref()), ("to", to.as_deref())];
+    let overrides = overrides
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let overrides: Vec<_> = overrides.collect();
+    let (relays, place) = match &file {
+        Some(file) => {
+            let read = File::read_with(file, Secrets::Relays(&args.relays), &overrides)?;
+            (read.relays, file.display().to_string())
+        }
+        None if overrides.len() == 2 => (named, "the command line".into()),
+        None => {
+            return bad(
+                "from where to where? pass --outbox postgres://… and --to redis://…, \
+                        or --config FILE with a [[relay]] in it"
+                    .into(),
+            );
+        }
+    };
     if relays.is_empty() {
         return bad(format!(
             "{place} has no [[relay]]; `refrain relay --help` shows one"
@@ -120,24 +150,23 @@ fn chosen(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
     let is_meant =
         |relay: &RelaySettings| args.relays.is_empty() || args.relays.contains(&relay.name);
     let relays: Vec<_> = relays.into_iter().filter(is_meant).collect();
-    for relay in &relays {
-        refrain_brokers::check_support(&relay.to)?;
+    if let ([(name, _), ..], [_, _, ..]) = (&overrides[..], &relays[..]) {
+        return bad(format!(
+            "`{name}` is given by flag or environment, and {place} has several relays; choose one with --relay NAME"
+        ));
     }
-    Ok(relays)
+    for relay in &relays {
+        supports(&relay.to)?;
+    }
+    Ok((relays, file))
 }
 
-fn named(args: &Args) -> Result<Vec<RelaySettings>, Failure> {
-    let outbox = value("outbox", args.outbox.as_deref())?;
-    let to = value("to", args.to.as_deref())?;
-    let (Some(outbox), Some(to)) = (outbox, to) else {
-        let message = "refrain: from where to where? pass --outbox postgres://… and --to redis://…, \
-                       or --config FILE with a [[relay]] in it";
-        return Err(Failure::Configuration(message.into()));
-    };
+/// The relay that flags and environment name. What they do not name is checked with an address in its place.
+fn named(outbox: Option<&str>, to: Option<&str>) -> Result<Vec<RelaySettings>, Failure> {
     let text = format!(
         "[[relay]]\noutbox = {}\nto = {}\n",
-        quoted(&outbox),
-        quoted(&to)
+        quoted(outbox.unwrap_or("postgres://h/x")),
+        quoted(to.unwrap_or("redis://h"))
     );
     Ok(File::parse(&text, "flags and environment")?.relays)
 }
@@ -167,11 +196,18 @@ async fn open_outbox(settings: &RelaySettings) -> Result<Arc<PostgresOutbox>, Fa
 }
 
 /// Publishes until a signal says stop.
-async fn relay(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
+async fn relay(
+    args: &Args,
+    relays: &[RelaySettings],
+    file: Option<&Path>,
+) -> Result<ExitCode, Failure> {
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let (stop, stopping) = watch::channel(false);
     let mut running = JoinSet::new();
     let mut ready = Vec::new();
+    if let (Some(file), false) = (file, args.json) {
+        say(format!("settings from {}", file.display()));
+    }
     for settings in relays {
         let it = open(settings).await?;
         let (relay, mut stopping) = (it.relay.clone(), stopping.clone());
@@ -350,4 +386,33 @@ async fn redrive(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Fail
         say(json!({ "relays": counts }));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    //! A relay started on a build without its broker, and messages stayed in the outbox.
+
+    use refrain::{Error, ErrorKind, policy::Address};
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_relay_whose_broker_the_build_lacks_is_bad_configuration() {
+        let words = ["relay", "--outbox", "postgres://h/x", "--to", "kafka://h"];
+        let args = <Alone as clap::Parser>::parse_from(words).args;
+        let lacks = |_: &Address| Err(Error::new(ErrorKind::Unsupported, "built without Kafka"));
+        let failure = chosen(&args, lacks).unwrap_err();
+        assert_eq!(failure.to_string(), "refrain: built without Kafka");
+        assert_eq!(
+            format!("{:?}", failure.code()),
+            format!("{:?}", ExitCode::from(64))
+        );
+        assert!(chosen(&args, |_| Ok(())).is_ok());
+    }
 }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use refrain::policy::{File, Settings};
+use refrain::policy::{Address, File, Secrets, Settings};
 
 use crate::proxy::Failure;
 
@@ -46,8 +46,16 @@ impl Loaded {
     }
 }
 
-/// The settings of a command: the file's, if there is one, below those of flags and environment.
-pub(crate) fn load(config: Option<&Path>, flags: &Flags<'_>) -> Result<Loaded, Failure> {
+/// Whether a build has the broker at an address: [`refrain_brokers::check_support`], except in tests.
+pub(crate) type Supports = fn(&Address) -> refrain::Result<()>;
+
+/// The settings of a command: flags and environment replace those of the file, if there is one.
+/// `secrets` are those that the command uses.
+pub(crate) fn load(
+    config: Option<&Path>,
+    secrets: Secrets<'_>,
+    flags: &Flags<'_>,
+) -> Result<Loaded, Failure> {
     let given = [
         ("listen", flags.listen),
         ("admin", flags.admin),
@@ -72,30 +80,13 @@ pub(crate) fn load(config: Option<&Path>, flags: &Flags<'_>) -> Result<Loaded, F
         (*name, shown)
     });
     let overrides = overrides.collect();
-    let Some(file) = config else {
-        let settings = above;
-        return Ok(Loaded {
-            settings,
-            overrides,
-        });
-    };
-    let mut settings = File::read(file)?;
-    for (name, _) in said {
-        match name {
-            "listen" => settings.listen = above.listen,
-            "admin" => settings.admin = above.admin,
-            "upstream" => settings.upstream.clone_from(&above.upstream),
-            "audit_log" => settings.audit_log.clone_from(&above.audit_log),
-            _ => settings.store.clone_from(&above.store),
+    let settings = match config {
+        Some(file) => {
+            let said = said.iter().map(|(name, value)| (*name, value.as_str()));
+            File::read_with(file, secrets, &said.collect::<Vec<_>>())?
         }
-    }
-    if settings.listen == settings.admin && settings.listen.port() != 0 {
-        let message = format!(
-            "refrain: proxy and admin would both listen on {}; give one of them another port",
-            settings.listen
-        );
-        return Err(Failure::Configuration(message));
-    }
+        None => above,
+    };
     Ok(Loaded {
         settings,
         overrides,
@@ -131,7 +122,7 @@ pub(crate) fn value(name: &str, flag: Option<&str>) -> Result<Option<String>, Fa
     match read {
         Ok(_) => Ok(Some(text.trim_end().into())),
         Err(error) => Err(bad(format!(
-            "{variable} names {}, which cannot be read: {error}",
+            "{variable} names {}, which cannot be read: {error}; check the path and its permissions",
             file.display()
         ))),
     }

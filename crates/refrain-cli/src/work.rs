@@ -6,7 +6,7 @@ use refrain::{
     Engine, Guarantee, Operation,
     consume::{Backoff, Broker, Consumer, Count, Source, Tally},
     fingerprint::Part,
-    policy::{Settings, WorkerSettings, units::Span},
+    policy::{Secrets, Settings, WorkerSettings, redacted, units::Span},
     receipts::{AnyReceipts, Witness},
     store::{AnyStore, Store as _},
 };
@@ -16,7 +16,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 use crate::{
     output::say,
     proxy::{Failure, Signals, audit_log, log_to_stderr, open_store},
-    settings::{self, Flags},
+    settings::{self, Flags, Supports},
 };
 
 mod admin;
@@ -52,8 +52,9 @@ Each message goes out as POST with Idempotency-Key, Refrain-Attempt, Refrain-Rec
 2xx has handled it; 4xx makes it a dead letter at once; 408, 425, 429, 5xx, a timeout and a lost answer are tried again,
 not before Retry-After has passed.
 
---store and --audit-log go before REFRAIN_STORE, REFRAIN_AUDIT_LOG and REFRAIN_LOG (each also with _FILE for a file that
-holds the value), and these before the file.
+Flags go before the environment (REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_ADMIN, REFRAIN_LOG; each also with _FILE for
+a file that holds the value), and that before the file, whose `admin` is the proxy's alone.
+Only the secrets of the chosen workers and of the store are read.
 
 Exit codes: 0 stopped in good order, 2 wrong usage, 64 bad configuration, 69 a broker or the store cannot be reached;
 with --redrive, 0 and \"no dead letters\" where there are none, and 69 where it could not be looked whether there are any.")]
@@ -112,12 +113,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The file's settings, and the workers of it that are meant.
 fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
+    chosen_from(args, refrain_brokers::check_support)
+}
+
+fn chosen_from(
+    args: &Args,
+    supports: Supports,
+) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
     let flags = Flags {
         store: args.store.as_deref(),
         audit_log: args.audit_log.as_deref(),
         ..Flags::default()
     };
-    let settings = settings::load(Some(&args.config), &flags)?.settings;
+    let secrets = Secrets::Workers(&args.workers);
+    let settings = settings::load(Some(&args.config), secrets, &flags)?.settings;
     let file = args.config.display();
     if settings.workers.is_empty() {
         return Err(Failure::Configuration(format!(
@@ -140,9 +149,27 @@ fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
         |worker: &&WorkerSettings| args.workers.is_empty() || args.workers.contains(&worker.name);
     let workers: Vec<_> = settings.workers.iter().filter(is_meant).cloned().collect();
     for worker in &workers {
-        refrain_brokers::check_support(&worker.source)?;
+        supports(&worker.source)?;
     }
     Ok((settings, workers))
+}
+
+/// Where the admin listener is, if anywhere. The file's `admin` is the proxy's, which may run beside.
+fn admin_address(args: &Args) -> Result<Option<SocketAddr>, Failure> {
+    let text = match args.admin {
+        Some(address) => return Ok(Some(address)),
+        None => settings::value("admin", None)?,
+    };
+    let parsed = text.map(|text| {
+        text.trim().parse().map_err(|_| {
+            Failure::Configuration(format!(
+                "refrain: REFRAIN_ADMIN `{}` is not an address to listen on; \
+                 write a numeric address and a port, such as 127.0.0.1:9090",
+                redacted(&text)
+            ))
+        })
+    });
+    parsed.transpose()
 }
 
 /// At-most-once on a store that may lose claims is no promise.
@@ -161,6 +188,7 @@ fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failu
 
 async fn work(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
+    let admin = admin_address(args)?;
     log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let store = open_store(&settings).await?;
@@ -196,7 +224,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
             say(format!("  audited in {}", folder.display()));
         }
     }
-    let admin = match args.admin {
+    let admin = match admin {
         Some(address) => {
             let told = admin::Told {
                 store: engine.store().clone(),
@@ -354,5 +382,38 @@ fn dead_source(worker: &WorkerSettings, dead_letter: &str) -> Source {
         queue: dead_letter.into(),
         consumer: format!("{}-redrive", worker.name),
         ..worker.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A worker started on a build without its broker, and failed at its first message.
+
+    use refrain::{Error, ErrorKind, policy::Address};
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_worker_whose_broker_the_build_lacks_is_bad_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("refrain.toml");
+        let worker = "[[worker]]\nname = \"a\"\nqueue = \"q\"\nsource = \"kafka://h\"\ndeliver = \"http://h/\"\n";
+        std::fs::write(&file, worker).unwrap();
+        let words = ["work", "--config", file.to_str().unwrap()];
+        let args = <Alone as clap::Parser>::parse_from(words).args;
+        let lacks = |_: &Address| Err(Error::new(ErrorKind::Unsupported, "built without Kafka"));
+        let failure = chosen_from(&args, lacks).unwrap_err();
+        assert_eq!(failure.to_string(), "refrain: built without Kafka");
+        assert_eq!(
+            format!("{:?}", failure.code()),
+            format!("{:?}", ExitCode::from(64))
+        );
+        assert!(chosen_from(&args, |_| Ok(())).is_ok());
     }
 }

@@ -199,3 +199,53 @@ fn what_cannot_be_migrated_is_explained() {
         );
     }
 }
+
+/// The file named the database, and the command asked which.
+#[test]
+fn the_database_is_taken_from_the_file() {
+    let server = refrain_testkit::servers::PrivatePostgres::start().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("refrain.toml");
+    let file = path.to_str().unwrap();
+    let url = server.url();
+    let text = format!(
+        "store = [\"redis://127.0.0.1:1\", \"{url}\"]\n[policy]\nreceipts = \"{url}\"\n\
+         [[worker]]\nname = \"a\"\nqueue = \"q\"\ndeliver = \"http://h/\"\nsource = \"{url}\"\n\
+         [[relay]]\noutbox = \"{url}\"\nto = \"{url}\"\n"
+    );
+    std::fs::write(&path, &text).unwrap();
+    for (flag, words) in [
+        (None, "made at version"),
+        (Some("--receipts"), "the table is there"),
+        (Some("--queue"), "the table is made"),
+        (Some("--outbox"), "the table is there"),
+    ] {
+        let args: Vec<_> = ["--config", file].into_iter().chain(flag).collect();
+        let (code, told, said) = run(&args);
+        assert!(code == 0 && told.contains(words), "{flag:?}: {told}{said}");
+    }
+    // The flag goes before the file.
+    let nowhere = "postgres://app:hunter2@127.0.0.1:1/app";
+    for flag in [None, Some("--receipts"), Some("--queue"), Some("--outbox")] {
+        let args = ["--config", file, "--store", nowhere]
+            .into_iter()
+            .chain(flag);
+        let (code, _, said) = run(&args.collect::<Vec<_>>());
+        assert!(code == 69 && !said.contains("hunter2"), "{flag:?}: {said}");
+    }
+    let other = text.replacen("outbox = ", "name = \"b\"\noutbox = ", 1)
+        + &format!("[[relay]]\noutbox = \"{nowhere}\"\nto = \"{url}\"\n");
+    std::fs::write(&path, other).unwrap();
+    let (code, _, said) = run(&["--config", file, "--outbox"]);
+    assert!(code == 64 && said.contains("several databases"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+    std::fs::write(&path, "").unwrap();
+    for (flag, words) in [
+        (None, "a file: store has no tables"),
+        (Some("--receipts"), "no database for --receipts"),
+    ] {
+        let args: Vec<_> = ["--config", file].into_iter().chain(flag).collect();
+        let (code, _, said) = run(&args);
+        assert!(code == 64 && said.contains(words), "{flag:?}: {said}");
+    }
+}

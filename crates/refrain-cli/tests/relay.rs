@@ -175,6 +175,90 @@ async fn what_is_there_is_published_once_and_reported() {
     stage.close().await;
 }
 
+/// A relay ran with what the file says, and REFRAIN_TO was not read.
+#[tokio::test]
+async fn flags_go_before_the_environment_and_that_before_the_file() {
+    let mut stage = Stage::open().await;
+    let (url, nowhere) = (stage.url.clone(), "redis://127.0.0.1:1");
+    let held = stage.folder.path().join("to.txt");
+    fs::write(&held, format!("{url}\n")).unwrap();
+    let held = held.to_str().unwrap().to_owned();
+    let unset = "[[relay]]\nname = \"other\"\noutbox_env = \"NOT_SET\"\nto_env = \"NOT_SET\"\n";
+    let shop = |outbox: &str, to: &str| {
+        format!("store_env = \"NOT_SET\"\n[[relay]]\nname = \"shop\"\n{outbox}\n{to}\n{unset}")
+    };
+    let by_variable = shop("outbox_env = \"SHOP_OUTBOX\"", "to_env = \"SHOP_TO\"");
+    let by_text = shop(
+        &format!("outbox = \"{url}\""),
+        &format!("to = \"{nowhere}\""),
+    );
+    let one = ["--relay", "shop"];
+    let flags = ["--relay", "shop", "--to", &url];
+    for (number, (file, args, variables)) in [
+        // No file: the environment names both.
+        (
+            None,
+            &[][..],
+            vec![("REFRAIN_OUTBOX", &*url), ("REFRAIN_TO", &url)],
+        ),
+        // The file of the folder, with addresses in variables, and without the secrets of other parts.
+        (
+            Some(&by_variable),
+            &one,
+            vec![("SHOP_OUTBOX", &*url), ("SHOP_TO_FILE", &held)],
+        ),
+        (Some(&by_text), &one, vec![("REFRAIN_TO", &*url)]),
+        (
+            Some(&by_variable),
+            &one,
+            vec![("SHOP_OUTBOX", &*url), ("REFRAIN_TO_FILE", &held)],
+        ),
+        (Some(&by_text), &flags, vec![("REFRAIN_TO", nowhere)]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        match file {
+            Some(text) => fs::write(stage.config(), text).unwrap(),
+            None => fs::remove_file(stage.config()).unwrap(),
+        }
+        stage.append(&[("a".into(), number)]).await;
+        let mut command = refrain(&["relay", "--once"]);
+        command
+            .args(args)
+            .envs(variables)
+            .current_dir(&stage.folder);
+        let output = command.output().unwrap();
+        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{number}: {told}");
+        assert!(told.contains("1 published"), "{number}: {told}");
+    }
+    let mut several = refrain(&["relay", "--once"]);
+    let variables = [("REFRAIN_TO", &url), ("NOT_SET", &url)];
+    several.envs(variables).current_dir(&stage.folder);
+    let output = several.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("choose one with --relay NAME"), "{said}");
+    stage.close().await;
+}
+
+#[tokio::test]
+async fn a_running_relay_names_the_file_that_it_read() {
+    let stage = Stage::open().await;
+    let mut command = refrain(&["relay"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.current_dir(&stage.folder).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert_eq!(line, "settings from refrain.toml");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("relay shop: from the outbox at"), "{line}");
+    tell(&child, Signal::TERM);
+    assert_eq!(ended(child).0, 0);
+    stage.close().await;
+}
+
 #[tokio::test]
 async fn what_was_refused_is_shown_and_lets_the_command_fail() {
     let mut stage = Stage::open().await;
@@ -252,9 +336,9 @@ async fn what_cannot_be_relayed_is_explained() {
             "it has shop",
         ),
         (
-            &["relay", "--config", config, "--to", "nats://n"],
-            2,
-            "cannot be used with",
+            &["relay", "--config", config, "--to", "nat://n"],
+            64,
+            "did you mean `nats://`?",
         ),
         (&["relay", "--config", "nowhere.toml"], 64, "nowhere.toml"),
     ] {

@@ -68,8 +68,13 @@ impl Node {
     }
 
     fn start(&self) -> Running<'_> {
+        self.start_with(&["--admin", "127.0.0.1:0"])
+    }
+
+    fn start_with(&self, arguments: &[&str]) -> Running<'_> {
         let file = |name: &str| fs::File::create(self.folder.path().join(name)).unwrap();
-        let mut command = self.command(&["work", "--admin", "127.0.0.1:0"]);
+        let mut command = self.command(&["work"]);
+        command.args(arguments);
         command.stdout(file("stdout")).stderr(file("stderr"));
         let child = command.spawn().unwrap();
         Running { node: self, child }
@@ -163,28 +168,198 @@ fn nodes_share_the_store_that_the_environment_names() {
 }
 
 #[test]
-fn tiers_are_given_by_environment_and_by_flag() {
-    let redis = PrivateRedis::start().unwrap();
-    let url = redis.url();
-    let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
-    let worker = format!(
-        "source = \"{url}\"\ndeliver = \"http://{}/\"",
-        target.address
+fn tiers_and_admin_are_given_by_environment_and_by_flag() {
+    for is_flag in [false, true] {
+        let redis = PrivateRedis::start().unwrap();
+        let (url, tiers) = (redis.url(), format!("{}, file:records", redis.url()));
+        let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
+        let worker = format!(
+            "source = \"{url}\"\ndeliver = \"http://{}/\"",
+            target.address
+        );
+        let (node, flags) = match is_flag {
+            // The flags go before the variables.
+            true => (
+                Node::new(&worker)
+                    .with("REFRAIN_STORE", "file:other")
+                    .with("REFRAIN_ADMIN", "127.0.0.1:1"),
+                vec!["--store", &tiers, "--admin", "127.0.0.1:0"],
+            ),
+            false => (
+                Node::new(&worker)
+                    .with("REFRAIN_STORE", &tiers)
+                    .with("REFRAIN_ADMIN", "127.0.0.1:0"),
+                vec![],
+            ),
+        };
+        let running = node.start_with(&flags);
+        publish(&url, &order());
+        until("it is delivered", || running.counted("completed") == 1);
+        running.stop();
+        assert!(
+            node.said().contains(&format!("store {url}, file:records")),
+            "{}",
+            node.said()
+        );
+        assert!(node.has("records") && !node.has("refrain-data") && !node.has("other"));
+        if !is_flag {
+            let checked = node.run(&["check", "--json"]);
+            let checked: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+            assert_eq!(checked["store"], serde_json::json!([url, "file:records"]));
+        }
+    }
+}
+
+/// Exit code and what was said.
+fn told(output: Output) -> (Option<i32>, String) {
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code(), said)
+}
+
+/// A worker did not start for lack of a secret that another process uses.
+#[test]
+fn only_the_secrets_that_a_command_uses_are_needed() {
+    let lacking = "source = \"redis://127.0.0.1:1\"\ndeliver = \"http://127.0.0.1:1/\"\n\
+         [[worker]]\nname = \"mail\"\nqueue = \"q\"\ndeliver = \"http://h/\"\nsource_env = \"MAIL_SOURCE\"\n\
+         authorization = { secret_env = \"MAIL_TOKEN\" }\n\
+         [[worker]]\nname = \"post\"\nqueue = \"q\"\ndeliver = \"http://h/\"\nsource = \"redis://h\"\n\
+         receipts_env = \"POST_RECEIPTS\"\nguarantee = \"exactly-once\"\n\
+         [[relay]]\noutbox_env = \"SHOP_OUTBOX\"\nto_env = \"SHOP_TO\"\n\
+         [[operation]]\nmatch = \"POST /hook\"\nwebhook = \"stripe\"\nsignature = { secret_env = \"HOOK_SECRET\" }\n";
+    let node = Node::new(lacking);
+    let all = [
+        "MAIL_SOURCE",
+        "MAIL_TOKEN",
+        "POST_RECEIPTS",
+        "SHOP_OUTBOX",
+        "SHOP_TO",
+        "HOOK_SECRET",
+    ];
+    let no_upstream = ["proxy", "--config", "refrain.toml", "--store", "memory:"];
+    for (arguments, code, needed) in [
+        (&["check"][..], 64, &all[..]),
+        (&["work", "--store", "memory:"], 64, &all[..3]),
+        (
+            &["work", "--store", "memory:", "--worker", "mail"],
+            64,
+            &all[..2],
+        ),
+        // It gets as far as the broker, which is not there.
+        (
+            &["work", "--store", "memory:", "--worker", "billing"],
+            69,
+            &[],
+        ),
+        (&["relay"], 64, &all[3..5]),
+        (&no_upstream, 64, &all[5..]),
+        // It finds the folder, in which there is no log yet.
+        (&["audit", "head"], 64, &[]),
+    ] {
+        let (exit, said) = told(node.run(arguments));
+        assert_eq!(exit, Some(code), "{arguments:?}: {said}");
+        for variable in all {
+            let is_named = said.contains(&format!("neither {variable} nor"));
+            assert_eq!(
+                is_named,
+                needed.contains(&variable),
+                "{arguments:?}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_overridden_setting_of_the_file_is_not_read() {
+    let node = Node::new("source = \"redis://127.0.0.1:1\"\ndeliver = \"http://127.0.0.1:1/\"");
+    let path = node.folder.path().join("refrain.toml");
+    let worker = fs::read_to_string(&path).unwrap();
+    for line in [
+        "store_env = \"NOT_SET\"",
+        "store_file = \"not-there\"",
+        "store = \"mysql://h\"",
+        "listen = \"127.0.0.1:8378\"",
+    ] {
+        fs::write(&path, format!("{line}\n{worker}")).unwrap();
+        let (exit, said) = told(node.run(&["check"]));
+        assert_eq!(exit, Some(64), "{line}: {said}");
+        assert!(said.contains("refrain.toml:1:"), "{line}: {said}");
+        let variables = [
+            ("REFRAIN_STORE", "memory:"),
+            ("REFRAIN_LISTEN", "127.0.0.1:0"),
+        ];
+        let checked = node.command(&["check"]).envs(variables).output();
+        let (exit, said) = told(checked.unwrap());
+        assert_eq!(exit, Some(0), "{line}: {said}");
+        let listens = ("REFRAIN_LISTEN", "127.0.0.1:0");
+        let flag = ["work", "--store", "memory:"];
+        let worked = node.command(&flag).envs([listens]).output();
+        let (exit, said) = told(worked.unwrap());
+        assert_eq!(exit, Some(69), "{line}: {said}");
+    }
+}
+
+#[test]
+fn every_address_is_read_from_its_variable() {
+    let node = Node::new(
+        "source_env = \"A_SOURCE\"\ndeliver = \"http://h/\"\nreceipts_env = \"A_RECEIPTS\"\n\
+         [[operation]]\nmatch = \"POST /pay\"\nreceipts_env = \"B_RECEIPTS\"\n\
+         [[relay]]\noutbox_env = \"A_OUTBOX\"\nto_env = \"A_TO\"",
     );
-    let node = Node::new(&worker).with("REFRAIN_STORE", format!("{url}, file:records"));
-    let running = node.start();
-    publish(&url, &order());
-    until("it is delivered", || running.counted("completed") == 1);
-    running.stop();
-    assert!(
-        node.said().contains(&format!("store {url}, file:records")),
-        "{}",
-        node.said()
-    );
-    assert!(node.has("records") && !node.has("refrain-data"));
-    let checked = node.run(&["check", "--json"]);
-    let checked: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
-    assert_eq!(checked["store"], serde_json::json!([url, "file:records"]));
+    let path = node.folder.path().join("refrain.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("store_env = \"A_STORE\"\n{text}")).unwrap();
+    let address = |name: &str| match name {
+        "A_SOURCE" | "A_TO" => format!("amqp://{name}:canary@h"),
+        _ => format!("postgres://{name}:canary@h/x"),
+    };
+    for is_file in [false, true] {
+        let mut command = node.command(&["check", "--json"]);
+        for name in [
+            "A_STORE",
+            "A_SOURCE",
+            "A_RECEIPTS",
+            "B_RECEIPTS",
+            "A_OUTBOX",
+            "A_TO",
+        ] {
+            match is_file {
+                true => command.env(
+                    format!("{name}_FILE"),
+                    node.file(name, &format!("{}\n", address(name))),
+                ),
+                false => command.env(name, address(name)),
+            };
+        }
+        let (exit, said) = told(command.output().unwrap());
+        assert_eq!(exit, Some(0), "{said}");
+        let checked: serde_json::Value = serde_json::from_str(&said).unwrap();
+        for (place, name) in [
+            ("/store/0", "A_STORE"),
+            ("/workers/0/source", "A_SOURCE"),
+            ("/workers/0/receipts", "A_RECEIPTS"),
+            ("/operations/0/receipts", "B_RECEIPTS"),
+            ("/relays/0/outbox", "A_OUTBOX"),
+            ("/relays/0/to", "A_TO"),
+        ] {
+            let hidden = address(name).replace("canary", "***");
+            let shown = checked.pointer(place).and_then(|it| it.as_str());
+            assert_eq!(shown, Some(&*hidden), "{place}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_file_with_a_value_is_reported_with_the_fix() {
+    let node = Node::new("source = \"redis://h\"\ndeliver = \"http://h/\"")
+        .with("REFRAIN_STORE_FILE", "not-there");
+    let (exit, said) = told(node.run(&["check"]));
+    assert_eq!(exit, Some(64), "{said}");
+    for words in [
+        "REFRAIN_STORE_FILE names not-there",
+        "check the path and its permissions",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]
