@@ -48,11 +48,13 @@ use tokio::{
 
 mod address;
 mod book;
+mod contact;
 mod list;
 mod record;
 mod trouble;
 
 use book::{Book, Place, Waiting};
+use contact::Contact;
 pub(crate) use list::dead_letters;
 use trouble::{Voice, told};
 
@@ -66,11 +68,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long an unreadable batch is reported after it was last fetched. librdkafka fetches it again and
 /// again, so after this time without one the batch was read or skipped by another member.
 const UNREADABLE_FOR: Duration = Duration::from_secs(30);
-
-/// How long the brokers may be silent before they are asked for an answer. An empty topic is silent.
-const QUIET_MAX: Duration = Duration::from_secs(5);
-/// Least time between two such questions, while the brokers are unavailable.
-const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Publisher to Kafka topics.
 pub struct KafkaPublisher {
@@ -96,15 +93,6 @@ struct Seat {
     /// Time of the last unreadable batch, and the error message.
     unreadable: Mutex<Option<(Instant, String)>>,
     contact: Mutex<Contact>,
-}
-
-/// When the brokers last answered, and the error since then.
-struct Contact {
-    heard: Instant,
-    asked: Instant,
-    is_asking: bool,
-    /// Time and message of the last error; `None` after an answer.
-    trouble: Option<(Instant, String)>,
 }
 
 /// Client context that handles revoked partitions and librdkafka's log.
@@ -228,33 +216,12 @@ async fn look(
     let KafkaPublisher { servers, voice, .. } = publisher;
     let (name, shown, voice) = (topic.to_owned(), servers.clone(), voice.clone());
     let asking = tokio::task::spawn_blocking(move || {
-        partitions(&*consumer, &name, &shown, &voice).map(drop)
+        list::partitions(&*consumer, &name, &shown, &voice).map(drop)
     });
     asking.await.map_err(|error| {
         let message = format!("the topics of Kafka at {servers} could not be asked for");
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     })?
-}
-
-/// Returns the partitions of a topic, which must exist.
-fn partitions<C: ConsumerContext>(
-    consumer: &impl Consumer<C>,
-    topic: &str,
-    servers: &str,
-    voice: &Voice,
-) -> Result<Vec<i32>> {
-    let found = consumer.fetch_metadata(Some(topic), ANSWER_MAX);
-    let found = found.map_err(|error| voice.explain(servers, error, ErrorKind::Invalid))?;
-    let found = found
-        .topics()
-        .iter()
-        .find(|it| it.name() == topic && it.error().is_none() && !it.partitions().is_empty());
-    let Some(found) = found else {
-        let message =
-            format!("Kafka at {servers} has no topic {topic}; create it, or check its name");
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    Ok(found.partitions().iter().map(|it| it.id()).collect())
 }
 
 impl Publisher for KafkaPublisher {
@@ -472,54 +439,6 @@ impl Kafka {
             }
         }
         Ok(())
-    }
-}
-
-impl Contact {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            heard: now,
-            asked: now,
-            is_asking: false,
-            trouble: None,
-        }
-    }
-
-    fn heard(&mut self) {
-        self.heard = Instant::now();
-        self.trouble = None;
-    }
-
-    fn failed(&mut self, error: &Error) {
-        self.trouble = Some((Instant::now(), error.to_string()));
-    }
-
-    fn trouble(&self) -> Option<Error> {
-        let (_, message) = self.trouble.clone()?;
-        Some(Error::new(ErrorKind::Unavailable, message))
-    }
-
-    /// Whether the brokers have to be asked now; then the caller asks.
-    fn starts_asking(&mut self) -> bool {
-        let is_in_doubt = self.trouble.is_some() || self.heard.elapsed() >= QUIET_MAX;
-        let starts = is_in_doubt && !self.is_asking && self.asked.elapsed() >= ASK_EVERY;
-        if starts {
-            self.is_asking = true;
-            self.asked = Instant::now();
-        }
-        starts
-    }
-
-    fn answered(&mut self, answer: Result<()>) {
-        self.is_asking = false;
-        let is_older = |(since, _): &(Instant, String)| *since < self.asked;
-        match answer {
-            // An error since the question may be newer than the answer.
-            Ok(()) if self.trouble.as_ref().is_none_or(is_older) => self.heard(),
-            Ok(()) => {}
-            Err(error) => self.failed(&error),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rdkafka::{
     Message as _, Offset, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer},
+    consumer::{BaseConsumer, Consumer, ConsumerContext},
     error::KafkaError,
 };
 use refrain::{
@@ -14,9 +14,7 @@ use refrain::{
     consume::{DeadLetter, Source},
 };
 
-use super::{
-    ANSWER_MAX, LOOK_EVERY, partitions, record, servers, settings, trouble, trouble::Voice,
-};
+use super::{ANSWER_MAX, LOOK_EVERY, record, servers, settings, trouble, trouble::Voice};
 
 pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     let mut settings = settings(source)?;
@@ -139,4 +137,25 @@ impl Listing {
         self.voice
             .explain(&self.servers, error, ErrorKind::Unavailable)
     }
+}
+
+/// Returns the partitions of a topic, which must exist.
+pub(super) fn partitions<C: ConsumerContext>(
+    consumer: &impl Consumer<C>,
+    topic: &str,
+    servers: &str,
+    voice: &Voice,
+) -> Result<Vec<i32>> {
+    let found = consumer.fetch_metadata(Some(topic), ANSWER_MAX);
+    let found = found.map_err(|error| voice.explain(servers, error, ErrorKind::Invalid))?;
+    let found = found
+        .topics()
+        .iter()
+        .find(|it| it.name() == topic && it.error().is_none() && !it.partitions().is_empty());
+    let Some(found) = found else {
+        let message =
+            format!("Kafka at {servers} has no topic {topic}; create it, or check its name");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    Ok(found.partitions().iter().map(|it| it.id()).collect())
 }
