@@ -3,8 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
 
+use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Passwords as people have them, encoded or not. Both halves must not be seen.
@@ -69,6 +76,9 @@ fn positions(scheme: &str, password: &str) -> Vec<String> {
     ] {
         addresses.push(format!("{scheme}://127.0.0.1:1/x?{name}={password}"));
     }
+    // Without a host, the part after an `@` is one.
+    let password = password.replace('@', ":");
+    addresses.push(format!("{scheme}://u:{password}"));
     addresses
 }
 
@@ -115,7 +125,7 @@ fn check_shows_no_password_of_any_setting() {
             }
         }
     }
-    assert_eq!(checked, SCHEMES.len() * PASSWORDS.len() * 8);
+    assert_eq!(checked, SCHEMES.len() * PASSWORDS.len() * 9);
 }
 
 #[test]
@@ -141,6 +151,42 @@ fn an_address_without_quotes_or_scheme_is_not_repeated() {
     }
 }
 
+/// Each command meets each scheme and position with one of the passwords: some addresses are rejected with the
+/// configuration, some by the driver, and some servers cannot be reached.
+#[test]
+fn commands_that_cannot_start_show_no_password() {
+    let folder = TempDir::new().unwrap();
+    let proxy = [
+        "proxy",
+        "--upstream",
+        "http://127.0.0.1:9",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let proxy = [&proxy[..], &["--admin", "127.0.0.1:0", "--store"]].concat();
+    for (at, scheme) in SCHEMES.iter().enumerate() {
+        for position in 0..positions(scheme, "").len() {
+            let password = PASSWORDS[(at + position) % PASSWORDS.len()];
+            let address = &*positions(scheme, password).swap_remove(position);
+            let check = |arguments: &[&str]| {
+                let printed = run(folder.path(), arguments, None);
+                assert_hidden(&printed, address);
+                assert!(!printed.is_empty(), "{arguments:?} did not say why");
+            };
+            let value = serde_json::Value::from(address);
+            let worker = format!(
+                "store = \"memory:\"\n[[worker]]\nname = \"a\"\nqueue = \"q\"\ndeliver = \"http://h/\"\nsource = {value}\n"
+            );
+            fs::write(folder.path().join("refrain.toml"), worker).unwrap();
+            check(&["work"]);
+            check(&[&proxy[..], &[address]].concat());
+            check(&["migrate", "--store", address]);
+            check(&["relay", "--outbox", address, "--to", address]);
+        }
+    }
+    assert!(!folder.path().join("refrain-data").exists());
+}
+
 #[test]
 fn commands_that_cannot_connect_show_no_password() {
     let folder = TempDir::new().unwrap();
@@ -149,28 +195,14 @@ fn commands_that_cannot_connect_show_no_password() {
         for scheme in ["postgres", "redis", "redis+sentinel", "nats", "amqp"] {
             let address = format!("{scheme}://u:{password}@127.0.0.1:1/x");
             fs::write(&held, format!("{address}\n")).unwrap();
-            let proxy = [
-                "proxy",
-                "--upstream",
-                "http://127.0.0.1:9",
-                "--listen",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-            ];
-            let by_flag = [&proxy[..], &["--store", &address]].concat();
-            let printed = run(folder.path(), &by_flag, None);
-            assert_hidden(&printed, &address);
             let by_file = ("REFRAIN_STORE_FILE", held.to_str().unwrap());
+            let proxy = ["proxy", "--upstream", "http://127.0.0.1:9"];
             assert_hidden(&run(folder.path(), &proxy, Some(by_file)), &address);
-            let migrate = ["migrate", "--store", &address];
-            assert_hidden(&run(folder.path(), &migrate, None), &address);
             let value = serde_json::Value::from(address.as_str());
             let worker = format!(
                 "store = \"memory:\"\n[[worker]]\nname = \"a\"\nqueue = \"q\"\ndeliver = \"http://h/\"\nsource = {value}\n"
             );
             fs::write(folder.path().join("refrain.toml"), worker).unwrap();
-            assert_hidden(&run(folder.path(), &["work"], None), &address);
             let listed = ["work", "--dead-letters"];
             assert_hidden(&run(folder.path(), &listed, None), &address);
         }
@@ -179,4 +211,67 @@ fn commands_that_cannot_connect_show_no_password() {
         assert_hidden(&printed, &upstream);
         assert!(!folder.path().join("refrain-data").exists());
     }
+}
+
+/// The servers accept any password, so that the commands start and greet.
+#[test]
+fn greetings_show_addresses_without_their_passwords() {
+    let (redis, postgres) = (
+        PrivateRedis::start().unwrap(),
+        PrivatePostgres::start().unwrap(),
+    );
+    let cache = redis.url().replace("://", "://default:qzxv%2Fjkwq@");
+    let database = postgres.url().replace('@', ":qzxv%2Fjkwq@");
+    let folder = TempDir::new().unwrap();
+    let text = format!(
+        "store = [\"{cache}\", \"{database}\"]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
+         upstream = \"http://127.0.0.1:9\"\n[[worker]]\nname = \"a\"\nqueue = \"q\"\nsource = \"{cache}\"\n\
+         deliver = \"http://127.0.0.1:9/?token=qzxv\"\n\
+         [[relay]]\noutbox = \"{database}\"\nto = \"{cache}\"\n"
+    );
+    fs::write(folder.path().join("refrain.toml"), text).unwrap();
+    let made = run(
+        folder.path(),
+        &["migrate", "--config", "refrain.toml", "--outbox"],
+        None,
+    );
+    assert_hidden(&made, &database);
+    assert!(made.contains("the table is there"), "{made}");
+    for (arguments, last) in [
+        (&["proxy", "--config", "refrain.toml"][..], "curl"),
+        (&["work"], "known for"),
+        (&["relay"], "from the outbox"),
+    ] {
+        let printed = greeting(folder.path(), arguments, last);
+        assert_hidden(&printed, &cache);
+        assert!(printed.contains(":***@"), "{printed}");
+    }
+}
+
+/// Starts a command, and returns what it printed from its start, to the line with these words, to its end.
+fn greeting(folder: &Path, arguments: &[&str], last: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    command
+        .args(arguments)
+        .args(["--log", "debug"])
+        .current_dir(folder);
+    let errors = folder.join("stderr");
+    command.stderr(fs::File::create(&errors).unwrap());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = String::new();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in lines.by_ref().map(Result::unwrap) {
+        printed += &format!("{line}\n");
+        if line.contains(last) {
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            break;
+        }
+    }
+    for line in lines.map(Result::unwrap) {
+        printed += &format!("{line}\n");
+    }
+    let status = child.wait().unwrap();
+    printed += &fs::read_to_string(errors).unwrap();
+    assert!(status.success(), "{arguments:?}: {printed}");
+    printed
 }

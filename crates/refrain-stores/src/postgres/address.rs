@@ -108,7 +108,8 @@ impl Parts {
             "sslrootcert" => self.roots = Some(PathBuf::from(&*value)),
             "sslcert" => self.certificate = Some(PathBuf::from(&*value)),
             "sslkey" => self.key = Some(PathBuf::from(&*value)),
-            _ => self.rest.push(pair.to_owned()),
+            // The driver takes the text before an `@` anywhere in the address as a login.
+            _ => self.rest.push(pair.replace('@', "%40")),
         }
         Ok(())
     }

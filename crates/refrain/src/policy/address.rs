@@ -284,7 +284,12 @@ impl<'a> Parts<'a> {
         let hosts: Vec<_> = self.hosts.split(',').map(shown_host).collect();
         let mut text = self.login.map_or(String::new(), |it| login(scheme, it));
         text += &hosts.join(",");
-        text += self.path;
+        // After a login without a host, the path may be the rest of the password.
+        text += match self.path {
+            "" => "",
+            _ if !self.hosts.split(',').all(is_host) => "/***",
+            path => path,
+        };
         if let Some(query) = self.query {
             let pairs: Vec<_> = query.split('&').map(pair).collect();
             text += &format!("?{}", pairs.join("&"));
@@ -438,8 +443,8 @@ mod tests {
                 ] {
                     assert_hidden(&text);
                 }
-                // Without a host, an `@` or `/` ends the part that looks like one.
-                if !canary.contains(['@', '/']) {
+                // Without a host, the part after an `@` is one.
+                if !canary.contains('@') {
                     assert_hidden(&format!("{scheme}://u:{canary}"));
                     assert_hidden(&format!("{scheme}://u:{canary}/x"));
                 }
