@@ -240,7 +240,9 @@ impl Policy {
         for operation in self.operations() {
             // With case, because in another case than the request's a pattern does not shadow others.
             let below = operation.pattern.below(prefix, Paths::CaseSensitive);
-            below.map(|below| alike.entry(below).or_default().push(operation));
+            if let Some(below) = below {
+                alike.entry(below).or_default().push(operation);
+            }
         }
         self.operations().filter(move |operation| {
             let Some(below) = operation.pattern.below(prefix, operation.paths) else {
