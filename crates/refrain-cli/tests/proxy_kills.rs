@@ -27,13 +27,17 @@ mod world;
 
 use load::{SLOWEST, ask_everybody_again, start_clients, start_service};
 use proxy::{Proxy, Setup};
-use world::{Ends, World, check_at_the_end, check_so_far};
+use world::{Ends, Known, World, check_at_the_end, check_so_far};
 
 /// In all.
 const KILLS: u64 = 320;
 /// So many are killed at the same time, each with a store, a service and clients of its own:
 /// most of the time of a kill is waiting, for the moment and for the start.
 const PROXIES: u64 = 4;
+/// Keys that have to succeed.
+const SUCCEEDED_MIN: usize = 400;
+/// Keys that have to end in doubt, and replays that have to be seen.
+const RARE_MIN: usize = 40;
 
 async fn start(setup: &Arc<Setup>) -> Proxy {
     let setup = setup.clone();
@@ -77,8 +81,11 @@ async fn campaign(seed: u64, kills: u64) -> Ends {
     let mut proxy = start(&setup).await;
     let mut dice = Dice::new(seed);
     let clients = start_clients(&world, &[proxy.address], &mut dice);
-    for _ in 0..kills {
+    let mut number = 0;
+    // How much happens between two kills depends on the machine: on a slow one there are more of them.
+    while number < kills || number < 4 * kills && !is_enough(&world) {
         proxy = kill_and_start(&setup, proxy, &world, &mut dice).await;
+        number += 1;
     }
     world.end();
     clients.join_all().await;
@@ -92,6 +99,15 @@ async fn campaign(seed: u64, kills: u64) -> Ends {
     assert_eq!(upstream.count(), count, "something ran again at the end");
     assert!(!setup.log().contains("panicked"), "{}", setup.log());
     ends
+}
+
+/// Whether enough has happened for a campaign to prove its part.
+fn is_enough(world: &World) -> bool {
+    let count = |is_so: fn(&Known) -> bool| world.known().values().filter(|it| is_so(it)).count();
+    let proxies = PROXIES as usize;
+    count(|it| it.success.is_some()) > SUCCEEDED_MIN / proxies
+        && count(|it| it.was_doubted) > RARE_MIN / proxies
+        && world.replays() as usize > RARE_MIN / proxies
 }
 
 #[tokio::test]
@@ -109,8 +125,9 @@ async fn a_proxy_that_is_killed_again_and_again_runs_nothing_twice_and_swallows_
         all += &ends;
     }
     let took = since.elapsed();
-    println!("{kills} kills of {PROXIES} proxies side by side in {took:.0?}: {all}");
+    println!("at least {kills} kills of {PROXIES} proxies side by side in {took:.0?}: {all}");
     assert_eq!(all.duplicates, 0, "{all}");
-    let is_enough = all.succeeded > 400 && all.in_doubt > 40 && all.replays > 40;
+    let is_enough =
+        all.succeeded > SUCCEEDED_MIN && all.in_doubt > RARE_MIN && all.replays > RARE_MIN as u64;
     assert!(is_enough, "too little: {all}");
 }

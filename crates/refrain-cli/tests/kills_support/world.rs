@@ -110,6 +110,11 @@ impl World {
         self.known.lock().unwrap()
     }
 
+    #[allow(dead_code, reason = "not each test file asks for it")]
+    pub(crate) fn replays(&self) -> u64 {
+        self.replays.load(Relaxed)
+    }
+
     pub(crate) fn next_key(&self) -> String {
         format!("payment-{}", self.keys.fetch_add(1, Relaxed))
     }
