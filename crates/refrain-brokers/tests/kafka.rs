@@ -352,7 +352,7 @@ async fn what_cannot_work_is_told_with_the_fix() {
     let error = Kafka::connect(&odd).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(
-        error.to_string().contains("settings behind the address"),
+        error.to_string().contains("no setting of a name"),
         "{error}"
     );
 }

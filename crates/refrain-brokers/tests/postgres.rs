@@ -230,9 +230,10 @@ async fn what_is_not_heard_of_comes_again_and_the_first_has_no_say() {
     let schema = Schema::new().await;
     let (first, second) = (schema.open().await, schema.open().await);
     publish(&first, &[("a", None), ("b", Some("g")), ("c", None)]).await;
+    // Before the pull: `ack_wait` counts from the pull, not from its reply.
+    let began = Instant::now();
     let held = first.pull(8, SOON).await.unwrap();
     assert_eq!(held.len(), 3);
-    let began = Instant::now();
     let mut again = second.pull(8, SOON).await.unwrap();
     assert!(began.elapsed() >= ACK_WAIT - Duration::from_millis(100));
     while again.len() < 3 {

@@ -158,9 +158,10 @@ async fn what_is_not_heard_of_comes_again_counted_and_to_anybody() {
     let stream = Stream::new();
     let (first, second) = (stream.join("c").await, stream.join("c").await);
     stream.publish(&first, &["a", "b", "c"]).await;
+    // Before the pull: `ack_wait` counts from the pull, not from its reply.
+    let began = Instant::now();
     let held = first.pull(3, SOON).await.unwrap();
     assert_eq!(held.len(), 3);
-    let began = Instant::now();
     let again = second.pull(8, SOON).await.unwrap();
     assert!(began.elapsed() >= ACK_WAIT - Duration::from_millis(50));
     let mut texts: Vec<_> = again.iter().map(text).collect();
