@@ -282,7 +282,7 @@ impl PatternRule {
     }
 }
 
-const PAGE: &str = include_str!("../../../docs/lint.md");
+const PAGE: &str = include_str!("../lint.md");
 
 /// Explanation of a rule: its section in the documentation, or else the texts of its rule file.
 #[must_use]

@@ -40,8 +40,12 @@ impl Tree {
                 continue;
             }
             let path = format!("{prefix}{name}");
-            if entry.file_type()?.is_dir() {
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
                 self.read_folder(&entry.path(), &format!("{path}/"))?;
+            } else if kind.is_symlink() {
+                // Pages that a crate packages; their links are relative to the file itself.
+                self.paths.insert(path);
             } else {
                 self.read_file(&entry.path(), path)?;
             }

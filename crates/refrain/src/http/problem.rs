@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 /// Where the pages behind a problem's `type` are served unless told otherwise.
 pub const PROBLEMS_PATH: &str = "/.well-known/refrain/problems/";
 
-/// What kind of problem it is.
+/// Kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The operation is still running.
@@ -133,7 +133,7 @@ impl Code {
     pub fn page(self) -> &'static str {
         macro_rules! page {
             ($name:literal) => {
-                include_str!(concat!("../../../../docs/problems/", $name, ".md"))
+                include_str!(concat!("../../problems/", $name, ".md"))
             };
         }
         match self {
