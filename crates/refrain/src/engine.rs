@@ -1,4 +1,4 @@
-//! From a claim to its end: asks the store, hands out the right to run, keeps the lease alive, wakes who waits.
+//! Runs claims from start to end: sends them to the store, grants the right to run, renews leases, wakes waiting duplicates.
 //!
 //! ```
 //! use refrain::{Engine, Intent, Key, Outcome, Scope, Verdict, store::Memory};
@@ -55,14 +55,14 @@ pub(crate) use attending::Attending;
 pub(crate) use flight::SentMark;
 use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
-use keeper::Post;
+use keeper::BackgroundRuntime;
 pub use live::Live;
 use lost::LostClaims;
 pub use operator::{Deed, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
 
-/// Runs operations once. Clones share everything.
+/// Runs operations once. Clones share all state.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -71,45 +71,45 @@ pub struct Engine {
 #[derive(Debug)]
 struct Inner {
     store: AnyStore,
-    /// What this engine runs now: who waits for one of these is woken, not left to poll.
+    /// Claims that this engine holds: duplicates that wait for one of them are woken, and need not poll.
     flights: Flights,
-    /// Claims that may stand in the store although nothing was dispatched for them.
+    /// Claims that the store may have granted although nothing was dispatched for them.
     lost: LostClaims,
-    /// What happened so far.
+    /// Counters and gauges.
     tally: Tally,
-    /// Where dropped guards are settled and leases renewed.
-    post: Post,
-    /// Turns for probes that are asked in the background.
+    /// Runtime of the background task, where leases are renewed and dropped guards are settled.
+    post: BackgroundRuntime,
+    /// Limits the number of concurrent background probes.
     probes: Arc<Semaphore>,
-    /// Where what is audited is written down, where there is such a place.
+    /// The audit log, if there is one.
     audit: OnceLock<AuditLog>,
 }
 
-/// One intended effect: what is to run once, and on which terms.
+/// One intended effect: the key to run once, and the terms.
 #[derive(Debug, Clone)]
 pub struct Intent {
     /// The namespace of the key.
     pub scope: Scope,
-    /// What names the effect.
+    /// The idempotency key, which names the effect.
     pub key: Key,
-    /// What tells a retry from another request.
+    /// Digest that tells a retry from another request under the same key.
     pub fingerprint: Fingerprint,
-    /// The same request's fingerprint as earlier versions made it: a record that has this one is a record of this request.
+    /// The request's fingerprint as earlier versions computed it: a record with this fingerprint belongs to the request, too.
     pub earlier_fingerprint: Option<Fingerprint>,
-    /// Who may see the outcome; `None` where the scope alone decides.
+    /// The credential that may see the outcome; `None` if the scope alone decides.
     pub credential: Option<Credential>,
     /// Guarantee, lease, retention and the rest.
     pub terms: Terms,
-    /// Learns what became of an indeterminate one.
+    /// Looks up the outcome of an indeterminate record.
     pub probe: Option<Arc<dyn Probe>>,
-    /// Knows what was committed, under exactly-once; without it that is at-most-once.
+    /// Reads receipts, for exactly-once; without it the guarantee is at-most-once.
     pub receipts: Option<Arc<Witness>>,
-    /// The name under which each attempt goes into the engine's [audit log](Engine::with_audit); `None` where none does.
+    /// The operation's name in the engine's [audit log](Engine::with_audit); `None` if it is not audited.
     pub audit: Option<Arc<str>>,
 }
 
 impl Intent {
-    /// An intent on default terms that any request under its key belongs to.
+    /// An intent with default terms. All requests under its key count as the same.
     #[must_use]
     pub fn new(scope: Scope, key: Key) -> Self {
         Self {
@@ -126,16 +126,16 @@ impl Intent {
     }
 }
 
-/// What came of asking and, where need be, waiting.
+/// Reply to a claim, after waiting for the request in flight if necessary.
 #[derive(Debug)]
 #[must_use]
-pub enum Turn {
-    /// The answer to the claim.
+pub enum ClaimReply {
+    /// The verdict on the claim.
     Verdict(Verdict<Guard>),
-    /// The one that was waited for was refused before it took effect; this was its answer.
-    /// It is not stored, and asking again runs it again.
+    /// The response of the request that this one waited for, which was released without effect.
+    /// It is not stored, and another claim may run the operation.
     Refused(Outcome),
-    /// It is in flight in this process, and shows its answer as it comes. Only [`Engine::attend`] gives this.
+    /// The operation is in flight in this process, and streams its response. Only [`Engine::attend`] returns this.
     Live(Live),
 }
 
@@ -148,14 +148,14 @@ impl Engine {
                 flights: Flights::new(),
                 lost: LostClaims::new(),
                 tally: Tally::default(),
-                post: Post::default(),
+                post: BackgroundRuntime::default(),
                 probes: Arc::new(Semaphore::new(care::ASKED_AT_ONCE)),
                 audit: OnceLock::new(),
             }),
         }
     }
 
-    /// The store that it runs on.
+    /// The store of the engine.
     #[must_use]
     pub fn store(&self) -> &AnyStore {
         &self.inner.store
@@ -167,58 +167,58 @@ impl Engine {
         self.inner.store.secret()
     }
 
-    /// What happened so far.
+    /// Counters and gauges of the engine.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.inner.tally
     }
 
-    /// How many claims this engine holds now.
+    /// Number of claims that this engine holds now.
     #[must_use]
     pub fn running(&self) -> usize {
         self.inner.flights.len()
     }
 
-    /// Asks for the right to run, and waits up to the intent's `wait` while somebody else has it.
+    /// Claims the right to run, and waits up to the intent's `wait` while another request holds it.
     ///
     /// # Errors
-    /// When the store cannot answer, or what is audited cannot be written down: then nothing may run.
+    /// When the store cannot answer, or the audit log of an audited intent cannot be written: then nothing may run.
     ///
     /// # Cancellation
-    /// May be dropped: a claim that was granted and could not be handed over is released.
+    /// May be dropped: a claim that is granted afterwards is released.
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
         self.inner.check_audit(intent)?;
         self.inner.keep();
         self.inner.know_standing(intent).await?;
         let asking = Asking::new(self, intent, false, Instant::now());
         loop {
-            // An answer of somebody else's refused run is nobody's verdict: what is left of the time to wait is used.
+            // The response of a released run is not a verdict: claim again, for the rest of `wait`.
             let turn = asking.ask().await?;
             self.inner.tally.turn(&turn);
-            if let Turn::Verdict(verdict) = turn {
+            if let ClaimReply::Verdict(verdict) = turn {
                 return Ok(verdict);
             }
         }
     }
 
-    /// As [`claim`](Self::claim), but who waited for one that was refused gets its answer instead of a turn of their own,
-    /// and who comes to one that [shows](Running::show) its answer as it comes gets to see it.
+    /// As [`claim`](Self::claim), but a duplicate that waited for a request that was released gets its response,
+    /// and a duplicate of an operation that [shows](Running::show) its response while it is produced gets that.
     ///
     /// # Errors
-    /// When the store cannot answer: then nothing may run.
+    /// As for [`claim`](Self::claim).
     ///
     /// # Cancellation
     /// As for [`claim`](Self::claim).
-    pub async fn attend(&self, intent: &Intent) -> Result<Turn> {
+    pub async fn attend(&self, intent: &Intent) -> Result<ClaimReply> {
         let intent = Box::new(intent.clone());
         let (turn, _) = self.attending(intent, Instant::now()).await;
         turn
     }
 
-    /// Runs `work` once, in one line: [`Verdict::Granted`] holds what it made just now.
+    /// Claims, runs `work` and stores its outcome: [`Verdict::Granted`] holds the fresh outcome.
     ///
     /// # Errors
-    /// When the store cannot answer; if that happens behind the work, its outcome is held and stored as soon as it can be.
+    /// When the store cannot answer. If that happens after the work, its outcome is held and stored as soon as possible.
     ///
     /// # Cancellation
     /// Dropped while `work` runs, the record becomes indeterminate.
@@ -239,9 +239,9 @@ impl Engine {
         let mut running = guard.start();
         let outcome = work(running.grant()).await.sealed(running.id());
         while running.complete(outcome.clone()).await? != Settled::Applied {
-            // Overtaken: what counts is what the other one made of it.
+            // Overtaken: the outcome of the other attempt counts.
             running = match self.claim(intent).await? {
-                // Nothing, so this one's outcome is stored after all. Its work is done and not done again.
+                // The other attempt has no outcome, so this one is stored. The work is not run again.
                 Verdict::Granted(guard) => guard.start(),
                 other => return Ok(other.map(|_| outcome)),
             };
@@ -251,7 +251,7 @@ impl Engine {
 }
 
 impl<G> Verdict<G> {
-    /// The same verdict with another thing granted.
+    /// Converts the granted value.
     pub fn map<H>(self, convert: impl FnOnce(G) -> H) -> Verdict<H> {
         self.convert(convert, |outcome| outcome)
     }

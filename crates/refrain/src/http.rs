@@ -1,9 +1,10 @@
 //! Guards HTTP services: a [tower](https://docs.rs/tower) layer for axum, hyper and everything that speaks `http`.
 //!
-//! What the policy does not name streams through untouched.
-//! A guarded operation runs detached from its client's connection: hanging up cancels neither it nor the recording of its outcome.
-//! Its answer leaves once its outcome is durable; with `reply = "streamed"` it leaves as it comes, is recorded beside,
-//! and is cut off unless its outcome could be stored.
+//! Requests to operations that the policy does not name stream through untouched.
+//! A guarded operation runs detached from its client's connection:
+//! a disconnect cancels neither it nor the recording of its outcome.
+//! Its response is sent once the outcome is durable. With `reply = "streamed"` the response is sent while it is produced
+//! and recorded at the same time; it is cut off if its outcome cannot be stored.
 //!
 //! ```
 //! use axum::{Router, routing::post};
@@ -15,11 +16,11 @@
 //!     .layer(layer);
 //! ```
 //!
-//! Where a policy has a `probe`, [`RefrainLayer::with_probes`] says whom to ask.
+//! If the policy has a `probe`, [`RefrainLayer::with_probes`] names the service that answers it.
 //!
-//! Handlers find the [`Fence`](crate::Fence) of their claim and its [`RecordId`](crate::RecordId) among the request's extensions,
-//! to hand them to the resource that they change. Under exactly-once both also come as headers, for the receipt;
-//! [`RefrainLayer::with_receipts`] says where receipts are read.
+//! Handlers find the [`Fence`](crate::Fence) (fencing token) of their claim and its [`RecordId`](crate::RecordId) in the
+//! request's extensions, and pass them to the resource that they change. Under exactly-once both are also sent as headers,
+//! for the receipt; [`RefrainLayer::with_receipts`] configures where receipts are read.
 
 pub mod extract;
 
@@ -81,25 +82,25 @@ use http::HeaderName;
 
 use crate::record::Reason;
 
-/// Tells the operation how often it was started: above 1 it may have taken effect before.
+/// Request header with the attempt number: above 1, an earlier attempt may have taken effect.
 pub const REFRAIN_ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
 
-/// Tells an exactly-once operation its record, to be written into its receipt: 32 hexadecimal digits.
-/// Never taken from a client.
+/// Request header with the record of an exactly-once operation, for its receipt: 32 hexadecimal digits.
+/// Removed from client requests.
 pub const REFRAIN_RECORD: HeaderName = HeaderName::from_static("refrain-record");
 
-/// Tells an exactly-once operation the fence of this attempt, to be written into its receipt: such as `1.42.0000002a`.
-/// Never taken from a client.
+/// Request header with the fence (fencing token) of this attempt of an exactly-once operation, for its receipt,
+/// such as `1.42.0000002a`. Removed from client requests.
 pub const REFRAIN_FENCE: HeaderName = HeaderName::from_static("refrain-fence");
 
-/// Set by the operation on its answer to overrule the policy: `keep` or `release`. Never reaches the client.
+/// Response header by which the operation overrides the policy: `keep` or `release`. Never sent to the client.
 pub const REFRAIN_OUTCOME: HeaderName = HeaderName::from_static("refrain-outcome");
 
-/// Put among the extensions of a response by a service that forwards requests and did not get an answer.
+/// Response extension that a forwarding service sets if the upstream did not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// No byte of the request was written: the key is free again.
     NotSent,
-    /// The request was sent, and what became of it is not known.
+    /// The request was sent; its outcome is unknown.
     Lost(Reason),
 }

@@ -1,23 +1,24 @@
-//! Wakes that belong together.
+//! Batches wakes: wakers are deferred until a store has delivered all replies of a batch.
 //!
-//! A store that answers many at once would wake the thread that waits for them with the first answer, and again with each that comes after it fell asleep.
-//! Who wakes many behind one waker, such as a whole thread, leaves it here, and it is used once: behind the last answer.
+//! A store that delivers many replies at once would wake the waiting thread with the first reply,
+//! and again with each reply that arrives after the thread fell asleep.
+//! A waker that stands for many waiters, such as a whole thread, is passed to [`wake`] and woken once, after the last reply.
 
 use std::{cell::RefCell, task::Waker};
 
 thread_local! {
-    /// Who is woken behind the answers that this thread gives; `None` while it gives none.
+    /// Wakers to wake after the current batch of replies; `None` outside of a batch.
     static LATER: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
-/// Gives answers. Who is left to [`wake`] meanwhile is woken behind the last of them.
+/// Runs `answer`, which delivers a batch of replies. Wakers passed to [`wake`] meanwhile are woken after it returns.
 pub(crate) fn together(answer: impl FnOnce()) {
     LATER.set(Some(Vec::new()));
     let _last = Last;
     answer();
 }
 
-/// Wakes at once, or behind the last answer where this thread is giving several.
+/// Wakes at once, or after the last reply if this thread is delivering a batch.
 pub fn wake(waker: Waker) {
     let now = LATER.with_borrow_mut(|later| match later {
         None => Some(waker),
@@ -33,7 +34,7 @@ pub fn wake(waker: Waker) {
     }
 }
 
-/// Dropped behind the last answer, however it came to that.
+/// Ends the batch when it is dropped, also after a panic: wakes the deferred wakers.
 struct Last;
 
 impl Drop for Last {

@@ -12,7 +12,7 @@ use std::{
 
 use refrain::{
     Engine, ErrorKind, Intent, Key, Outcome, Scope, Settlement, Store, Verdict,
-    engine::{Count, Finding, Probe, Running, Turn},
+    engine::{ClaimReply, Count, Finding, Probe, Running},
     record::{Doubt, Reason},
     store::{Embedded, StateName, embedded::Options},
 };
@@ -265,8 +265,8 @@ async fn duplicates_at_once_cause_one_probe() {
     let mut replays = 0;
     for task in tasks {
         match task.await.unwrap() {
-            Turn::Verdict(Verdict::Replay(_)) => replays += 1,
-            Turn::Verdict(Verdict::Indeterminate(_)) => {}
+            ClaimReply::Verdict(Verdict::Replay(_)) => replays += 1,
+            ClaimReply::Verdict(Verdict::Indeterminate(_)) => {}
             other => panic!("{other:?}"),
         }
     }

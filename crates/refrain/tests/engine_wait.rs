@@ -11,7 +11,7 @@ use std::{
 
 use refrain::{
     Engine, Fingerprint, Intent, Key, Outcome, Scope, Verdict,
-    engine::{Count, Guard, Running, Turn},
+    engine::{ClaimReply, Count, Guard, Running},
     key::Credential,
     record::Reason,
 };
@@ -35,7 +35,7 @@ async fn run(engine: &Engine, intent: &Intent) -> Running {
 }
 
 /// That many duplicates, all of them waiting.
-async fn waiters(engine: &Engine, count: usize) -> Vec<JoinHandle<Turn>> {
+async fn waiters(engine: &Engine, count: usize) -> Vec<JoinHandle<ClaimReply>> {
     let mut tasks = Vec::new();
     for _ in 0..count {
         let engine = engine.clone();
@@ -47,12 +47,12 @@ async fn waiters(engine: &Engine, count: usize) -> Vec<JoinHandle<Turn>> {
     tasks
 }
 
-fn body(turn: Turn) -> String {
+fn body(turn: ClaimReply) -> String {
     match turn {
-        Turn::Verdict(Verdict::Replay(outcome)) => {
+        ClaimReply::Verdict(Verdict::Replay(outcome)) => {
             String::from_utf8(outcome.body().to_vec()).unwrap()
         }
-        Turn::Refused(outcome) => format!("refused {}", outcome.status()),
+        ClaimReply::Refused(outcome) => format!("refused {}", outcome.status()),
         other => panic!("{other:?}"),
     }
 }
@@ -219,7 +219,7 @@ async fn a_release_without_an_answer_gives_the_turn_to_exactly_one() {
         match task.is_finished() {
             false => waiting.push(task),
             true => match task.await.unwrap() {
-                Turn::Verdict(Verdict::Granted(guard)) => turns.push(guard),
+                ClaimReply::Verdict(Verdict::Granted(guard)) => turns.push(guard),
                 other => panic!("{other:?}"),
             },
         }
@@ -259,7 +259,7 @@ async fn doubt_wakes_who_waits() {
     let _ = running.doubt(Reason::Timeout).await.unwrap();
     for task in tasks {
         let turn = task.await.unwrap();
-        let Turn::Verdict(Verdict::Indeterminate(doubt)) = turn else {
+        let ClaimReply::Verdict(Verdict::Indeterminate(doubt)) = turn else {
             panic!("{turn:?}");
         };
         assert_eq!(doubt.reason, Reason::Timeout);
@@ -305,7 +305,7 @@ async fn nobody_is_given_the_end_of_another_request() {
         assert!(
             matches!(
                 turn,
-                Turn::Verdict(Verdict::Mismatch | Verdict::OtherCredential)
+                ClaimReply::Verdict(Verdict::Mismatch | Verdict::OtherCredential)
             ),
             "{turn:?}"
         );

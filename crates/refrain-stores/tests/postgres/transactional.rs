@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use refrain::{
     Engine, Fingerprint, Intent, Key, Outcome, Scope, Store as _, Verdict,
-    engine::Turn,
+    engine::ClaimReply,
     store::{Query, StateName},
 };
 use refrain_stores::postgres::{Claimed, Postgres};
@@ -359,7 +359,7 @@ async fn a_long_transaction_holds_up_its_own_key_and_no_other() {
     transaction.commit().await.unwrap();
     let turn = engine.attend(&intent("held")).await.unwrap();
     assert!(
-        matches!(turn, Turn::Verdict(Verdict::Replay(_))),
+        matches!(turn, ClaimReply::Verdict(Verdict::Replay(_))),
         "{turn:?}"
     );
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use refrain::{Engine, Intent, Key, Outcome, Scope, Settled, Verdict, engine::Turn};
+use refrain::{Engine, Intent, Key, Outcome, Scope, Settled, Verdict, engine::ClaimReply};
 use refrain_testkit::wait;
 
 use crate::support::{Schema, connect, url};
@@ -45,7 +45,7 @@ async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
     let ended = tokio::time::Instant::now();
     for waiter in waiters {
         match waiter.await.unwrap() {
-            Turn::Verdict(Verdict::Replay(outcome)) => {
+            ClaimReply::Verdict(Verdict::Replay(outcome)) => {
                 assert_eq!(&outcome.body()[..], key.as_bytes());
             }
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! One caller who asks until there is an answer or the time to wait is over.
+//! One caller's claim, repeated until it is decided or the time to wait is over.
 
 use std::{
     sync::{Arc, Weak},
@@ -7,7 +7,9 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Count, Ended, Engine, Finding, Inner, Intent, News, Turn, lost::SentClaim, receipts};
+use super::{
+    ClaimReply, Count, Ended, Engine, Finding, Inner, Intent, News, lost::SentClaim, receipts,
+};
 use crate::{
     ErrorKind, Result,
     key::RecordId,
@@ -15,15 +17,15 @@ use crate::{
     store::{Store, Watch},
 };
 
-/// The first pause before asking again about a record that another process holds.
+/// First pause between claims for a record that another process holds.
 const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_MAX: Duration = Duration::from_millis(200);
-/// The longest pause where the store tells of settlements; what it tells may get lost.
+/// Maximum pause if the store sends notifications of settlements; notifications may get lost.
 const POLL_WATCHED_MAX: Duration = Duration::from_secs(1);
-/// Nobody waits longer than this, whatever the terms say: clocks cannot count for ever.
+/// Upper bound of `wait`, so that a deadline can be represented.
 const WAIT_MAX: Duration = Duration::from_hours(24);
 
-/// The claim that an intent makes.
+/// The claim of an intent.
 pub(super) fn claim_of(engine: &Engine, intent: &Intent) -> Claim {
     let terms = &intent.terms;
     Claim {
@@ -43,34 +45,34 @@ pub(super) struct Asking<'a> {
     engine: &'a Engine,
     intent: &'a Intent,
     claim: Claim,
-    /// When it began to ask.
+    /// When the request began; `wait` counts from here.
     since: Instant,
-    /// Whether the answer of one in flight is wanted as it comes.
+    /// Whether the caller can follow a streamed response.
     follows: bool,
 }
 
-/// Looking again and again at a record that another process holds.
+/// Polls a record that another process holds.
 struct Polling {
     pause: Duration,
-    /// Kept from one look to the next: what happens in between is not missed.
+    /// Kept between polls, so that no notification is missed.
     watch: Option<Watch>,
 }
 
-/// What waiting for a record in flight came to.
+/// Result of waiting for a record in flight.
 enum Waited {
-    Turn(Turn),
-    /// Something has changed, or may have: ask again.
+    Reply(ClaimReply),
+    /// The record has changed, or may have: claim again.
     AskAgain,
     TimeIsUp,
 }
 
-/// What looking for a receipt came to.
+/// Result of looking for a receipt.
 enum ByReceipt {
-    /// It says nothing, or nothing more may be made of it.
+    /// The doubt remains, and no other attempt may run.
     Nothing,
     /// Another attempt may run.
-    Turn(Turn),
-    /// The store knows more than before.
+    Reply(ClaimReply),
+    /// The record was settled or has changed: claim again.
     AskAgain,
 }
 
@@ -100,24 +102,24 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// When the time to wait is over.
+    /// End of the time to wait.
     fn deadline(&self) -> Instant {
         self.since + self.intent.terms.wait.min(WAIT_MAX)
     }
 
-    pub(super) async fn ask(&self) -> Result<Turn> {
+    pub(super) async fn ask(&self) -> Result<ClaimReply> {
         self.ask_after(None).await
     }
 
-    /// As [`ask`](Self::ask), where the store has replied to the first claim already.
-    pub(super) async fn ask_after(&self, mut first: Option<Result<Verdict>>) -> Result<Turn> {
+    /// As [`ask`](Self::ask), with the store's reply to a first claim that was already sent.
+    pub(super) async fn ask_after(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
         let mut polling = Polling {
             pause: POLL_FIRST,
             watch: None,
         };
         let mut confirmed = None;
         loop {
-            // The moment before the store was asked.
+            // The moment before the claim was sent.
             let asked = match first {
                 Some(_) => self.since,
                 None => tokio::time::Instant::now(),
@@ -126,7 +128,7 @@ impl<'a> Asking<'a> {
                 Some(reply) => self.repeat_if_lost(reply).await?,
                 None => self.ask_store().await?,
             };
-            // Held for nobody: the answer to a claim of this engine was lost.
+            // The record may be held by a lost claim of this engine.
             if matches!(
                 verdict,
                 Verdict::InFlight { .. } | Verdict::Indeterminate(_)
@@ -138,10 +140,10 @@ impl<'a> Asking<'a> {
             match verdict {
                 Verdict::InFlight { lease_left } => {
                     match Box::pin(self.wait(&mut polling, lease_left)).await {
-                        Waited::Turn(turn) => return Ok(turn),
+                        Waited::Reply(turn) => return Ok(turn),
                         Waited::AskAgain => {}
                         Waited::TimeIsUp => {
-                            return Ok(Turn::Verdict(Verdict::InFlight { lease_left }));
+                            return Ok(ClaimReply::Verdict(Verdict::InFlight { lease_left }));
                         }
                     }
                 }
@@ -155,7 +157,7 @@ impl<'a> Asking<'a> {
                     let turn = Box::pin(async {
                         match self.by_receipt(doubt).await? {
                             ByReceipt::Nothing => Ok(self.resolve(doubt).await),
-                            ByReceipt::Turn(turn) => Ok(Some(turn)),
+                            ByReceipt::Reply(turn) => Ok(Some(turn)),
                             ByReceipt::AskAgain => Ok(None),
                         }
                     });
@@ -167,17 +169,17 @@ impl<'a> Asking<'a> {
                 _ => {
                     return match self.as_earlier() {
                         Some(earlier) => Box::pin(earlier.ask()).await,
-                        None => Ok(Turn::Verdict(Verdict::Mismatch)),
+                        None => Ok(ClaimReply::Verdict(Verdict::Mismatch)),
                     };
                 }
             }
         }
     }
 
-    /// Whether the record has left the attempt with this fence since the store replied.
+    /// Whether the record no longer belongs to the attempt with this fence.
     ///
-    /// A lapsed claim may be a lost one, which the background releases: nothing was dispatched for it, so no
-    /// caller may be told that its outcome is unknown.
+    /// A lapsed claim may be a lost one, which a background task releases: nothing was dispatched for it, so no
+    /// caller may get the verdict indeterminate.
     async fn is_outdated(&self, fence: Fence) -> Result<bool> {
         let found = self.inner().store.read(self.claim.id).await?;
         let is_open = |it: &State| {
@@ -191,10 +193,10 @@ impl<'a> Asking<'a> {
 
     /// The same claim with the fingerprint of earlier versions, which the record may have.
     ///
-    /// Should the record have gone meanwhile, the new one has that fingerprint, as if it were from then.
+    /// If the record has disappeared meanwhile, the new record gets the earlier fingerprint.
     fn as_earlier(&self) -> Option<Self> {
         let fingerprint = self.intent.earlier_fingerprint?;
-        // What does not outlive the process is of this version.
+        // Records that do not survive the process were written by this version.
         let is_kept = self.inner().store.guarantees().survives_process;
         (is_kept && self.claim.fingerprint != fingerprint).then(|| {
             let mut claim = self.claim.clone();
@@ -203,7 +205,7 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// Whether this verdict needs neither waiting nor another claim.
+    /// Whether the verdict needs neither waiting nor another claim.
     pub(super) fn is_final(&self, verdict: &Verdict) -> bool {
         match verdict {
             Verdict::InFlight { .. } | Verdict::Indeterminate(_) => false,
@@ -212,7 +214,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    pub(super) fn turn(&self, verdict: Verdict, asked: Instant) -> Turn {
+    pub(super) fn turn(&self, verdict: Verdict, asked: Instant) -> ClaimReply {
         let grant = |grant| {
             let Intent { terms, audit, .. } = self.intent;
             let guard = self
@@ -223,7 +225,7 @@ impl<'a> Asking<'a> {
             }
             guard
         };
-        Turn::Verdict(verdict.map(grant))
+        ClaimReply::Verdict(verdict.map(grant))
     }
 
     fn inner(&self) -> &'a Arc<Inner> {
@@ -240,7 +242,7 @@ impl<'a> Asking<'a> {
         SentClaim::new(self.inner(), self.claim.clone(), self.intent)
     }
 
-    /// Asks once more if the reply may have been lost: the same claimant is granted the same claim again.
+    /// Sends the claim once more if the reply may have been lost: the same claimant is granted the same claim again.
     async fn repeat_if_lost(&self, reply: Result<Verdict>) -> Result<Verdict> {
         let first = match reply {
             Err(error) if error.kind() == ErrorKind::Unavailable => error,
@@ -258,11 +260,11 @@ impl<'a> Asking<'a> {
 
     async fn wait(&self, polling: &mut Polling, lease_left: Duration) -> Waited {
         let flight = self.inner().flights.find(&self.claim);
-        // To follow is not to wait.
+        // A caller that follows a stream does not wait.
         if self.follows
             && let Some(live) = flight.as_ref().and_then(|flight| flight.live())
         {
-            return Waited::Turn(Turn::Live(live));
+            return Waited::Reply(ClaimReply::Live(live));
         }
         if tokio::time::Instant::now() >= self.deadline() {
             return Waited::TimeIsUp;
@@ -276,17 +278,17 @@ impl<'a> Asking<'a> {
         if let Some(flight) = flight {
             return match timeout_at(self.deadline(), flight.news(self.follows)).await {
                 Err(_) => Waited::TimeIsUp,
-                Ok(News::Live(live)) => Waited::Turn(Turn::Live(live)),
+                Ok(News::Live(live)) => Waited::Reply(ClaimReply::Live(live)),
                 Ok(News::Ended(Ended::Completed(outcome))) => {
-                    Waited::Turn(Turn::Verdict(Verdict::Replay(outcome)))
+                    Waited::Reply(ClaimReply::Verdict(Verdict::Replay(outcome)))
                 }
                 Ok(News::Ended(Ended::Released(Some(answer)))) => {
-                    Waited::Turn(Turn::Refused(answer))
+                    Waited::Reply(ClaimReply::Refused(answer))
                 }
                 Ok(News::Ended(Ended::Released(None) | Ended::Unknown)) => Waited::AskAgain,
             };
         }
-        // Held elsewhere, or about to be known here: look again soon, and no later than the lease lapses.
+        // Held by another process, or not yet registered here: poll soon, and no later than the lease lapses.
         let store = &self.inner().store;
         let watch = polling.watch.take().or_else(|| store.watch(self.claim.id));
         polling.watch = watch;
@@ -295,7 +297,7 @@ impl<'a> Asking<'a> {
         Waited::AskAgain
     }
 
-    /// Looks for the receipt of an attempt in doubt; where there is none, tries to stand in for it.
+    /// Looks for the receipt of an indeterminate attempt; if there is none, tries to start another attempt.
     async fn by_receipt(&self, doubt: Doubt) -> Result<ByReceipt> {
         let Some(witness) = &self.intent.receipts else {
             return Ok(ByReceipt::Nothing);
@@ -311,30 +313,30 @@ impl<'a> Asking<'a> {
         let asked = tokio::time::Instant::now();
         let standing_in = Self { claim, ..*self };
         Ok(match standing_in.ask_store().await? {
-            // No attempts are left, or it is not one that may be stood in for.
+            // No attempts are left, or the attempt may not be replaced.
             Verdict::Indeterminate(_) => ByReceipt::Nothing,
-            granted @ Verdict::Granted(_) => ByReceipt::Turn(standing_in.turn(granted, asked)),
-            // Somebody else was faster.
+            granted @ Verdict::Granted(_) => ByReceipt::Reply(standing_in.turn(granted, asked)),
+            // Another caller was faster.
             _ => ByReceipt::AskAgain,
         })
     }
 
-    /// Asks the probe; `None` means that the store knows more than before.
-    async fn resolve(&self, doubt: Doubt) -> Option<Turn> {
-        let unknown = Some(Turn::Verdict(Verdict::Indeterminate(doubt)));
+    /// Runs the probe; `None` if the record was settled or has changed: claim again.
+    async fn resolve(&self, doubt: Doubt) -> Option<ClaimReply> {
+        let unknown = Some(ClaimReply::Verdict(Verdict::Indeterminate(doubt)));
         if self.intent.probe.is_none() {
             return unknown;
         }
-        // Before that the old attempt may still act.
+        // Until then the old attempt may still act.
         if !doubt.settle_left.is_zero() {
             return unknown;
         }
-        // Two probes at once learn no more than one.
+        // A second probe at the same time learns nothing more.
         let engine = Arc::downgrade(self.inner());
         let Some(probing) = Probing::start(&engine, self.claim.id) else {
             return unknown;
         };
-        // In a task of its own: what it learns counts also if who asked has gone, and a panic ends there.
+        // In a task of its own: its result is stored also if the caller has gone, and a panic stays in the task.
         let resolving = resolve(probing, self.intent.clone(), doubt);
         let Some(resolving) = self.inner().spawn(resolving) else {
             return unknown;
@@ -351,7 +353,7 @@ impl<'a> Asking<'a> {
 }
 
 impl Polling {
-    /// A pause that a settlement ends, where the store tells of it.
+    /// Pauses; a notification of a settlement ends the pause.
     async fn nap(&mut self, at_most: Duration) {
         let nap = self.pause.min(at_most);
         match &mut self.watch {
@@ -360,7 +362,7 @@ impl Polling {
                 sleep(nap).await;
             }
             Some(watch) => {
-                // The first pause is short: what was settled before the watch began is found by it.
+                // The first pause is short, to find a settlement from before the watch began.
                 self.pause = POLL_WATCHED_MAX;
                 let _ = timeout(nap, watch.settled()).await;
             }
@@ -368,14 +370,14 @@ impl Polling {
     }
 }
 
-/// One of the places for duplicates that wait for a record, until it is dropped.
+/// A slot among the duplicates that wait for a record, released on drop.
 struct WaitingPlace<'a> {
     inner: &'a Inner,
     id: RecordId,
 }
 
 impl<'a> WaitingPlace<'a> {
-    /// `None` if all places are taken.
+    /// Returns `None` if all slots are taken.
     fn take(inner: &'a Inner, id: RecordId, waiting_max: usize) -> Option<Self> {
         let is_taken = inner.flights.start_waiting(id, waiting_max);
         is_taken.then_some(Self { inner, id })
@@ -388,7 +390,7 @@ impl Drop for WaitingPlace<'_> {
     }
 }
 
-/// That a probe is asking about a record, as long as this lives.
+/// Marks a record as being probed, until it is dropped.
 pub(super) struct Probing {
     /// Weak, because a probe that hangs must not keep an engine alive.
     engine: Weak<Inner>,
@@ -396,11 +398,11 @@ pub(super) struct Probing {
 }
 
 impl Probing {
-    /// `None` where a probe is asking already.
+    /// Returns `None` if the record is already being probed, or the engine is gone.
     pub(super) fn start(engine: &Weak<Inner>, id: RecordId) -> Option<Self> {
         let is_first = engine.upgrade()?.flights.start_probe(id);
         let engine = engine.clone();
-        // Made only if it is the first: dropping it ends the probe.
+        // Created only for the first probe, because dropping it clears the mark.
         is_first.then(|| Self { engine, id })
     }
 }
@@ -413,7 +415,8 @@ impl Drop for Probing {
     }
 }
 
-/// Looks for the receipt, then asks the probe, and stores what either found; whether the store is worth asking again.
+/// Looks for the receipt, then runs the probe, and stores the result.
+/// Returns whether the record was settled or has changed, so that a claim may be repeated.
 pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> bool {
     let id = probing.id;
     if let (Some(witness), Some(inner)) = (&intent.receipts, probing.engine.upgrade()) {
@@ -425,7 +428,7 @@ pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> b
             }
         }
     }
-    // Before that the old attempt may still act.
+    // Until then the old attempt may still act.
     if !doubt.settle_left.is_zero() {
         return false;
     }
@@ -454,7 +457,7 @@ pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> b
             inner.tally.count(Count::Resolved);
             true
         }
-        // Somebody else was faster: what the store holds now is asked for.
+        // Another settlement was faster: claim again.
         Ok(Settled::Fenced) => true,
         Ok(Settled::TooEarly { .. }) => false,
         Err(error) => {

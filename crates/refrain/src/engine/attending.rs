@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Engine, Intent, Turn,
+    ClaimReply, Engine, Intent,
     asking::{Asking, claim_of},
     lost::SentClaim,
 };
@@ -19,29 +19,30 @@ use crate::{
     record::{Claim, Verdict},
 };
 
-/// Ready at the first poll if the store replies at once and there is nothing to wait for. Returns the intent as well.
+/// Future of a claim that owns its intent, and returns it with the reply.
+/// Ready at the first poll if the store replies at once and there is nothing to wait for.
 pub(crate) struct Attending {
     engine: Engine,
     /// When the request began.
     since: Instant,
-    /// `None` while `state` has it, and once it was returned.
+    /// `None` while `state` owns it, and after it was returned.
     intent: Option<Box<Intent>>,
     state: State,
 }
 
-/// A turn, and the intent that it is for.
-type Attended = (Result<Turn>, Box<Intent>);
+/// The reply to a claim, and its intent.
+type Attended = (Result<ClaimReply>, Box<Intent>);
 
 #[expect(
     clippy::large_enum_variant,
-    reason = "most requests are in the large one, and need no allocation for it"
+    reason = "most requests are in the large variant, which needs no allocation this way"
 )]
 enum State {
-    /// Refused before the store was asked; `None` once returned.
+    /// Rejected before the claim was sent; `None` after the error was returned.
     Refused(Option<Error>),
-    /// The first claim is with the store.
+    /// The first claim was sent to the store.
     Claiming(SentClaim),
-    /// All that is rare and large: waiting for another run, probes, receipts.
+    /// The rare and large cases: waiting for another run, probes, receipts.
     Waiting(Pin<Box<dyn Future<Output = Attended> + Send>>),
 }
 
@@ -80,7 +81,7 @@ impl Engine {
     }
 }
 
-/// Goes on from the reply to the first claim, if it was sent.
+/// Continues from the reply to the first claim, if it was sent.
 async fn wait(
     engine: Engine,
     intent: Box<Intent>,
@@ -104,7 +105,7 @@ async fn wait(
 }
 
 impl Attending {
-    /// The turn, if the reply to the first claim decides it; otherwise there is something to wait for.
+    /// Returns the reply if the first verdict is final; otherwise changes to `State::Waiting`.
     fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<Attended> {
         let intent = self.intent.take()?;
         let asking = Asking::with_claim(&self.engine, &intent, true, self.since, claim.clone());

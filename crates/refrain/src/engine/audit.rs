@@ -1,7 +1,7 @@
-//! What of an engine's work goes into its audit log, and when: the end of an attempt before the store knows of it.
+//! Writes the audit log of an engine. The end of an attempt is logged before it is stored.
 //!
-//! So nobody, here or at another process, is shown an outcome that is not written down.
-//! A crash in between leaves an entry whose outcome the store does not hold: what it says is true, and the record is in doubt.
+//! So no process returns an outcome that is not in the log.
+//! A crash in between leaves an entry whose outcome is not in the store: the entry is true, and the record is indeterminate.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -14,25 +14,25 @@ use crate::{
 };
 
 impl Engine {
-    /// The same engine with a log for what is [to be audited](Intent::audit), and for what people decide about records.
+    /// The same engine with an audit log, for [audited intents](Intent::audit) and operator actions.
     ///
-    /// The first log that is given counts.
+    /// Only the first call sets the log.
     #[must_use]
     pub fn with_audit(self, log: AuditLog) -> Self {
         let _ = self.inner.audit.set(log);
         self
     }
 
-    /// The log of what is audited, if it has one.
+    /// The audit log, if the engine has one.
     #[must_use]
     pub fn audit(&self) -> Option<&AuditLog> {
         self.inner.audit.get()
     }
 
-    /// Writes down that an audited operation is let through without a claim.
+    /// Logs that an audited operation runs without a claim.
     ///
     /// # Errors
-    /// When it cannot be written: then it must not be let through.
+    /// When the log cannot be written: then the operation must not run.
     #[cfg(feature = "http")]
     pub(crate) async fn audit_unguarded(&self, operation: &str) -> Result<()> {
         let Some(log) = self.audit() else {
@@ -45,7 +45,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Whether this may begin.
+    /// Checks that the audit log can be written, if the intent is audited.
     pub(super) fn check_audit(&self, intent: &Intent) -> Result<()> {
         if intent.audit.is_none() {
             return Ok(());
@@ -57,14 +57,14 @@ impl Inner {
         checked
     }
 
-    /// Writes an entry and does not wait for it.
+    /// Writes an entry without waiting until it is durable.
     pub(super) fn audit_note(&self, entry: Entry) {
         if let Some(log) = self.audit.get() {
             log.note(entry);
         }
     }
 
-    /// Writes an entry, and answers once it is durable.
+    /// Writes an entry, and returns once it is durable.
     pub(super) async fn audit_write(&self, entry: Entry) -> Result<()> {
         match self.audit.get() {
             Some(log) => log.write(entry).await,
@@ -72,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// Settles a record in doubt as a probe or a receipt says, once that is written down.
+    /// Settles an indeterminate record by a probe, a receipt or a late response, after logging it.
     pub(super) async fn settle_as(
         &self,
         (id, fence): (RecordId, Fence),
@@ -96,7 +96,7 @@ impl Inner {
     }
 }
 
-/// That the doubt about a record was ended so.
+/// Entry for an unknown outcome that was resolved.
 pub(super) fn resolved(end: &Settlement) -> Entry {
     let found = match end {
         Settlement::NeverHappened => "never-happened",
@@ -109,7 +109,7 @@ pub(super) fn resolved(end: &Settlement) -> Entry {
     .with_detail(found)
 }
 
-/// That what was written before does not count.
+/// Entry that revokes the end that was logged before.
 pub(super) fn overtaken(id: RecordId, fence: Fence, operation: Option<&Arc<str>>) -> Entry {
     let mut entry = Entry::new(Event::Overtaken).of(id, Some(fence));
     entry.operation = operation.cloned();
@@ -117,7 +117,7 @@ pub(super) fn overtaken(id: RecordId, fence: Fence, operation: Option<&Arc<str>>
 }
 
 impl Flight {
-    /// An entry about this attempt; `None` where it is not audited.
+    /// An entry about this attempt; `None` if it is not audited.
     pub(super) fn entry(&self, entry: impl FnOnce() -> Entry) -> Option<Entry> {
         let operation = self.audit.as_ref()?;
         let mut entry = entry().of(self.id, Some(self.fence));

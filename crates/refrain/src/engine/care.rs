@@ -1,6 +1,7 @@
-//! Indeterminate records that this engine left behind: their receipt is looked for and their probe is asked in the background until somebody knows.
+//! Background probes: for each record that this engine left indeterminate, looks for the receipt and runs the probe
+//! until the outcome is known.
 //!
-//! A retry asks the probe as well, and never at the same time. After a restart only retries ask.
+//! A retry runs the probe as well, but never at the same time. After a restart only retries run it.
 
 use std::{
     sync::{Arc, Weak},
@@ -24,23 +25,23 @@ use crate::{
     store::Store,
 };
 
-/// Between probes that learnt nothing.
+/// Pause between probes without a result.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
-/// How long a probe is asked again and again, where retention is not shorter.
+/// Maximum time of repeated probes; less if the retention is shorter.
 const CARE_MAX: Duration = Duration::from_hours(1);
-/// Nothing is cared for longer than this, whatever the terms say: clocks cannot count for ever.
+/// Upper bound of the lifetime of a probe task, so that its end can be represented.
 const CARE_EVER: Duration = Duration::from_hours(24 * 365);
-/// How many probes are asked at once in the background: whoever comes back from trouble is not stormed.
+/// Maximum number of concurrent background probes, so that a recovering service is not overloaded.
 pub(super) const ASKED_AT_ONCE: usize = 64;
 
 impl Inner {
-    /// Asks the intent's probe in the background what became of a flight that ended in doubt.
+    /// Starts a background task that probes a flight that ended in doubt.
     pub(super) fn care_for(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
         let Some(place) = self.tally.care() else {
             tracing::warn!(record = %flight.id, "too many records are indeterminate: for this one only a retry asks about it");
             return;
         };
-        let care = Care {
+        let care = ProbeTask {
             engine: Arc::downgrade(self),
             turns: self.probes.clone(),
             id: flight.id,
@@ -52,31 +53,31 @@ impl Inner {
     }
 }
 
-/// One indeterminate record that is looked after.
-struct Care {
-    /// Weak, because caring must not keep an engine alive.
+/// Background task that probes one indeterminate record.
+struct ProbeTask {
+    /// Weak, because the task must not keep the engine alive.
     engine: Weak<Inner>,
-    /// Who may ask now.
+    /// Limits the number of concurrent probes.
     turns: Arc<Semaphore>,
     id: RecordId,
-    /// Under which it was dispatched: under another one it is somebody else's.
+    /// The fence of the attempt: with another fence the record belongs to another attempt.
     fence: Fence,
     intent: Box<Intent>,
     _place: Gauge,
 }
 
-/// What a look at the record came to.
+/// Result of one look at the record.
 enum Look {
-    /// It is settled, or no longer ours to ask about.
+    /// The record is settled, or belongs to another attempt.
     Over,
-    /// Nothing can be learnt before that.
+    /// The outcome cannot be learnt before this time has passed.
     Later(Duration),
-    /// Nothing was learnt.
+    /// The outcome is still unknown.
     Unknown,
 }
 
-impl Care {
-    /// Ends when the record is settled by anybody, when the time for it is over, or with the engine.
+impl ProbeTask {
+    /// Runs until the record is settled, the time is over, or the engine is dropped.
     async fn run(self) {
         let ends = self.ends();
         let mut probes = 0;
@@ -117,7 +118,7 @@ impl Care {
         match reading.record.state {
             State::Indeterminate { hold, reason } if hold.fence == self.fence => {
                 let settle_left = hold.settles.left(reading.now);
-                // Before that the old attempt may still act; its receipt can be there at any time.
+                // Until then the old attempt may still act; its receipt can appear at any time.
                 if !settle_left.is_zero() && self.intent.receipts.is_none() {
                     return Look::Later(settle_left);
                 }
@@ -129,7 +130,7 @@ impl Care {
                 })
                 .await
             }
-            // Its end could not be stored, so it lapses.
+            // The doubt could not be stored, so the lease lapses.
             State::InFlight { hold, lease_ends } if hold.fence == self.fence && doubts(&hold) => {
                 Look::Later(lease_ends.left(reading.now))
             }
@@ -144,7 +145,7 @@ impl Care {
         let Some(probing) = Probing::start(&self.engine, self.id) else {
             return Look::Unknown;
         };
-        // In a task of its own: a panic ends there.
+        // In a task of its own, which contains a panic.
         let resolving = tokio::spawn(resolve(probing, (*self.intent).clone(), doubt));
         match resolving.await {
             Ok(true) => Look::Over,
@@ -157,7 +158,7 @@ impl Care {
     }
 }
 
-/// Whether a lapse leaves doubt; if not, the next retry takes over.
+/// Whether the record becomes indeterminate when its lease lapses; if not, the next retry takes over.
 fn doubts(hold: &Hold) -> bool {
     hold.guarantee != Guarantee::AtLeastOnce || hold.attempts >= hold.attempts_max
 }

@@ -1,4 +1,4 @@
-//! What this engine runs now, and who waits for it.
+//! The claims that this engine holds, and the duplicates that wait for them.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -17,21 +17,21 @@ use crate::{
     store::Table,
 };
 
-/// How one ended, as those learn it who waited in this process.
+/// How a flight ended, as the duplicates that wait in this process learn it.
 #[derive(Debug, Clone)]
 pub(super) enum Ended {
     Completed(Outcome),
-    /// Refused before it took effect, perhaps with an answer that serves those who waited, too.
+    /// Released without effect; with the response for waiting duplicates, if there is one.
     Released(Option<Outcome>),
-    /// Ask the store.
+    /// Not known here: claim again.
     Unknown,
 }
 
-/// What those learn who wait for a flight.
+/// Notification to a duplicate that waits for a flight.
 #[derive(Debug)]
 pub(super) enum News {
     Ended(Ended),
-    /// It shows its answer from now on.
+    /// The flight streams its response from now on.
     Live(Live),
 }
 
@@ -41,43 +41,43 @@ pub(super) struct Flight {
     pub(super) id: RecordId,
     pub(super) fence: Fence,
     pub(super) terms: Terms,
-    /// What runs, and for whom: its end is shown to nobody else.
+    /// Fingerprint and credential of the request: only matching duplicates learn the end.
     fingerprint: Fingerprint,
     credential: Option<Credential>,
-    /// What the audit log calls it, where it is audited.
+    /// The operation's name in the audit log, if it is audited.
     pub(super) audit: Option<Arc<str>>,
-    /// When it was asked for; leases are renewed, and the attempt's time is counted, from then on.
+    /// A moment before the claim was sent; renewals and the attempt's deadline count from here.
     pub(super) since: Instant,
     end: Mutex<End>,
-    /// When the last renewal that stands was asked for, in milliseconds behind `since`.
+    /// When the last successful renewal was sent, in milliseconds after `since`.
     renewed_millis: AtomicU64,
-    /// Off once it has ended or is in doubt.
+    /// Whether the lease is renewed; off once the flight has ended or is in doubt.
     is_renewed: AtomicBool,
-    /// On once its end is being stored: then a refused renewal means nothing.
+    /// On once its end is being stored: then a rejected renewal means nothing.
     is_ending: AtomicBool,
-    /// On once a service that forwards has sent its whole request.
+    /// On once a forwarding service has sent the whole request.
     is_sent: AtomicBool,
 }
 
-/// How it ended, or who waits for that. Most flights have nobody who waits, so waiting is what costs.
+/// The end of a flight, or the duplicates that wait for it. Most flights have none, so only waiting allocates.
 #[derive(Debug, Default)]
 struct End {
     ended: Option<Ended>,
     waiting: Vec<Waiting>,
-    /// What it shows before it has ended.
+    /// The streamed response, before the end.
     live: Option<Live>,
-    /// Whose probe is asked should it end in doubt. Rare, so boxed.
+    /// The intent to probe with if the flight ends in doubt. Rare, so boxed.
     probed: Option<Box<Intent>>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     sender: oneshot::Sender<News>,
-    /// Whether what it shows is wanted, too.
+    /// Whether the duplicate can follow a streamed response.
     follows: bool,
 }
 
-/// Notes, when it is dropped, that the request of an attempt was sent as a whole.
+/// Marks, when it is dropped, the whole request of an attempt as sent.
 #[derive(Debug)]
 pub(crate) struct SentMark(pub(super) Arc<Flight>);
 
@@ -88,7 +88,7 @@ impl Drop for SentMark {
 }
 
 impl Flight {
-    /// Waits for its end, or where that is wanted until it shows something.
+    /// Waits for the end, or with `follows` until the flight streams its response.
     pub(super) async fn news(&self, follows: bool) -> News {
         let receiver = {
             let mut end = self.end();
@@ -98,7 +98,7 @@ impl Flight {
             if let Some(live) = end.live.as_ref().filter(|_| follows) {
                 return News::Live(live.clone());
             }
-            // Those who gave up since make room for those who come.
+            // Removes waiters that have given up before the list grows.
             if end.waiting.len() == end.waiting.capacity() {
                 end.waiting.retain(|waiting| !waiting.sender.is_closed());
             }
@@ -109,12 +109,12 @@ impl Flight {
         receiver.await.unwrap_or(News::Ended(Ended::Unknown))
     }
 
-    /// What it shows.
+    /// The streamed response, if the flight shows one.
     pub(super) fn live(&self) -> Option<Live> {
         self.end().live.clone()
     }
 
-    /// Shows this to those who wait for such, and to those who come.
+    /// Shows the streamed response to waiting and new duplicates that can follow it.
     pub(super) fn show(&self, live: &Live) {
         let following: Vec<_> = {
             let mut end = self.end();
@@ -129,23 +129,24 @@ impl Flight {
         }
     }
 
-    /// Shows nothing any more to those who come.
+    /// Stops showing the streamed response to new duplicates.
     pub(super) fn hide(&self) {
         self.end().live = None;
     }
 
-    /// Whose probe is to be asked should it end in doubt.
+    /// Sets the intent to probe with if the flight ends in doubt.
     pub(super) fn probe_as(&self, intent: &Intent) {
         self.end().probed = Some(Box::new(intent.clone()));
     }
 
-    /// Until when it may act: from the last renewal that stands, the store counts as long or longer.
+    /// The time until which the attempt may act: `settle_after` from the last successful renewal.
+    /// The store's own end is not earlier.
     pub(super) fn acts_until(&self) -> Instant {
         let renewed = Duration::from_millis(self.renewed_millis.load(Ordering::Relaxed));
         self.since + renewed + self.terms.settle_after
     }
 
-    /// A renewal that was asked for at that moment stands.
+    /// Notes a successful renewal that was sent at that moment.
     pub(super) fn renewed(&self, asked: Instant) {
         let millis = asked.saturating_duration_since(self.since).as_millis();
         let millis = u64::try_from(millis).unwrap_or_default();
@@ -181,7 +182,7 @@ impl Flight {
 #[derive(Debug)]
 pub(super) struct Flights {
     table: Table<Arc<Flight>>,
-    /// Records that a probe is asking about.
+    /// Records that are being probed.
     probed: Table<()>,
     /// Number of duplicates that wait for each record, whichever process holds it.
     waiting: Table<usize>,
@@ -196,8 +197,8 @@ impl Flights {
         }
     }
 
-    /// The flight that this claim asks for. Between the store's answer and now the key may have been freed
-    /// and claimed for something else: that one's end is not for this asker.
+    /// Finds the flight that this claim waits for. Since the store's reply the key may have been released
+    /// and claimed for another request: the end of that one is not for this caller.
     pub(super) fn find(&self, claim: &Claim) -> Option<Arc<Flight>> {
         let flight = self.table.get(claim.id)?;
         let is_same = flight.fingerprint == claim.fingerprint;
@@ -234,8 +235,8 @@ impl Flights {
         flight
     }
 
-    /// Takes it from the list, then wakes who waits: whoever asks from now on asks the store. The first end counts;
-    /// if that is one in doubt, answers whose probe is to be asked.
+    /// Removes the flight from the table, then wakes the waiting duplicates. The first end counts;
+    /// if it is unknown, returns the intent to probe with.
     pub(super) fn end(&self, flight: &Arc<Flight>, ended: Ended) -> Option<Box<Intent>> {
         flight.stop_renewing();
         self.table.with(flight.id, |entry| {
@@ -249,7 +250,7 @@ impl Flights {
         let (waiting, told, probed) = {
             let mut end = flight.end();
             let waiting = std::mem::take(&mut end.waiting);
-            // Who waits now has learnt of no end before.
+            // Duplicates in the list have not learnt of an earlier end.
             let told = (!waiting.is_empty()).then(|| ended.clone());
             let ended = end.ended.get_or_insert(ended);
             let is_known = !matches!(ended, Ended::Unknown);
@@ -269,19 +270,19 @@ impl Flights {
         self.table.len()
     }
 
-    /// Those whose lease is to be renewed, a shard at a time behind `after`, and where to go on from.
+    /// The flights whose lease is renewed, one shard at a time after `after`, with the identity to continue from.
     pub(super) fn renewed_after(
         &self,
         after: Option<RecordId>,
     ) -> Option<(RecordId, Vec<Arc<Flight>>)> {
         let ids = self.table.ids_after(after, |flight| flight.is_renewed());
         let last = *ids.last()?;
-        // All of them may have ended by now, which says nothing about the shards behind.
+        // All of them may have ended by now; later shards may still have flights.
         let flights = ids.into_iter().filter_map(|id| self.table.get(id));
         Some((last, flights.collect()))
     }
 
-    /// Counts one more duplicate that waits for this record; returns whether that is within `waiting_max`.
+    /// Counts one more duplicate that waits for this record; returns `false` if `waiting_max` already do.
     pub(super) fn start_waiting(&self, id: RecordId, waiting_max: usize) -> bool {
         self.waiting.with(id, |entry| {
             let waiting = entry.get().copied().unwrap_or_default();
@@ -302,7 +303,7 @@ impl Flights {
         });
     }
 
-    /// Whether nobody else is asking about this record.
+    /// Marks a record as being probed; returns whether it was not yet.
     pub(super) fn start_probe(&self, id: RecordId) -> bool {
         self.probed.with(id, |entry| {
             let is_first = entry.get().is_none();

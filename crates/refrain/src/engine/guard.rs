@@ -1,8 +1,8 @@
-//! The right to run, first as a [`Guard`], then, once the operation has started, as [`Running`].
+//! The right to run: a [`Guard`] before the operation starts, [`Running`] after that.
 //!
-//! A guard that is dropped releases the key: nothing has run. A takeover under at-least-once is left to lapse instead,
-//! for what was taken over may have run.
-//! A running operation that is dropped leaves doubt: it may have taken effect, and is never silently released.
+//! A dropped guard releases the key: nothing has run. A takeover under at-least-once is left to lapse instead,
+//! because an earlier attempt may have run.
+//! A dropped [`Running`] leaves the record indeterminate: the operation may have taken effect, and is never silently released.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
     store::{Reading, Store},
 };
 
-/// Between attempts to store an end.
+/// Pause between attempts to store an end.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// Between looks at a record whose late response is awaited.
+/// Pause between reads of a record whose late response is awaited.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A granted claim whose operation has not started.
@@ -32,7 +32,7 @@ pub struct Guard {
     hold: Option<Hold>,
 }
 
-/// An operation that is running. Its lease is renewed as long as this lives.
+/// A running operation. Its lease is renewed until this is dropped, settled or in doubt.
 #[derive(Debug)]
 #[must_use = "dropped, it leaves its record indeterminate"]
 pub struct Running {
@@ -43,7 +43,7 @@ pub struct Running {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunState {
     Running,
-    /// In doubt for now; the truth may still come.
+    /// In doubt; a late outcome is still accepted.
     Doubted,
     Settled,
 }
@@ -57,7 +57,8 @@ struct Hold {
 }
 
 impl Inner {
-    /// `asked` is the moment before the store was asked: every time that the store counts for this claim begins later.
+    /// Registers a granted claim. `asked` is a moment before the claim was sent: all times that the store measures
+    /// for this claim begin later.
     pub(super) fn grant(
         self: &Arc<Self>,
         claim: &Claim,
@@ -72,7 +73,7 @@ impl Inner {
         };
         let audit = audit.filter(|_| self.audit.get().is_some()).cloned();
         let flight = self.flights.start(claim, grant, terms, audit, asked);
-        // Not waited for: an attempt without an end is to be seen, and is not yet anybody's answer.
+        // Not awaited: the entry shows attempts without an end, and no response depends on it.
         let granted = || Entry {
             attempt: Some(grant.attempt),
             ..Entry::new(Event::Granted)
@@ -91,26 +92,26 @@ impl Inner {
 }
 
 impl Guard {
-    /// 1 for the first grant; above 1 it is a takeover, and under at-least-once a possible duplicate.
+    /// The attempt number: above 1 it is a takeover, and under at-least-once a possible duplicate.
     #[must_use]
     pub fn attempt(&self) -> u16 {
         self.hold.as_ref().map_or(0, |hold| hold.attempt)
     }
 
-    /// Whether it may take effect a second time: under exactly-once, what is taken over cannot.
+    /// Whether it may take effect a second time; under exactly-once a takeover cannot.
     pub(super) fn is_possible_duplicate(&self) -> bool {
         let may = |hold: &Hold| hold.flight.terms.guarantee == Guarantee::AtLeastOnce;
         self.attempt() > 1 && self.hold.as_ref().is_some_and(may)
     }
 
-    /// Should it end in doubt, this intent's probe is asked.
+    /// Sets the intent to probe with if the attempt ends in doubt.
     pub(super) fn probed_as(&self, intent: &Intent) {
         if let Some(hold) = &self.hold {
             hold.flight.probe_as(intent);
         }
     }
 
-    /// From here on the operation may take effect.
+    /// Starts the operation: from here on it may take effect.
     pub fn start(mut self) -> Running {
         let hold = self
             .hold
@@ -130,7 +131,7 @@ impl Drop for Guard {
         };
         let guarantee = hold.flight.terms.guarantee;
         if guarantee == Guarantee::AtLeastOnce && hold.attempt > 1 {
-            // The attempts before may have taken effect: free, the key would run again as if it were the first time.
+            // Earlier attempts may have taken effect: if the key were released, it would run as a first attempt.
             let reason = Reason::Dropped;
             return hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
         }
@@ -145,7 +146,7 @@ impl Running {
         self.hold.flight.id
     }
 
-    /// What was granted.
+    /// The fence and the attempt number.
     #[must_use]
     pub fn grant(&self) -> Grant {
         Grant {
@@ -154,44 +155,45 @@ impl Running {
         }
     }
 
-    /// What is promised for this attempt: under exactly-once less than the intent asks for, where receipts cannot be relied on.
+    /// The guarantee in force for this attempt: weaker than exactly-once if receipts are unreliable.
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
         self.hold.flight.terms.guarantee
     }
 
-    /// To be handed to the resource that the operation changes, which can then refuse holders that were overtaken.
+    /// The fence (fencing token), for the resource that the operation changes: it can reject holders that were overtaken.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.hold.flight.fence
     }
 
-    /// Until when it may act: behind that, somebody may have been told that it never happened.
+    /// The time until which the operation may act: after that, the record may be resolved as "never happened".
     ///
-    /// Moves on with every renewal of the lease, and never back.
+    /// Moves forward with every renewal of the lease, and never back.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.hold.flight.acts_until()
     }
 
-    /// Shows its answer, as it comes, to the duplicates in this process that [attend](super::Engine::attend) it
-    /// and would otherwise wait for its end.
+    /// Shows the response, while it is produced, to the duplicates in this process that [attend](super::Engine::attend) it
+    /// and would otherwise wait for the end.
     pub fn show(&self, live: &Live) {
         self.hold.flight.show(live);
     }
 
-    /// Shows nothing any more: duplicates that come wait for the end.
+    /// Stops showing the response: new duplicates wait for the end.
     pub fn hide(&self) {
         self.hold.flight.hide();
     }
 
-    /// It ended: stores the outcome, then wakes those who wait. Welcome also after a [`doubt`](Self::doubt).
+    /// Completes the claim: stores the outcome, then wakes waiting duplicates. Accepted also after a [`doubt`](Self::doubt).
     ///
-    /// [`Settled::Fenced`] means that somebody took over meanwhile: this outcome does not count.
+    /// [`Settled::Fenced`] means that another attempt took over meanwhile: this outcome does not count.
     ///
     /// # Errors
-    /// When the store does not answer. The outcome is then held and stored as soon as it can be, while the process lives.
-    /// [`ErrorKind::Unaudited`](crate::ErrorKind::Unaudited) when it could not be written down: it is stored, and must not be shown.
+    /// When the store does not answer. The outcome is then held and stored as soon as possible, while the process lives.
+    /// [`ErrorKind::Unaudited`](crate::ErrorKind::Unaudited) when the audit log cannot be written: the outcome is stored,
+    /// and must not be returned to the client.
     ///
     /// # Cancellation
     /// Dropped, the outcome may be stored or not; if not, the record becomes indeterminate.
@@ -200,10 +202,10 @@ impl Running {
         self.complete_sealed(outcome).await
     }
 
-    /// As [`complete`](Self::complete), with an outcome that is sealed.
+    /// As [`complete`](Self::complete), with a sealed outcome.
     #[expect(
         clippy::manual_async_fn,
-        reason = "an async fn holds its arguments twice"
+        reason = "the future of an async fn stores its arguments twice"
     )]
     pub(crate) fn complete_sealed(
         self,
@@ -213,7 +215,7 @@ impl Running {
             let hold = &self.hold;
             hold.flight.start_ending();
             let written = match &hold.flight.audit {
-                // Apart: what is not audited has no use for the room.
+                // Boxed, so that unaudited attempts do not carry its size.
                 Some(_) => {
                     let written = async { hold.write_down(&hold.completion(&outcome)).await };
                     Box::pin(written).await
@@ -225,7 +227,7 @@ impl Running {
         }
     }
 
-    /// What is not written down is stored, and shown to nobody here.
+    /// Concludes a completion. If the audit log was not written, waiting duplicates do not get the outcome.
     fn completed(
         mut self,
         settled: Result<Settled>,
@@ -242,19 +244,19 @@ impl Running {
         written.and(settled)
     }
 
-    /// For the body of the request that a forwarding service sends: dropped once all of it was sent.
+    /// A mark for the request body of a forwarding service, which drops it once all of it was sent.
     pub(crate) fn sent_mark(&self) -> SentMark {
         SentMark(self.hold.flight.clone())
     }
 
-    /// Whether a forwarding service has sent the whole request, so that ending the attempt here no longer stops it.
+    /// Whether a forwarding service has sent the whole request, so that dropping the call no longer stops it.
     pub(crate) fn is_sent(&self) -> bool {
         self.hold.flight.is_sent()
     }
 
-    /// Waits until the record no longer belongs to this attempt, because somebody else settled it or took over.
+    /// Waits until the record no longer belongs to this attempt, because it was settled otherwise or taken over.
     ///
-    /// Returns at once if too many attempts are awaited.
+    /// Returns at once if too many late responses are awaited.
     pub(crate) async fn settled_elsewhere(&self) {
         let Hold { inner, flight, .. } = &self.hold;
         let Some(_listening) = inner.tally.listen() else {
@@ -282,11 +284,11 @@ impl Running {
         }
     }
 
-    /// The attempt reported, after a [`doubt`](Self::doubt), that it had no effect: the key is free again
-    /// as soon as that counts.
+    /// Releases the key after a [`doubt`](Self::doubt), because the attempt reported that it had no effect.
+    /// Waits until the store accepts that.
     ///
     /// # Errors
-    /// When the store does not answer; the record stays indeterminate then.
+    /// When the store does not answer; then the record stays indeterminate.
     pub(crate) async fn release_late(self) -> Result<Settled> {
         let Hold { inner, flight, .. } = &self.hold;
         let place = (flight.id, flight.fence);
@@ -304,11 +306,11 @@ impl Running {
         }
     }
 
-    /// It provably had no effect: the key is free again. Those who wait here get `answer`, if there is one.
-    /// Under exactly-once, attempts before this one may still have theirs: then the record is in doubt again.
+    /// Releases the key, because the attempt provably had no effect. Waiting duplicates get `answer`, if there is one.
+    /// Under exactly-once, earlier attempts may still take effect: then the record becomes indeterminate again.
     ///
     /// # Errors
-    /// When the store does not answer; it is tried again while the process lives.
+    /// When the store does not answer; the release is retried while the process lives.
     pub async fn release(mut self, answer: Option<Outcome>) -> Result<Settled> {
         self.hold.inner.tally.count(Count::Released);
         let settled = self
@@ -319,10 +321,10 @@ impl Running {
         settled
     }
 
-    /// Whether it took effect is not known, for now. The truth may still come: [`complete`](Self::complete) settles it then.
+    /// Marks the outcome as unknown. A later [`complete`](Self::complete) still settles it.
     ///
     /// # Errors
-    /// When the store does not answer; the lease lapses then, with the same result.
+    /// When the store does not answer; then the lease lapses, with the same result.
     pub async fn doubt(&mut self, reason: Reason) -> Result<Settled> {
         self.state = RunState::Doubted;
         self.hold.inner.tally.count(Count::Doubted);
@@ -334,12 +336,12 @@ impl Running {
         written.and(settled)
     }
 
-    /// The attempt failed under at-least-once: the next claim may run it again at once, and is the next attempt.
+    /// Ends a failed attempt under at-least-once: the next claim may run at once, as the next attempt.
     ///
-    /// Unlike [`release`](Self::release) this keeps the record, which is where attempts are counted: the lease ends now.
+    /// Unlike [`release`](Self::release) this keeps the record, which counts the attempts, and ends the lease now.
     ///
     /// # Errors
-    /// When the store does not answer; the lease lapses then, with the same result.
+    /// When the store does not answer; then the lease lapses, with the same result.
     ///
     /// # Cancellation
     /// Dropped, the lease lapses later.
@@ -348,7 +350,7 @@ impl Running {
         let hold = &self.hold;
         hold.inner.tally.count(Count::Released);
         hold.flight.start_ending();
-        // First: a renewal that came later would make the lease long again.
+        // First, because a later renewal would extend the lease again.
         hold.flight.stop_renewing();
         let written = hold.write_down(&Settlement::Release).await;
         let (id, fence) = (hold.flight.id, hold.flight.fence);
@@ -361,22 +363,22 @@ impl Running {
         written.and(ended)
     }
 
-    /// Gives the claim up without an end. What may be run again may be taken over once `pause` is over, and need not wait
-    /// until the lease would have lapsed; attempts go on being counted. Anything else is left in [`doubt`](Self::doubt).
+    /// Gives up the claim without an outcome. Under at-least-once it may be taken over after `pause` instead of after the
+    /// lease, and attempts are still counted. Under any other guarantee the record is left in [`doubt`](Self::doubt).
     ///
     /// # Errors
-    /// When the store does not answer; the lease lapses then, with a like result.
+    /// When the store does not answer; then the lease lapses, with a similar result.
     ///
     /// # Cancellation
-    /// Dropped, the lease lapses later than asked for.
+    /// Dropped, the lease lapses later than `pause`.
     pub async fn give_up(mut self, reason: Reason, pause: Duration) -> Result<Settled> {
-        // Ends the renewals first: one that came behind would make the lease long again.
+        // Stops renewals first, because a later renewal would extend the lease again.
         let settled = self.doubt(reason).await?;
         if settled != Settled::Applied || self.guarantee() != Guarantee::AtLeastOnce {
             return Ok(settled);
         }
         let (id, fence) = (self.id(), self.fence());
-        // Refused where no attempts are left: then it is in doubt.
+        // Rejected if no attempts are left: then the record is indeterminate.
         let _shortened = self.hold.inner.store.renew(id, fence, pause).await?;
         Ok(settled)
     }
@@ -394,7 +396,7 @@ impl Drop for Running {
                 let hold = self.hold.clone();
                 hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
             }
-            // The doubt may have been cut off before it was stored.
+            // `doubt` may have been dropped before the doubt was stored.
             RunState::Doubted => self.hold.land(Ended::Unknown),
             RunState::Settled => {}
         }
@@ -417,16 +419,16 @@ impl Hold {
         async move { self.noted(settling.await, is_outcome) }
     }
 
-    /// Writes its end down where it is audited, and answers once that is durable.
+    /// Writes the end to the audit log if the attempt is audited, and returns once the entry is durable.
     async fn write_down(&self, end: &Settlement) -> Result<()> {
         match self.flight.entry(|| Entry::ending(end)) {
-            // Apart: what is not audited has no use for the room.
+            // Boxed, so that unaudited attempts do not carry its size.
             Some(entry) => Box::pin(self.inner.audit_write(entry)).await,
             None => Ok(()),
         }
     }
 
-    /// Counts an outcome that came too late to stand, and takes back what was written down.
+    /// Counts an outcome that came too late, and revokes its entry in the audit log.
     fn noted(&self, settled: Result<Settled>, is_outcome: bool) -> Result<Settled> {
         if let (Some(name), Ok(Settled::Fenced | Settled::TooEarly { .. })) =
             (&self.flight.audit, &settled)
@@ -441,14 +443,14 @@ impl Hold {
         settled
     }
 
-    /// Takes it off the list and wakes who waits. What ends in doubt is looked after.
+    /// Ends the flight and wakes waiting duplicates. If it ended in doubt, starts its background probe.
     fn land(&self, ended: Ended) {
         if let Some(intent) = self.inner.flights.end(&self.flight, ended) {
             self.inner.care_for(&self.flight, intent);
         }
     }
 
-    /// Stores the end, then wakes who waits. What cannot be stored now is held and tried again.
+    /// Stores the end, then wakes waiting duplicates. An end that cannot be stored now is held and retried.
     async fn end(&self, end: Settlement, ended: Ended) -> Result<Settled> {
         self.flight.start_ending();
         let written = self.write_down(&end).await;
@@ -461,7 +463,7 @@ impl Hold {
         written.and(settled)
     }
 
-    /// Wakes who waits, if the end is stored; if it could not be, it is held and tried again.
+    /// Wakes waiting duplicates if the end is stored; holds and retries it if the store did not answer.
     fn conclude(
         &self,
         settled: Result<Settled>,
@@ -487,7 +489,7 @@ impl Hold {
         }
     }
 
-    /// For drops, which cannot wait. Where no runtime is left the lease lapses, with a like result.
+    /// Ends the claim from a `drop`, which cannot wait. Without a runtime the lease lapses, with a similar result.
     fn end_in_background(self, end: Settlement, ended: Ended) {
         let inner = self.inner.clone();
         let mut landing = Landing::of(self);
@@ -513,7 +515,7 @@ impl Hold {
         });
     }
 
-    /// Tries until the end is stored or never will be.
+    /// Retries until the end is stored or rejected.
     async fn retry(&self, end: Settlement, ended: Ended) {
         let mut delays = BACKOFF.delays();
         loop {
@@ -531,10 +533,10 @@ impl Hold {
     }
 }
 
-/// Lands a flight when it goes, however its task ends: nobody waits for one that nobody flies.
+/// Ends a flight when it is dropped, however its task ends, so that no duplicate waits for it in vain.
 struct Landing {
     hold: Hold,
-    /// It has landed, or somebody else sees to it.
+    /// The flight has ended, or another task ends it.
     is_over: bool,
 }
 

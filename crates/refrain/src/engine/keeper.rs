@@ -1,4 +1,4 @@
-//! The one task that an engine runs beside its callers: renews leases and has the store swept.
+//! The keeper: one background task per engine, which renews leases and sweeps the store.
 
 use std::{
     sync::{
@@ -20,24 +20,25 @@ use crate::{
     store::{AnyStore, Store},
 };
 
-/// How often the keeper looks round while something runs.
+/// Interval at which the keeper checks for due renewals and sweeps.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const SWEEP_AT_MOST: u32 = 100_000;
-/// How many leases are renewed at once.
+/// Maximum number of concurrent renewals.
 const RENEWALS_MAX: usize = 256;
 
-/// Where the keeper stands.
+/// The runtime of the keeper and other background tasks.
 #[derive(Debug, Default)]
-pub(super) struct Post {
-    /// Whether there is a keeper, and so a runtime that lives.
+pub(super) struct BackgroundRuntime {
+    /// Whether the keeper runs, and so its runtime is alive.
     is_kept: AtomicBool,
-    /// The runtime that the keeper is on, or was.
+    /// The runtime of the current or last keeper.
     runtime: Mutex<Option<Handle>>,
 }
 
 impl Inner {
-    /// Starts the keeper with the first claim, on the runtime that this came in on; again when that runtime has gone.
+    /// Starts the keeper on the caller's runtime, unless it already runs: with the first claim,
+    /// and again after its runtime has ended.
     pub(super) fn keep(self: &Arc<Self>) {
         if self.post.is_kept.load(Ordering::Relaxed) {
             return;
@@ -51,7 +52,7 @@ impl Inner {
         }
     }
 
-    /// Runs `task` in the background; `None` where there is no runtime to run it.
+    /// Runs `task` in the background; `None` if there is no runtime.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -65,7 +66,7 @@ impl Inner {
         runtime.map(|runtime| runtime.spawn(task))
     }
 
-    /// Starts to renew what is due. Waits only where too much is being renewed already.
+    /// Starts the renewals that are due. Waits only while `RENEWALS_MAX` are running.
     async fn renew_due(&self, renewals: &mut JoinSet<Renewed>, last_look: Instant) {
         let now = tokio::time::Instant::now();
         let mut after = None;
@@ -87,23 +88,23 @@ impl Inner {
         let Some(Ok(Renewed::Refused(flight))) = renewed else {
             return;
         };
-        // Once its end is stored there is nothing to renew.
+        // Once the end is being stored, a rejected renewal means nothing.
         if !flight.is_ending() && flight.is_renewed() {
             tracing::warn!(record = %flight.id, fence = %flight.fence, "the claim was taken over while it ran");
             self.tally.count(Count::LeaseLost);
-            // Who waits here waits for the wrong one.
+            // Waiting duplicates must wait for the new holder instead.
             let _ = self.flights.end(&flight, Ended::Unknown);
         }
     }
 }
 
-impl Post {
+impl BackgroundRuntime {
     fn runtime(&self) -> std::sync::MutexGuard<'_, Option<Handle>> {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says that there is no keeper any more when it goes, be it with its runtime.
+/// Marks the keeper as stopped when it is dropped, also with its runtime.
 struct Keeping(Weak<Inner>);
 
 impl Drop for Keeping {
@@ -114,7 +115,7 @@ impl Drop for Keeping {
     }
 }
 
-/// Ends when the last clone of the engine has gone.
+/// Runs the keeper until the last clone of the engine is dropped.
 async fn keep(engine: Keeping) {
     let mut last_look = tokio::time::Instant::now();
     let mut last_sweep = last_look;
@@ -136,7 +137,7 @@ async fn keep(engine: Keeping) {
         let _swept = sweeping.try_join_next();
         if sweeping.is_empty() && now - last_sweep >= SWEEP_EVERY {
             last_sweep = now;
-            // Beside the renewals, which a long sweep must not hold up.
+            // In a task of its own, because a long sweep must not delay renewals.
             sweeping.spawn(sweep(inner.store.clone()));
         }
     }
@@ -148,7 +149,7 @@ async fn sweep(store: AnyStore) {
     }
 }
 
-/// Renewed every quarter of the lease: two renewals may fail, and the third still comes in time.
+/// A lease is renewed every quarter of its length: two renewals may fail, and the third is still in time.
 const RENEWALS_PER_LEASE: u32 = 4;
 
 fn is_due(flight: &Flight, last_look: Instant, now: Instant) -> bool {
@@ -161,9 +162,9 @@ fn is_due(flight: &Flight, last_look: Instant, now: Instant) -> bool {
 }
 
 enum Renewed {
-    /// The lease is ours, or may be.
+    /// The lease was renewed, or the result is not known.
     Stands,
-    /// The fence is not current any more.
+    /// The fence is no longer current.
     Refused(Arc<Flight>),
 }
 
@@ -171,7 +172,7 @@ async fn renew(store: AnyStore, flight: Arc<Flight>) -> Renewed {
     let lease = flight.terms.lease;
     let asked = tokio::time::Instant::now();
     let renewing = store.renew(flight.id, flight.fence, lease);
-    // Behind that the next renewal is due anyway.
+    // After that the next renewal is due anyway.
     match timeout(lease / RENEWALS_PER_LEASE, renewing).await {
         Ok(Ok(Settled::Fenced)) => return Renewed::Refused(flight),
         Ok(Ok(_)) => flight.renewed(asked),

@@ -1,20 +1,20 @@
-//! What a running operation shows of its answer before it has ended.
+//! The response that a running operation shows to its duplicates before it has ended.
 
 use std::{any::Any, fmt, sync::Arc};
 
-/// What a running operation shows to its duplicates in this process before it has ended.
+/// A value that a running operation shows to its duplicates in this process before it has ended, such as a streamed response.
 ///
-/// The engine hands it on and does not look inside: who [shows](super::Running::show) it knows what it is.
+/// The engine passes it on unchanged; the code that [shows](super::Running::show) it defines its type.
 #[derive(Clone)]
 pub struct Live(Arc<dyn Any + Send + Sync>);
 
 impl Live {
-    /// Shows this.
+    /// Wraps the value to show.
     pub fn new<T: Send + Sync + 'static>(shown: Arc<T>) -> Self {
         Self(shown)
     }
 
-    /// What is shown, if it is of that type.
+    /// The shown value, if it has that type.
     #[must_use]
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.0.clone().downcast().ok()

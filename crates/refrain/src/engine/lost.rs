@@ -1,11 +1,11 @@
-//! Claims whose answer was lost: the caller has gone, or the connection broke after the store was asked.
+//! Lost claims: the reply of the store was lost, because the connection failed after the claim was sent.
 //!
-//! Such a claim may stand in the store although nothing was ever dispatched for it. Left alone it would block its key
-//! for a whole lease and then count as an unknown outcome. So each of them is kept here until the store has said what
-//! became of it, however long the store stays away, and is released by its claimant.
+//! Such a claim may hold its record although nothing was ever dispatched for it. Left alone it would block its key
+//! for a whole lease and then count as an unknown outcome. So each lost claim is kept here until the store has shown
+//! whether it was granted, however long the store is unavailable, and is released by its claimant.
 //!
-//! A claim may also arrive at the store after the question about it: it waited in a buffer on the way. So the store is
-//! asked again for as long as that can happen, and before a retry in this process is told that somebody else holds the key.
+//! A claim may also reach the store after a read of its record, because it waited in a buffer on the way. So the record is
+//! read again for as long as that can happen, and before a retry in this process gets *in flight* or *indeterminate*.
 
 use std::{
     pin::Pin,
@@ -26,36 +26,36 @@ use crate::{
     store::{Store, StoreFuture, Table},
 };
 
-/// While the store does not answer: a key is free again soon after the store is back.
+/// Pause while the store does not answer; short, so that a key is released soon after the store is back.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How many answers of the store settle the matter for a claim that travelled no slower than the question about it.
+/// Number of reads after which a claim without long delay on the network must have arrived.
 const ANSWERS_ENOUGH: u32 = 5;
-/// How long after it was sent a claim may still arrive: TCP repeats what was not acknowledged for about 15 minutes.
+/// How long after it was sent a claim may still arrive: TCP retransmits unacknowledged data for about 15 minutes.
 const ARRIVES_WITHIN: Duration = Duration::from_mins(20);
 
-/// The claims of this engine whose answer was lost, by record.
+/// The lost claims of this engine, by record.
 #[derive(Debug)]
 pub(super) struct LostClaims {
     table: Table<Vec<LostClaim>>,
 }
 
-/// A claim that may stand although nothing was dispatched for it.
+/// A claim that the store may have granted although nothing was dispatched for it.
 #[derive(Debug, Clone)]
 struct LostClaim {
     claim: Claim,
-    /// What the audit log calls it, where it is audited.
+    /// The operation's name in the audit log, if it is audited.
     audit: Option<Arc<str>>,
 }
 
-/// What became of a lost claim.
+/// State of a lost claim in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It stood, and its key is free now.
+    /// The claim held the record, and was released.
     Released,
-    /// The record is absent or has just changed: whoever was told that it is held asks again.
+    /// The record is absent or has just changed: a caller that found it held claims again.
     Changed,
-    /// It does not stand, or does not stand in anybody's way.
+    /// The claim does not hold the record, or was left to lapse.
     Absent,
 }
 
@@ -85,15 +85,15 @@ impl LostClaims {
     }
 }
 
-/// One claim on its way to the store and back.
+/// A claim that was sent to the store, as a future of the reply.
 ///
-/// Dropped before the reply, it goes on in the background, and releases what it is granted.
+/// If it is dropped before the reply, it continues in the background, and releases the claim if it is granted.
 pub(super) struct SentClaim {
     inner: Arc<Inner>,
     pub(super) claim: Claim,
     terms: Terms,
     audit: Option<Arc<str>>,
-    /// `None` once the store has replied.
+    /// `None` after the store has replied.
     reply: Option<StoreFuture<'static, Verdict>>,
 }
 
@@ -133,7 +133,7 @@ impl Drop for SentClaim {
                 match reply.await {
                     Ok(Verdict::Granted(grant)) => {
                         let now = tokio::time::Instant::now();
-                        // Dropped at once, which releases it.
+                        // Dropping the guard releases the claim.
                         drop(inner.grant(&claim, grant, &terms, audit.as_ref(), now));
                     }
                     Err(error) if !error.is_unapplied() => inner.lose(claim, audit),
@@ -145,7 +145,7 @@ impl Drop for SentClaim {
 }
 
 impl Inner {
-    /// Whether another claim may be sent: each of them may get lost, and none of the lost ones is forgotten.
+    /// Checks that another claim may be sent: each claim may get lost, and all lost claims are kept.
     pub(super) fn check_lost(&self) -> Result<()> {
         if self.tally.has_room_for_lost() {
             return Ok(());
@@ -155,7 +155,7 @@ impl Inner {
         Err(Error::new(ErrorKind::Unavailable, message).unapplied())
     }
 
-    /// Keeps a claim whose answer was lost until it is known not to stand, in the background.
+    /// Keeps a lost claim in the background until it is known not to hold its record.
     pub(super) fn lose(self: &Arc<Self>, claim: Claim, audit: Option<Arc<str>>) {
         let lost = LostClaim { claim, audit };
         let kept = Kept {
@@ -167,16 +167,16 @@ impl Inner {
         self.spawn(kept.run());
     }
 
-    /// Whether claims of this engine on that record were lost.
+    /// Whether this engine has lost claims on that record.
     pub(super) fn has_lost(&self, id: RecordId) -> bool {
         self.lost.table.with(id, |entry| entry.get().is_some())
     }
 
-    /// Releases the record if a lost claim of this engine holds it. Returns whether to ask the
-    /// store again: also if the background released the record after the store had said that it is held.
+    /// Releases the record if a lost claim of this engine holds it. Returns whether to claim again:
+    /// also if a background task has released the record since the verdict.
     ///
     /// # Errors
-    /// When the store does not say: then nobody may be told that the record belongs to somebody else.
+    /// When the store does not answer: then no caller may get the verdict that another request holds the record.
     pub(super) async fn release_lost(&self, id: RecordId) -> Result<bool> {
         for lost in self.lost.table.get(id).unwrap_or_default() {
             if self.fate_of(&lost).await? != Fate::Absent {
@@ -186,7 +186,7 @@ impl Inner {
         Ok(false)
     }
 
-    /// Looks what became of a lost claim, and releases it if it stands.
+    /// Reads the state of a lost claim, and releases it if it holds the record.
     async fn fate_of(&self, lost: &LostClaim) -> Result<Fate> {
         let id = lost.claim.id;
         let Some(found) = self.store.read(id).await? else {
@@ -197,7 +197,7 @@ impl Inner {
         };
         let is_takeover = lost.claim.guarantee == Guarantee::AtLeastOnce && grant.attempt > 1;
         let end = match is_takeover {
-            // The attempts before it may have taken effect: free, the key would run again as if it were the first time.
+            // Earlier attempts may have taken effect: if the key were released, it would run as a first attempt.
             true => Settlement::Doubt {
                 reason: Reason::Dropped,
             },
@@ -220,7 +220,7 @@ impl Inner {
     }
 }
 
-/// A lost claim that is kept.
+/// Background task that keeps one lost claim.
 struct Kept {
     /// Weak, because a lost claim must not keep an engine alive.
     engine: Weak<Inner>,
@@ -229,7 +229,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Ends when the claim can no longer stand, or with the engine.
+    /// Runs until the claim can no longer hold its record, or the engine is dropped.
     async fn run(mut self) {
         let arrives_until = tokio::time::Instant::now() + ARRIVES_WITHIN;
         if self.learn().await {
@@ -237,7 +237,7 @@ impl Kept {
         }
     }
 
-    /// Asks until the store has answered often enough; whether the claim may still arrive.
+    /// Reads the record until the store has answered often enough. Returns whether the claim may still arrive.
     async fn learn(&self) -> bool {
         let (mut delays, mut answers) = (BACKOFF.delays(), 0);
         let mut pause = BACKOFF.first;
@@ -247,7 +247,7 @@ impl Kept {
                 Look::Over => return false,
                 Look::Unanswered => pause = delays.after_failure(),
                 Look::Answered => {
-                    // What was held up with it arrives soon after the store is back.
+                    // A delayed claim arrives soon after the store is back.
                     delays.reset();
                     pause = BACKOFF.first * 2_u32.pow(answers);
                     answers += 1;
@@ -257,7 +257,7 @@ impl Kept {
         true
     }
 
-    /// Goes on asking, at leisure, as long as the claim may arrive. It gives its place up: it stands in nobody's way now.
+    /// Reads the record at a slow pace, as long as the claim may arrive. Counts as watched, and no longer as lost.
     async fn watch(&mut self, until: Instant) {
         let Some(place) = self.engine.upgrade().and_then(|it| it.tally.watch_claim()) else {
             return;
@@ -278,17 +278,17 @@ impl Kept {
         match inner.fate_of(&self.lost).await {
             Ok(_) => Look::Answered,
             Err(error) if error.is_retryable() => Look::Unanswered,
-            // The record cannot be read, and asking again will not change that.
+            // The record cannot be read, and a retry will not change that.
             Err(_) => Look::Over,
         }
     }
 }
 
-/// What a look at the store came to.
+/// Result of one look at the store.
 enum Look {
     Answered,
     Unanswered,
-    /// Nobody asks any more.
+    /// Stop: the engine is gone, or the record cannot be read.
     Over,
 }
 
@@ -300,7 +300,7 @@ impl Drop for Kept {
     }
 }
 
-/// What this claim was granted, if the record stands under it.
+/// The grant of this claim, if it holds the record.
 fn granted(record: &Record, claim: &Claim) -> Option<Grant> {
     let hold = match &record.state {
         State::InFlight { hold, .. } => hold,

@@ -1,6 +1,6 @@
-//! What a person decides: what became of a record in doubt, and that a record goes.
+//! Operator actions: resolve an unknown outcome, and delete a record.
 //!
-//! Both want a reason, and both go into the audit log with it: before they are done, and how they ended.
+//! Both need a reason, and are written to the audit log with it: before the action, and its result.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::{
     store::{StateName, Store},
 };
 
-/// The longest reason, in bytes.
+/// Maximum length of a reason, in bytes.
 pub const REASON_BYTES_MAX: usize = 1_000;
 
-/// Why a person does something, and who that is.
+/// Reason and author of an operator action.
 #[derive(Debug, Clone, Copy)]
 pub struct Deed<'a> {
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub reason: &'a str,
-    /// How the person came in, as far as can be told: `loopback`, `token`.
+    /// How the operator was authenticated: `loopback`, `token`; `program` for a caller of the library.
     pub actor: &'static str,
-    /// Who the person says to be.
+    /// The name that the operator gives, which is not verified.
     pub by: Option<&'a str>,
 }
 
 impl<'a> From<&'a str> for Deed<'a> {
-    /// The reason alone, of a program that calls the library.
+    /// A reason alone, from a program that calls the library.
     fn from(reason: &'a str) -> Self {
         Self {
             reason,
@@ -39,7 +39,7 @@ impl<'a> From<&'a str> for Deed<'a> {
 }
 
 impl Deed<'_> {
-    /// The deed in the log.
+    /// Adds reason and author to an entry of the audit log.
     fn entry(&self, entry: Entry) -> Entry {
         Entry {
             actor: Some(self.actor.into()),
@@ -50,46 +50,46 @@ impl Deed<'_> {
     }
 }
 
-/// What a person has found out about an indeterminate record.
+/// What the operator found out about an indeterminate record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
-    /// It took effect, and this is what is replayed from now on.
+    /// The operation took effect; the outcome is replayed from now on.
     Completed {
-        /// What came of it.
+        /// The outcome to store.
         outcome: Outcome,
         /// How long the outcome is kept.
         retention: Duration,
-        /// How long after that the key is refused instead of run again.
+        /// How long after that the key is rejected instead of run again.
         remember: Duration,
     },
-    /// It did not take effect: the key is free again.
+    /// The operation did not take effect: the key is free again.
     NeverHappened,
 }
 
-/// What became of a resolution.
+/// Result of a resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Resolved {
-    /// It stands.
+    /// The record is resolved.
     Applied,
-    /// "Never happened" does not count yet: the attempt may still act for that long. Nothing was changed.
+    /// "Never happened" is not accepted yet, because the attempt may still act. Nothing was changed.
     TooEarly {
-        /// How long.
+        /// How long the attempt may still act.
         left: Duration,
     },
-    /// The record is not indeterminate, or no longer: this is what it is; `None` is absent. Nothing was changed.
+    /// The record is not indeterminate, but in this state; `None` is absent. Nothing was changed.
     NotInDoubt(Option<StateName>),
 }
 
 impl Engine {
-    /// Ends the doubt about a record, on the word of a person.
+    /// Resolves the unknown outcome of an indeterminate record, as an operator decided.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the reason is empty, too long or holds control characters, [`ErrorKind::Unaudited`] where
+    /// [`ErrorKind::Invalid`] if the reason or the name is empty, too long or has control characters, [`ErrorKind::Unaudited`] if
     /// the engine's audit log cannot be written; otherwise when the store cannot answer.
     ///
     /// # Cancellation
-    /// May be dropped: whether it was resolved is then for the store to tell.
+    /// May be dropped: only the store then shows whether the record was resolved.
     pub async fn resolve(
         &self,
         id: RecordId,
@@ -108,7 +108,7 @@ impl Engine {
             deed.entry(Entry { event, ..entry })
         };
         let (before, after) = (told(Event::Resolving), told(Event::Resolved));
-        // Should the process die behind it, that somebody was about to do it stands there.
+        // If the process dies after it, the log shows that the action was started.
         self.inner.audit_write(before).await?;
         let resolved = match self.store().settle(id, hold.fence, end).await? {
             Settled::Applied => self.check_outcome(id, outcome.as_ref()).await?,
@@ -130,7 +130,7 @@ impl Engine {
         Ok(resolved)
     }
 
-    /// Takes a record away whose end is known, on the word of a person. A retry under its key runs again.
+    /// Deletes a record whose end is known, as an operator decided. A retry under its key runs again.
     ///
     /// # Errors
     /// As for [`resolve`](Self::resolve).
@@ -157,7 +157,7 @@ impl Engine {
         Ok(erased)
     }
 
-    /// Late truth may have been faster: completing what is completed is no fault, and changes nothing.
+    /// Checks that the store holds our outcome. A late completion may have been faster: then ours changed nothing.
     async fn check_outcome(&self, id: RecordId, ours: Option<&Outcome>) -> Result<Resolved> {
         let Some(ours) = ours else {
             return Ok(Resolved::Applied);

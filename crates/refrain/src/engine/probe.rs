@@ -1,16 +1,16 @@
-//! How an indeterminate record can be settled: by asking the system that it may have changed.
+//! Probes: settle an indeterminate record by a lookup in the system that the operation may have changed.
 
 use std::{fmt::Debug, pin::Pin};
 
 use super::Intent;
 use crate::{Outcome, record::Doubt};
 
-/// Learns what became of an indeterminate operation.
+/// Looks up the outcome of an indeterminate operation.
 ///
-/// Asked when a duplicate comes, and in the background by the engine whose run ended in doubt;
-/// only once the old attempt can no longer act, and never twice at the same time.
+/// Called when a duplicate arrives, and in the background by the engine whose run ended in doubt;
+/// only after the old attempt can no longer act, and never twice at the same time in one engine.
 pub trait Probe: Debug + Send + Sync + 'static {
-    /// Looks whether it happened. Given up after the intent's `timeout`.
+    /// Looks up whether the operation happened. Cancelled after the intent's `timeout`.
     fn probe<'a>(
         &'a self,
         intent: &'a Intent,
@@ -18,13 +18,13 @@ pub trait Probe: Debug + Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>>;
 }
 
-/// What a probe found.
+/// Result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// It took effect, and this is its outcome.
+    /// The operation took effect, with this outcome.
     Happened(Outcome),
-    /// It did not take effect: the key is free again.
+    /// The operation did not take effect: the key is free again.
     NeverHappened,
-    /// Still not known.
+    /// The outcome is still unknown.
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! What is learnt from receipts: of attempts in doubt, and whether successes left one.
+//! Reads receipts: settles attempts in doubt, and checks that successes left one.
 
 use std::{
     sync::{Arc, Weak},
@@ -16,10 +16,10 @@ use crate::{
     store::Store,
 };
 
-/// Between attempts to read receipts.
+/// Pause between attempts to read receipts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
-/// What is promised for a claim that is asked for now: exactly-once takes receipts that can be relied on.
+/// The guarantee in force for a claim: exactly-once needs reliable receipts.
 pub(super) fn in_force(intent: &Intent) -> Guarantee {
     match (intent.terms.guarantee, &intent.receipts) {
         (Guarantee::ExactlyOnce, Some(witness)) => witness.guarantee(),
@@ -28,11 +28,11 @@ pub(super) fn in_force(intent: &Intent) -> Guarantee {
     }
 }
 
-/// The claim that stands in for an attempt without a receipt, where that is safe.
+/// The claim of another attempt that replaces an attempt without a receipt, if that is safe.
 ///
-/// Whoever writes receipts may run at once: should the old attempt commit late, one of the two collides.
-/// Where none was ever seen, the old attempt has to be over, and is then released instead.
-/// Where they go missing, a missing one says nothing.
+/// If receipts are proven, the other attempt may run at once: should the old one commit late, one of the two collides.
+/// If none was ever seen, the old attempt has to be over, and is then released instead.
+/// If successes had no receipt, a missing receipt says nothing.
 pub(super) fn stand_in(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option<Claim> {
     (witness.standing() == Standing::Proven).then(|| Claim {
         overtakes: Some(doubt.fence),
@@ -42,10 +42,10 @@ pub(super) fn stand_in(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option
 }
 
 impl Inner {
-    /// Whether the receipts ended the doubt about a record, or somebody else has.
+    /// Settles an indeterminate record by its receipt. Returns whether it is settled, by this call or otherwise.
     ///
     /// # Errors
-    /// When receipts or store do not answer: nothing is decided then.
+    /// When receipts or store do not answer: then nothing is decided.
     pub(super) async fn end_by_receipt(
         &self,
         witness: &Witness,
@@ -82,7 +82,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Whether a missing receipt says something about this attempt: not if it was sent while receipts went missing.
+    /// Whether a missing receipt says something about this attempt: not if at-most-once was in force when it was sent.
     async fn is_receipted(&self, id: RecordId, fence: Fence) -> Result<bool> {
         let found = self.store.read(id).await?;
         Ok(found.is_some_and(|reading| match reading.record.state {
@@ -95,10 +95,10 @@ impl Inner {
 }
 
 impl Engine {
-    /// What the receipt of an attempt says that this engine runs and whose outcome it did not learn.
+    /// Looks for the receipt of an attempt of this engine whose outcome is unknown.
     ///
     /// # Errors
-    /// When the receipts do not answer: nothing is known then.
+    /// When the receipts do not answer: then nothing is known.
     pub(crate) async fn receipt_of(
         &self,
         witness: &Witness,
@@ -114,10 +114,10 @@ impl Engine {
         Ok(sighting)
     }
 
-    /// Has the receipt of a success looked for, in the background.
+    /// Checks in the background that a success left a receipt.
     ///
-    /// Behind the reply and not before it: the outcome is known, and whether its receipt is there matters only to those
-    /// that get lost later. Many are looked for in one go, so that each success costs a part of an indexed read.
+    /// After the reply and not before it: the outcome is known, and a missing receipt matters only for later attempts
+    /// that get lost. Receipts are checked in batches, so that each success costs a fraction of an indexed read.
     pub(crate) fn check_receipt(&self, witness: &Arc<Witness>, id: RecordId) {
         if witness.note(id) {
             let checking = check(Arc::downgrade(&self.inner), witness.clone());
@@ -128,17 +128,17 @@ impl Engine {
     }
 }
 
-/// Ends when all that was noted is checked, or with the engine.
+/// Runs until all noted successes are checked, or the engine is dropped.
 async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
     let mut delays = BACKOFF.delays();
-    // Should its runtime end in the middle, the next success starts anew.
+    // If its runtime ends in the middle, the next success starts a new check.
     let mut checking = Checking {
         witness,
         is_over: false,
     };
     while engine.strong_count() > 0 {
         match checking.witness.check().await {
-            // Somebody else may be at it by now.
+            // Another check may be running by now, so `stop_checking` must not be called.
             Ok(None) => {
                 checking.is_over = true;
                 return;
@@ -159,7 +159,7 @@ async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
     }
 }
 
-/// That somebody is at it, as long as this lives.
+/// Marks a check as running, until it is dropped.
 struct Checking {
     witness: Arc<Witness>,
     is_over: bool,

@@ -1,8 +1,8 @@
-//! Whether an operation's receipts can be relied on, as the store remembers it: for every process, and after a restart.
+//! Stores whether an operation's receipts are reliable, for all processes and across restarts.
 //!
 //! There are two facts, each an ordinary completed record under an identity that no request can have: a receipt was seen,
-//! and a success had none. They need nothing of a store that it does not have anyway.
-//! A process that dies between the claim of a fact and its end leaves a lease that lapses, and the next one takes over.
+//! and a success had none. They need no further feature of a store.
+//! If a process dies between the claim of a fact and its completion, the lease lapses, and the next process takes over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,24 +15,24 @@ use crate::{
     store::{FACT, Store},
 };
 
-/// A fact outlives every record that it is about. Should it end, the next receipt brings it back.
+/// Retention of a fact, which outlives every record that it is about. After it, the next receipt restores the fact.
 const RETENTION: Duration = Duration::from_hours(24 * 3653);
-/// Writing it takes two steps; a process that dies in between holds it up for so long.
+/// Lease of the claim of a fact: a process that dies before the completion blocks the fact for this long.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// What is remembered of an operation.
+/// A stored fact about an operation's receipts.
 #[derive(Debug, Clone, Copy)]
 enum Fact {
     /// A receipt was seen.
     Seen,
-    /// A success had none, and none was seen since.
+    /// A success had no receipt, and none was seen since.
     Missing,
 }
 
 impl Engine {
     /// Reads from the store whether an operation's receipts were seen before, in this process or another.
     ///
-    /// The first claim does that by itself; call this to know it before.
+    /// The first claim does this automatically; call it to know earlier.
     ///
     /// # Errors
     /// When the store cannot answer.
@@ -42,7 +42,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Learns what the store remembers before the first promise is made. Later that is asked for again in the background.
+    /// Reads the stored facts before the first claim. Later they are refreshed in the background.
     pub(super) async fn know_standing(self: &Arc<Self>, intent: &Intent) -> Result<()> {
         match &intent.receipts {
             Some(witness) if witness.is_unread() => Box::pin(self.sync_standing(witness)).await,
@@ -53,7 +53,7 @@ impl Inner {
         }
     }
 
-    /// Asks again in the background what the store remembers, where that was not done lately.
+    /// Refreshes the facts in the background, if they are due.
     pub(super) fn refresh_standing(self: &Arc<Self>, intent: &Intent) {
         let Some(witness) = &intent.receipts else {
             return;
@@ -64,7 +64,7 @@ impl Inner {
         }
     }
 
-    /// Writes what was learnt here, where the store does not remember it yet.
+    /// Writes a fact that this process learnt, if it is not stored yet.
     pub(super) async fn save_standing(&self, witness: &Witness) {
         if witness.unsaved().is_some() {
             self.keep_standing(witness).await;
@@ -78,7 +78,7 @@ impl Inner {
         }
     }
 
-    /// Writes what was learnt here, or else reads what others have.
+    /// Writes an unsaved fact of this process, or else reads the stored ones.
     async fn sync_standing(&self, witness: &Witness) -> Result<()> {
         let operation = witness.operation();
         if let Some(standing) = witness.unsaved() {
@@ -112,7 +112,7 @@ impl Inner {
         Ok(found.is_some_and(|it| matches!(it.record.state, State::Completed { .. })))
     }
 
-    /// Writes a fact, if it is not there.
+    /// Writes a fact, if it is not stored yet.
     async fn state(&self, operation: &str, fact: Fact) -> Result<()> {
         let id = self.fact_id(operation, fact);
         let claim = Claim {
@@ -144,7 +144,7 @@ impl Inner {
         }
     }
 
-    /// No request has such a scope: its parts are named otherwise.
+    /// The identity of a fact. No request has such a scope, because no scope of a policy has parts of these names.
     fn fact_id(&self, operation: &str, fact: Fact) -> RecordId {
         let scope = Scope::none()
             .with("refrain-receipts", operation)
@@ -162,7 +162,7 @@ impl Fact {
         }
     }
 
-    /// For the person who comes across the record.
+    /// Body of the fact's record, for operators who read it.
     fn text(self, operation: &str) -> String {
         match self {
             Self::Seen => format!("Refrain: a receipt of {operation} was seen"),

@@ -1,82 +1,82 @@
-//! What happened so far, in numbers.
+//! Counters and gauges of an engine.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use super::Turn;
+use super::ClaimReply;
 use crate::record::Verdict;
 
-/// How many ends may wait for a store that does not answer.
+/// Maximum number of ends that are held until the store answers.
 const HELD_MAX: usize = 1_024;
-/// How many claims may be lost of which the store has not said yet what became of them; then no more are sent.
+/// Maximum number of lost claims whose state is not known yet; at the limit no more claims are sent.
 const LOST_MAX: usize = 10_000;
-/// How many lost claims that do not stand are watched in case that they arrive late.
+/// Maximum number of lost claims that are watched in case they arrive late.
 const WATCHED_MAX: usize = 1_024;
-/// Number of timed-out attempts whose late response is awaited beyond `settle_after`.
+/// Maximum number of timed-out attempts whose late response is awaited beyond `settle_after`.
 const LISTENING_MAX: usize = 1_024;
-/// For how many indeterminate records the probe is asked in the background.
+/// Maximum number of indeterminate records with a background probe.
 const CARED_MAX: usize = 10_000;
 
-/// One kind of thing that is counted.
+/// A counter of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Count {
     /// Claims that were granted.
     Granted,
-    /// Among these, takeovers under at-least-once: possible duplicates.
+    /// Granted takeovers under at-least-once: possible duplicates.
     PossibleDuplicate,
     /// Outcomes replayed.
     Replayed,
-    /// Duplicates told that it is still in flight.
+    /// Duplicates rejected because the first request is in flight.
     InFlight,
     /// Keys used for another request.
     Mismatch,
     /// Keys used by another credential.
     OtherCredential,
-    /// Duplicates told that the outcome is unknown.
+    /// Duplicates rejected because the outcome is unknown.
     Indeterminate,
     /// Keys past retention.
     Expired,
-    /// Duplicates that got the answer of the refused one that they waited for.
+    /// Duplicates that got the response of the released request that they waited for.
     Refused,
     /// Operations that ended without effect.
     Released,
-    /// Operations whose outcome could not be learnt.
+    /// Operations that ended with an unknown outcome.
     Doubted,
-    /// Duplicates that followed the answer of the one in flight as it came.
+    /// Duplicates that followed the streamed response of the request in flight.
     Followed,
-    /// Times that a probe was asked, by a retry or in the background.
+    /// Probes, by a retry or in the background.
     Probed,
-    /// Indeterminate records that a probe, a receipt or a person settled.
+    /// Indeterminate records that a probe, a receipt, a late response or an operator settled.
     Resolved,
-    /// Times that a receipt was looked for because an outcome was not learnt.
+    /// Receipts looked up because an outcome was unknown.
     ReceiptsLooked,
-    /// Among these, those that were found.
+    /// Receipts found among those looked up.
     ReceiptsFound,
     /// Successes without their receipt.
     ReceiptsMissing,
-    /// Records that a person took away.
+    /// Records deleted by an operator.
     Erased,
-    /// Operations whose outcome came after somebody took over.
+    /// Operations whose outcome came after another attempt had taken over.
     Overtaken,
-    /// Leases that were lost while the operation ran.
+    /// Leases lost while the operation ran.
     LeaseLost,
-    /// Requests that ran without a claim because the policy says so when the store fails.
+    /// Requests that ran without a claim because the store failed and the policy lets them pass.
     Unguarded,
-    /// Requests that were not signed as their operation wants it, those that are only observed too.
+    /// Requests without a valid signature, including observed ones.
     Unverified,
-    /// Requests that were refused since the audit log cannot be written.
+    /// Requests rejected because the audit log cannot be written.
     Unaudited,
-    /// Requests that were refused since the bodies that are held take up the memory for them.
+    /// Requests rejected because the memory budget for bodies is used up.
     OverBudget,
     /// Duplicates that did not wait, because too many already waited for the same record.
     WaitRefused,
 }
 
 impl Count {
-    /// All of them.
+    /// All counters.
     pub const ALL: [Self; 25] = [
         Self::Granted,
         Self::PossibleDuplicate,
@@ -105,7 +105,7 @@ impl Count {
         Self::WaitRefused,
     ];
 
-    /// The name of its metric, without prefix and suffix, and the help of it.
+    /// The name of the metric, without prefix and suffix, and its help text.
     #[must_use]
     pub fn metric(self) -> (&'static str, &'static str) {
         match self {
@@ -183,7 +183,7 @@ impl Count {
     }
 }
 
-// Each is its own place in the list.
+// Each counter is at its own index in `ALL`.
 const _: () = {
     let mut at = 0;
     while at < Count::ALL.len() {
@@ -193,7 +193,7 @@ const _: () = {
     assert!(Count::ALL.len() == Count::WaitRefused as usize + 1);
 };
 
-/// What happened so far, in numbers.
+/// Counters and gauges of an engine.
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: [AtomicU64; Count::ALL.len()],
@@ -206,31 +206,31 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// How often this happened.
+    /// Value of a counter.
     #[must_use]
     pub fn get(&self, count: Count) -> u64 {
         self.counts[count as usize].load(Ordering::Relaxed)
     }
 
-    /// How many duplicates wait now.
+    /// Number of duplicates that wait now.
     #[must_use]
     pub fn waiting_now(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How many ends wait now for a store that did not answer.
+    /// Number of ends that are held until the store answers.
     #[must_use]
     pub fn held_now(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// How many claims were lost of which the store has not said yet what became of them.
+    /// Number of lost claims whose state is not known yet.
     #[must_use]
     pub fn lost_now(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// For how many indeterminate records the probe is asked in the background now.
+    /// Number of indeterminate records with a background probe now.
     #[must_use]
     pub fn cared_for_now(&self) -> usize {
         self.cared.load(Ordering::Relaxed)
@@ -242,67 +242,67 @@ impl Tally {
         self.listening.load(Ordering::Relaxed)
     }
 
-    /// Counts one more.
+    /// Increments a counter.
     pub(crate) fn count(&self, count: Count) {
         self.counts[count as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn turn(&self, turn: &Turn) {
+    pub(super) fn turn(&self, turn: &ClaimReply) {
         self.count(match turn {
-            Turn::Refused(_) => Count::Refused,
-            Turn::Live(_) => Count::Followed,
-            Turn::Verdict(Verdict::Granted(guard)) => {
+            ClaimReply::Refused(_) => Count::Refused,
+            ClaimReply::Live(_) => Count::Followed,
+            ClaimReply::Verdict(Verdict::Granted(guard)) => {
                 if guard.is_possible_duplicate() {
                     self.count(Count::PossibleDuplicate);
                 }
                 Count::Granted
             }
-            Turn::Verdict(Verdict::Replay(_)) => Count::Replayed,
-            Turn::Verdict(Verdict::InFlight { .. }) => Count::InFlight,
-            Turn::Verdict(Verdict::OtherCredential) => Count::OtherCredential,
-            Turn::Verdict(Verdict::Mismatch) => Count::Mismatch,
-            Turn::Verdict(Verdict::Indeterminate(_)) => Count::Indeterminate,
-            Turn::Verdict(Verdict::Expired) => Count::Expired,
+            ClaimReply::Verdict(Verdict::Replay(_)) => Count::Replayed,
+            ClaimReply::Verdict(Verdict::InFlight { .. }) => Count::InFlight,
+            ClaimReply::Verdict(Verdict::OtherCredential) => Count::OtherCredential,
+            ClaimReply::Verdict(Verdict::Mismatch) => Count::Mismatch,
+            ClaimReply::Verdict(Verdict::Indeterminate(_)) => Count::Indeterminate,
+            ClaimReply::Verdict(Verdict::Expired) => Count::Expired,
         });
     }
 
-    /// Counts one who waits, until what this gives is dropped.
+    /// Counts one waiting duplicate, until the gauge is dropped.
     pub(super) fn waiting(&self) -> Gauge {
         Gauge::up(&self.waiting)
     }
 
-    /// Counts one end that waits for the store; `None` when there are too many.
+    /// Counts one end that is held; `None` if there are too many.
     pub(super) fn hold_end(&self) -> Option<Gauge> {
         Gauge::up_to(&self.held, HELD_MAX)
     }
 
-    /// Whether another claim may get lost.
+    /// Whether another claim may be sent, which may get lost.
     pub(super) fn has_room_for_lost(&self) -> bool {
         self.lost_now() < LOST_MAX
     }
 
-    /// Counts one claim whose answer got lost.
+    /// Counts one lost claim.
     pub(super) fn lose_claim(&self) -> Gauge {
         Gauge::up(&self.lost)
     }
 
-    /// Counts one lost claim that does not stand, and may still arrive; `None` when there are too many.
+    /// Counts one lost claim that may still arrive; `None` if there are too many.
     pub(super) fn watch_claim(&self) -> Option<Gauge> {
         Gauge::up_to(&self.watched, WATCHED_MAX)
     }
 
-    /// Counts one attempt whose late response is awaited; `None` when there are too many.
+    /// Counts one attempt whose late response is awaited; `None` if there are too many.
     pub(super) fn listen(&self) -> Option<Gauge> {
         Gauge::up_to(&self.listening, LISTENING_MAX)
     }
 
-    /// Counts one record whose probe is asked in the background; `None` when there are too many.
+    /// Counts one record with a background probe; `None` if there are too many.
     pub(super) fn care(&self) -> Option<Gauge> {
         Gauge::up_to(&self.cared, CARED_MAX)
     }
 }
 
-/// Counts one as long as it lives.
+/// Increments a gauge, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Gauge(Arc<AtomicUsize>);
 

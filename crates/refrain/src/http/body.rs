@@ -1,5 +1,5 @@
-//! One body type for everything that goes in or out: whole from memory, passed through, begun in memory and passed on,
-//! or read while somebody else records it.
+//! One body type for requests and responses: whole from memory, passed through, partly in memory and partly passed through,
+//! or read while a recorder fills it.
 
 use std::{
     pin::Pin,
@@ -13,24 +13,24 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use super::{Decision, budget::Share, live::Follower, watch::Watch};
 use crate::engine::SentMark;
 
-/// Any error of a body that passes through.
+/// Error of a body that is passed through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request or response body around a body of type `B`.
 #[derive(Debug)]
 pub struct Body<B> {
-    /// What comes first.
+    /// Bytes in memory, sent first.
     front: Option<Bytes>,
-    /// What comes behind it.
+    /// Everything after `front`.
     rest: Rest<B>,
-    /// Who looks on while it passes through.
+    /// Copies the body while it is passed through.
     watch: Option<Box<Watch>>,
-    /// What was decided about the request that this body answers.
+    /// Decision about the request that this response body belongs to.
     pub(super) decision: Option<Decision>,
-    /// What it takes of the memory for bodies.
+    /// Its share of the memory budget for bodies.
     share: Share,
     is_granted: bool,
-    /// Of a request that is forwarded: a body is dropped once all of it was sent.
+    /// Marks a forwarded request as sent: the forwarding service drops the body once all of it was sent.
     sent: Option<SentMark>,
 }
 
@@ -39,7 +39,7 @@ enum Rest<B> {
     Nothing,
     Trailers(Box<HeaderMap>),
     Through(B),
-    /// Somebody else takes it in.
+    /// A recorder reads the body; this follows it.
     Live(Box<Follower>),
 }
 
@@ -49,7 +49,7 @@ impl<B> Body<B> {
         Self::of(None, Rest::Through(body))
     }
 
-    /// Passes a body through untouched while somebody looks on.
+    /// Passes a body through untouched while `watch` copies it.
     pub(super) fn watched(body: B, watch: Watch) -> Self {
         Self {
             watch: Some(Box::new(watch)),
@@ -57,12 +57,12 @@ impl<B> Body<B> {
         }
     }
 
-    /// What was read of a body already, then the rest of it.
+    /// The part of a body that was already read, then the rest of it.
     pub fn begun(front: Bytes, rest: B) -> Self {
         Self::of(Some(front), Rest::Through(rest))
     }
 
-    /// A body that is recorded while it comes.
+    /// A body that is recorded while it is produced.
     pub(super) fn live(follower: Follower) -> Self {
         Self::of(None, Rest::Live(Box::new(follower)))
     }
@@ -72,37 +72,37 @@ impl<B> Body<B> {
         Self::with_trailers(bytes, None)
     }
 
-    /// A whole body from memory, and trailers behind it.
+    /// A whole body from memory, followed by trailers.
     pub fn with_trailers(bytes: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self::of(Some(bytes), trailers.map_or(Rest::Nothing, Rest::Trailers))
     }
 
-    /// The same body, which counts among those that are held in memory until it is dropped.
+    /// The same body, counted towards the memory budget until it is dropped.
     pub(super) fn counted(mut self, share: Share) -> Self {
         self.share = share;
         self
     }
 
-    /// The same body, of a request that holds the right to run.
+    /// The same body, marked as belonging to a request whose claim was granted.
     #[must_use]
     pub fn granted(mut self) -> Self {
         self.is_granted = true;
         self
     }
 
-    /// The same body, whose end is noted.
+    /// The same body, with a mark that is dropped with it.
     pub(super) fn sent_as(mut self, mark: SentMark) -> Self {
         self.sent = Some(mark);
         self
     }
 
-    /// Whether it is the body of a request that holds the right to run: the layer sees to its times and to its end.
+    /// Whether it is the body of a request whose claim was granted: the layer enforces its timeouts and settles it.
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.is_granted
     }
 
-    /// All of it and its trailers, where it lies in memory.
+    /// The whole body and its trailers, if it is in memory.
     pub(super) fn whole(&self) -> Option<(&[u8], Option<&HeaderMap>)> {
         let trailers = match &self.rest {
             Rest::Nothing => None,
@@ -112,7 +112,7 @@ impl<B> Body<B> {
         Some((self.front.as_deref().unwrap_or_default(), trailers))
     }
 
-    /// Puts the same bytes from another place in front.
+    /// Replaces the bytes in memory by an equal buffer.
     pub(super) fn refill(&mut self, front: Bytes) {
         self.front = Some(front).filter(|front| !front.is_empty());
     }
@@ -181,7 +181,7 @@ where
         let mut hint = SizeHint::new();
         let rest = match &self.rest {
             Rest::Nothing => return SizeHint::with_exact(front),
-            // HTTP/1 has no place for trailers behind a body whose length was said ahead.
+            // HTTP/1 cannot send trailers after a body with a declared length.
             Rest::Trailers(_) => {
                 hint.set_lower(front);
                 return hint;

@@ -1,19 +1,19 @@
-//! How much memory the bodies that are held may take together.
+//! Memory budget for buffered bodies.
 //!
-//! A body counts as it is read, not by the length that its head promises.
-//! Requests are refused beyond the budget, before anything is claimed; what an operation has answered is never refused, and counts all the same.
+//! A body is counted as it is read, not by its declared length.
+//! Requests beyond the budget are rejected before the claim. Responses of operations are counted too, and never rejected.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// The budget unless another one is set.
+/// Default budget.
 const BUFFERED_BYTES_MAX: usize = 256 << 20;
-/// Larger bodies leave an eighth of the budget to bodies up to this size: a few unfinished uploads must not shut everybody out.
+/// An eighth of the budget is reserved for bodies up to this size: a few unfinished uploads must not block all other clients.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
-/// How much the bodies that are held may take together, and how much they take.
+/// Memory budget for buffered bodies, and the bytes in use.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes_max: usize,
@@ -34,19 +34,19 @@ impl Budget {
         }
     }
 
-    /// What is taken now.
+    /// Bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
-    /// The largest body that ever fits.
+    /// Size of the largest body that fits into the empty budget.
     pub(super) fn body_bytes_max(&self) -> usize {
         let large = self.bytes_max - self.bytes_max / 8;
         large.max(self.bytes_max.min(SMALL_BYTES_MAX))
     }
 }
 
-/// One body's share of a budget, given back when it is dropped. Without a budget nothing is counted.
+/// Bytes of the budget that one body uses, returned on drop. Without a budget nothing is counted.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     budget: Option<Arc<Budget>>,
@@ -55,14 +55,14 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// For the body of a request, which is refused beyond the budget.
+    /// For a request body, which is rejected beyond the budget.
     pub(super) fn refusable(budget: &Arc<Budget>) -> Self {
         let mut share = Self::counted(budget);
         share.is_refusable = true;
         share
     }
 
-    /// For what an operation answers, which counts and is never refused.
+    /// For the response of an operation, which is counted and never rejected.
     pub(super) fn counted(budget: &Arc<Budget>) -> Self {
         Self {
             budget: Some(budget.clone()),
@@ -73,7 +73,7 @@ impl Share {
 
     /// For the body of a replay; `None` if the budget has no room for it.
     ///
-    /// Small ones are not counted, because the number of connections bounds them. One that never fits is not refused.
+    /// Small bodies are not counted, because the number of connections bounds them. A body that never fits is not rejected.
     pub(super) fn of_replay(budget: &Arc<Budget>, bytes: usize) -> Option<Self> {
         if bytes <= SMALL_BYTES_MAX {
             return Some(Self::default());
@@ -90,7 +90,7 @@ impl Share {
         self.budget.is_some()
     }
 
-    /// Takes so many bytes more. `false` where the budget has not so many: nothing is taken then.
+    /// Takes that many more bytes. Takes nothing and returns `false` if the budget has no room for them.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let Some(budget) = &self.budget else {
             return true;
@@ -108,7 +108,7 @@ impl Share {
         is_taken
     }
 
-    /// Gives back all but so many bytes.
+    /// Returns all but `bytes` bytes to the budget.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         if let Some(budget) = &self.budget

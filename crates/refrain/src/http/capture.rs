@@ -1,4 +1,4 @@
-//! From a response to an outcome: takes the body up to its cap, and keeps what may be replayed.
+//! Converts a response to an outcome: reads the body up to its cap, and keeps the replayable headers.
 
 use std::{
     pin::Pin,
@@ -19,18 +19,18 @@ use crate::{
     policy::Operation,
 };
 
-/// A body that was read as far as its cap allows.
+/// Result of reading a body up to its cap.
 pub(super) enum Read<B> {
-    /// All of it, its trailers, and what it takes of the budget.
+    /// The whole body, its trailers, and its share of the budget.
     Whole(Bytes, Option<Box<HeaderMap>>, Share),
-    /// More than the cap: what was read, the rest, and what it takes of the budget.
+    /// Over the cap: the bytes read so far, the rest, and their share of the budget.
     Over(Bytes, B, Share),
-    /// More than there is memory for now. What was read is gone.
+    /// The budget has no room for it now. The bytes read so far are dropped.
     OverBudget,
 }
 
 impl<B> Read<B> {
-    /// The body again; `None` where it was over the budget.
+    /// The body again; `None` if it was over the budget.
     pub(super) fn into_body(self) -> Option<Body<B>> {
         match self {
             Self::Whole(body, trailers, share) => {
@@ -42,9 +42,9 @@ impl<B> Read<B> {
     }
 }
 
-/// A body that is read into memory, up to a cap.
+/// Future that reads a body into memory, up to a cap.
 pub(super) struct Reading<B> {
-    /// `None` once it was read.
+    /// `None` after the result was returned.
     body: Option<B>,
     bytes_max: usize,
     gathered: Gathered,
@@ -53,7 +53,7 @@ pub(super) struct Reading<B> {
 }
 
 impl<B> Reading<B> {
-    /// Reads a body that counts in `share`.
+    /// Reads a body and counts its bytes in `share`.
     pub(super) fn new(body: B, bytes_max: usize, share: Share) -> Self {
         Self {
             body: Some(body),
@@ -77,7 +77,7 @@ where
         let Some(body) = &mut this.body else {
             return Poll::Pending;
         };
-        // What is known to be too long is not read at all.
+        // A body with a declared length over the cap is not read at all.
         let known = match this.gathered.len() {
             0 => usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX),
             gathered => gathered,
@@ -112,7 +112,7 @@ where
     }
 }
 
-/// Chunks of a body. A body of one chunk, as most are, is not copied.
+/// Collects the chunks of a body. A body of one chunk, the usual case, is not copied.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     first: Bytes,
@@ -145,7 +145,7 @@ impl Gathered {
     }
 }
 
-/// The outcome that is stored: status, replayable headers, body and trailers; without the body if that was over the cap.
+/// The outcome to store: status, replayable headers, body and trailers; without the body if it was over the cap.
 pub(super) fn outcome(
     operation: &Operation,
     head: &response::Parts,
@@ -160,7 +160,7 @@ pub(super) fn outcome(
     head.pack(body, replayed).finish(fields(trailers))
 }
 
-/// The outcome of a response that was read, sealed for its record.
+/// The outcome of a response whose body was read, sealed for its record.
 pub(super) fn sealed<B>(
     operation: &Operation,
     response: &Response<Body<B>>,
@@ -176,8 +176,8 @@ pub(super) fn sealed<B>(
     packer.finish_for(Some(record), fields(trailers))
 }
 
-/// The answer that those get who waited for one that was refused: all but what belongs to one connection or caller.
-/// `None` where it was not read to its end.
+/// The response for duplicates that waited for a request that was released: without the headers of one connection or caller.
+/// `None` if its body was not read to the end.
 pub(super) fn answer<B>(response: &Response<Body<B>>, is_to_head: bool) -> Option<Outcome> {
     let (body, trailers) = response.body().whole()?;
     let is_shown =
@@ -186,7 +186,7 @@ pub(super) fn answer<B>(response: &Response<Body<B>>, is_to_head: bool) -> Optio
     Some(packer.finish(fields(trailers)))
 }
 
-/// What comes before a body.
+/// Status and headers of a response.
 struct Head<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
@@ -222,7 +222,7 @@ fn fields(headers: Option<&HeaderMap>) -> impl Iterator<Item = (&str, &[u8])> {
     fields.map(|(name, value)| (name.as_str(), value.as_bytes()))
 }
 
-/// Headers of one connection or one caller.
+/// Whether the header belongs to one connection or one caller.
 fn is_own(name: &HeaderName) -> bool {
     const OWN: [HeaderName; 10] = [
         header::SET_COOKIE,

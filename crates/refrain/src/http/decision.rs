@@ -1,30 +1,31 @@
-//! What the layer decided about a request, for those who count.
+//! The layer's decision about a request, for metrics.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use http::Response;
 use tokio::time::Instant;
 
-use super::{Code, body::Body, service::Answer};
+use super::{Code, body::Body, service::ServiceResult};
 use crate::{Operation, policy::Mode};
 
-/// Is told what was decided about each request to a guarded operation, once. Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
+/// Receives the decision about each request to a guarded operation, once.
+/// Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
 ///
-/// Called on the way of every request: it must be quick, and must not block.
+/// Called on the path of every request: it must be quick, and must not block.
 pub trait Observer: Debug + Send + Sync + 'static {
-    /// The answer is ready, that long after the request came; its body may still be on its way.
+    /// Called when the response is ready, `took` after the request arrived; its body may not be sent yet.
     fn decided(&self, operation: &Operation, decision: Decision, took: Duration);
 }
 
 macro_rules! decisions {
     ($($(#[$doc:meta])* $decision:ident = $label:literal,)*) => {
-        /// What the layer decided about a request.
+        /// Decision of the layer about a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Decision { $($(#[$doc])* $decision,)* }
 
         impl Decision {
-            /// Every decision there is, in the order of their numbers.
+            /// All decisions, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$decision,)*];
 
             /// Its name in metrics.
@@ -37,15 +38,15 @@ macro_rules! decisions {
 }
 
 decisions! {
-    /// It ran, and its outcome is kept.
+    /// The operation ran, and its outcome is kept.
     FreshKept = "fresh-kept",
-    /// It ran or was refused, and its key is free again.
+    /// The operation ran or was refused, and its key is free again.
     FreshReleased = "fresh-released",
     /// A stored outcome was replayed.
     Replayed = "replayed",
-    /// A duplicate got the answer of the refused one that it waited for.
+    /// A duplicate got the response of the released request that it waited for.
     Refused = "refused",
-    /// Somebody else is running it.
+    /// Another request with the same key is still running.
     InFlight = "in-flight",
     /// The key was used for another request.
     KeyReused = "key-reused",
@@ -55,37 +56,37 @@ decisions! {
     KeyInvalid = "key-invalid",
     /// The record belongs to another credential.
     CredentialChanged = "credential-changed",
-    /// It may or may not have taken effect.
+    /// The operation may or may not have taken effect.
     OutcomeUnknown = "outcome-unknown",
-    /// Nothing was sent.
+    /// The upstream is unreachable; nothing was sent.
     UpstreamUnreachable = "upstream-unreachable",
-    /// Its outcome is known, and its body was not kept.
+    /// The outcome is known, but its body was not kept.
     BodyNotKept = "body-not-kept",
     /// The key is past retention.
     KeyExpired = "key-expired",
     /// The store did not answer; nothing ran.
     StoreUnavailable = "store-unavailable",
-    /// The request's body was over the cap.
+    /// The request body was over the cap.
     RequestTooLarge = "request-too-large",
-    /// It was not signed as it should be; nothing ran.
+    /// The signature is missing or invalid; nothing ran.
     SignatureInvalid = "signature-invalid",
-    /// The bodies that are held took up the memory for them; nothing ran.
+    /// The memory budget for bodies was used up; nothing ran.
     OverBudget = "over-budget",
-    /// It was malformed; nothing ran.
+    /// The request was malformed; nothing ran.
     RequestMalformed = "request-malformed",
-    /// Its body did not come in time; nothing ran.
+    /// The request body did not arrive in time; nothing ran.
     RequestTimeout = "request-timeout",
-    /// A duplicate of what is done was told so, without its outcome.
+    /// A duplicate of a completed request was acknowledged, without the outcome.
     Acknowledged = "acknowledged",
-    /// It had no key, and none is required: it passed unguarded.
+    /// The request had no key, and none is required: it passed unguarded.
     Passed = "passed",
-    /// The store did not answer, and the policy lets it pass unguarded.
+    /// The store did not answer, and the policy lets the request pass unguarded.
     Unguarded = "unguarded",
-    /// It passed, and was only watched.
+    /// The request passed in `mode = "observe"`.
     Observed = "observed",
-    /// The service failed without an answer.
+    /// The service failed without a response.
     Failed = "failed",
-    /// The client hung up before there was an answer.
+    /// The client disconnected before the response.
     HungUp = "hung-up",
 }
 
@@ -115,13 +116,13 @@ impl From<Code> for Decision {
     }
 }
 
-/// Marks the answer with what was decided.
+/// Stores the decision in the response.
 pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> Response<Body<R>> {
     response.body_mut().decision = Some(decision);
     response
 }
 
-fn decision<R, E>(operation: &Operation, answer: &Answer<R, E>) -> Option<Decision> {
+fn decision<R, E>(operation: &Operation, answer: &ServiceResult<R, E>) -> Option<Decision> {
     let Ok(response) = answer else {
         return Some(Decision::Failed);
     };
@@ -131,12 +132,12 @@ fn decision<R, E>(operation: &Operation, answer: &Answer<R, E>) -> Option<Decisi
     }
 }
 
-/// Tells the observer what became of a request, also if its client hangs up: when this is dropped.
+/// Reports the decision about a request to the observer when it is dropped, so also if the client disconnects.
 pub(super) struct Telling {
     observer: Arc<dyn Observer>,
     operation: Arc<Operation>,
     since: Instant,
-    /// `None` where nothing was decided: the request could not be read.
+    /// `None` if the response carries no decision: nothing is reported then.
     decision: Option<Decision>,
 }
 
@@ -154,8 +155,8 @@ impl Telling {
         }
     }
 
-    /// The answer is there.
-    pub(super) fn tell<R, E>(mut self, answer: &Answer<R, E>) {
+    /// Reports the decision that the response carries.
+    pub(super) fn tell<R, E>(mut self, answer: &ServiceResult<R, E>) {
         self.decision = decision(&self.operation, answer);
     }
 }

@@ -1,6 +1,6 @@
-//! What a request says of itself: its key, its scope, its credential and what its fingerprint is taken of.
+//! Extracts key, scope, credential and the input of the fingerprint from a request.
 //!
-//! Nothing here decides whether a request is guarded, and nothing here proves who calls.
+//! Nothing here decides whether a request is guarded, and nothing here authenticates the caller.
 
 use std::borrow::Cow;
 
@@ -16,24 +16,24 @@ use crate::{
 mod caller;
 pub use caller::{credential, scope};
 
-/// The header that carries a key unless the policy names another one.
+/// Default key header.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(KEY_HEADER);
 
-/// What the head of a request tells of its key.
+/// Result of looking for the key in the head of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeadKey {
-    /// This is it.
+    /// The key is in the head.
     Found(Key),
-    /// It has none: the body need not be read.
+    /// The request has no key; the body need not be read.
     Absent,
-    /// It may lie in the body, or be derived from it.
+    /// The key may be in the body, or is derived from it.
     NeedsBody,
 }
 
 /// Looks for the key in the head alone, so that a request without one can stream through untouched.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where a key header is malformed or stands twice.
+/// [`ErrorKind::Invalid`] if a key header is malformed or sent twice.
 pub fn head_key(sources: &[Source], syntax: Syntax, headers: &HeaderMap) -> Result<HeadKey> {
     for source in sources {
         let Source::Header(name) = source else {
@@ -46,11 +46,11 @@ pub fn head_key(sources: &[Source], syntax: Syntax, headers: &HeaderMap) -> Resu
     Ok(HeadKey::Absent)
 }
 
-/// The key of a request: the first of the sources that is present decides, and the others are not looked at.
-/// `uri` is what the client asked for; a router may have left less of it in `head`.
+/// Finds the key of a request: the first source that is present decides, and the others are ignored.
+/// `uri` is the URI that the client requested; a router may have stripped a prefix from the one in `head`.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where that source is present and what it holds is no key.
+/// [`ErrorKind::Invalid`] if that source holds an invalid key.
 pub fn find_key(
     sources: &[Source],
     syntax: Syntax,
@@ -75,14 +75,14 @@ pub fn find_key(
     Ok(None)
 }
 
-/// The body with what its head says of it.
+/// The body with its media type.
 #[must_use]
 pub fn content<'a>(head: &Parts, body: &'a Bytes) -> Content<'a> {
     let content_type = head.headers.get(CONTENT_TYPE);
     Content::new(content_type.map(|value| value.as_bytes()), body)
 }
 
-/// What the fingerprint is taken of: the head and the body, with the `uri` that the client asked for and its [`host`].
+/// Input of the fingerprint: head and body, with the `uri` that the client requested and its [`host`].
 #[must_use]
 pub fn view<'a>(
     head: &'a Parts,
@@ -100,7 +100,7 @@ pub fn view<'a>(
     }
 }
 
-/// The authority that a request is addressed to, in its [normal form](normal_host):
+/// The authority of a request, in its [normal form](normal_host):
 /// that of its target, such as `:authority`, else the header `Host`.
 #[must_use]
 pub fn host<'a>(head: &'a Parts, uri: &'a Uri) -> Option<Cow<'a, str>> {
@@ -120,9 +120,9 @@ impl Fields for HeaderMap {
     }
 }
 
-/// All values of a header. Most requests have few headers: to compare names is quicker than to look one up.
+/// All values of a header. Most requests have few headers: comparing each name is faster than a map lookup.
 fn values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h HeaderValue> {
-    // Both are in lower case as a rule, and equal bytes are quickly found so.
+    // Both are usually in lower case, so the comparison of bytes comes first.
     let is_named = move |it: &HeaderName| {
         let it = it.as_str();
         it.len() == name.len() && (it == name || it.eq_ignore_ascii_case(name))
@@ -152,9 +152,9 @@ fn body_key(pointer: &Pointer, content: &Content<'_>) -> Result<Option<Key>> {
         .map_err(|error| at(&format!("{pointer} in the body"), &error))
 }
 
-/// The body as JSON; `None` where it is something else and so holds no members.
+/// The body as JSON; `None` if it is not JSON and so has no members.
 ///
-/// JSON of which readers may make different things is refused: a key must not depend on the reader.
+/// JSON that parsers may read differently is rejected: a key must not depend on the parser.
 fn readable<'c>(content: &'c Content<'_>) -> Result<Option<&'c Json>> {
     let why = match content.json() {
         Ok(json) => return Ok(Some(json)),

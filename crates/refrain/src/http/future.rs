@@ -1,4 +1,4 @@
-//! The future of a guarded service.
+//! The response future of a guarded service.
 
 use std::{
     fmt,
@@ -14,15 +14,15 @@ use super::{
     Decision, REFRAIN_OUTCOME,
     body::Body,
     decision::{Telling, marked},
-    layer::Shared,
+    layer::LayerState,
     run::{Detached, Ran, Task},
-    service::Answer,
+    service::ServiceResult,
 };
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pin_project! {
-    /// The future of a [`RefrainService`](super::RefrainService).
+    /// The response future of a [`RefrainService`](super::RefrainService).
     pub struct ResponseFuture<F, R, E>
     where
         R: Send,
@@ -32,73 +32,75 @@ pin_project! {
     {
         telling: Option<Telling>,
         #[pin]
-        way: Way<F, R, E>,
+        way: ResponseState<F, R, E>,
     }
 }
 
 pin_project! {
-    /// On which way the answer comes.
-    #[project = OnWay]
-    pub(super) enum Way<F, R, E>
+    /// State of a response: ready, or the future that produces it.
+    #[project = ResponseStateProjection]
+    pub(super) enum ResponseState<F, R, E>
     where
         R: Send,
         R: 'static,
         E: Send,
         E: 'static,
     {
-        /// It is there. `None` once it was told. Boxed, because this is moved about.
+        /// The response is ready; `None` after it was returned. Boxed to keep the enum small, because it is moved.
         Here { answer: Option<Box<Response<Body<R>>>> },
-        /// The service's own, unguarded.
+        /// Response of the inner service to an unguarded request.
         Through { #[pin] future: F, decision: Option<Decision> },
         /// The operation runs.
-        Running { running: Detached<R, E>, shared: Arc<Shared> },
-        /// What is waited for says how it goes on.
-        Waiting { future: Boxed<Way<F, R, E>> },
-        /// It comes of something else.
-        Boxed { future: Boxed<Answer<R, E>> },
+        Running { running: Detached<R, E>, shared: Arc<LayerState> },
+        /// Waits for the body or for the store; resolves to the next state.
+        Waiting { future: Boxed<ResponseState<F, R, E>> },
+        /// Any other future of the response.
+        Boxed { future: Boxed<ServiceResult<R, E>> },
     }
 }
 
-impl<F, R: Send + 'static, E: Send + 'static> Way<F, R, E> {
-    /// An answer that is there.
+impl<F, R: Send + 'static, E: Send + 'static> ResponseState<F, R, E> {
+    /// A response that is ready.
     pub(super) fn here(answer: Response<Body<R>>) -> Self {
         let answer = Some(Box::new(answer));
         Self::Here { answer }
     }
 
-    /// The answer of a request that is let through.
+    /// The response to a request that passes unguarded.
     pub(super) fn through(future: F, decision: Option<Decision>) -> Self {
         Self::Through { future, decision }
     }
 
-    /// The answer of an operation that runs.
-    pub(super) fn running(task: Task<R, E>, shared: Arc<Shared>) -> Self {
+    /// The response of a running operation.
+    pub(super) fn running(task: Task<R, E>, shared: Arc<LayerState>) -> Self {
         let running = Detached::new(task);
         Self::Running { running, shared }
     }
 
-    /// The answer of a request that has to wait before it goes on.
+    /// The response to a request that waits for the next state.
     pub(super) fn waiting(future: impl Future<Output = Self> + Send + 'static) -> Self {
         let future = Box::pin(future);
         Self::Waiting { future }
     }
 
-    /// The answer that something else comes to.
-    pub(super) fn boxed(future: impl Future<Output = Answer<R, E>> + Send + 'static) -> Self {
+    /// The response of any other future.
+    pub(super) fn boxed(
+        future: impl Future<Output = ServiceResult<R, E>> + Send + 'static,
+    ) -> Self {
         let future = Box::pin(future);
         Self::Boxed { future }
     }
 }
 
 impl<F, R: Send, E: Send> ResponseFuture<F, R, E> {
-    /// The answer that comes on this way, of which somebody is told.
-    pub(super) fn told(telling: Option<Telling>, way: Way<F, R, E>) -> Self {
+    /// A response in this state, reported to the observer when it is ready.
+    pub(super) fn told(telling: Option<Telling>, way: ResponseState<F, R, E>) -> Self {
         Self { telling, way }
     }
 }
 
-impl<F, R: Send, E: Send> From<Way<F, R, E>> for ResponseFuture<F, R, E> {
-    fn from(way: Way<F, R, E>) -> Self {
+impl<F, R: Send, E: Send> From<ResponseState<F, R, E>> for ResponseFuture<F, R, E> {
+    fn from(way: ResponseState<F, R, E>) -> Self {
         Self::told(None, way)
     }
 }
@@ -109,23 +111,23 @@ where
     R: Send + 'static,
     E: Send + 'static,
 {
-    type Output = Answer<R, E>;
+    type Output = ServiceResult<R, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let answer = loop {
             let next = match this.way.as_mut().project() {
-                OnWay::Here { answer } => match answer.take() {
+                ResponseStateProjection::Here { answer } => match answer.take() {
                     Some(answer) => break Ok(*answer),
                     None => return Poll::Pending,
                 },
-                OnWay::Through { future, decision } => {
+                ResponseStateProjection::Through { future, decision } => {
                     break ready!(future.poll(context)).map(|response| match decision {
                         Some(decision) => marked(*decision, passed(response)),
                         None => passed(response),
                     });
                 }
-                OnWay::Running { running, shared } => {
+                ResponseStateProjection::Running { running, shared } => {
                     break match ready!(Pin::new(running).poll(context)) {
                         Ran::Answered(response) => Ok(*response),
                         Ran::Erred(error) => Err(error),
@@ -133,8 +135,12 @@ where
                         Ran::Overtaken(verdict) => Ok(shared.other(&verdict)),
                     };
                 }
-                OnWay::Boxed { future } => break ready!(future.as_mut().poll(context)),
-                OnWay::Waiting { future } => ready!(future.as_mut().poll(context)),
+                ResponseStateProjection::Boxed { future } => {
+                    break ready!(future.as_mut().poll(context));
+                }
+                ResponseStateProjection::Waiting { future } => {
+                    ready!(future.as_mut().poll(context))
+                }
             };
             this.way.set(next);
         };
@@ -145,7 +151,7 @@ where
     }
 }
 
-/// An unguarded answer as it is, without what the operation says to us alone.
+/// An unguarded response, without the `Refrain-Outcome` header.
 pub(super) fn passed<R>(mut response: Response<R>) -> Response<Body<R>> {
     response.headers_mut().remove(REFRAIN_OUTCOME);
     response.map(Body::through)

@@ -1,4 +1,4 @@
-//! Responses that come after the caller was told that the outcome is unknown.
+//! Late responses: those that arrive after the caller got `outcome-unknown`.
 
 use std::pin::{Pin, pin};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Run {
-    /// There was no response in time: tells the caller that the outcome is unknown, and awaits a late response.
+    /// Handles a timeout: answers the caller with `outcome-unknown`, and awaits a late response in the background.
     pub(super) async fn late<W, R, E>(
         self,
         mut work: Pin<Box<W>>,
@@ -39,7 +39,7 @@ impl Run {
             let operation = &*self.operation;
             let listening = pin!(async {
                 match caught(&mut work).await {
-                    Called::Begun(begun) => {
+                    Called::Started(begun) => {
                         let share = Share::counted(&self.shared.budget);
                         begun.read(operation, share).await
                     }
@@ -53,7 +53,7 @@ impl Run {
         told
     }
 
-    /// Settles by a response that came after the caller was told that the outcome is unknown.
+    /// Settles the record by a late response.
     async fn complete_late<R, E>(&self, running: Running, called: Called<R, E>) {
         let response = match called {
             Called::Response(Ending::Keep, response) => response,
@@ -63,7 +63,7 @@ impl Run {
             _ => return,
         };
         let witness = self.intent.receipts.as_ref();
-        // Where receipts decide, a failure says nothing about the effect.
+        // With receipts, a failure response says nothing about the effect.
         if witness.is_some() && !receipted::is_success(response.status()) {
             return;
         }
@@ -79,8 +79,8 @@ impl Run {
 
 /// Awaits a late response for as long as it counts.
 ///
-/// A handler in this process is dropped at its deadline: after that, "it never happened" is believed, so the handler must
-/// not act. A request that was sent to another process cannot be taken back: its response counts until
+/// A handler in this process is dropped at its deadline: after that the store accepts "it never happened", so the handler
+/// must not act. A request that was sent to another process cannot be cancelled: its response counts until
 /// the record is settled otherwise.
 async fn in_time<T>(
     running: &Running,

@@ -26,49 +26,49 @@ use crate::{
     receipts::{AnyReceipts, Receipts, Witness},
 };
 
-/// Guards the operations of a service as a policy says.
+/// Tower layer that guards the operations of a service according to a policy.
 ///
-/// The layer adds no error of its own: its troubles become answers.
+/// The layer adds no error of its own: its failures become responses.
 #[derive(Debug, Clone)]
 pub struct RefrainLayer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<LayerState>,
 }
 
-/// What every request needs.
+/// Configuration and state that all requests share.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct LayerState {
     pub(super) engine: Engine,
     pub(super) policy: Policy,
-    /// Where the pages behind a problem's `type` are.
+    /// Base of the `type` of problems, where their pages are.
     pub(super) problems: String,
-    /// Says what the client asked for, where the head does not.
+    /// Returns the URI that the client requested, if the head does not contain it.
     pub(super) original: Option<UriOf>,
-    /// The prefix below which the layer stands.
+    /// The router prefix that the layer is nested under.
     pub(super) prefix: Option<Prefix>,
-    /// Says what the scope is, in place of the policy.
+    /// Overrides the policy's scope.
     pub(super) scope: Option<ScopeOf>,
-    /// Who is asked what became of an indeterminate operation.
+    /// The service that answers probes.
     pub(super) probes: Option<Ask>,
-    /// What the receipts of an operation are worth, by its name.
+    /// Readers of receipts, by the name of the operation.
     pub(super) witnesses: HashMap<String, Arc<Witness>>,
-    /// How many requests are observed now.
+    /// Number of requests that are observed now.
     pub(super) observed: Arc<AtomicUsize>,
-    /// Who is told what was decided.
+    /// Receives the decision about each request.
     pub(super) observer: Option<Arc<dyn Observer>>,
-    /// Bounds how often a claim that failed is logged.
+    /// Rate limit for the log of failed claims.
     pub(super) failed_claims: Arc<LogRate>,
-    /// How much memory the bodies that are held may take together.
+    /// Memory budget for buffered bodies.
     pub(super) budget: Arc<Budget>,
     /// Whether the service sends each request to another process.
     pub(super) forwards: bool,
-    /// Whether what is probably not meant was reported.
+    /// Whether probable configuration mistakes were reported.
     reported: Reported,
     /// Whether operations that match nothing below a router's prefix were reported.
     #[cfg(feature = "axum")]
     pub(super) nest_reported: Reported,
 }
 
-/// Whether something was reported; not yet, for a clone, which may be changed before it is used.
+/// Whether something was reported. A clone starts unset, because it may be reconfigured before it is used.
 #[derive(Default)]
 pub(super) struct Reported(AtomicBool);
 
@@ -77,7 +77,7 @@ impl Reported {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets it. `true` for the first caller alone.
+    /// Sets it. Returns `true` to the first caller only.
     pub(super) fn set(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
@@ -92,11 +92,11 @@ impl Clone for Reported {
 type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
 
 impl RefrainLayer {
-    /// Guards what `policy` names, with the records of `engine`.
+    /// Guards the operations of `policy`, with the records of `engine`.
     #[must_use]
     pub fn new(engine: Engine, policy: Policy) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LayerState {
                 engine,
                 policy,
                 problems: PROBLEMS_PATH.into(),
@@ -117,25 +117,25 @@ impl RefrainLayer {
         }
     }
 
-    /// The engine whose records it guards with.
+    /// The engine that holds the records.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.shared.engine
     }
 
-    /// What it guards.
+    /// The policy that it applies.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.shared.policy
     }
 
-    /// Whether store and engine are good enough for what the policy promises: call it where the service starts.
+    /// Checks whether store and engine support the guarantees of the policy. Call it at start-up.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] as [`Policy::check_store`] says; and where an operation has `audit = "required"`
+    /// [`ErrorKind::Unsupported`] as for [`Policy::check_store`], and if an operation has `audit = "required"`
     /// and the engine has no [audit log](Engine::with_audit). Without this check such an operation answers 503.
     pub fn check(&self) -> Result<()> {
-        let Shared { engine, policy, .. } = &*self.shared;
+        let LayerState { engine, policy, .. } = &*self.shared;
         policy.check_store(engine.store())?;
         let is_refused = |it: &&Operation| it.audit_required && it.is_audited();
         match policy.operations().find(is_refused) {
@@ -151,17 +151,18 @@ impl RefrainLayer {
         }
     }
 
-    /// Takes the scope from the request's head in a way of your own, such as a tenant that an earlier layer has verified.
+    /// Sets a function that derives the scope from the request's head, such as a tenant that an earlier layer has verified.
+    /// It overrides the policy's scope.
     #[must_use]
     pub fn with_scope(mut self, scope: impl Fn(&Parts) -> Scope + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.shared).scope = Some(Arc::new(scope));
         self
     }
 
-    /// Who is asked with the policy's `probe` what became of an indeterminate operation.
+    /// Sets the service that answers the policy's `probe` for an indeterminate operation.
     ///
-    /// The guarded service itself is never asked: with axum's `Router::layer` it is the handler of one route,
-    /// which would take the probe for the operation. Name the whole router, unguarded:
+    /// The guarded service itself is never probed: with axum's `Router::layer` it is the handler of one route,
+    /// which would execute the probe as the operation. Pass the whole router, unguarded:
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -183,9 +184,9 @@ impl RefrainLayer {
         self
     }
 
-    /// Where the receipts are read of those exactly-once operations whose `receipts` is this address.
+    /// Sets where receipts are read, for the exactly-once operations whose `receipts` is this address.
     ///
-    /// Without that they are at-most-once.
+    /// Without it these operations are at-most-once.
     #[must_use]
     pub fn with_receipts(mut self, address: &str, receipts: impl Receipts) -> Self {
         let receipts = AnyReceipts::new(receipts);
@@ -203,47 +204,47 @@ impl RefrainLayer {
         self
     }
 
-    /// What the receipts of each exactly-once operation are known to be worth.
+    /// The readers of receipts of the exactly-once operations, with what is known about their reliability.
     pub fn witnesses(&self) -> impl Iterator<Item = &Arc<Witness>> {
         self.shared.witnesses.values()
     }
 
-    /// Who is told what was decided about each request to a guarded operation, and how long that took.
+    /// Sets the observer, which receives the decision about each request to a guarded operation, and how long it took.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         Arc::make_mut(&mut self.shared).observer = Some(observer);
         self
     }
 
-    /// How many bytes of bodies are held in memory at a time, 256 MiB unless told otherwise: of requests to guarded operations
-    /// while they are read and until they are handed on, and of their answers until they are sent.
+    /// Sets the memory budget for buffered bodies, 256 MiB by default: request bodies of guarded operations
+    /// until they are passed on, and their response bodies until they are sent.
     ///
-    /// Beyond it a request is answered with 503 `over-budget`, before anything is claimed; so is the duplicate of a request
-    /// whose stored outcome has a large body. A fresh answer is never refused.
-    /// Bodies of more than 64 KiB leave an eighth of it to smaller ones, and no body may be larger than the rest.
+    /// A request beyond the budget is answered with 503 `over-budget`, before the claim; so is the duplicate of a request
+    /// whose stored outcome has a large body. A fresh response is never rejected.
+    /// An eighth of the budget is reserved for bodies up to 64 KiB, and no body may be larger than the rest.
     #[must_use]
     pub fn with_buffered_bytes_max(mut self, bytes_max: usize) -> Self {
         Arc::make_mut(&mut self.shared).budget = Arc::new(Budget::new(bytes_max));
         self
     }
 
-    /// How many bytes of bodies are held in memory now.
+    /// Number of bytes of bodies that are buffered in memory now.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.shared.budget.used()
     }
 
-    /// For a service that forwards each request to another process, and drops the request's body once all of it was sent.
+    /// Declares that the service forwards each request to another process, and drops the request's body once all of it was sent.
     ///
-    /// A request that was sent cannot be taken back, so its late response counts until the record is settled; the call
-    /// of any other service is dropped at the end of `settle_after`. Nothing is put among the extensions of its requests.
+    /// A request that was sent cannot be cancelled, so its late response counts until the record is settled; the call
+    /// of any other service is dropped at the end of `settle_after`. Requests get no extensions with fence and record.
     #[must_use]
     pub fn forwarding(mut self) -> Self {
         Arc::make_mut(&mut self.shared).forwards = true;
         self
     }
 
-    /// Where the pages behind a problem's `type` are: a path, under which the layer serves them itself, or an address elsewhere.
+    /// Sets the base of the `type` of problems: a path, under which the layer serves their pages itself, or a URL elsewhere.
     #[must_use]
     pub fn with_problems(mut self, base: impl Into<String>) -> Self {
         Arc::make_mut(&mut self.shared).problems = base.into();
@@ -251,8 +252,8 @@ impl RefrainLayer {
     }
 }
 
-impl Shared {
-    /// What the receipts of this operation are worth, where it has any.
+impl LayerState {
+    /// The reader of this operation's receipts, if it has one.
     pub(super) fn witness(&self, operation: &Operation) -> Option<&Arc<Witness>> {
         match operation.is_receipted() {
             true => self.witnesses.get(&operation.name),
@@ -262,16 +263,16 @@ impl Shared {
 }
 
 impl RefrainLayer {
-    /// Reports what is allowed and probably not meant, such as operations that run without an audit log:
-    /// as warnings, or on standard error where nobody collects them.
+    /// Reports probable configuration mistakes, such as operations that run without an audit log:
+    /// as warnings, some of them on standard error if no subscriber collects warnings.
     ///
-    /// A layer that is put around a service does so by itself, once: routers apply it to each of their routes.
+    /// Called when the layer is applied to a service. Reports once, because routers apply the layer to each route.
     pub fn report(&self) {
         let reported = &self.shared.reported;
         if reported.is_set() || !reported.set() {
             return;
         }
-        let Shared { engine, policy, .. } = &*self.shared;
+        let LayerState { engine, policy, .. } = &*self.shared;
         let has_probe = |operation: &Operation| operation.probe.is_some();
         if self.shared.probes.is_none() && policy.operations().any(has_probe) {
             tracing::warn!(
@@ -332,7 +333,7 @@ pub(super) fn names(operations: &[&Operation]) -> String {
     names.join(", ")
 }
 
-/// Warns; on standard error where nobody collects warnings.
+/// Warns; on standard error if no subscriber collects warnings.
 pub(super) fn report_loudly(message: &str) {
     match tracing::enabled!(tracing::Level::WARN) {
         true => tracing::warn!("{message}"),
@@ -352,9 +353,9 @@ impl<S> Layer<S> for RefrainLayer {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for LayerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
+        f.debug_struct("LayerState")
             .field("engine", &self.engine)
             .field("policy", &self.policy)
             .finish_non_exhaustive()

@@ -1,8 +1,8 @@
-//! A body while it comes: one buffer that the recorder fills, and that everybody reads at their own pace.
+//! A streamed body: one buffer that the recorder fills, and that each reader reads at its own pace.
 //!
-//! Up to the cap all of it is kept: that is what is recorded, and nobody's slowness is felt by anybody.
-//! Above the cap only a window is left. The first caller sets the pace there, or whoever is ahead once that has gone;
-//! who falls out of the window is cut off.
+//! Up to the cap the whole body is kept, to be recorded, and a slow reader delays nobody.
+//! Above the cap only a window is kept. The first caller sets the pace there; after it has gone, the reader that is furthest
+//! ahead. A reader that falls out of the window is cut off.
 
 use std::{
     fmt,
@@ -16,21 +16,21 @@ use http_body::{Frame, SizeHint};
 
 use super::{body::BodyError, budget::Share};
 
-/// How many read one body.
+/// Maximum number of readers of one body.
 const FOLLOWERS_MAX: usize = 1_024;
-/// What is kept above the cap, for those who read it.
+/// Bytes kept for the readers above the cap.
 const WINDOW_MAX: usize = 256 << 10;
-/// What one who is behind gets at once.
+/// Maximum size of a frame for a reader that lags behind.
 const PIECE_MAX: usize = 64 << 10;
 
-/// A body that broke off.
+/// Error of a body that was cut off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
 struct Cut;
 
-/// A body while it comes.
+/// A body that is read while the recorder fills it.
 pub(super) struct LiveBody {
-    /// What the body said of its length when it began.
+    /// Size hint of the body before its first byte.
     hint: SizeHint,
     bytes_max: usize,
     state: Mutex<State>,
@@ -38,19 +38,19 @@ pub(super) struct LiveBody {
 
 #[derive(Default)]
 struct State {
-    /// What can still be read.
+    /// Bytes that readers can still read.
     kept: BytesMut,
-    /// What that takes of the memory for bodies.
+    /// Their share of the memory budget for bodies.
     share: Share,
-    /// How many bytes came before what is kept.
+    /// Number of bytes dropped before `kept`.
     gone: u64,
-    /// The last piece as it came, so that those who are up to date get it uncopied.
+    /// The last piece as it arrived, so that readers that are up to date get it without a copy.
     last: Bytes,
-    /// Whether it is over the cap.
+    /// Whether the body is over the cap.
     is_over: bool,
     end: Option<End>,
     readers: Vec<Option<Reader>>,
-    /// Waits for room.
+    /// Waker of the recorder while it waits for room.
     recorder: Option<Waker>,
 }
 
@@ -59,10 +59,10 @@ enum End {
     Cut,
 }
 
-/// One who reads.
+/// State of one reader.
 #[derive(Default)]
 struct Reader {
-    /// How many bytes it has read.
+    /// Number of bytes that it has read.
     read: u64,
     is_first: bool,
     is_cut: bool,
@@ -70,7 +70,7 @@ struct Reader {
 }
 
 impl LiveBody {
-    /// A body that begins, the one who fills it, and the one who asked first.
+    /// Starts a body; returns its recorder and the reader of the first caller.
     pub(super) fn begin(hint: SizeHint, bytes_max: usize, share: Share) -> (Recorder, Follower) {
         let first = Reader {
             is_first: true,
@@ -92,7 +92,7 @@ impl LiveBody {
         (recorder, Follower::new(body, 0))
     }
 
-    /// Reads it from its beginning; `None` where that is gone, or where too many read already.
+    /// Reads the body from its beginning; `None` if the beginning was dropped, or if it has too many readers.
     pub(super) fn follow(self: &Arc<Self>) -> Option<Follower> {
         let mut state = self.state();
         if state.is_over {
@@ -116,7 +116,7 @@ impl LiveBody {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, then wakes everybody who reads.
+    /// Changes the state, then wakes all readers.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
@@ -132,7 +132,7 @@ impl State {
         self.gone + self.kept.len() as u64
     }
 
-    /// What comes next for the one in this place, if there is something.
+    /// The next piece for the reader in this slot, if there is one.
     fn take_piece(&mut self, place: usize) -> Option<Bytes> {
         let total = self.total();
         let reader = self.readers.get_mut(place)?.as_mut()?;
@@ -152,7 +152,7 @@ impl State {
         Some(piece)
     }
 
-    /// How it ends for the one in this place, once it does.
+    /// The end of the body for the reader in this slot, once it is known.
     fn poll_end(&mut self, place: usize, context: &Context<'_>) -> Polled {
         let Some(Some(reader)) = self.readers.get_mut(place) else {
             return Poll::Ready(None);
@@ -171,7 +171,7 @@ impl State {
         })
     }
 
-    /// Above the cap: drops what everybody has read.
+    /// Above the cap: drops the bytes that all readers have read.
     fn trim(&mut self) {
         let reading = self.readers.iter().flatten().filter(|it| !it.is_cut);
         let read = reading.map(|it| it.read).min().unwrap_or(self.total());
@@ -181,7 +181,7 @@ impl State {
         self.gone += past as u64;
         self.share.shrink(self.kept.len());
         if self.kept.is_empty() {
-            // Not to hold on to what it took to keep all of it.
+            // Frees the buffer, which was large enough for the whole body up to the cap.
             self.kept = BytesMut::new();
         }
     }
@@ -190,7 +190,7 @@ impl State {
         self.kept.is_empty() || self.kept.len() + len <= WINDOW_MAX
     }
 
-    /// Who sets the pace: the first caller; once that has gone, whoever is ahead.
+    /// The reader that sets the pace: the first caller; after it has gone, the one furthest ahead.
     fn pacer(&self) -> Option<usize> {
         let readers = self.readers.iter().enumerate();
         let reading = readers.filter_map(|(place, reader)| {
@@ -201,7 +201,7 @@ impl State {
         ahead.map(|(place, _)| place)
     }
 
-    /// Who is furthest behind the one who sets the pace.
+    /// The reader furthest behind the one that sets the pace.
     fn laggard(&mut self) -> Option<&mut Reader> {
         let pace = self.readers.get(self.pacer()?)?.as_ref()?.read;
         let readers = self.readers.iter_mut().flatten();
@@ -210,13 +210,13 @@ impl State {
     }
 }
 
-/// Fills a body. Dropped before it has ended, it leaves it cut.
+/// Fills a body. If it is dropped before the end, the body is cut.
 pub(super) struct Recorder {
     body: Arc<LiveBody>,
 }
 
 impl Recorder {
-    /// What duplicates can follow.
+    /// The body that duplicates can follow.
     pub(super) fn body(&self) -> &Arc<LiveBody> {
         &self.body
     }
@@ -225,14 +225,14 @@ impl Recorder {
         self.body.state().is_over
     }
 
-    /// Whether that much more is over the cap, from now on or before.
+    /// Whether `len` more bytes take the body over the cap, or it already was over; remembers that.
     pub(super) fn goes_over(&self, len: usize) -> bool {
         let mut state = self.body.state();
         state.is_over |= state.kept.len() + len > self.body.bytes_max;
         state.is_over
     }
 
-    /// Above the cap: waits until that much more has room. Who is too far behind is cut off for it.
+    /// Above the cap: waits until there is room for `len` more bytes. Cuts off readers that are too far behind.
     pub(super) fn poll_room(&self, len: usize, context: &Context<'_>) -> Poll<()> {
         let mut is_ready = false;
         self.body.change(|state| {
@@ -255,7 +255,7 @@ impl Recorder {
         }
     }
 
-    /// Cuts off who sets the pace, and does not go on.
+    /// Cuts off the reader that sets the pace, because it does not read.
     pub(super) fn cut_pacer(&self) {
         self.body.change(|state| {
             if let Some(place) = state.pacer()
@@ -275,13 +275,13 @@ impl Recorder {
         });
     }
 
-    /// Looks at the whole body; `None` where it was over the cap.
+    /// Passes the whole body to `look`; `None` if it was over the cap.
     pub(super) fn whole<T>(&self, look: impl FnOnce(Option<&[u8]>) -> T) -> T {
         let state = self.body.state();
         look(Some(&state.kept[..]).filter(|_| !state.is_over))
     }
 
-    /// That was all of it.
+    /// Marks the body as complete.
     pub(super) fn end(self, trailers: Option<Box<HeaderMap>>) {
         self.body
             .change(|state| state.end = Some(End::Whole(trailers)));
@@ -296,10 +296,10 @@ impl Drop for Recorder {
     }
 }
 
-/// Reads a body from its beginning, while it comes.
+/// Reads a body from its beginning while it is recorded.
 pub(super) struct Follower {
     body: Arc<LiveBody>,
-    /// Its place among those who read.
+    /// Its slot in the list of readers.
     place: usize,
     read: u64,
     is_done: bool,
@@ -324,7 +324,7 @@ impl Follower {
         let mut state = self.body.state();
         if let Some(piece) = state.take_piece(self.place) {
             self.read += piece.len() as u64;
-            // Above the cap there is more room now.
+            // Above the cap, the recorder may have room now.
             let recorder = state.recorder.take();
             drop(state);
             recorder.into_iter().for_each(Waker::wake);
@@ -339,7 +339,7 @@ impl Follower {
         self.is_done
     }
 
-    /// What is left of what the body said of its length.
+    /// The rest of the body's size hint.
     pub(super) fn size_hint(&self) -> SizeHint {
         let mut hint = SizeHint::new();
         hint.set_lower(self.body.hint.lower().saturating_sub(self.read));
@@ -356,7 +356,7 @@ impl Drop for Follower {
         let gone = state.readers[self.place].take();
         let recorder = state.recorder.take();
         drop(state);
-        // Outside the lock, which what is woken may want.
+        // Outside the lock, because woken tasks may take it.
         drop(gone);
         recorder.into_iter().for_each(Waker::wake);
     }

@@ -1,4 +1,4 @@
-//! Which record a request belongs to, found without running it.
+//! Finds the record that a request belongs to, without running it.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -6,20 +6,20 @@ use http::request::Parts;
 use super::{RefrainLayer, extract, service::intent};
 use crate::{Error, ErrorKind, Key, RecordId, Result, policy::Mode};
 
-/// Where the record of a request is kept.
+/// The operation and the record of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// The operation that the request belongs to.
     pub operation: String,
-    /// Which record.
+    /// The identity of the record.
     pub record: RecordId,
 }
 
 impl RefrainLayer {
-    /// The record of a request, by the same scope and key that the layer would take; `key` in place of the request's own.
+    /// Returns the record of a request, with the scope and key that the layer would use; `key` overrides the request's own.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the policy guards no such operation, there is no key, or what there is cannot be used.
+    /// [`ErrorKind::Invalid`] if the policy guards no such operation, or if key or scope are missing or invalid.
     pub fn locate(&self, head: &Parts, body: &Bytes, key: Option<Key>) -> Result<Located> {
         let uri = self.shared.uri(head);
         let (method, path) = (head.method.as_str(), uri.path());

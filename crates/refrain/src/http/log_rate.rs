@@ -1,4 +1,4 @@
-//! Bounds how often the same trouble is logged: a store that fails under load must not fill the disk with lines.
+//! Rate limit for a log message: a store that fails under load must not fill the disk with lines.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,10 +7,10 @@ use std::{
 
 use tokio::time::Instant;
 
-/// There is at most one line in this time.
+/// At most one line is logged in this time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Lets one line pass in a while, and counts those that it does not.
+/// Passes one line per `PAUSE`, and counts the suppressed ones.
 #[derive(Debug, Default)]
 pub(super) struct LogRate(Mutex<State>);
 
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl LogRate {
-    /// Whether a line may be written now: how many were not since the last one.
+    /// Returns the number of lines suppressed since the last one if a line may be written now.
     pub(super) fn pass(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = tokio::time::Instant::now();

@@ -1,8 +1,8 @@
-//! `mode = "observe"`: counts what would have happened, and changes nothing.
+//! `mode = "observe"`: counts the decisions that guarding would make, and changes nothing.
 //!
-//! The request and the answer pass through as they come; claiming and noting happen beside, so that
-//! neither a slow store nor a failing one is felt.
-//! An operation that does not read its request's body to the end is not counted.
+//! Request and response pass through untouched; claim and settlement happen in a background task, so a slow or failing
+//! store delays no request.
+//! A request whose body the operation does not read to the end is not counted.
 
 use std::sync::{
     Arc,
@@ -18,22 +18,22 @@ use super::{
     body::Body,
     budget::Share,
     extract::{self, HeadKey},
-    layer::Shared,
+    layer::LayerState,
     run,
-    service::{Answer, Carried, Guarded, Guarding, intent, verified},
+    service::{Carried, Guarded, Guarding, ServiceResult, intent, verified},
     watch::Watch,
 };
 use crate::{
     Error, Intent, Outcome, Scope, Verdict,
-    engine::Turn,
+    engine::ClaimReply,
     policy::{Ending, Match},
 };
 
-/// How many are observed at once. What comes on top is not counted.
+/// Maximum number of requests observed at once. Requests beyond it are not counted.
 const OBSERVED_MAX: usize = 1_024;
 
 impl<S> Guarding<S> {
-    pub(super) async fn observe<B, R>(mut self, head: Parts, body: B) -> Answer<R, S::Error>
+    pub(super) async fn observe<B, R>(mut self, head: Parts, body: B) -> ServiceResult<R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
@@ -42,7 +42,7 @@ impl<S> Guarding<S> {
         let operation = self.found.operation.clone();
         let head_key = extract::head_key(&operation.key, operation.syntax, &head.headers);
         let place = match head_key {
-            Ok(HeadKey::Found(_) | HeadKey::NeedsBody) => Place::take(&self.shared.observed),
+            Ok(HeadKey::Found(_) | HeadKey::NeedsBody) => ObservedSlot::take(&self.shared.observed),
             Ok(HeadKey::Absent) | Err(_) => None,
         };
         let Some(place) = place else {
@@ -76,12 +76,12 @@ impl<S> Guarding<S> {
 /// How an observed operation ended, and with which status.
 type Noted = (Ending, u16);
 
-/// What is seen of one observed request.
+/// One observed request, processed in the background.
 struct Sight {
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
     found: Match,
     head: Parts,
-    _place: Place,
+    _place: ObservedSlot,
 }
 
 impl Sight {
@@ -92,18 +92,18 @@ impl Sight {
         };
         drop(body);
         let turn = self.shared.engine.attend(&intent).await;
-        let Ok(Turn::Verdict(Verdict::Granted(guard))) = turn else {
+        let Ok(ClaimReply::Verdict(Verdict::Granted(guard))) = turn else {
             return;
         };
         let running = guard.start();
-        // Dropped where there was no answer, which leaves doubt.
+        // No response: dropping `running` leaves the record indeterminate.
         let Ok((ending, status)) = end.await else {
             return;
         };
         let settled = match ending {
             Ending::Keep => running.complete(Outcome::new(status, "")).await,
             Ending::Release => running.release(None).await,
-            // Dropped, which leaves doubt.
+            // Dropping `running` leaves the record indeterminate.
             Ending::Doubt => return,
         };
         if let Err(error) = settled {
@@ -112,7 +112,7 @@ impl Sight {
         }
     }
 
-    /// Records of an observed operation are kept apart: they have no bodies, and must not answer anybody later.
+    /// The intent of the request, in a scope of its own: observed records have no bodies, and must never be replayed.
     fn intent(&self, body: &Bytes) -> Result<Option<Intent>, Error> {
         let operation = &self.found.operation;
         if verified(&self.shared, operation, &self.head.headers, body).is_err() {
@@ -128,15 +128,15 @@ impl Sight {
     }
 }
 
-/// The scope of what is observed, apart from that of what is guarded.
+/// The scope of observed requests, separate from that of guarded ones.
 pub(super) fn scope(scope: Scope) -> Scope {
     scope.with("mode", "observe")
 }
 
-/// One of the places for what is observed at once.
-struct Place(Arc<AtomicUsize>);
+/// A slot among the requests observed at once, released on drop.
+struct ObservedSlot(Arc<AtomicUsize>);
 
-impl Place {
+impl ObservedSlot {
     fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
         let before = taken.fetch_add(1, Ordering::Relaxed);
         let place = Self(taken.clone());
@@ -144,7 +144,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ObservedSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

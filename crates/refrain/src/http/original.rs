@@ -1,4 +1,4 @@
-//! What the client asked for: below a router's prefix only the rest of it is left in a request's head.
+//! The URI that the client requested: below a router's prefix, the request's head has only the rest of the path.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -6,12 +6,12 @@ use http::{Uri, request::Parts, uri::PathAndQuery};
 
 #[cfg(feature = "axum")]
 use super::layer::{names, report_loudly};
-use super::{RefrainLayer, layer::Shared};
+use super::{RefrainLayer, layer::LayerState};
 use crate::{Error, ErrorKind, Operation, Result, policy::Pattern};
 
 pub(super) type UriOf = Arc<dyn Fn(&Parts) -> Option<Uri> + Send + Sync>;
 
-/// The prefix below which the layer stands.
+/// The router prefix that the layer is nested under.
 #[derive(Debug, Clone)]
 pub(super) struct Prefix {
     /// Without a slash at its end.
@@ -20,11 +20,11 @@ pub(super) struct Prefix {
 }
 
 impl RefrainLayer {
-    /// Says what the client asked for, where a router has left less of it in the request's head.
+    /// Sets a function that returns the URI that the client requested, for routers that strip a prefix from the request's head.
     ///
-    /// Policies, fingerprints, scopes and derived keys go by the whole path; the service still sees what the router left.
-    /// With the feature `axum` the layer knows it from axum's `OriginalUri`; this is for other routers, and goes before that.
-    /// `None` stands for the head's own.
+    /// Policies, fingerprints, scopes and derived keys use the whole path; the service still sees the stripped one.
+    /// With the feature `axum` the layer reads axum's `OriginalUri`; this function is for other routers, and takes precedence.
+    /// If it returns `None`, the layer continues as if it were not set.
     ///
     /// ```
     /// use refrain::{Engine, Policy, http::RefrainLayer, store::Memory};
@@ -44,11 +44,10 @@ impl RefrainLayer {
         self
     }
 
-    /// Says below which prefix the layer stands, such as that of a router's `nest`.
+    /// Sets the router prefix that the layer is nested under, such as that of a router's `nest`.
     ///
-    /// Operations that [apply to no request below it](Self::out_of_reach) are reported when the layer is put to use.
-    /// Where nothing else tells what the client asked for, the prefix is put in front of the path;
-    /// one with `{name}` in it cannot be.
+    /// Operations that [apply to no request below it](Self::out_of_reach) are reported when the layer is applied.
+    /// If the original URI is not known otherwise, the prefix is prepended to the path, unless it contains a `{name}`.
     ///
     /// ```
     /// use refrain::{Engine, Operation, Policy, http::RefrainLayer, store::Memory};
@@ -63,7 +62,7 @@ impl RefrainLayer {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the prefix is no path.
+    /// [`ErrorKind::Invalid`] if the prefix is not a path.
     pub fn under(mut self, prefix: &str) -> Result<Self> {
         let pattern: Pattern = format!("* {prefix}").parse()?;
         if prefix.contains('*') {
@@ -76,9 +75,9 @@ impl RefrainLayer {
         Ok(self)
     }
 
-    /// The operations of its policy that apply to no request below the prefix that [`under`](Self::under) says:
+    /// The operations of the policy that apply to no request below the prefix set with [`under`](Self::under):
     /// no path there matches them, or a more specific operation matches the same paths.
-    /// Operations for every path (`POST *`) are the fallback of the others, and never among them.
+    /// Operations for every path (`POST *`) are fallbacks, and never listed.
     pub fn out_of_reach(&self) -> impl Iterator<Item = &Operation> {
         let prefix = self.shared.prefix.as_ref();
         prefix
@@ -87,8 +86,8 @@ impl RefrainLayer {
     }
 }
 
-impl Shared {
-    /// What the client asked for.
+impl LayerState {
+    /// The URI that the client requested.
     pub(super) fn uri<'h>(&self, head: &'h Parts) -> Cow<'h, Uri> {
         if let Some(uri) = self.original.as_ref().and_then(|original| original(head)) {
             return Cow::Owned(uri);
@@ -105,9 +104,10 @@ impl Shared {
         put_in_front.map_or(Cow::Borrowed(&head.uri), Cow::Owned)
     }
 
-    /// Reports operations that match nothing below axum's `nest`, at the first request that comes through one.
+    /// Reports operations that match nothing below axum's `nest`, at the first nested request.
     ///
-    /// Only such a request tells the prefix. Without the report, a rule that was written without it would be off silently.
+    /// Only such a request contains the prefix. Without the report, an operation written without the prefix would silently
+    /// not be guarded.
     #[cfg(feature = "axum")]
     fn report_nest(&self, head: &Parts, original: &Uri) {
         if self.nest_reported.is_set() || original.path().len() == head.uri.path().len() {
@@ -134,7 +134,7 @@ impl Shared {
 }
 
 impl Prefix {
-    /// The target with the prefix in front of its path.
+    /// The URI with the prefix prepended to its path.
     fn join(&self, uri: &Uri) -> Option<Uri> {
         if self.pattern.names().next().is_some() {
             return None;

@@ -1,7 +1,7 @@
-//! The policy's `probe`: asks what became of an indeterminate operation.
+//! The policy's `probe`: a request that looks up the outcome of an indeterminate operation.
 //!
-//! It asks a service that was named for this, never the guarded one:
-//! that may be the handler of the operation itself, which a router has put behind the layer alone, and would run it.
+//! It is sent to the service set with `RefrainLayer::with_probes`, never to the guarded one:
+//! with a router that may be the handler of the operation itself, which would run it.
 
 use std::{
     fmt,
@@ -27,7 +27,7 @@ use crate::{
     record::Doubt,
 };
 
-/// What belongs to the duplicate alone: to its body, to its connection, or to a part or a version of an answer.
+/// Headers of the duplicate that the probe does not carry: of its body, its connection, ranges and conditions.
 const NOT_ASKED: [HeaderName; 18] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
@@ -49,22 +49,22 @@ const NOT_ASKED: [HeaderName; 18] = [
     header::IF_UNMODIFIED_SINCE,
 ];
 
-/// Asks a service: answers the head and the body, the latter as far as the cap allows.
+/// Sends a probe to a service; resolves to the response, with its body up to the cap.
 pub(super) type Ask =
-    Arc<dyn Fn(Request<Body<Nothing>>, usize) -> Asking<Option<Asked>> + Send + Sync>;
+    Arc<dyn Fn(Request<Body<Nothing>>, usize) -> Asking<Option<ProbeResponse>> + Send + Sync>;
 
 type Asking<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// No body at all.
+/// An empty body.
 pub(super) type Nothing = http_body_util::Empty<Bytes>;
 
-/// What a service answered; without the body where that is over the cap.
-pub(super) struct Asked {
+/// Response of the service to a probe; without the body if it is over the cap.
+pub(super) struct ProbeResponse {
     head: response::Parts,
     body: Option<(Bytes, Option<Box<HeaderMap>>)>,
 }
 
-/// Makes a service that can be asked of any service.
+/// Wraps any service as a target of probes.
 pub(super) fn ask<S, R>(service: S) -> Ask
 where
     S: Guarded<Nothing, R>,
@@ -84,7 +84,7 @@ async fn ask_once<S, R>(
     mut service: S,
     request: Request<Body<Nothing>>,
     bytes_max: usize,
-) -> Option<Asked>
+) -> Option<ProbeResponse>
 where
     S: Guarded<Nothing, R>,
     R: Carried,
@@ -99,14 +99,14 @@ where
         Read::Whole(body, trailers, _) => Some((body, trailers)),
         Read::Over(..) | Read::OverBudget => None,
     };
-    Some(Asked { head, body })
+    Some(ProbeResponse { head, body })
 }
 
-/// Asks with the policy's `probe`: 2xx is the outcome, 404 means that it never happened, anything else says nothing.
+/// Sends the policy's `probe`: 2xx is the outcome, 404 means that the operation never happened, anything else says nothing.
 pub(super) struct HttpProbe {
     ask: Ask,
     found: Match,
-    /// Who asks is who sent the duplicate.
+    /// Headers of the duplicate, so that the probe has its credential.
     headers: HeaderMap,
 }
 
@@ -136,7 +136,7 @@ impl HttpProbe {
     async fn look(&self, intent: &Intent) -> Option<Finding> {
         let operation = &self.found.operation;
         let request = self.request(intent)?;
-        let Asked { head, body } = (self.ask)(request, operation.outcome_bytes_max).await?;
+        let ProbeResponse { head, body } = (self.ask)(request, operation.outcome_bytes_max).await?;
         match head.status {
             StatusCode::NOT_FOUND => Some(Finding::NeverHappened),
             status if status.is_success() => {

@@ -1,4 +1,4 @@
-//! Our own answers: RFC 9457 problems that say what happened and what to do next.
+//! Refrain's own responses: RFC 9457 problems that say what happened and what to do next.
 
 use std::time::Duration;
 
@@ -8,41 +8,41 @@ use http::{HeaderValue, Response, StatusCode, header};
 use super::{body::Body, capture};
 use crate::outcome::Outcome;
 
-/// Where the pages behind a problem's `type` are served unless told otherwise.
+/// Default path of the pages that the `type` of problems points to.
 pub const PROBLEMS_PATH: &str = "/.well-known/refrain/problems/";
 
 /// Kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The operation is still running.
+    /// The first request with the key is still running.
     InFlight,
     /// The key was used for another request.
     KeyReused,
     /// The operation needs a key.
     KeyMissing,
-    /// The key breaks the rules.
+    /// The key is malformed, or its header is sent twice.
     KeyInvalid,
-    /// It may or may not have taken effect.
+    /// The operation may or may not have taken effect.
     OutcomeUnknown,
-    /// Nothing was sent.
+    /// The upstream is unreachable; nothing was sent.
     UpstreamUnreachable,
-    /// It took effect; its body was too large to keep.
+    /// The outcome is known; its body was too large to keep.
     BodyNotKept,
-    /// It took effect; its outcome is past retention.
+    /// The key was used before; its outcome is past retention.
     KeyExpired,
     /// The key belongs to another credential.
     CredentialChanged,
     /// The store did not answer, or the record is damaged.
     StoreUnavailable,
-    /// The request's body is over the cap.
+    /// The request body is over the cap.
     RequestTooLarge,
-    /// The request is not signed as it should be.
+    /// The signature is missing or invalid.
     SignatureInvalid,
-    /// The bodies that are held take up the memory for them.
+    /// The memory budget for bodies is used up.
     OverBudget,
-    /// It is no request, or could be read in two ways.
+    /// The request is malformed or ambiguous.
     RequestMalformed,
-    /// The client took too long to send it.
+    /// The client took too long to send the request.
     RequestTimeout,
     /// The target is over the cap.
     TargetTooLong,
@@ -50,14 +50,14 @@ pub enum Code {
     HeadTooLarge,
     /// The method is not forwarded.
     MethodUnsupported,
-    /// An unguarded request was sent, and no answer came.
+    /// An unguarded request was sent, and the connection failed before a response.
     UpstreamFailed,
-    /// An unguarded request was sent, and no answer came in time.
+    /// An unguarded request was sent, and no response came in time.
     UpstreamTimeout,
 }
 
 impl Code {
-    /// All of them.
+    /// All codes.
     pub const ALL: [Self; 20] = [
         Self::InFlight,
         Self::KeyReused,
@@ -81,14 +81,14 @@ impl Code {
         Self::UpstreamTimeout,
     ];
 
-    /// A problem of this kind as an answer, for services that stand beside the layer.
-    /// `base` is what the `type` of a problem starts with.
+    /// A problem of this kind as a response, for services outside the layer.
+    /// `base` is the base of the `type` of the problem.
     #[must_use]
     pub fn answer(self, detail: &str, base: &str) -> Response<Bytes> {
         self.answer_advising(self.advice(), detail, base)
     }
 
-    /// As [`answer`](Self::answer), with another advice than this kind of problem usually has.
+    /// As [`answer`](Self::answer), with another advice than the default of this kind.
     #[must_use]
     pub fn answer_advising(
         self,
@@ -101,7 +101,7 @@ impl Code {
         Response::from_parts(head, problem.json(&problem.page(base)))
     }
 
-    /// Its name in the problem, and the name of its page.
+    /// The `code` of the problem, which is also the name of its page.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ impl Code {
         }
     }
 
-    /// Its page, for people.
+    /// The documentation page, in Markdown.
     #[must_use]
     pub fn page(self) -> &'static str {
         macro_rules! page {
@@ -160,7 +160,7 @@ impl Code {
         }
     }
 
-    /// What it says in a line.
+    /// The `title` of the problem.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -187,7 +187,7 @@ impl Code {
         }
     }
 
-    /// The status it usually comes with.
+    /// The default status.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -209,7 +209,7 @@ impl Code {
         }
     }
 
-    /// What the client should do, unless the problem itself says otherwise: `wait`, `reuse-key`, `new-key` or `ask`.
+    /// The default advice to the client: `wait`, `reuse-key`, `new-key` or `ask`.
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
@@ -225,7 +225,7 @@ impl Code {
             | Self::TargetTooLong
             | Self::HeadTooLarge
             | Self::MethodUnsupported => "new-key",
-            // A new key might make it happen twice: somebody has to look first.
+            // A request with a new key might take effect twice: a person has to look first.
             Self::OutcomeUnknown
             | Self::BodyNotKept
             | Self::KeyExpired
@@ -237,7 +237,7 @@ impl Code {
     }
 }
 
-/// One problem.
+/// A problem response before it is encoded.
 #[derive(Debug, Clone)]
 pub(super) struct Problem {
     code: Code,
@@ -270,7 +270,7 @@ impl Problem {
         self
     }
 
-    /// Another word than its kind has.
+    /// Replaces the default advice.
     pub(super) fn with_advice(mut self, advice: &'static str) -> Self {
         self.advice = advice;
         self
@@ -286,7 +286,7 @@ impl Problem {
         self
     }
 
-    /// The answer for those who wait for the same one.
+    /// The problem as an outcome, for duplicates that wait for the same request.
     pub(super) fn outcome(&self, base: &str) -> Option<Outcome> {
         capture::answer(&self.response::<()>(base), false)
     }
@@ -295,7 +295,7 @@ impl Problem {
         format!("{base}{}", self.code.code())
     }
 
-    /// The answer; `base` is where the pages are.
+    /// The problem as a response; `base` is the base of its `type`.
     pub(super) fn response<R>(&self, base: &str) -> Response<Body<R>> {
         let page = self.page(base);
         let mut response = Response::new(Body::full(self.json(&page)));

@@ -1,7 +1,7 @@
-//! Exactly-once: what becomes of a run whose receipt tells more than its answer.
+//! Exactly-once: settles a run by its receipt, which says more than its response.
 //!
-//! A success is believed, and its receipt looked for behind the reply. Anything else may stand beside a receipt,
-//! of this attempt or of one before it whose answer was lost, so the receipt is read before the answer counts.
+//! A success is believed, and its receipt is checked after the reply. After any other end there may be a receipt,
+//! of this attempt or of an earlier one whose response was lost, so the receipt is read before the response counts.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use crate::{
     record::Reason,
 };
 
-/// Tells the operation what to write into its receipt.
+/// Adds the headers with record and fence, which the operation writes into its receipt.
 pub(super) fn tell(headers: &mut HeaderMap, running: &Running) {
     let told = [
         (REFRAIN_RECORD, running.id().to_string()),
         (REFRAIN_FENCE, running.fence().to_string()),
     ];
     for (name, text) in told {
-        // Digits and dots are always a value.
+        // Digits and dots are always a valid header value.
         if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(name, value);
         }
@@ -57,7 +57,7 @@ impl Run {
             }
             return ran;
         }
-        // No byte of it was written, and there was nobody before it.
+        // No byte of the request was written, and there was no earlier attempt.
         if is_first && matches!(called, Called::Failure(Failure::NotSent)) {
             return self.settle_as_told(running, called).await;
         }
@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// It committed, whatever became of the answer: the receipt is the outcome, and the reply.
+    /// Settles an attempt that committed, whatever its response: the receipt is the outcome, and the reply.
     pub(super) async fn found<R, E>(self, running: Running, outcome: Outcome) -> Ran<R, E> {
         let outcome = outcome.sealed(running.id());
         let answer = reply::answer(&outcome, self.is_to_head);
@@ -82,7 +82,7 @@ impl Run {
         }
     }
 
-    /// The outcome of an attempt that did not answer in time, if it has committed all the same.
+    /// The outcome of an attempt that timed out, if it has committed nevertheless.
     pub(super) async fn found_late(&self, running: &Running) -> Option<Outcome> {
         let witness = self.intent.receipts.as_ref()?;
         let first = (running.grant().attempt == 1).then(|| running.fence());
@@ -97,13 +97,13 @@ impl Run {
         }
     }
 
-    /// It has not committed, or not yet. What its answer says about it holds only where no attempt before it may still commit:
-    /// of several, a receipt alone is final.
+    /// Settles an attempt that has not committed, or not yet. Its response counts only if no earlier attempt may still commit:
+    /// after several attempts only a receipt is final.
     async fn not_found<R: Carried, E>(self, running: Running, called: Called<R, E>) -> Ran<R, E> {
         let is_alone = running.grant().attempt == 1;
         let is_receipted = running.guarantee() == Guarantee::ExactlyOnce;
         match called {
-            // In force is at-most-once: its table counts.
+            // At-most-once is in force, so its table of statuses applies.
             Called::Response(Ending::Doubt, response) if !is_receipted => {
                 let called = Called::Response(Ending::Keep, response);
                 self.settle_as_told(running, called).await
@@ -116,7 +116,7 @@ impl Run {
         }
     }
 
-    /// Passes the answer on and leaves the doubt: the next retry looks again, and runs.
+    /// Returns the response and leaves the record indeterminate: the next retry looks for the receipt again, and runs.
     async fn doubtful<R: Carried, E>(
         self,
         mut running: Running,
@@ -126,7 +126,7 @@ impl Run {
         ran_as(Decision::OutcomeUnknown, Ran::Answered(response))
     }
 
-    /// Nothing can commit as long as the old receipt is there: this attempt has not.
+    /// Settles an attempt that found a stale receipt: it blocks every commit, so this attempt has not committed.
     async fn stale<R: Carried, E>(self, running: Running, called: Called<R, E>) -> Ran<R, E> {
         let called = match called {
             Called::Response(_, response) => Called::Response(Ending::Release, response),
@@ -135,7 +135,7 @@ impl Run {
         self.settle_as_told(running, called).await
     }
 
-    /// Nothing is decided while the receipts cannot be read.
+    /// Leaves the record indeterminate, because the receipts cannot be read.
     async fn unread<R, E>(
         self,
         mut running: Running,
@@ -161,7 +161,7 @@ impl Run {
     }
 }
 
-/// Whether the operation says that it did what it was asked.
+/// Whether the status reports success.
 pub(super) fn is_success(status: StatusCode) -> bool {
     status.as_u16() < 400
 }

@@ -1,6 +1,6 @@
-//! Answers that refuse for now: the operation did not end with them, so they are never its outcome.
+//! Temporary refusals: responses that are never the outcome of the operation.
 //!
-//! They come from another Refrain between this one and the operation, or from any service that says when to ask again.
+//! They come from another Refrain between this one and the operation, or from any service that sends `Retry-After`.
 
 use http::{HeaderMap, StatusCode, header, response};
 use serde::Deserialize;
@@ -8,23 +8,23 @@ use serde::Deserialize;
 use super::Code;
 use crate::record::Reason;
 
-/// A problem of ours has far fewer bytes.
+/// Maximum size of a body that is parsed as a problem; Refrain's own are far smaller.
 const PROBLEM_BYTES_MAX: usize = 64 << 10;
 
 /// A response that is not the outcome of the operation.
 ///
-/// The layer reads this from responses of the service behind it. Clients of such a service can read it, too.
+/// The layer reads this from the responses of the inner service. Clients of such a service can use it, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// Refused for now, without effect: retry with the same key.
     Later,
-    /// Another Refrain does not know the outcome either.
+    /// The outcome is unknown to another Refrain, too.
     Unknown(Reason),
 }
 
 impl Refusal {
     /// Reads the refusal from a response: a problem of another Refrain, or 409 or 425 with `Retry-After`.
-    /// `None` means that the response is an outcome.
+    /// Returns `None` if the response is an outcome.
     #[must_use]
     pub fn of(head: &response::Parts, body: &[u8]) -> Option<Self> {
         let ours = match may_be_ours(head.status, &head.headers) {
@@ -35,7 +35,7 @@ impl Refusal {
     }
 }
 
-/// The members by which a problem of ours is known.
+/// The members that identify a problem of Refrain.
 #[derive(Deserialize)]
 struct Told {
     r#type: String,
@@ -43,13 +43,13 @@ struct Told {
     advice: String,
 }
 
-/// Whether the head alone says that the answer is no outcome.
+/// Whether the head alone shows that the response is not an outcome.
 pub(super) fn is_later(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status, StatusCode::CONFLICT | StatusCode::TOO_EARLY)
         && headers.contains_key(header::RETRY_AFTER)
 }
 
-/// Whether the body has to be read to know whether it is a problem of ours.
+/// Whether the response may be a problem of Refrain, so that its body has to be read.
 pub(super) fn may_be_ours(status: StatusCode, headers: &HeaderMap) -> bool {
     let is_problem = || {
         let media_type = headers.get(header::CONTENT_TYPE);
@@ -58,13 +58,13 @@ pub(super) fn may_be_ours(status: StatusCode, headers: &HeaderMap) -> bool {
     status.as_u16() >= 400 && is_problem()
 }
 
-/// What another Refrain says, if the answer is a problem of its own.
+/// The refusal of another Refrain, if the response is one of its problems.
 pub(super) fn read(head: &response::Parts, body: &[u8]) -> Option<Refusal> {
     if body.len() > PROBLEM_BYTES_MAX {
         return None;
     }
     let told: Told = serde_json::from_slice(body).ok()?;
-    // The code is the name of its page, whatever the version and wherever the pages are.
+    // The `type` ends with the code in every version and under every base.
     if told.r#type.rsplit('/').next() != Some(&told.code) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! From a verdict to a response: fresh, replayed, or a problem.
+//! Converts stored outcomes to responses: replays, acknowledgements and followed streams.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
@@ -6,26 +6,26 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use super::{Decision, body::Body, budget::Share, decision::marked, live::Follower};
 use crate::outcome::Outcome;
 
-/// Marks a replay.
+/// Response header that marks a replay.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// What a replay says of itself, in place of what the stored outcome may say there.
+/// Headers of every replay; they replace stored headers of the same name.
 const MARKS: [(HeaderName, HeaderValue); 2] = [
     (IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")),
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
 ];
 
-/// A stored outcome that answers a duplicate, for a server that writes it out by itself: all of it is in its fields and its body.
+/// A stored outcome that answers a duplicate, for a server that writes it to the connection itself: header fields and body.
 #[derive(Debug)]
 pub struct Replay {
     outcome: Outcome,
     is_to_head: bool,
-    /// Its part of the memory for bodies.
+    /// Its share of the memory budget for bodies.
     share: Share,
 }
 
 impl Replay {
-    /// The outcome as the answer to a request, which may be `HEAD`.
+    /// A replay of the outcome; `is_to_head` if the duplicate is a `HEAD` request.
     pub(super) fn new(outcome: Outcome, is_to_head: bool) -> Self {
         Self {
             outcome,
@@ -34,20 +34,20 @@ impl Replay {
         }
     }
 
-    /// The same replay, which counts towards the memory for bodies until it is sent.
+    /// The same replay, counted towards the memory budget for bodies until it is sent.
     pub(super) fn counted(mut self, share: Share) -> Self {
         self.share = share;
         self
     }
 
-    /// The status it ended with.
+    /// The stored status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         status(&self.outcome)
     }
 
-    /// The fields of its head, with names in lower case.
-    /// How long the body is is among them for `HEAD` alone, whose answer has none.
+    /// The header fields, with names in lower case.
+    /// `content-length` is among them only for `HEAD`, whose response has no body.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         static MARKS: [(HeaderName, HeaderValue); 2] = self::MARKS;
         let is_marked = |name: &str| MARKS.iter().any(|(mark, _)| mark == name);
@@ -58,22 +58,22 @@ impl Replay {
         stored.chain(marks.map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
 
-    /// Its body.
+    /// The stored body.
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.outcome.body()
     }
 
-    /// The bytes of its body, for who copies them.
+    /// The bytes of the body, for callers that copy them.
     #[must_use]
     pub fn content(&self) -> &[u8] {
         self.outcome.content()
     }
 
-    /// Whether its fields and its body are all of it, and can be written as they are.
+    /// Whether header fields and body are the whole replay, and can be written unchanged.
     ///
-    /// A large body is sent as a response, whose body counts until it is sent.
-    /// What was stored came from a response, or from a receipt that somebody else wrote.
+    /// A large body is sent as a response, whose body is counted until it is sent.
+    /// Fields are validated, because the outcome may come from a receipt that the upstream wrote.
     pub(super) fn is_plain(&self) -> bool {
         let is_name = |byte: u8| {
             byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte)
@@ -87,7 +87,7 @@ impl Replay {
             && self.outcome.header_fields().all(is_field)
     }
 
-    /// All of it as a response.
+    /// The replay as a response.
     #[must_use]
     pub fn into_response<R>(self) -> Response<Body<R>> {
         let response = answer(&self.outcome, self.is_to_head);
@@ -97,12 +97,12 @@ impl Replay {
     }
 }
 
-/// Says of something done that it is done, without its body or without any outcome.
+/// Acknowledges a duplicate of a completed request, without its body or without any outcome.
 pub(super) fn acknowledge<R>(status: StatusCode, outcome: Option<&Outcome>) -> Response<Body<R>> {
     let mut response = Response::new(Body::full(Bytes::new()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    // Where it lies is all that can be said without the body.
+    // Without the body, only `Location` is of use.
     let left = outcome.map(|outcome| fields(outcome.headers()));
     if let Some(location) = left.and_then(|mut left| left.remove(header::LOCATION)) {
         headers.insert(header::LOCATION, location);
@@ -111,7 +111,7 @@ pub(super) fn acknowledge<R>(status: StatusCode, outcome: Option<&Outcome>) -> R
     response
 }
 
-/// The answer of one in flight while it comes, marked as a replay.
+/// The streamed response of a request in flight, marked as a replay.
 pub(super) fn follow<R>(
     status: StatusCode,
     headers: HeaderMap,
@@ -130,18 +130,18 @@ fn mark(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a stored field is shown: a length without a body is the answer to `HEAD`, and to nothing else.
+/// Whether a stored field is sent: `content-length` is sent only in the response to `HEAD`, which has no body.
 fn is_shown(name: &str, is_to_head: bool) -> bool {
     is_to_head || name != header::CONTENT_LENGTH.as_str()
 }
 
-/// An outcome as an answer, as it is.
+/// An outcome as a response, without the headers of a replay.
 pub(super) fn answer<R>(outcome: &Outcome, is_to_head: bool) -> Response<Body<R>> {
     let trailers = fields(outcome.trailers());
     let trailers = Some(trailers).filter(|trailers| !trailers.is_empty());
     let shown = outcome.headers();
     let mut headers = fields(shown.filter(|(name, _)| is_shown(name, is_to_head)));
-    // Servers send only those trailers that were announced.
+    // Servers send only trailers that were announced.
     for name in trailers.iter().flat_map(HeaderMap::keys) {
         headers.append(header::TRAILER, name.clone().into());
     }
@@ -151,7 +151,7 @@ pub(super) fn answer<R>(outcome: &Outcome, is_to_head: bool) -> Response<Body<R>
     response
 }
 
-/// What was packed came from a response: a status that is none cannot be in there.
+/// The stored status; 500 if it is invalid, which no stored response has.
 fn status(outcome: &Outcome) -> StatusCode {
     StatusCode::from_u16(outcome.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

@@ -1,4 +1,4 @@
-//! The operation itself: no client can cut it off, and it ends with a settled record.
+//! Runs the operation: a disconnecting client does not cancel it, and it ends with a settled record.
 
 use std::{
     future::poll_fn,
@@ -16,7 +16,7 @@ use super::{
     body::{Body, BodyError},
     budget::Share,
     capture::{self, Read, Reading},
-    layer::Shared,
+    layer::LayerState,
     problem::Problem,
     receipted,
     refusal::{self, Refusal},
@@ -30,33 +30,33 @@ use crate::{
     record::{Reason, Settled},
 };
 
-/// What came of a run. Boxed, because it is handed from future to future.
+/// Result of a run. Boxed, because it is passed from future to future.
 pub(super) enum Ran<R, E> {
-    /// The operation's own answer, settled.
+    /// The operation's own response; the record is settled.
     Answered(Box<Response<Body<R>>>),
     /// The service's own error.
     Erred(E),
-    /// Ours, because there is none.
+    /// A problem of Refrain, because there is no response to return.
     Failed(Box<Problem>),
-    /// Somebody took over meanwhile, and this came of that.
+    /// Another attempt took over meanwhile, with this verdict.
     Overtaken(Box<Verdict<Guard>>),
 }
 
-/// One granted operation, and what it takes to settle it.
+/// One granted operation, with everything that is needed to settle it.
 pub(super) struct Run {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<LayerState>,
     pub(super) operation: Arc<Operation>,
     pub(super) intent: Box<Intent>,
-    /// Whether the request is `HEAD`, whose answer says the length of a body that it lacks.
+    /// Whether the request is `HEAD`, whose response has a `content-length` without a body.
     pub(super) is_to_head: bool,
 }
 
-/// An operation with everything that settles it.
+/// Future that runs an operation and settles its record.
 pub(super) type Task<R, E> = Pin<Box<dyn Future<Output = Ran<R, E>> + Send>>;
 
-/// Runs the operation whatever becomes of the caller, and answers what came of it.
+/// Runs the operation to its end, also if the caller goes away.
 ///
-/// It runs here as long as it is waited for. A caller who goes away leaves it behind in a task of its own.
+/// It is polled in place while the caller waits. When it is dropped before its end, it continues in a task of its own.
 pub(super) struct Detached<R: Send + 'static, E: Send + 'static>(Option<Task<R, E>>);
 
 impl<R: Send, E: Send> Detached<R, E> {
@@ -82,7 +82,7 @@ impl<R: Send, E: Send> Future for Detached<R, E> {
 
 impl<R: Send, E: Send> Drop for Detached<R, E> {
     fn drop(&mut self) {
-        // After a panic there is nothing to go on with, and without a runtime nobody to do it: both leave doubt.
+        // After a panic or without a runtime it cannot continue: the record becomes indeterminate.
         let task = self.0.take().filter(|_| !std::thread::panicking());
         if let (Some(task), Ok(runtime)) = (task, Handle::try_current()) {
             runtime.spawn(task);
@@ -90,9 +90,9 @@ impl<R: Send, E: Send> Drop for Detached<R, E> {
     }
 }
 
-// What is rare is boxed: a future is as large as its largest branch, and is moved about as a whole.
+// Rare branches are boxed: a future is as large as its largest branch, and is moved as a whole.
 impl Run {
-    /// Makes the operation ready to run.
+    /// Starts the claim, calls the service and returns the future that settles the record.
     pub(super) fn ready<S, B, R>(
         self,
         mut inner: S,
@@ -131,7 +131,7 @@ impl Run {
 
     #[expect(
         clippy::manual_async_fn,
-        reason = "an async fn holds its arguments twice"
+        reason = "the future of an async fn stores its arguments twice"
     )]
     fn run<W, R, E>(
         self,
@@ -144,7 +144,7 @@ impl Run {
         E: Send + 'static,
     {
         async move {
-            // What ends at once needs no timer.
+            // An operation that is ready at the first poll needs no timer.
             let begun = poll_fn(|context| Poll::Ready(poll_caught(&mut work, context))).await;
             let called = match begun {
                 Poll::Ready(called) => called,
@@ -165,10 +165,10 @@ impl Run {
         }
     }
 
-    /// Settles as the answer says, by the policy's table.
+    /// Settles by the response, according to the policy's table of statuses.
     #[expect(
         clippy::manual_async_fn,
-        reason = "an async fn holds its arguments twice"
+        reason = "the future of an async fn stores its arguments twice"
     )]
     pub(super) fn settle_as_told<R, E>(
         self,
@@ -192,7 +192,7 @@ impl Run {
                         Err(instead) => instead,
                     }
                 }
-                Called::Begun(begun) => self.stream(running, *begun),
+                Called::Started(begun) => self.stream(running, *begun),
                 Called::Error(error) => {
                     Box::pin(doubt(&mut running, Reason::Failed)).await;
                     Ran::Erred(error)
@@ -212,7 +212,7 @@ impl Run {
         }
     }
 
-    /// What becomes of the key, and the answer that leaves once that is stored.
+    /// Whether the outcome is kept or the key released, and the response to send once that is stored.
     fn plan<R, E>(
         &self,
         running: &Running,
@@ -224,19 +224,19 @@ impl Run {
             return Plan::Release(answer, Ran::Answered(response));
         }
         let outcome = self.outcome(&response, running.id());
-        // The reply is made of the bytes that are stored.
+        // The reply is built from the stored bytes.
         if outcome.is_body_kept() {
             response.body_mut().refill(outcome.body());
         }
         Plan::Keep(outcome, Ran::Answered(response))
     }
 
-    /// The outcome of a response that was read, sealed for its record.
+    /// The outcome of a response whose body was read, sealed for its record.
     pub(super) fn outcome<R>(&self, response: &Response<Body<R>>, record: RecordId) -> Outcome {
         capture::sealed(&self.operation, response, record, self.is_to_head)
     }
 
-    /// Stores the outcome; if that cannot be, answers what leaves instead of it.
+    /// Stores the outcome; if that fails, returns the result to send instead.
     pub(super) fn keep<R, E>(
         &self,
         running: Running,
@@ -251,7 +251,7 @@ impl Run {
         }
     }
 
-    /// Goes on until an outcome is stored whose first settlement came to this.
+    /// Continues after a first settlement that was not applied, until an outcome is stored.
     async fn kept<R, E>(
         &self,
         mut settled: crate::Result<Settled>,
@@ -263,14 +263,14 @@ impl Run {
                 Ok(Settled::Fenced | Settled::TooEarly { .. }) => {}
                 Err(error) => return Err(failed(not_stored(&error))),
             }
-            // Overtaken: what counts is what the other one made of it.
+            // Overtaken: the outcome of the other attempt counts.
             let is_failure = outcome.status() >= 400 && self.intent.receipts.is_some();
             let running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
-                // The other one may still commit, which a failure of this one does not change. Dropped, the doubt is back.
+                // The other attempt may still commit, whatever the failure of this one. Dropping the guard restores the doubt.
                 Ok(Verdict::Granted(_)) if is_failure => {
                     return Err(failed(unknown(Reason::Failed)));
                 }
-                // Nothing, so this outcome is stored after all. What has run is not run again.
+                // The other attempt has no outcome, so this one is stored. The operation is not run again.
                 Ok(Verdict::Granted(guard)) => guard.start(),
                 Ok(other) => return Err(Ran::Overtaken(Box::new(other))),
                 Err(error) => return Err(failed(not_stored(&error))),
@@ -279,7 +279,7 @@ impl Run {
         }
     }
 
-    /// Frees the key; `ran` leaves only when that is done.
+    /// Releases the key, then returns `ran`.
     async fn release<R, E>(
         &self,
         running: Running,
@@ -290,7 +290,7 @@ impl Run {
             Ok(Settled::Applied) => ran_as(Decision::FreshReleased, ran),
             Ok(Settled::Fenced | Settled::TooEarly { .. }) => {
                 match Box::pin(self.shared.engine.claim(&self.intent)).await {
-                    // The other one came to nothing, too; the key is free again when this is dropped.
+                    // The other attempt has no outcome either; dropping the guard releases the key.
                     Ok(Verdict::Granted(_)) => ran_as(Decision::FreshReleased, ran),
                     Ok(other) => Ran::Overtaken(Box::new(other)),
                     Err(error) => failed(not_stored(&error)),
@@ -302,18 +302,18 @@ impl Run {
 }
 
 impl Run {
-    /// The answer to the first caller of an attempt whose outcome was not learnt.
+    /// The `outcome-unknown` problem for the caller of an attempt whose outcome is unknown.
     pub(super) fn lost<R, E>(&self, running: &Running, reason: Reason) -> Ran<R, E> {
         let problem = unknown(reason);
         failed(match running.guarantee() {
-            // A retry runs again, or finds out.
+            // A retry runs again, or finds the outcome.
             Guarantee::ExactlyOnce | Guarantee::AtLeastOnce => problem.with_advice("wait"),
             Guarantee::AtMostOnce => problem,
         })
     }
 }
 
-/// Marks the operation's own answer with what became of it.
+/// Stores the decision in the operation's own response.
 pub(super) fn ran_as<R, E>(decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
     match ran {
         Ran::Answered(mut response) => {
@@ -324,21 +324,21 @@ pub(super) fn ran_as<R, E>(decision: Decision, ran: Ran<R, E>) -> Ran<R, E> {
     }
 }
 
-/// How a run with an answer ends.
+/// How a run with a response is settled.
 enum Plan<R, E> {
     Keep(Outcome, Ran<R, E>),
     Release(Option<Outcome>, Ran<R, E>),
 }
 
-/// What calling the operation gave.
+/// Result of calling the operation.
 pub(super) enum Called<R, E> {
-    /// An answer that was read as far as its cap allows, and what becomes of the key.
+    /// A response, read up to the cap, and how it ends the claim.
     Response(Ending, Box<Response<Body<R>>>),
-    /// An answer that is passed on as it comes.
-    Begun(Box<Begun<R>>),
-    /// The service failed.
+    /// A response that is streamed.
+    Started(Box<StartedResponse<R>>),
+    /// The service returned an error.
     Error(E),
-    /// There is no answer, or only a part of one.
+    /// There is no response, or only a part of one.
     Failure(Failure),
 }
 
@@ -362,34 +362,34 @@ impl<R, E> Called<R, E> {
         };
         match read.into_body() {
             Some(body) => Self::Response(ending, Box::new(Response::from_parts(head, body))),
-            // Answers are never over the budget.
+            // Responses are never over the budget.
             None => Self::Failure(Failure::Lost(Reason::Truncated)),
         }
     }
 }
 
-/// An answer of which the head has come.
-pub(super) struct Begun<R> {
+/// A response whose head has arrived.
+pub(super) struct StartedResponse<R> {
     pub(super) head: response::Parts,
     pub(super) body: R,
-    /// What becomes of the key.
+    /// How the response ends the claim.
     ending: Ending,
-    /// Whether the body may say something else about that.
+    /// Whether it may be a problem of another Refrain, whose body overrides `ending`.
     may_be_ours: bool,
 }
 
-impl<R: Carried> Begun<R> {
-    /// The answer with its body, as far as the cap allows.
+impl<R: Carried> StartedResponse<R> {
+    /// Reads the body, up to the cap.
     pub(super) async fn read<E>(self, operation: &Operation, share: Share) -> Called<R, E> {
         let read = Reading::new(self.body, operation.outcome_bytes_max, share).await;
         Called::read(self.head, read, (self.ending, self.may_be_ours))
     }
 }
 
-/// Takes the answer of an operation in that was called; `None` where it panicked over that.
+/// Awaits and reads the response of the operation; `calling` is `None` if the call itself panicked.
 #[expect(
     clippy::manual_async_fn,
-    reason = "an async fn holds its arguments twice"
+    reason = "the future of an async fn stores its arguments twice"
 )]
 fn call<F, R, E>(
     calling: Option<F>,
@@ -412,11 +412,11 @@ where
     }
 }
 
-/// The answer whose body is to be read; or what it is without that.
+/// The response whose body has to be read, or the result that needs no reading.
 fn begun<R: Carried, E>(
     called: Result<Response<R>, E>,
     operation: &Operation,
-) -> Result<Begun<R>, Called<R, E>> {
+) -> Result<StartedResponse<R>, Called<R, E>> {
     let mut response = called.map_err(Called::Error)?;
     if let Some(failure) = response.extensions().get::<Failure>() {
         return Err(Called::Failure(*failure));
@@ -427,20 +427,20 @@ fn begun<R: Carried, E>(
     let ending = said.unwrap_or_else(|| by_head(operation, status, response.headers()));
     let is_streamed = operation.reply == Reply::Streamed && ending == Ending::Keep && !may_be_ours;
     let (head, body) = response.into_parts();
-    let begun = Begun {
+    let begun = StartedResponse {
         head,
         body,
         ending,
         may_be_ours,
     };
-    // Where nothing is left to come there is nothing to gain: such an answer leaves once it is stored.
+    // Streaming an empty rest gains nothing: such a response is sent once it is stored.
     match is_streamed && !begun.body.is_end_stream() {
-        true => Err(Called::Begun(Box::new(begun))),
+        true => Err(Called::Started(Box::new(begun))),
         false => Ok(begun),
     }
 }
 
-/// Runs `work`; a panic in it ends there.
+/// Runs `work`, and catches its panics.
 pub(super) async fn caught<W, R, E>(work: &mut Pin<Box<W>>) -> Called<R, E>
 where
     W: Future<Output = Called<R, E>>,
@@ -452,7 +452,7 @@ fn poll_caught<W, R, E>(work: &mut Pin<Box<W>>, context: &mut Context<'_>) -> Po
 where
     W: Future<Output = Called<R, E>>,
 {
-    // What a panic leaves behind is dropped, and never looked at again.
+    // After a panic, `work` is dropped and never polled again.
     let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
     polled.unwrap_or_else(|_| Poll::Ready(panicked()))
 }
@@ -476,13 +476,13 @@ fn not_stored(error: &Error) -> Problem {
     Problem::new(Code::OutcomeUnknown, detail).with_status(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// What becomes of the key, as far as the head of an answer tells.
+/// How a response ends the claim, as far as its head shows.
 pub(super) fn ending(operation: &Operation, status: StatusCode, headers: &mut HeaderMap) -> Ending {
     let said = said(operation, headers);
     said.unwrap_or_else(|| by_head(operation, status, headers))
 }
 
-/// What becomes of the key, where the operation's answer does not say it itself.
+/// How a response without `Refrain-Outcome` ends the claim.
 fn by_head(operation: &Operation, status: StatusCode, headers: &HeaderMap) -> Ending {
     match refusal::is_later(status, headers) {
         true => Ending::Release,
@@ -490,10 +490,10 @@ fn by_head(operation: &Operation, status: StatusCode, headers: &HeaderMap) -> En
     }
 }
 
-/// What the operation's answer says itself of what becomes of the key; taken off it.
+/// Removes and parses the response's `Refrain-Outcome` header.
 fn said(operation: &Operation, headers: &mut HeaderMap) -> Option<Ending> {
     static OUTCOME: HeaderName = REFRAIN_OUTCOME;
-    // To look at each name is quicker than to look for one, and hardly anybody says it.
+    // Comparing each name is faster than a map lookup, and the header is rare.
     let said = match headers.keys().any(|name| *name == OUTCOME) {
         true => headers.remove(REFRAIN_OUTCOME),
         false => None,

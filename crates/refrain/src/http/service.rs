@@ -1,4 +1,4 @@
-//! The guarded service: what is decided before anything runs.
+//! The guarded service: decides about each request before anything runs.
 
 use std::{
     sync::Arc,
@@ -20,8 +20,8 @@ use super::{
     body::{Body, BodyError},
     decision::{Telling, marked},
     extract,
-    future::Way,
-    layer::Shared,
+    future::ResponseState,
+    layer::LayerState,
     problem::Problem,
     reply::{self, Replay},
     run::{Run, Task},
@@ -37,20 +37,20 @@ use crate::{
     policy::{Duplicates, Match, OnStoreFailure, ReplayTo, Unverified},
 };
 
-/// The longest that a client is told to wait before it asks again.
+/// Maximum `Retry-After` of a request in flight.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
-/// A service whose operations are guarded.
+/// A service whose operations are guarded. Made by [`RefrainLayer`](super::RefrainLayer).
 #[derive(Debug, Clone)]
 pub struct RefrainService<S> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<LayerState>,
 }
 
-/// The answer of a guarded service.
-pub(super) type Answer<R, E> = Result<Response<Body<R>>, E>;
+/// Result of a guarded service.
+pub(super) type ServiceResult<R, E> = Result<Response<Body<R>>, E>;
 
-/// What a body has to be to be guarded.
+/// Bounds of a body that can be guarded.
 pub trait Carried: HttpBody<Data = Bytes, Error: Into<BodyError>> + Unpin + Send + 'static {}
 
 impl<B> Carried for B where
@@ -58,7 +58,7 @@ impl<B> Carried for B where
 {
 }
 
-/// What a service has to be to be guarded.
+/// Bounds of a service that can be guarded.
 pub trait Guarded<B, R>:
     Service<Request<Body<B>>, Response = Response<R>, Error: Send, Future: Send>
     + Clone
@@ -96,36 +96,36 @@ where
     }
 }
 
-/// What a request comes to, for a server that writes replays out by itself.
+/// Result of [`RefrainService::replay_or_call`], for a server that writes replays to the connection itself.
 #[derive(Debug)]
 pub enum Answering<F, R: Send + 'static, E: Send + 'static> {
-    /// A stored outcome, at once; and the head of the request, which nobody needs any more.
+    /// A stored outcome that was available at once, and the head of the request, for reuse.
     Replay(Replay, Box<Parts>),
-    /// What [`call`](Service::call) gives.
+    /// The future that [`call`](Service::call) returns.
     Future(ResponseFuture<F, R, E>),
 }
 
-/// How far a request comes at once.
-enum Begun<B, R> {
-    /// To the stored outcome that answers it, and that can be written as it is.
+/// How far a request gets without waiting.
+enum Progress<B, R> {
+    /// A stored outcome answers it, and can be written unchanged.
     Replay(Replay),
-    /// To another answer.
+    /// Another response answers it.
     Answer(Response<Body<R>>),
-    /// It is not guarded.
+    /// The request is not guarded.
     Unguarded(B),
-    /// It is, and has come to this stage.
+    /// The request is guarded, and has reached this stage.
     Guarded(Match, Instant, Stage<B, R>),
 }
 
 impl<S> RefrainService<S> {
-    /// A problem of this kind, as this service answers with it.
+    /// A problem of this kind as a response, with the problem base of this service.
     #[must_use]
     pub fn problem<R>(&self, code: Code, detail: &str) -> Response<Body<R>> {
         self.shared.refuse(&Problem::new(code, detail))
     }
 
-    /// As [`call`](Service::call), but a stored outcome is given as it is where that is known at once:
-    /// to make a response of it only to take that apart again costs more than to find it.
+    /// As [`call`](Service::call), but returns a stored outcome directly if it is available at once:
+    /// building a response and taking it apart again costs more than the lookup.
     pub fn replay_or_call<B, R>(
         &mut self,
         mut head: Box<Parts>,
@@ -137,19 +137,19 @@ impl<S> RefrainService<S> {
         R: Carried,
     {
         match self.begin(&mut head, body) {
-            Begun::Replay(replay) => Answering::Replay(replay, head),
+            Progress::Replay(replay) => Answering::Replay(replay, head),
             begun => Answering::Future(self.go_on(*head, begun)),
         }
     }
 
     #[inline]
-    fn begin<B: Carried, R>(&self, head: &mut Parts, body: B) -> Begun<B, R> {
+    fn begin<B: Carried, R>(&self, head: &mut Parts, body: B) -> Progress<B, R> {
         strip(&mut head.headers);
         if let Some(page) = self.shared.page(head) {
-            return Begun::Answer(page);
+            return Progress::Answer(page);
         }
         let Some(found) = self.shared.find(head) else {
-            return Begun::Unguarded(body);
+            return Progress::Unguarded(body);
         };
         let since = Instant::now();
         let coming = Coming {
@@ -160,14 +160,14 @@ impl<S> RefrainService<S> {
         };
         let stage = coming.begin(body);
         let Stage::Replayed(replay) = stage else {
-            return Begun::Guarded(found, since, stage);
+            return Progress::Guarded(found, since, stage);
         };
         if let Some(observer) = &self.shared.observer {
             observer.decided(&found.operation, Decision::Replayed, since.elapsed());
         }
         match replay.is_plain() {
-            true => Begun::Replay(replay),
-            false => Begun::Answer(replay.into_response()),
+            true => Progress::Replay(replay),
+            false => Progress::Answer(replay.into_response()),
         }
     }
 
@@ -175,7 +175,7 @@ impl<S> RefrainService<S> {
     fn go_on<B, R>(
         &mut self,
         head: Parts,
-        begun: Begun<B, R>,
+        begun: Progress<B, R>,
     ) -> ResponseFuture<S::Future, R, S::Error>
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Guarded<B, R>,
@@ -183,18 +183,18 @@ impl<S> RefrainService<S> {
         R: Carried,
     {
         let (found, since, stage) = match begun {
-            // The service is left ready for the next request.
-            Begun::Replay(replay) => return Way::here(replay.into_response()).into(),
-            Begun::Answer(answer) => return Way::here(answer).into(),
-            Begun::Unguarded(body) => {
+            // The inner service stays ready for the next request.
+            Progress::Replay(replay) => return ResponseState::here(replay.into_response()).into(),
+            Progress::Answer(answer) => return ResponseState::here(answer).into(),
+            Progress::Unguarded(body) => {
                 let request = Request::from_parts(head, Body::through(body));
-                return Way::through(self.inner.call(request), None).into();
+                return ResponseState::through(self.inner.call(request), None).into();
             }
-            Begun::Guarded(found, since, stage) => (found, since, stage),
+            Progress::Guarded(found, since, stage) => (found, since, stage),
         };
         let observer = self.shared.observer.as_ref();
         let telling = observer.map(|it| Telling::new(it, &found.operation, since));
-        // The service that was polled ready is the one to call.
+        // The service that was polled ready must be the one that is called.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let guarding = Guarding {
@@ -206,13 +206,13 @@ impl<S> RefrainService<S> {
     }
 }
 
-impl Shared {
+impl LayerState {
     fn find(&self, head: &Parts) -> Option<Match> {
         self.policy
             .find(head.method.as_str(), self.uri(head).path())
     }
 
-    /// The page behind a problem's `type`.
+    /// The documentation page that the `type` of a problem points to, if the request is for one.
     fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
         if head.method != Method::GET || !self.problems.starts_with('/') {
             return None;
@@ -229,8 +229,8 @@ impl Shared {
     }
 }
 
-impl Shared {
-    /// The answer to everybody who may not run.
+impl LayerState {
+    /// The response for a verdict other than a grant.
     pub(super) fn other<G, R>(&self, verdict: &Verdict<G>) -> Response<Body<R>> {
         let problem = match verdict {
             Verdict::Replay(outcome) if outcome.is_body_kept() => {
@@ -264,10 +264,10 @@ impl Shared {
         self.refuse(&problem)
     }
 
-    /// The answer of the one in flight, as it comes.
+    /// The streamed response of the request in flight.
     pub(super) fn follow<R>(&self, live: &Live) -> Response<Body<R>> {
         let answer = live.get::<Streamed>().and_then(|it| it.follow());
-        // It has become too long just now, or too many read it.
+        // `None`: the body has just gone over the cap, or it has too many readers.
         match answer {
             Some(answer) => marked(Decision::Replayed, answer),
             None => {
@@ -282,23 +282,23 @@ impl Shared {
     }
 }
 
-/// Removes what only Refrain may tell an operation: a guarded one is told anew, and no other is told anything.
+/// Removes the headers that only Refrain may send to an operation; guarded requests get fresh ones later.
 fn strip(headers: &mut HeaderMap) {
-    // CGI and WSGI read `_` and `-` in a name as the same.
+    // CGI and WSGI do not distinguish `_` and `-` in a name.
     let is_ours = |name: &HeaderName| {
         let rest = name.as_str().strip_prefix("refrain");
         rest.is_some_and(|rest| rest.starts_with(['-', '_']))
     };
-    // To look at each name is quick, and hardly anybody sends one.
+    // Scanning the names is fast, and such headers are rare.
     if headers.keys().any(is_ours) {
         let names: Vec<_> = headers.keys().filter(|it| is_ours(it)).cloned().collect();
         names.iter().for_each(|name| drop(headers.remove(name)));
     }
 }
 
-/// Whether a request is signed as its operation wants it. What need not be signed costs nothing.
+/// Verifies the signature of a request, if its operation requires one.
 pub(super) fn verified(
-    shared: &Shared,
+    shared: &LayerState,
     operation: &Operation,
     headers: &HeaderMap,
     body: &Bytes,
@@ -309,13 +309,13 @@ pub(super) fn verified(
     let verified = signature.verify(headers, body, SystemClock.wall());
     if let Err(why) = verified {
         shared.engine.tally().count(Count::Unverified);
-        // Anybody can cause this as often as they like, so it is no warning.
+        // Not a warning, because any client can cause it at any rate.
         tracing::debug!(operation = %operation.name, %why, "a request is not signed as it should be");
     }
     verified
 }
 
-/// Tells a duplicate of what is done just that, where the policy says so and the outcome is not whole any more.
+/// Acknowledges a duplicate of a completed request, if the policy says so and the outcome or its body is no longer kept.
 pub(super) fn acknowledged<G, R>(
     operation: &Operation,
     verdict: &Verdict<G>,
@@ -334,9 +334,9 @@ pub(super) fn acknowledged<G, R>(
     Some(marked(Decision::Acknowledged, answer))
 }
 
-/// What a request intends: its scope, key, fingerprint and credential, on the operation's terms.
+/// The intent of a request: its scope, key, fingerprint and credential, with the operation's terms.
 pub(super) fn intent(
-    shared: &Shared,
+    shared: &LayerState,
     found: &Match,
     key: Key,
     head: &Parts,
@@ -371,46 +371,48 @@ pub(super) fn intent(
     })
 }
 
-/// One guarded request on its way.
+/// One guarded request in progress.
 pub(super) struct Guarding<S> {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<LayerState>,
     pub(super) inner: S,
     pub(super) found: Match,
 }
 
 impl<S> Guarding<S> {
-    /// Goes on from a stage, to which it may come again behind what it waits for.
-    fn go_on<B, R>(self, head: Parts, stage: Stage<B, R>) -> Way<S::Future, R, S::Error>
+    /// Continues from a stage; called again with the next stage after each wait.
+    fn go_on<B, R>(self, head: Parts, stage: Stage<B, R>) -> ResponseState<S::Future, R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
         match stage {
-            Stage::Replayed(replay) => Way::here(replay.into_response()),
-            Stage::Answered(answer) => Way::here(answer),
-            Stage::Observed(body) => Way::boxed(self.observe(head, body)),
+            Stage::Replayed(replay) => ResponseState::here(replay.into_response()),
+            Stage::Answered(answer) => ResponseState::here(answer),
+            Stage::Observed(body) => ResponseState::boxed(self.observe(head, body)),
             Stage::Keyless(body) => self.pass(head, body, Decision::Passed),
-            Stage::Reading(in_head, reading) => Way::waiting(async move {
+            Stage::Reading(in_head, reading) => ResponseState::waiting(async move {
                 let read = reading.await;
                 let stage = self.coming(&head).received(in_head, read);
                 self.go_on(head, stage)
             }),
-            Stage::Asking(attending, body) => Way::waiting(async move {
+            Stage::Asking(attending, body) => ResponseState::waiting(async move {
                 let (turn, intent) = attending.await;
                 let stage = self.coming(&head).attended(intent, body, turn);
                 self.go_on(head, stage)
             }),
-            Stage::Failed(error, body) => Way::boxed(self.store_failed(error, head, body)),
+            Stage::Failed(error, body) => {
+                ResponseState::boxed(self.store_failed(error, head, body))
+            }
             Stage::Granted(intent, body, guard) => {
                 let shared = self.shared.clone();
                 let request = Request::from_parts(head, body.into_body());
-                Way::running(self.run(intent, request, guard), shared)
+                ResponseState::running(self.run(intent, request, guard), shared)
             }
         }
     }
 
-    /// The request as it comes now.
+    /// The request, as the stages see it, with the current time.
     fn coming<'a>(&'a self, head: &'a Parts) -> Coming<'a> {
         Coming {
             shared: &self.shared,
@@ -445,7 +447,7 @@ impl<S> Guarding<S> {
         error: Error,
         head: Parts,
         body: Received,
-    ) -> Answer<R, S::Error>
+    ) -> ServiceResult<R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
@@ -480,14 +482,14 @@ impl<S> Guarding<S> {
         head: Parts,
         body: Body<B>,
         decision: Decision,
-    ) -> Way<S::Future, R, S::Error>
+    ) -> ResponseState<S::Future, R, S::Error>
     where
         S: Guarded<B, R>,
         B: Carried,
         R: Carried,
     {
         let request = Request::from_parts(head, body);
-        Way::through(self.inner.call(request), Some(decision))
+        ResponseState::through(self.inner.call(request), Some(decision))
     }
 }
 
@@ -495,7 +497,7 @@ fn unavailable(detail: &str) -> Problem {
     Problem::new(Code::StoreUnavailable, detail).with_retry_after(Duration::from_secs(1))
 }
 
-/// What must be audited is not run without an audit log.
+/// Rejects a request to an operation that must be audited, because there is no audit log.
 pub(super) fn logless() -> Problem {
     unavailable("Nothing was run: the operation must be audited, and there is no audit log.")
 }

@@ -1,7 +1,7 @@
-//! How far a request to a guarded operation comes without waiting.
+//! The stages of a request to a guarded operation, and how far it gets without waiting.
 //!
-//! Most come all the way: the body is there, and so is the reply of a store that knows it at once.
-//! What would need a future of its own otherwise is done in passing.
+//! Most requests need no waiting: the body has arrived, and the store replies at once.
+//! They are decided in one call, without a future of their own.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use super::{
     capture::{Read, Reading},
     decision::marked,
     extract::{self, HeadKey},
-    layer::Shared,
+    layer::LayerState,
     probe::HttpProbe,
     problem::Problem,
     reply::{self, Replay},
@@ -31,33 +31,33 @@ use super::{
 };
 use crate::{
     Error, Intent, Key, Verdict,
-    engine::{Attending, Count, Guard, Turn},
+    engine::{Attending, ClaimReply, Count, Guard},
     policy::{Match, Mode},
     receipts::{Standing, Witness},
     record::Doubt,
 };
 
-/// How far a request has come.
+/// The stage that a request has reached.
 pub(super) enum Stage<B, R> {
-    /// To the stored outcome that answers it.
+    /// A stored outcome answers it.
     Replayed(Replay),
-    /// To another answer.
+    /// Another response answers it.
     Answered(Response<Body<R>>),
-    /// It is only watched.
+    /// The operation has `mode = "observe"`.
     Observed(B),
-    /// It has no key, and needs none.
+    /// The request has no key, and needs none.
     Keyless(Body<B>),
-    /// Its body is still on its way; the key, where the head has it.
+    /// The body has not arrived completely; with the key, if the head has it.
     Reading(Option<Key>, Reading<B>),
-    /// The store has been asked, and has not replied yet.
+    /// The claim was sent, and the store has not replied yet.
     Asking(Box<Attending>, Received),
-    /// The store did not answer.
+    /// The claim failed.
     Failed(Error, Received),
-    /// It may run.
+    /// The claim was granted.
     Granted(Box<Intent>, Received, Guard),
 }
 
-/// A request body that was read to its end.
+/// A request body that was read to the end.
 pub(super) struct Received {
     bytes: Bytes,
     trailers: Option<Box<HeaderMap>>,
@@ -70,16 +70,16 @@ impl Received {
     }
 }
 
-/// A request to a guarded operation.
+/// A request to a guarded operation, before its claim is decided.
 pub(super) struct Coming<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a LayerState,
     pub(super) found: &'a Match,
     pub(super) head: &'a Parts,
     pub(super) since: Instant,
 }
 
 impl Coming<'_> {
-    /// Goes as far as it can without waiting.
+    /// Advances the request as far as possible without waiting.
     pub(super) fn begin<B: Carried, R>(&self, body: B) -> Stage<B, R> {
         let operation = &*self.found.operation;
         if operation.mode == Mode::Observe {
@@ -90,7 +90,7 @@ impl Coming<'_> {
         }
         let headers = &self.head.headers;
         let in_head = match extract::head_key(&operation.key, operation.syntax, headers) {
-            // What is signed is verified before its key is looked at, which takes the body.
+            // A signed request is verified before its key is used, which needs the body.
             _ if operation.signature.is_some() => None,
             Ok(HeadKey::Absent) if operation.required => return self.refused(&self.missing()),
             Ok(HeadKey::Absent) => return Stage::Keyless(Body::through(body)),
@@ -106,7 +106,7 @@ impl Coming<'_> {
         }
     }
 
-    /// The body was read.
+    /// Continues after the body was read.
     pub(super) fn received<B, R>(
         &self,
         in_head: Option<Key>,
@@ -144,15 +144,15 @@ impl Coming<'_> {
         }
     }
 
-    /// The store has answered.
+    /// Continues after the claim was decided.
     pub(super) fn attended<B, R>(
         &self,
         intent: Box<Intent>,
         body: Received,
-        turn: Result<Turn, Error>,
+        turn: Result<ClaimReply, Error>,
     ) -> Stage<B, R> {
         Stage::Answered(match turn {
-            Ok(Turn::Verdict(verdict)) => match verdict {
+            Ok(ClaimReply::Verdict(verdict)) => match verdict {
                 Verdict::Granted(guard) => return Stage::Granted(intent, body, guard),
                 Verdict::Replay(outcome) if outcome.is_body_kept() => {
                     let bytes = outcome.content().len();
@@ -169,11 +169,11 @@ impl Coming<'_> {
                 other => acknowledged(&self.found.operation, &other)
                     .unwrap_or_else(|| self.shared.other(&other)),
             },
-            Ok(Turn::Refused(answer)) => {
+            Ok(ClaimReply::Refused(answer)) => {
                 let answer = reply::answer(&answer, self.is_to_head());
                 marked(Decision::Refused, answer)
             }
-            Ok(Turn::Live(live)) => self.shared.follow(&live),
+            Ok(ClaimReply::Live(live)) => self.shared.follow(&live),
             Err(error) => return Stage::Failed(error, body),
         })
     }
@@ -207,7 +207,7 @@ impl Coming<'_> {
         Ok(intent)
     }
 
-    /// Whether time alone ends the doubt: its receipt turns up, or it is released once it can no longer commit.
+    /// Whether a retry later learns the outcome: a receipt appears, or the key is released once the attempt can no longer commit.
     fn will_be_known(&self, doubt: &Doubt) -> bool {
         let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
         let witness = self.shared.witness(&self.found.operation);
@@ -228,7 +228,7 @@ impl Coming<'_> {
         Problem::new(Code::KeyMissing, detail)
     }
 
-    /// What never fits into the budget is as good as over the cap.
+    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
     fn request_bytes_max(&self) -> usize {
         let fits = self.shared.budget.body_bytes_max();
         self.found.operation.request_bytes_max.min(fits)
@@ -247,7 +247,7 @@ impl Coming<'_> {
     }
 }
 
-/// Polls without a waker: whoever waits for the rest polls again.
+/// Polls without a waker: the future is polled again when it is awaited.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -256,7 +256,8 @@ fn invalid(error: &Error) -> Problem {
     Problem::new(Code::KeyInvalid, error.to_string())
 }
 
-/// The client broke off in the middle of its body, and nobody reads this answer; or it stood still, or what it sent is malformed.
+/// The problem for a request body that could not be read: the client disconnected (then nobody reads the response),
+/// sent nothing for too long, or sent malformed framing.
 fn unreadable(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Problem {
     tracing::debug!(%error, "the request body could not be read");
     let kind = error.downcast_ref().map(io::Error::kind);

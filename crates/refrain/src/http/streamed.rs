@@ -1,7 +1,7 @@
-//! `reply = "streamed"`: an answer is passed on as it comes, recorded beside, and followed by its duplicates.
+//! `reply = "streamed"`: a response is sent while it is produced, recorded at the same time, and followed by its duplicates.
 //!
-//! A task of its own takes the body in, whatever becomes of those who read it.
-//! Its clean end says that the outcome is stored; what could not be taken in or stored is cut off.
+//! A task of its own reads the body, independent of its readers.
+//! A clean end of the body means that the outcome is stored; a body that could not be read or stored is cut off.
 
 use std::{
     future::poll_fn,
@@ -23,7 +23,7 @@ use super::{
     capture,
     live::{LiveBody, Recorder},
     reply,
-    run::{self, Begun, Ran, Run, ran_as},
+    run::{self, Ran, Run, StartedResponse, ran_as},
     service::Carried,
 };
 use crate::{
@@ -33,17 +33,17 @@ use crate::{
     record::Reason,
 };
 
-/// An answer as its duplicates see it while it comes.
+/// A streamed response as its duplicates see it.
 pub(super) struct Streamed {
     status: StatusCode,
-    /// Those that are replayed.
+    /// The replayable headers, and `Trailer`.
     headers: HeaderMap,
     body: Arc<LiveBody>,
 }
 
 impl Streamed {
     fn new(operation: &Operation, head: &response::Parts, body: &Arc<LiveBody>) -> Self {
-        // Servers send only those trailers that were announced.
+        // Servers send only trailers that were announced.
         let shown = |name: &str| operation.replays_header(name) || name == header::TRAILER;
         let mut headers = head.headers.clone();
         for name in head.headers.keys().filter(|name| !shown(name.as_str())) {
@@ -56,7 +56,7 @@ impl Streamed {
         }
     }
 
-    /// The answer from its beginning; `None` where that is gone.
+    /// The response from its beginning; `None` if that was dropped, or if it has too many readers.
     pub(super) fn follow<R>(&self) -> Option<Response<Body<R>>> {
         let follower = self.body.follow()?;
         Some(reply::follow(self.status, self.headers.clone(), follower))
@@ -64,9 +64,13 @@ impl Streamed {
 }
 
 impl Run {
-    /// Passes the answer on as it comes, and has it recorded beside.
-    pub(super) fn stream<R: Carried, E>(self, running: Running, begun: Begun<R>) -> Ran<R, E> {
-        let Begun { head, body, .. } = begun;
+    /// Returns the response at once, and records its body in a task of its own.
+    pub(super) fn stream<R: Carried, E>(
+        self,
+        running: Running,
+        begun: StartedResponse<R>,
+    ) -> Ran<R, E> {
+        let StartedResponse { head, body, .. } = begun;
         let bytes_max = self.operation.outcome_bytes_max;
         let share = Share::counted(&self.shared.budget);
         let (live, first) = LiveBody::begin(body.size_hint(), bytes_max, share);
@@ -87,9 +91,9 @@ impl Run {
     }
 }
 
-/// An answer that is taken in while it is passed on.
+/// A response that is recorded while it is sent.
 ///
-/// Dropped in the middle it leaves doubt, and a body that is cut.
+/// If it is dropped before the end, the record becomes indeterminate and the body is cut.
 struct Recording {
     run: Run,
     running: Running,
@@ -102,11 +106,11 @@ type Trailers = Option<Box<HeaderMap>>;
 impl Recording {
     async fn record<R: Carried>(mut self, body: R) {
         let taken = self.take(body).await;
-        // Who comes now waits for what becomes of it, which may be another end than a stream can tell.
+        // From here on duplicates wait for the settlement, which may differ from the stream.
         self.running.hide();
         let trailers = match taken {
             Ok(trailers) => trailers,
-            // The doubt comes before the cut: who asks again at once is told the truth.
+            // The doubt is stored before the body is cut, so that an immediate retry learns of it.
             Err(reason) => return run::doubt(&mut self.running, reason).await,
         };
         let outcome = self.outcome(trailers.as_deref());
@@ -123,11 +127,11 @@ impl Recording {
         })
     }
 
-    /// Takes the body in to its end.
+    /// Reads the body to its end.
     async fn take<R: Carried>(&self, mut body: R) -> Result<Trailers, Reason> {
         let mut trailers = None;
         loop {
-            // A body that always has more must not keep others from running.
+            // A body that is always ready must not starve other tasks.
             consume_budget().await;
             let next = self.in_time(next(&mut body)).await;
             let Some(frame) = next.ok_or(Reason::Timeout)?? else {
@@ -152,7 +156,7 @@ impl Recording {
                 if tokio::time::Instant::now() >= self.running.deadline() {
                     return Err(Reason::Timeout);
                 }
-                // A client that takes nothing must not keep the operation from its end.
+                // A client that does not read must not keep the operation from ending.
                 self.live.cut_pacer();
             }
         }
@@ -160,8 +164,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Waits as long as an operation may be silent, and no longer than it may act.
-    /// The latter moves on with every renewal of the lease.
+    /// Awaits `work` for at most the operation's timeout, and no longer than the attempt may act.
+    /// The latter deadline moves with every renewal of the lease.
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         let silent = tokio::time::Instant::now() + self.run.operation.terms.timeout;
@@ -177,10 +181,10 @@ impl Recording {
     }
 }
 
-/// The next frame of a body; `None` at its end. A panic in it ends there.
+/// The next frame of a body; `None` at its end. Catches panics of the body.
 async fn next<R: Carried>(body: &mut R) -> Result<Option<Frame<Bytes>>, Reason> {
     poll_fn(|context| {
-        // What a panic leaves behind is dropped, and never looked at again.
+        // After a panic, the body is dropped and never polled again.
         let polling = AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(context));
         let Ok(polled) = catch_unwind(polling) else {
             return Poll::Ready(Err(Reason::Panicked));

@@ -1,11 +1,11 @@
-//! What clients are told of a request whose outcome is unknown.
+//! The `outcome-unknown` problems that clients get.
 
 use http::StatusCode;
 
 use super::problem::{Code, Problem};
 use crate::record::{Doubt, Reason};
 
-/// What the first caller is told.
+/// The problem for the first caller.
 pub(super) fn unknown(reason: Reason) -> Problem {
     let status = match reason {
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
@@ -15,13 +15,13 @@ pub(super) fn unknown(reason: Reason) -> Problem {
     Problem::new(Code::OutcomeUnknown, detail).with_status(status)
 }
 
-/// What a duplicate is told of a first request whose outcome is not known.
+/// The problem for a duplicate of a request whose outcome is unknown.
 pub(super) fn unknown_before(doubt: &Doubt) -> Problem {
     let reason = words(doubt.reason);
     Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
 }
 
-/// Why an outcome is not known, in words.
+/// Why the outcome is unknown, in words.
 fn words(reason: Reason) -> &'static str {
     match reason {
         Reason::Lapsed => "was cut off before its end was stored",

@@ -1,4 +1,4 @@
-//! Looks on while a request body passes through: a copy of it, unless it is over the cap or broken off.
+//! Copies a request body while it is passed through, unless it is over the cap or cut off.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -6,18 +6,19 @@ use tokio::sync::oneshot;
 
 use super::{budget::Share, capture::Gathered};
 
-/// Gathers what passes by, and hands it over at the end.
+/// Collects the frames that pass, and sends the whole body at the end.
 #[derive(Debug)]
 pub(super) struct Watch {
     gathered: Gathered,
     share: Share,
     bytes_max: usize,
-    /// `None` once there is nothing more to tell.
+    /// `None` after the body was sent or given up.
     whole: Option<oneshot::Sender<Bytes>>,
 }
 
 impl Watch {
-    /// What is received comes once the body has passed, and never if it was not read to its end or `share` has no room for it.
+    /// The receiver gets the body after it has passed; it gets nothing if the body is not read to its end, is longer than
+    /// `bytes_max`, or `share` has no room for it.
     pub(super) fn new(bytes_max: usize, share: Share) -> (Self, oneshot::Receiver<Bytes>) {
         let (whole, receiver) = oneshot::channel();
         let watch = Self {
@@ -29,7 +30,7 @@ impl Watch {
         (watch, receiver)
     }
 
-    /// One more frame: `None` at the end, `Some(None)` where it broke off.
+    /// Takes the next frame: `None` at the end, `Some(None)` if the body failed.
     pub(super) fn see(&mut self, frame: Option<Option<&Frame<Bytes>>>) {
         match frame {
             Some(Some(frame)) => {

@@ -1,4 +1,4 @@
-//! Who calls: as a namespace for keys, and as a credential that tells callers apart.
+//! The caller of a request: as a scope for keys, and as a credential that tells callers apart.
 
 use std::sync::LazyLock;
 
@@ -20,13 +20,13 @@ use crate::{
 
 /// The scope of a request.
 ///
-/// `operation` is the name of the matched operation, `path_value` gives the named segments of its path.
-/// A header that is missing differs from an empty one.
-/// `header:host` is the request's [`host`](super::host), whichever version of HTTP carries it.
+/// `operation` is the name of the matched operation, `path_value` returns the named segments of its path.
+/// A missing header differs from an empty one.
+/// `header:host` is the request's [`host`](super::host), in every version of HTTP.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, since a claim that nobody verified must not pass for a verified one;
-/// [`ErrorKind::Invalid`] where the path has no segment of that name.
+/// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, because an unverified claim must not pass for a verified one;
+/// [`ErrorKind::Invalid`] if the path has no segment of that name.
 pub fn scope<'v>(
     parts: &[ScopePart],
     secret: &Secret,
@@ -59,16 +59,16 @@ pub fn scope<'v>(
     Ok(scope)
 }
 
-/// Digest of the caller's credential over all the parts that a policy names.
+/// Digest of the caller's credential over all parts that the policy names.
 ///
-/// A part that is missing differs from an empty one; several values count in their order.
-/// Who presents none of the parts is nobody, the same one whatever the parts are.
+/// A missing part differs from an empty one; the order of several values matters.
+/// Requests without any of the parts share one anonymous credential, whatever parts the policy names.
 #[must_use]
 pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
     let mut digest = None;
     let mut add = |kind, name: &str, value: &[u8]| {
         let digest = digest.get_or_insert_with(|| secret.start_digest("credential"));
-        // Each value stands behind the kind and the name of its part: what is missing needs no place.
+        // Each value follows the kind and the name of its part, so a missing part adds nothing.
         digest.tag(kind);
         digest.part(name.as_bytes());
         digest.part(value);
@@ -100,7 +100,7 @@ fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'
 
 fn with_values<'v>(scope: Scope, name: &str, values: impl Iterator<Item = &'v [u8]>) -> Scope {
     let mut values = values.peekable();
-    // Names of header fields hold no colon, so that no header is called like this.
+    // Header names contain no colon, so no header has this name.
     if values.peek().is_none() {
         return scope.with(&format!("header:{name}:absent"), "");
     }
@@ -125,7 +125,7 @@ fn unverified(claim: &str) -> Error {
     )
 }
 
-/// Each kind of credential has a name of its own, so that none can pass for another.
+/// Adds the credential to the scope. Each kind has a name of its own, so none can pass for another.
 fn with_credential(scope: Scope, secret: &Secret, headers: &HeaderMap) -> Scope {
     let values: Vec<&[u8]> = headers
         .get_all(AUTHORIZATION)
@@ -151,7 +151,7 @@ enum Caller {
     Subject { issuer: String, subject: String },
 }
 
-/// The caller, where the credential names one. The name is not proven.
+/// The caller, if the credential names one. The name is not authenticated.
 fn named_caller(values: &[&[u8]]) -> Option<Caller> {
     let [value] = values else {
         return values.is_empty().then_some(Caller::Anonymous);
@@ -166,13 +166,13 @@ fn named_caller(values: &[&[u8]]) -> Option<Caller> {
     }
 }
 
-/// With or without padding: clients send both.
+/// Accepts base64 with or without padding: clients send both.
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 const BASE64: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const BASE64_URL: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-/// The user name. An empty one names nobody: then the password alone tells callers apart.
+/// The user name; `None` if it is empty, because then the password alone tells callers apart.
 fn basic_user(encoded: &str) -> Option<Vec<u8>> {
     let mut pair = BASE64.decode(encoded).ok()?;
     let colon = pair.iter().position(|byte| *byte == b':')?;
@@ -180,7 +180,7 @@ fn basic_user(encoded: &str) -> Option<Vec<u8>> {
     (!pair.is_empty()).then_some(pair)
 }
 
-/// Issuer and subject from the claims of a JWT, which nobody has verified: a namespace, not a proof.
+/// Issuer and subject from the unverified claims of a JWT: a namespace, not a proof.
 fn jwt_subject(jwt: &str) -> Option<Caller> {
     static ISSUER: LazyLock<Option<Pointer>> = LazyLock::new(|| "/iss".parse().ok());
     static SUBJECT: LazyLock<Option<Pointer>> = LazyLock::new(|| "/sub".parse().ok());
