@@ -1,4 +1,4 @@
-//! The fields of a head, and what they say about the connection and the body.
+//! Parses the fields of a head, and evaluates those about the connection and the body.
 
 use std::mem::MaybeUninit;
 
@@ -7,21 +7,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::Broken;
 
-/// Fields of which no allocation is made to read them.
+/// Most fields that are parsed without an allocation.
 const FIELDS_USUAL: usize = 100;
-/// Names that a connection remembers.
+/// Most names that a connection caches.
 const NAMES_MAX: usize = 32;
 
-/// How large a head may be.
+/// Size limits of a head.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// All of it.
+    /// Most bytes of the whole head.
     pub bytes_max: usize,
-    /// Its fields.
+    /// Most fields.
     pub fields_max: usize,
 }
 
-/// Which ends of lines are taken.
+/// Which line endings are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lines {
     /// CR and LF.
@@ -30,7 +30,7 @@ pub enum Lines {
     Either,
 }
 
-/// Checks that a request does not start with an empty line, which some servers skip and others refuse.
+/// Checks that a request does not start with an empty line, which some servers skip and others reject.
 ///
 /// # Errors
 /// When it does.
@@ -41,10 +41,10 @@ pub fn check_start(input: &[u8]) -> Result<(), Broken> {
     }
 }
 
-/// Where a head ends: behind its first empty line. `start` is where the line starts up to which was looked before.
+/// Finds the end of a head: after its first empty line. `start` is the offset of the first incomplete line, kept between calls.
 ///
 /// # Errors
-/// When a line ends otherwise than it may.
+/// When a line has an ending that is not accepted.
 pub fn head_end(input: &[u8], start: &mut usize, lines: Lines) -> Result<Option<usize>, Broken> {
     while let Some(len) = memchr::memchr(b'\n', &input[*start..]) {
         let line = &input[*start..*start + len];
@@ -62,7 +62,7 @@ pub fn head_end(input: &[u8], start: &mut usize, lines: Lines) -> Result<Option<
     Ok(None)
 }
 
-/// Lends room for as many fields as there may be.
+/// Calls `parse` with space for `fields_max` fields.
 pub fn parsed<'h, T>(
     fields_max: usize,
     parse: impl FnOnce(&mut [MaybeUninit<httparse::Header<'h>>]) -> T,
@@ -74,12 +74,12 @@ pub fn parsed<'h, T>(
     parse(&mut vec![MaybeUninit::uninit(); fields_max])
 }
 
-/// The names of the fields of the last head, of which the next one mostly has the same in the same places.
+/// Cache of the field names of the last head: the next one mostly has the same names in the same positions.
 #[derive(Debug, Default)]
 pub struct Names(Vec<HeaderName>);
 
 impl Names {
-    /// The name of the field at this place of a head.
+    /// The name of the field at this position of a head.
     ///
     /// # Errors
     /// When it is malformed.
@@ -99,34 +99,34 @@ impl Names {
     }
 }
 
-/// What the fields say about the connection and the body.
+/// Connection and framing information from the fields of a head.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// The connection ends behind this message.
+    /// The connection ends after this message (`Connection: close`).
     pub closes: bool,
-    /// The connection goes on, where it would not by itself.
+    /// The connection stays open, even in HTTP/1.0 (`Connection: keep-alive`).
     pub keeps_alive: bool,
-    /// How long the body is.
+    /// Length of the body (`Content-Length`).
     pub length: Option<u64>,
-    /// The body comes in chunks.
+    /// The body is chunked (`Transfer-Encoding: chunked`).
     pub is_chunked: bool,
-    /// The body is sent once somebody wants it.
+    /// The client waits for a 100 before it sends the body (`Expect: 100-continue`).
     pub expects_continue: bool,
-    /// Something else is to be spoken from now on.
+    /// The client asks for another protocol (`Upgrade`).
     pub upgrades: bool,
 }
 
-/// Reads the fields of a head, of which `head` is all, into `headers`, which are empty.
+/// Parses `fields`, which are slices of `head`, into the empty `headers`.
 ///
 /// # Errors
-/// When one is malformed, or they say two things about the length of the body.
+/// When a field is malformed, the transfer encoding is not supported, or the length of the body is given twice.
 pub fn collect(
     head: &Bytes,
     fields: &[httparse::Header<'_>],
     names: &mut Names,
     headers: &mut HeaderMap,
 ) -> Result<Said, Broken> {
-    // One is going to be added on the way.
+    // Space for one field that is added later.
     headers.reserve(fields.len() + 1);
     let mut said = Said::default();
     for (at, field) in fields.iter().enumerate() {
@@ -140,10 +140,10 @@ pub fn collect(
 }
 
 impl Said {
-    /// Takes in what a field says.
+    /// Evaluates a field.
     ///
     /// # Errors
-    /// When it is malformed, or another one has said how long the body is.
+    /// When it is malformed, names an unsupported transfer encoding, or repeats the length of the body.
     pub fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Broken> {
         match *name {
             header::CONNECTION => {

@@ -1,4 +1,4 @@
-//! Where the body of a message ends.
+//! Finds the end of a message body.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -6,9 +6,9 @@ use http_body::SizeHint;
 
 use super::Broken;
 
-/// The longest line that tells the size of a chunk, extensions included.
+/// Longest line with the size of a chunk, extensions included.
 const SIZE_LINE_MAX: usize = 1 << 10;
-/// All that extensions may take in one body: they mean nothing here, and cost the same.
+/// Most bytes of chunk extensions in one body: they are ignored, but still cost time.
 const EXTENSION_BYTES_MAX: usize = 16 << 10;
 const TRAILER_BYTES_MAX: usize = 16 << 10;
 const TRAILER_FIELDS_MAX: usize = 64;
@@ -16,49 +16,49 @@ const TRAILER_FIELDS_MAX: usize = 64;
 /// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes are left.
+    /// This many bytes are left.
     Length(u64),
-    /// Its chunks tell.
+    /// In chunks.
     Chunked {
-        /// Where among them it is.
+        /// Position within the chunks.
         at: Chunks,
-        /// What extensions may still take.
+        /// Bytes that extensions may still take.
         extensions_max: usize,
     },
     /// It ends with the connection.
     UntilClose,
 }
 
-/// Where among its chunks a body is.
+/// Position of a body within its chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chunks {
-    /// Before the line that tells a size.
+    /// Before the line with the size of a chunk.
     Size,
-    /// Within a chunk of which so much is left.
+    /// Within a chunk, of which this many bytes are left.
     Within(u64),
-    /// Before the end of the line behind a chunk.
+    /// Before the line ending after a chunk.
     Behind,
-    /// Behind the last chunk.
+    /// After the last chunk.
     Trailers,
-    /// Behind all of it.
+    /// After the whole body.
     Over,
 }
 
-/// What comes next of a body.
+/// The next part of a body.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// A piece of it.
+    /// A piece of the body.
     Data(Bytes),
-    /// What stands behind its chunks.
+    /// Trailers after the last chunk.
     Trailers(HeaderMap),
-    /// More has to be read before anything can be told.
+    /// More bytes must be read first.
     More,
-    /// It has ended.
+    /// The body has ended.
     End,
 }
 
 impl Framing {
-    /// Chunks, of which none was read.
+    /// Chunked framing, before the first chunk.
     pub fn chunked() -> Self {
         Self::Chunked {
             at: Chunks::Size,
@@ -78,7 +78,7 @@ impl Framing {
         )
     }
 
-    /// How long the rest of the body is, as far as that is known.
+    /// Length of the rest of the body, as far as it is known.
     pub fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(left) => SizeHint::with_exact(*left),
@@ -87,10 +87,10 @@ impl Framing {
         }
     }
 
-    /// Takes what comes next off the front of what was read.
+    /// Takes the next part of the body off the front of the input.
     ///
     /// # Errors
-    /// When the chunks are none.
+    /// When the chunks are malformed.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Step, Broken> {
         match self {
             Self::Length(left) => Ok(data(input, left)),
@@ -100,13 +100,13 @@ impl Framing {
         }
     }
 
-    /// Whether the body has ended if nothing more comes.
+    /// Whether the body is complete if the connection ends now.
     pub fn ends_with_connection(&self) -> bool {
         self.is_over() || *self == Self::UntilClose
     }
 }
 
-/// As much of `left` as is there.
+/// Takes as many of the `left` bytes as are available.
 fn data(input: &mut BytesMut, left: &mut u64) -> Step {
     if *left == 0 {
         return Step::End;
@@ -149,7 +149,7 @@ impl Chunks {
     }
 }
 
-/// A line without its end, which is both its characters or none.
+/// The first line without its CR LF; `None` if it is incomplete. A bare LF is an error.
 fn line(input: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, Broken> {
     let within = &input[..input.len().min(bytes_max)];
     match memchr::memchr(b'\n', within) {
@@ -175,7 +175,7 @@ fn take_size(input: &mut BytesMut, extensions_max: &mut usize) -> Result<Option<
     Ok(Some(size))
 }
 
-/// Hexadecimal digits, with nothing but blanks behind them.
+/// Parses a chunk size: hexadecimal digits, followed by blanks only.
 fn size(digits: &[u8], extensions: &[u8]) -> Result<u64, Broken> {
     let bad = Broken("the size of a chunk is none");
     let blanks = digits.iter().rev().take_while(|byte| b" \t".contains(byte));

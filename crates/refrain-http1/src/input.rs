@@ -1,4 +1,4 @@
-//! What was read from a connection and not taken yet.
+//! Read buffer of a connection.
 
 use std::{
     io,
@@ -9,18 +9,18 @@ use std::{
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// The least room that is read into.
+/// Least free space to read into.
 const READ_MIN: usize = 1 << 10;
 const READ_USUAL: usize = 8 << 10;
-/// Grown to while more and more comes.
+/// Largest read size; it grows up to this while reads fill the buffer.
 const READ_MAX: usize = 256 << 10;
 
-/// What was read from a connection and not taken yet.
+/// Read buffer of a connection.
 #[derive(Debug)]
 pub struct Input {
-    /// What may be taken off the front.
+    /// Bytes that were read and not consumed yet; consumed from the front.
     pub bytes: BytesMut,
-    /// How much room is made for what comes next.
+    /// Space that is reserved for the next read.
     room: usize,
 }
 
@@ -34,14 +34,14 @@ impl Default for Input {
 }
 
 impl Input {
-    /// Reads what has come; 0 at the end.
+    /// Reads into the buffer; returns the number of bytes, 0 at the end of the stream.
     pub fn poll_read(
         &mut self,
         io: &mut (impl AsyncRead + Unpin),
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         if self.bytes.is_empty() {
-            // Back to the front, where the processor's cache is warm, if nobody holds a piece any more.
+            // Reuse the front of the allocation, which is warm in the processor's cache, unless a piece of it is still held.
             let _ = self.bytes.try_reclaim(self.room);
         }
         if self.bytes.capacity() - self.bytes.len() < READ_MIN {
@@ -55,12 +55,12 @@ impl Input {
         Poll::Ready(Ok(read))
     }
 
-    /// Whether nothing was read yet, so that there is no room either.
+    /// Whether nothing was read yet, so that no memory is allocated.
     pub fn is_fresh(&self) -> bool {
         self.bytes.capacity() == 0
     }
 
-    /// Makes it as it was before a long message: what that one needed is not held while idle.
+    /// Shrinks a buffer that grew for a long message, so that an idle connection does not hold its memory.
     pub fn rest(&mut self) {
         if self.room > READ_USUAL {
             self.room = READ_USUAL;

@@ -1,7 +1,7 @@
-//! HTTP/1 as bytes, for who speaks it on its own: where a head and a body end, and what a head says about that.
+//! HTTP/1 message framing, for programs with their own HTTP/1 code: where a head and a body end, and what a head says about that.
 //!
-//! Nothing here reads leniently what another program may read differently: it is [`Broken`], and its connection is not used again.
-//! How a message is written is up to who writes it.
+//! Input that another program may read differently is never accepted: it is [`Broken`], and its connection must not be used again.
+//! Writing messages is left to the caller.
 //!
 //! ```
 //! use bytes::BytesMut;
@@ -22,7 +22,7 @@ pub use fields::{Limits, Lines, Names, Said, check_start, collect, head_end, par
 pub use framing::{Chunks, Framing, Step};
 pub use input::Input;
 
-/// A message that is none, and why.
+/// Malformed message, with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken(pub &'static str);
 

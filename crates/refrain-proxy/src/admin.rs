@@ -1,18 +1,18 @@
-//! The operators' door: whether it lives, whether it is ready, what it counts, and its records.
+//! Admin API for operators: liveness, readiness, metrics and records.
 //!
-//! | route | answers |
+//! | route | response |
 //! |---|---|
-//! | `GET /livez` | 200 as long as the process runs; never asks the store |
-//! | `GET /readyz` | 200 when the store answers and has not lost its records; 503 with a reason otherwise, and while draining |
-//! | `GET /metrics` | what was counted, as text for Prometheus |
+//! | `GET /livez` | 200 as long as the process runs; never accesses the store |
+//! | `GET /readyz` | 200 when the store and the audit log work; 503 with a reason otherwise, and while draining |
+//! | `GET /metrics` | metrics as text for Prometheus |
 //! | `GET /api/records` | records by page: `?state=`, `?limit=`, `?after=` |
 //! | `GET /api/records/{id}` | one record with its outcome |
-//! | `POST /api/records/{id}/resolve` | ends the doubt about a record |
-//! | `DELETE /api/records/{id}` | takes a record away |
+//! | `POST /api/records/{id}/resolve` | resolves an unknown outcome |
+//! | `DELETE /api/records/{id}` | deletes a finished record |
 //! | `POST /api/find` | the record of a request |
-//! | `GET /api/operations` | what is promised for each operation, and what is in force |
+//! | `GET /api/operations` | the guarantee promised for each operation, and the one in force |
 //!
-//! On a loopback address everybody on the machine may ask; anywhere else a token is required, for all but the first two.
+//! All routes but the first two require the token, if one is set. It is optional only on a loopback address.
 //! Errors are JSON: `error` says what is wrong, `fix` what to do.
 
 use std::{
@@ -47,29 +47,29 @@ mod view;
 
 use access::Access;
 
-/// The largest body of a request: an outcome as JSON, with room for its wrapping.
+/// Largest request body: an outcome as JSON, with room for its encoding.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// What the admin listener shows.
+/// State that the admin API serves.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    /// The layer that guards: its engine has the records, and a record is found as it would find it.
+    /// The layer that guards requests: its engine has the records, and it locates the record of a request.
     pub layer: RefrainLayer,
-    /// What was counted so far.
+    /// Metrics of requests and store operations.
     pub metrics: Arc<Metrics>,
-    /// Set when no new work is taken any more: not ready.
+    /// Set while the proxy accepts no new work: not ready.
     pub is_draining: Arc<AtomicBool>,
-    /// What operators show as `Authorization: Bearer`; must be set where the address is not loopback.
+    /// Token that operators send as `Authorization: Bearer`; required if the address is not loopback.
     pub token: Option<String>,
 }
 
-/// Serves until `shutdown`, and then lets answers end that are on their way.
+/// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] where the address is not loopback and there is no token.
+/// [`io::ErrorKind::InvalidInput`] if the address is not loopback and there is no token, or if the token is empty.
 ///
 /// # Cancellation
-/// Dropped, it closes its connections at once.
+/// Closes its connections at once when dropped.
 pub async fn serve(
     listener: TcpListener,
     admin: Admin,

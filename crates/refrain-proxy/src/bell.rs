@@ -1,7 +1,8 @@
-//! Wakes that come from other threads, taken together.
+//! Batches wake-ups that come from other threads.
 //!
-//! To wake a task of another thread's runtime costs a call to the system, each time.
-//! A store that commits what many requests wait for wakes them one after the other; here the first of them rings, and the rest only leave their names.
+//! Waking a task of another thread's runtime costs a system call each time.
+//! A store that commits a batch wakes the waiting requests one after the other; here only the first of them costs a call,
+//! and the rest only queue their wakers.
 
 use std::{
     cell::Cell,
@@ -16,11 +17,11 @@ use std::{
 use refrain::wakes;
 
 thread_local! {
-    /// The bell of this thread; 0 where there is none.
+    /// Number of this thread's bell; 0 if it has none.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The bell of one thread.
+/// Queue of the wake-ups for one thread.
 #[derive(Debug)]
 pub(crate) struct Bell {
     number: usize,
@@ -29,14 +30,14 @@ pub(crate) struct Bell {
 
 #[derive(Debug, Default)]
 struct Rung {
-    /// Who is to be woken.
+    /// Wakers of the tasks to wake.
     names: Vec<Waker>,
-    /// Wakes who wakes them.
+    /// Waker of the task that wakes them.
     ringer: Option<Waker>,
 }
 
 impl Bell {
-    /// Hangs a bell up in this thread. It is answered as long as [`Bell::answer`] runs here.
+    /// Creates the bell of this thread. Its queue is served as long as [`Bell::answer`] runs on this thread.
     pub(crate) fn hang() -> Arc<Self> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(1);
         let number = NUMBERS.fetch_add(1, Relaxed);
@@ -47,7 +48,7 @@ impl Bell {
         })
     }
 
-    /// Wakes everybody who is called for, for ever.
+    /// Wakes the queued tasks, forever.
     pub(crate) async fn answer(self: Arc<Self>) {
         poll_fn(|context| {
             let names = {
@@ -61,7 +62,7 @@ impl Bell {
         .await;
     }
 
-    /// A waker for the task of this context that takes the way over the bell where it is used in another thread.
+    /// A waker for the task of this context, which goes through the bell if it is used on another thread.
     pub(crate) fn waker(self: &Arc<Self>, context: &Context<'_>) -> Waker {
         let (bell, waker) = (self.clone(), context.waker().clone());
         Waker::from(Arc::new(Rope { bell, waker }))
@@ -70,7 +71,7 @@ impl Bell {
     fn ring(&self, name: Waker) {
         let mut rung = self.rung();
         rung.names.push(name);
-        // Who came before has rung already.
+        // An earlier caller has already rung.
         let ringer = rung.ringer.clone().filter(|_| rung.names.len() == 1);
         drop(rung);
         if let Some(ringer) = ringer {
@@ -83,7 +84,7 @@ impl Bell {
     }
 }
 
-/// Wakes one task.
+/// Waker of one task.
 struct Rope {
     bell: Arc<Bell>,
     waker: Waker,
@@ -104,7 +105,7 @@ impl Wake for Rope {
 
 #[cfg(test)]
 mod tests {
-    //! A wake that gets lost is a request that is never answered.
+    //! A lost wake-up is a request that is never answered.
 
     use std::{sync::atomic::AtomicBool, thread};
 

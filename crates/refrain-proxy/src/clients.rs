@@ -1,4 +1,4 @@
-//! One client's connection: HTTP/1.1 or HTTP/2 in the clear, whichever it speaks.
+//! A client connection: detects whether it speaks HTTP/1.1 or cleartext HTTP/2, and serves it.
 
 use std::{
     future::poll_fn,
@@ -34,10 +34,10 @@ pub(crate) use body::ClientBody;
 use connection::Connection;
 use front::Front;
 
-/// What is read of a head in any case.
+/// Least value of the limit for a head's size.
 const HEAD_BYTES_MIN: usize = 8 << 10;
 
-/// What the connections of one thread share.
+/// State shared by the client connections of one thread.
 #[derive(Clone)]
 pub(crate) struct Clients {
     layer: RefrainLayer,
@@ -73,7 +73,7 @@ impl Clients {
         }
     }
 
-    /// Serves a connection until it ends, stands still for too long, or all are told to stop. `held` lives as long.
+    /// Serves a connection until it ends, stalls for too long, or the proxy stops. Keeps `held` alive until then.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn holds its arguments twice"
@@ -142,15 +142,15 @@ impl Clients {
     }
 }
 
-/// What a client speaks.
+/// HTTP version of a client.
 enum Version {
-    /// It said nothing.
+    /// Unknown: the connection ended, or the proxy is draining.
     None,
     One,
     Two,
 }
 
-/// Tells by the first bytes what a client speaks.
+/// Detects the HTTP version by the first bytes.
 fn poll_version(
     stream: &mut TcpStream,
     input: &mut Input,
@@ -167,7 +167,7 @@ fn poll_version(
         }
         if !read.is_empty() {
             client.note_head();
-            // It is told so as a client of HTTP/1.
+            // The timeout is reported in HTTP/1.
             if client.has_timed_out() {
                 return Poll::Ready(Ok(Version::One));
             }

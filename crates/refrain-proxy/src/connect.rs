@@ -1,4 +1,4 @@
-//! Connects to the upstream, in the clear or with TLS.
+//! Connects to the upstream, with or without TLS.
 
 use std::{
     io,
@@ -29,7 +29,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// `authority` is host and port, the latter where it is not the scheme's own.
+    /// `authority` is the host, and the port if it is not the scheme's default.
     pub(crate) fn new(is_tls: bool, authority: &str, patience: Duration) -> io::Result<Self> {
         let (host, port) = split(authority, if is_tls { 443 } else { 80 })?;
         let tls = match is_tls {
@@ -47,7 +47,7 @@ impl Connector {
         })
     }
 
-    /// A new connection. Nothing of any request has been sent when this fails.
+    /// Opens a connection. If this fails, no byte of a request was sent.
     pub(crate) async fn connect(&self) -> io::Result<Io> {
         let connecting = async {
             let stream = TcpStream::connect(&*self.address).await?;
@@ -82,7 +82,7 @@ fn split(authority: &str, default: u16) -> io::Result<(&str, u16)> {
     Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
-/// Trusts what the system trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others.
+/// Trusts the system's certificate authorities, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
 fn tls() -> io::Result<TlsConnector> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -110,11 +110,11 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 pub(crate) enum Io {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
-    /// What is read of one that somebody else still writes to.
+    /// Read half of a connection whose write half still sends a request.
     Read(ReadHalf<Box<Io>>),
 }
 
-/// Does the same with either kind of connection that is written to.
+/// Applies the same operation to either kind of writable connection.
 macro_rules! either {
     ($it:expr, $inner:ident => $do:expr) => {
         match $it.get_mut() {

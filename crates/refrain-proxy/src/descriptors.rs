@@ -1,33 +1,33 @@
-//! File descriptors: how many connections the limit of open files leaves room for.
+//! File descriptors: how many connections the open-file limit allows.
 //!
 //! Every connection takes one, and the store, the audit log and the admin listener need some at any time.
-//! So connections are capped below the limit, and a crowd of clients never takes the last one.
+//! So connections are capped below the limit, and clients can never use up all descriptors.
 
 use std::fs;
 
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use rustix::process::{Resource, getrlimit};
 
-/// Kept free at the least, for the store, the audit log, the admin listener and new threads.
+/// Least number of descriptors kept free, for the store, the audit log, the admin listener and new threads.
 const RESERVED_MIN: u64 = 16;
-/// A limit that leaves room for fewer connections is worth a warning.
+/// An open-file limit that allows fewer connections is worth a warning.
 const FEW: usize = 1_000;
-/// Where the system does not tell how many are open.
+/// Assumed number of open descriptors if the system does not report it.
 const OPEN_GUESS: u64 = 64;
 
-/// Connections of clients, as the metrics show them. Clones are the same.
+/// Metrics of client connections. Clones share their values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connections {
-    /// Open now.
+    /// Connections that are open now.
     pub(crate) open: Gauge,
-    /// The most that are open at a time.
+    /// Most connections that may be open at a time.
     pub(crate) max: Gauge,
-    /// How often all places were taken.
+    /// How often that limit was reached.
     pub(crate) exhausted: Counter,
 }
 
 impl Connections {
-    /// How many connections may be open at a time: as many as wanted, or as the limit of open files leaves room for.
+    /// How many connections may be open at a time: `wanted`, or fewer if the open-file limit is too low.
     pub(crate) fn limit(&self, wanted: usize) -> usize {
         let limit = getrlimit(Resource::Nofile).current;
         let open = fs::read_dir("/proc/self/fd").map_or(OPEN_GUESS, |open| open.count() as u64);
@@ -40,7 +40,7 @@ impl Connections {
     }
 }
 
-/// A request takes two descriptors, one on each side; a quarter stays free.
+/// Connections that fit into `free` descriptors: a request takes two, one on each side, and at least a quarter stays free.
 fn room(free: u64) -> usize {
     let reserved = RESERVED_MIN.max(free / 4);
     let room = free.saturating_sub(reserved) / 2;

@@ -1,17 +1,17 @@
-//! Heads of which two servers might make two things: refused here, so that nobody behind us has to guess.
+//! Rejects ambiguous heads, which two servers might read differently, so that the upstream never has to guess.
 //!
-//! What is no head at all is refused where it is read.
+//! The parser rejects malformed heads before this.
 
 use http::{HeaderValue, Method, Uri, Version, header, request, uri::Authority};
 
-/// What is wrong with a head, in words for the client.
+/// What is wrong with a head, as an explanation for the client.
 pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> {
     in_body(&head.method, has_body)
         .or_else(|| in_target(&head.method, &head.uri))
         .or_else(|| in_fields(head))
 }
 
-/// Servers disagree about where such a request ends.
+/// Rejects bodies about whose end servers disagree.
 fn in_body(method: &Method, has_body: bool) -> Option<&'static str> {
     match *method {
         Method::CONNECT if has_body => Some("CONNECT has no body; send none."),
@@ -34,7 +34,7 @@ fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {
     }
 }
 
-/// Servers disagree about the encoding of other bytes.
+/// Whether the target is ASCII; servers disagree about the encoding of other bytes.
 fn is_ascii(uri: &Uri) -> bool {
     let target = uri.path_and_query();
     target.is_none_or(|target| target.as_str().is_ascii())
@@ -55,12 +55,12 @@ fn in_fields(head: &request::Parts) -> Option<&'static str> {
 }
 
 fn is_host(host: &HeaderValue) -> bool {
-    // Empty is what those send whose target has no host.
+    // Clients send an empty Host if their target has no host.
     let parsed = || Authority::try_from(host.as_bytes());
     is_plain(host.as_bytes()) || parsed().is_ok_and(|authority| !has_user(&authority))
 }
 
-/// Whether nothing stands in it but what stands in most names.
+/// Whether it consists of letters, digits, dots and hyphens, as most names do.
 fn is_plain(host: &[u8]) -> bool {
     let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
     host.len() < 256 && host.iter().all(is_usual)

@@ -1,4 +1,4 @@
-//! Sends a request on to the upstream, and brings back its answer or the truth about why there is none.
+//! Forwards a request to the upstream, and returns its response or the exact reason why there is none.
 
 use std::{
     convert::Infallible,
@@ -25,25 +25,25 @@ use crate::{
     pool::{Lost, Pool},
     server::StartError,
     tunnel,
-    upstream::{Answer, Ask, Head},
+    upstream::{Head, UpstreamRequest, UpstreamResponse},
     upstream_body::UpstreamBody,
 };
 
-/// The upstream, and everything that all threads know about it.
+/// The upstream, and the settings for it that all threads share.
 #[derive(Clone)]
 pub struct Target {
     connector: Connector,
     visible: Visible,
     settings: ProxySettings,
-    /// What the `type` of a problem starts with.
+    /// Prefix of the `type` member of problem responses.
     problems: Arc<str>,
 }
 
 impl Target {
-    /// The upstream that the settings name.
+    /// Reads the upstream from the settings.
     ///
     /// # Errors
-    /// When there is none, or it needs TLS and this machine has nobody to trust.
+    /// When no upstream is set, its address is invalid, or it needs TLS and this machine trusts no certificate authority.
     pub fn new(settings: &Settings) -> Result<Self, StartError> {
         let Some(upstream) = &settings.upstream else {
             return Err(StartError::NoUpstream);
@@ -74,40 +74,40 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// The service that forwards, for one client and with one thread's connections.
+/// Service that forwards the requests of one client over the upstream connections of one thread.
 #[derive(Clone)]
-pub struct Forward(Arc<Way>);
+pub struct Forward(Arc<ForwardPath>);
 
-/// From one client to the upstream.
-struct Way {
+/// The path of requests from one client to the upstream.
+struct ForwardPath {
     target: Arc<Target>,
     pool: Arc<Pool>,
     client: Option<Caller>,
 }
 
-/// A request as it goes to the upstream.
+/// A request that is ready to be sent to the upstream.
 struct Ready {
-    ask: Ask,
-    /// The client's side of the tunnel that it asks for.
+    ask: UpstreamRequest,
+    /// The client's side of the tunnel, if the request asks for an upgrade.
     tunnel: Option<tunnel::Client>,
-    /// Whether an answer that ends with its connection is complete: nobody can tell it from one that was cut.
+    /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
     trusts_close: bool,
 }
 
 impl Forward {
-    /// A service with connections of its own, for requests that come from no client.
+    /// A service with its own connection pool, for requests that come from no client, such as probes.
     #[must_use]
     pub fn new(target: &Arc<Target>) -> Self {
-        Self(Arc::new(Way {
+        Self(Arc::new(ForwardPath {
             target: target.clone(),
             pool: Pool::new(target.connector.clone(), &target.settings),
             client: None,
         }))
     }
 
-    /// The same service for a client.
+    /// The same service, with the same pool, for a client.
     pub(crate) fn of(&self, client: IpAddr) -> Self {
-        Self(Arc::new(Way {
+        Self(Arc::new(ForwardPath {
             target: self.0.target.clone(),
             pool: self.0.pool.clone(),
             client: Some(Caller::new(client)),
@@ -145,9 +145,9 @@ where
     }
 }
 
-impl Way {
+impl ForwardPath {
     fn prepare(&self, request: Request<Outgoing>, is_granted: bool) -> Ready {
-        // The layer sees to the times of what it guards.
+        // The layer itself applies the timeouts of guarded requests.
         let patience = (!is_granted).then_some(self.target.settings.read_timeout);
         let (mut head, body) = request.into_parts();
         let upgrade = match is_granted {
@@ -155,7 +155,7 @@ impl Way {
             false => tunnel::wanted(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
-        let way = headers::Way {
+        let way = headers::ForwardedHead {
             visible: &self.target.visible,
             client: self.client.as_ref(),
             upgrade: token,
@@ -165,7 +165,7 @@ impl Way {
             false => body.size_hint().exact(),
         };
         let (bytes, length) = way.to_upstream(&head, size);
-        let ask = Ask {
+        let ask = UpstreamRequest {
             sending: Some(Sending::new(bytes, length, body)),
             is_to_head: head.method == Method::HEAD,
             patience,
@@ -173,7 +173,8 @@ impl Way {
         Ready {
             ask,
             tunnel,
-            // What is decided by an answer, a probe's too, must not hang on a cut one. Others see the end for themselves.
+            // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
+            // Other clients see the close themselves.
             trusts_close: self.target.settings.http10_upstream
                 || !is_granted && self.client.is_some(),
         }
@@ -189,7 +190,7 @@ impl Way {
     ) -> impl Future<Output = Result<Response<UpstreamBody>, Infallible>> + Send + use<> {
         async move {
             let patience = ready.ask.patience;
-            let Answer { head, line } = match self.pool.send(&mut ready.ask).await {
+            let UpstreamResponse { head, line } = match self.pool.send(&mut ready.ask).await {
                 Ok(answered) => answered,
                 Err(lost) => return Ok(self.lost(&lost)),
             };
@@ -208,7 +209,7 @@ impl Way {
         }
     }
 
-    /// The layer makes its own answer of the failure; who is not guarded gets this one.
+    /// The response to a request that failed. The layer replaces it for guarded requests; unguarded clients get it as it is.
     fn lost(&self, lost: &Lost) -> Response<UpstreamBody> {
         let mut response = match lost.client {
             Some(code) => self.incomplete(code),
@@ -221,7 +222,7 @@ impl Way {
         response
     }
 
-    /// A part of the request may have been sent on, so that it must not simply be sent again.
+    /// The response to an incomplete request. A part of it may have been sent on, so the client must not simply retry.
     fn incomplete(&self, code: Code) -> Response<UpstreamBody> {
         let detail = match code {
             Code::RequestTimeout => {
@@ -256,7 +257,7 @@ impl Way {
         answer.map(UpstreamBody::own)
     }
 
-    /// The upstream switched protocols though nobody asked: that is no answer, and says nothing about effects.
+    /// The failure of an upstream that switched protocols unasked: this is no valid response, and says nothing about effects.
     fn unasked(&self) -> Response<UpstreamBody> {
         let detail = "The upstream switched protocols unasked.";
         let answer = Code::UpstreamFailed.answer(detail, &self.target.problems);
@@ -267,7 +268,7 @@ impl Way {
     }
 }
 
-/// Which version the upstream speaks is between it and us.
+/// Builds a response from the upstream's head. The upstream's HTTP version is not passed on.
 fn response(head: Head) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = head.status;

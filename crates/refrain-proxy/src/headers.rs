@@ -1,4 +1,4 @@
-//! Headers on their way through: what belongs to one connection stays there, and who asked is told.
+//! Rewrites headers in transit: drops hop-by-hop headers, and tells the upstream which client sent the request.
 
 use std::{io::Write as _, net::IpAddr};
 
@@ -11,14 +11,14 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Headers of one connection, besides those that everybody knows.
+/// Hop-by-hop headers for which the `http` crate has no constant.
 const HOP_BY_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 
-/// What a head takes without its fields, and each of these.
+/// Estimated bytes of a head without its fields, and of each field.
 const HEAD_USUAL: usize = 256;
 const FIELD_USUAL: usize = 48;
 
-/// What `Connection` may name is dropped, but for these: nobody may talk us out of passing them on.
+/// Headers that are passed on even if `Connection` names them: no peer can have them removed.
 const END_TO_END: [HeaderName; 10] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -32,7 +32,7 @@ const END_TO_END: [HeaderName; 10] = [
     X_FORWARDED_PROTO,
 ];
 
-/// What the upstream sees of the client.
+/// Which `Host` header the upstream gets.
 #[derive(Debug, Clone)]
 pub(crate) struct Visible {
     pub(crate) host: HostHeader,
@@ -40,12 +40,12 @@ pub(crate) struct Visible {
     pub(crate) upstream: HeaderValue,
 }
 
-/// What the upstream is told about a client.
+/// A client, and the forwarding headers that the upstream gets about it.
 #[derive(Debug)]
 pub(crate) struct Caller {
     /// The client's address.
     address: String,
-    /// All that is told if nobody else said anything: it is the same for most requests of a connection.
+    /// The encoded forwarding headers of a request that passed no other proxy: the same for most requests of a connection.
     usual: Vec<u8>,
 }
 
@@ -60,18 +60,18 @@ impl Caller {
     }
 }
 
-/// From one client to the upstream.
-pub(crate) struct Way<'w> {
+/// Rewrites a client's head into the one that is forwarded to the upstream.
+pub(crate) struct ForwardedHead<'w> {
     pub(crate) visible: &'w Visible,
     pub(crate) client: Option<&'w Caller>,
-    /// What is asked to be switched to.
+    /// Protocol that the client asks to switch to.
     pub(crate) upgrade: Option<HeaderValue>,
 }
 
-impl Way<'_> {
-    /// The bytes of a client's head as the upstream gets them, and how long the body behind them is.
+impl ForwardedHead<'_> {
+    /// Encodes a client's head for the upstream; returns the bytes, and the length of the body that follows.
     ///
-    /// They are written at once: to change the headers first would cost more than to write them.
+    /// The bytes are written directly, because changing the header map first would cost more than writing it.
     pub(crate) fn to_upstream(
         &self,
         head: &request::Parts,
@@ -96,7 +96,7 @@ impl Way<'_> {
         (out, length)
     }
 
-    /// Writes what goes through, and answers what was met on the way.
+    /// Writes the fields that are passed on, and returns those that the proxy rewrites.
     fn write_fields(&self, out: &mut Vec<u8>, headers: &HeaderMap) -> Seen {
         let mut seen = Seen::default();
         let named = match headers.contains_key(header::CONNECTION) {
@@ -114,7 +114,7 @@ impl Way<'_> {
 
     fn is_kept(&self, name: &HeaderName, value: &HeaderValue, seen: &mut Seen) -> bool {
         match *name {
-            // What `Expect` would wait for is said here already.
+            // The proxy itself sends the 100 that `Expect` waits for.
             header::HOST
             | header::CONNECTION
             | header::TRANSFER_ENCODING
@@ -151,7 +151,7 @@ impl Way<'_> {
         }
     }
 
-    /// Writes what the upstream is told besides.
+    /// Writes the fields that the proxy adds or rewrites.
     fn write_own(
         &self,
         out: &mut Vec<u8>,
@@ -186,7 +186,7 @@ impl Way<'_> {
     }
 }
 
-/// What was met among the headers of a request.
+/// Fields of a request that the proxy rewrites.
 #[derive(Default)]
 struct Seen {
     length: Option<u64>,
@@ -198,13 +198,13 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether nobody before us has told where the request comes from.
+    /// Whether no earlier proxy has said where the request comes from.
     fn is_first_hop(&self) -> bool {
         self.via.is_empty() && self.forwarded_for.is_empty() && !self.forwarded_proto
     }
 }
 
-/// The target goes in its shortest form: who is asked is told in `Host`.
+/// Writes the request line. The target goes without its authority, which `Host` carries.
 fn write_start(out: &mut Vec<u8>, head: &request::Parts) {
     out.extend_from_slice(head.method.as_str().as_bytes());
     out.push(b' ');
@@ -216,7 +216,7 @@ fn write_start(out: &mut Vec<u8>, head: &request::Parts) {
     out.extend_from_slice(b" HTTP/1.1\r\n");
 }
 
-/// How long the body is: what is known of it counts before what was said.
+/// Writes the length of the body: the known length takes precedence over the declared one.
 fn write_length(out: &mut Vec<u8>, known: Option<u64>, said: Option<u64>) -> Length {
     match known.or(said) {
         Some(0) if said.is_none() => Length::Left(0),
@@ -232,20 +232,20 @@ fn write_length(out: &mut Vec<u8>, known: Option<u64>, said: Option<u64>) -> Len
     }
 }
 
-/// A length that is digits and nothing else.
+/// Parses a length that consists of digits only.
 pub(crate) fn number(value: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(value).ok()?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| is_number)
 }
 
-/// Adds a value to those of a list.
+/// Appends a value to a list header.
 fn join(list: &mut Vec<u8>, value: &HeaderValue) {
     list.extend_from_slice(value.as_bytes());
     list.extend_from_slice(b", ");
 }
 
-/// Writes a list header: what others wrote there, and our own behind it.
+/// Writes a list header: the values of earlier hops, then our own.
 fn write_list(out: &mut Vec<u8>, name: &HeaderName, others: &[u8], own: &[u8]) {
     out.extend_from_slice(name.as_str().as_bytes());
     out.extend_from_slice(b": ");
@@ -254,9 +254,9 @@ fn write_list(out: &mut Vec<u8>, name: &HeaderName, others: &[u8], own: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Makes the upstream's headers ones for the client.
+/// Removes the hop-by-hop headers from the upstream's response.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    // To look at each once is quicker than to look for each.
+    // One pass over all headers is faster than one lookup for each name.
     let belongs_here = |name: &HeaderName| match *name {
         header::CONNECTION | header::TE | header::TRANSFER_ENCODING | header::UPGRADE => true,
         _ => HOP_BY_HOP.contains(&name.as_str()),
@@ -280,7 +280,7 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes a head the same whichever version it came in: `Host` is there, and cookies are in one piece.
+/// Makes a head independent of its HTTP version: sets `Host` from the target's authority, and joins split cookies.
 pub(crate) fn normalise(head: &mut request::Parts) {
     if let Some(authority) = head.uri.authority()
         && let Ok(host) = HeaderValue::from_str(authority.as_str())

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as bytes, for both sides: how it is read is [`refrain_http1`]'s, how a message is sent is said here.
+//! HTTP/1.1 on the wire, for clients and upstream: [`refrain_http1`] reads messages, this module sends them.
 
 mod sending;
 

@@ -1,10 +1,10 @@
-//! The proxy: makes any HTTP service idempotent, with no change to its code.
+//! Reverse proxy that makes any HTTP service idempotent, with no change to its code.
 //!
-//! It is the library's own [layer](refrain::http) around a service that forwards.
-//! Each thread serves its clients with a runtime and a pool of upstream connections of its own,
-//! so that a request never changes threads and nothing is shared but the engine.
+//! It puts the library's own [layer](refrain::http) around a service that forwards to the upstream.
+//! Each thread serves its clients with its own runtime and its own pool of upstream connections,
+//! so a request never changes threads and the threads share nothing but the engine.
 //!
-//! What passes through unguarded streams both ways, whatever its size. Nothing below the layer ever sends a request twice.
+//! Unguarded requests and their responses stream through, whatever their size. Nothing below the layer ever sends a request twice.
 
 pub mod admin;
 

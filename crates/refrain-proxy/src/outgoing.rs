@@ -1,4 +1,4 @@
-//! A request's body on its way to the upstream.
+//! The body of a request to the upstream.
 
 use std::{
     pin::Pin,
@@ -12,10 +12,10 @@ use refrain::http::{Body, BodyError};
 
 use crate::clients::ClientBody;
 
-/// A request's body on its way to the upstream.
+/// The body of a request to the upstream.
 pub(crate) enum Outgoing {
     Client(Body<ClientBody>),
-    /// Of our own making: a probe's, or a message.
+    /// Of a request that no client sent: a probe, or a delivered message.
     Own(Body<Empty<Bytes>>),
 }
 

@@ -1,6 +1,6 @@
-//! Connections to the upstream that wait for their next request.
+//! Pool of idle connections to the upstream.
 //!
-//! A request goes out once. Only one of which not a byte was written may go over another connection.
+//! A request is sent once. Only a request of which no byte was written may be sent over another connection.
 
 use std::{
     io,
@@ -18,13 +18,13 @@ use tokio::time::Instant;
 use crate::{
     connect::Connector,
     http1::Limits,
-    upstream::{Answer, Ask, Failed, Line, Terms, exchange},
+    upstream::{Failed, Line, Terms, UpstreamRequest, UpstreamResponse, exchange},
 };
 
-/// How often a request of which nothing was written is taken to another connection.
+/// Most connections that are tried for one request, as long as no byte of it was written.
 const TRIES_MAX: u32 = 3;
 
-/// The idle connections of one thread.
+/// The idle upstream connections of one thread.
 pub(crate) struct Pool {
     connector: Connector,
     terms: Terms,
@@ -55,14 +55,14 @@ impl Pool {
         })
     }
 
-    /// Sends a request, once. The line comes with the answer, to be given back when the answer's body has ended.
-    pub(crate) async fn send(&self, ask: &mut Ask) -> Result<Answer, Lost> {
+    /// Sends a request, once. The connection comes with the response, and is given back when the response's body has ended.
+    pub(crate) async fn send(&self, ask: &mut UpstreamRequest) -> Result<UpstreamResponse, Lost> {
         for _ in 0..TRIES_MAX {
             let mut now = tokio::time::Instant::now();
             let line = match self.take(now) {
                 Some(line) => line,
                 None => {
-                    // Apart: connecting is rare, and takes far more room than all the rest.
+                    // Boxed: connecting is rare, and its future is far larger than the rest.
                     let connecting = Box::pin(self.connect());
                     let line = connecting.await.map_err(Lost::not_sent)?;
                     now = tokio::time::Instant::now();
@@ -79,9 +79,9 @@ impl Pool {
         Err(Lost::not_sent(io::Error::other(message)))
     }
 
-    /// Takes a line whose answer has ended.
+    /// Takes back a connection whose response has ended.
     pub(crate) fn give_back(&self, mut line: Box<Line>) {
-        // What nobody asked for would be taken for the next answer.
+        // Bytes that belong to no request would be taken for the next response.
         if !line.input.bytes.is_empty() {
             return;
         }
@@ -93,14 +93,14 @@ impl Pool {
         }
     }
 
-    /// Closes what has been idle for too long, or was closed by the other side.
+    /// Closes connections that were idle for too long or are no longer usable.
     pub(crate) fn sweep(&self) {
         let now = tokio::time::Instant::now();
         self.idle()
             .retain_mut(|idle| now - idle.since < self.idle_for && idle.line.is_quiet());
     }
 
-    /// The line that was used last, if it can still be used.
+    /// The most recently used connection that is still usable.
     fn take(&self, now: Instant) -> Option<Box<Line>> {
         loop {
             let Idle { mut line, since } = self.idle().pop()?;
@@ -119,12 +119,12 @@ impl Pool {
     }
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(crate) struct Lost {
     pub(crate) failure: Failure,
     pub(crate) why: String,
-    /// Set where the client's body broke off or stood still, and not the upstream.
+    /// Set if the client's body failed or stalled, and not the upstream.
     pub(crate) client: Option<Code>,
 }
 
@@ -158,7 +158,7 @@ impl From<Failed> for Lost {
     }
 }
 
-/// What is wrong with a client's body.
+/// Problem code for a client's body that failed.
 fn code(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Code {
     match error.downcast_ref().map(io::Error::kind) {
         Some(io::ErrorKind::TimedOut) => Code::RequestTimeout,

@@ -1,4 +1,4 @@
-//! The proxy as a whole: takes connections, hands them to its threads, and ends them in order.
+//! Accepts client connections, hands them to the proxy's threads, and shuts down gracefully.
 
 use std::{
     io,
@@ -31,11 +31,11 @@ use crate::{
     watch::{TICK, Watch},
 };
 
-/// Connections that wait for a thread.
+/// Accepted connections that may wait for each thread.
 const QUEUE: usize = 1_024;
-/// Connections that the system holds until they are accepted; it may allow fewer.
+/// Length of the kernel's accept queue; the kernel may cap it lower.
 const BACKLOG: i32 = 4_096;
-/// How long accepting pauses when the system has no more room for connections.
+/// Pause after a failed accept, such as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
@@ -43,22 +43,22 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// No upstream is named.
+    /// The settings name no upstream.
     NoUpstream,
-    /// The store cannot hold what the policy promises.
+    /// The store cannot keep the guarantees of the policy.
     Store(refrain::Error),
-    /// The upstream cannot be used at all.
+    /// The upstream is unusable: invalid address, or no trusted certificate authority.
     Upstream {
-        /// Its address.
+        /// URL of the upstream.
         url: String,
-        /// Why.
+        /// Underlying error.
         error: io::Error,
     },
-    /// It cannot be listened on.
+    /// The listen address is unavailable.
     Listen {
-        /// Where.
+        /// Listen address.
         address: SocketAddr,
-        /// Why.
+        /// Underlying error.
         error: io::Error,
     },
 }
@@ -89,10 +89,10 @@ impl std::fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Tells once no more requests are taken.
+/// Becomes true when the proxy stops accepting requests.
 type Draining = watch::Receiver<bool>;
 
-/// A proxy that listens and does not serve yet.
+/// A proxy that is bound to its address and does not serve yet.
 #[derive(Debug)]
 pub struct Proxy {
     listener: std::net::TcpListener,
@@ -105,10 +105,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens where the settings say.
+    /// Binds the listen address of the settings.
     ///
     /// # Errors
-    /// When the port cannot be had, no upstream can be used, or the store may lose claims that must not get lost.
+    /// When the address is unavailable, the upstream is unusable, or the store may lose claims that the policy must not lose.
     pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
         let checked = settings.policy.check_store(engine.store());
         checked.map_err(StartError::Store)?;
@@ -131,28 +131,28 @@ impl Proxy {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When the system does not report the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The layer that guards.
+    /// The layer that guards requests.
     #[must_use]
     pub fn layer(&self) -> &RefrainLayer {
         &self.layer
     }
 
-    /// Changes the layer, such as to have it observed.
+    /// Replaces the layer, for example to attach an observer.
     #[must_use]
     pub fn with_layer(mut self, change: impl FnOnce(RefrainLayer) -> RefrainLayer) -> Self {
         self.layer = change(self.layer);
         self
     }
 
-    /// Shows its connections and the heads that it refuses among these metrics.
+    /// Reports its connections and refused heads to these metrics.
     #[must_use]
     pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
         self.connections = metrics.connections().clone();
@@ -160,13 +160,13 @@ impl Proxy {
         self
     }
 
-    /// Serves until `stop` is over, then takes no more requests and lets those that run come to their end,
-    /// but no longer than until `stop_at_once` is over.
+    /// Serves until `stop` completes, then accepts no more requests and waits for the running ones to end,
+    /// for the drain time of the settings or until `stop_at_once` completes, whichever is first.
     ///
-    /// Answers how many had not ended when the time for that was over: they are in doubt, and say so when they are asked for again.
+    /// Returns the number of guarded requests that were still running then: their outcome is unknown.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// When the threads, their runtimes or the listener cannot be set up.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
@@ -199,7 +199,7 @@ impl Proxy {
         }
         let joining: Vec<_> = threads.into_iter().map(Thread::end).collect();
         for joining in joining {
-            // Their runtimes end with everything on them.
+            // Each thread drops its runtime, and with it all of its tasks.
             let _ = tokio::task::spawn_blocking(move || joining.join()).await;
         }
         Ok(left)
@@ -248,7 +248,7 @@ impl Proxy {
                     let clients =
                         Clients::new(layer, forward, watched, bell, &settings, refused_heads);
                     serve(clients, arrivals, counts).await;
-                    // Whatever is left ends with the runtime.
+                    // Tasks that still run are dropped with the runtime; each logs that it was cut.
                     watch.cut();
                 });
             })?;
@@ -262,35 +262,35 @@ impl Proxy {
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
-    // The library's own choice is so short that a burst of clients loses a second to each overflow.
+    // The default backlog of std is so short that a burst of clients overflows it, and each overflow costs a second.
     rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// A connection on its way to a thread.
+/// An accepted connection on its way to a thread.
 struct Arrival {
     stream: std::net::TcpStream,
     peer: SocketAddr,
-    /// Its place among the connections that may be open.
+    /// Permit that counts against the limit of open connections.
     place: OwnedSemaphorePermit,
 }
 
 struct Thread {
     queue: mpsc::Sender<Arrival>,
-    /// Connections that it serves.
+    /// Number of connections that it serves.
     load: Arc<AtomicUsize>,
     handle: thread::JoinHandle<()>,
 }
 
 impl Thread {
-    /// Told by its queue, which closes.
+    /// Closes the queue, which ends the thread; returns the handle to join it.
     fn end(self) -> thread::JoinHandle<()> {
         self.handle
     }
 }
 
-/// Connections of one thread, and of all.
+/// Counters of open connections: of one thread, of all threads, and for the metrics.
 #[derive(Clone)]
 struct Counts {
     load: Arc<AtomicUsize>,
@@ -317,7 +317,7 @@ impl Drop for Entered {
     }
 }
 
-/// Hands each connection to the thread that has the fewest. Connections over the limit wait in the system's queue.
+/// Hands each connection to the thread that has the fewest. Connections over the limit wait in the kernel's accept queue.
 async fn accept(
     listener: &TcpListener,
     threads: &[Thread],
@@ -356,7 +356,7 @@ async fn accept(
     }
 }
 
-/// What a thread does until its queue is closed.
+/// Serves connections on one thread until its queue is closed.
 async fn serve(clients: Clients, mut arrivals: mpsc::Receiver<Arrival>, counts: Counts) {
     while let Some(Arrival {
         stream,
@@ -373,7 +373,7 @@ async fn serve(clients: Clients, mut arrivals: mpsc::Receiver<Arrival>, counts: 
     }
 }
 
-/// Looks over a thread's connections, on both sides, a few times a second.
+/// Checks a thread's connections, to clients and upstream, for timeouts a few times a second.
 async fn keep_time(
     watch: Arc<Watch>,
     forward: Forward,
@@ -390,7 +390,7 @@ async fn keep_time(
                 watch.tick(started.elapsed(), &settings);
                 forward.sweep();
             }
-            // Who could have said so is gone: that says it as well.
+            // A dropped sender counts as draining, too.
             _ = draining.wait_for(|is_draining| *is_draining), if !is_draining => {
                 is_draining = true;
                 watch.drain();

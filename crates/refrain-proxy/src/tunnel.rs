@@ -1,4 +1,4 @@
-//! Upgrades: after `101` the two connections are joined, and what passes is nobody's business.
+//! Upgrades: after `101` the two connections are joined, and bytes are copied both ways without inspection.
 
 use std::{
     io,
@@ -15,20 +15,20 @@ use tokio::{
 
 use crate::{headers, upstream::Line, upstream_body::UpstreamBody};
 
-/// A client's connection once `101` was sent over it, and what was read of it behind the request.
+/// A client's connection after `101` was sent over it, and the bytes read after the request.
 pub(crate) struct Opened {
     pub(crate) stream: TcpStream,
     pub(crate) read: BytesMut,
 }
 
-/// Waits for a client's connection to be handed over.
+/// Receives the client's connection.
 pub(crate) type Client = oneshot::Receiver<Opened>;
 
-/// Stands among the extensions of a request that asks for an upgrade.
+/// Request extension of an upgrade request: the receiver of the client's connection.
 #[derive(Clone)]
 struct Offer(Arc<Mutex<Option<Client>>>);
 
-/// Offers the connection of a request to who answers it with `101`; it is handed over once that is sent.
+/// Offers the connection of a request to the handler that answers with `101`; send it to the channel after that response.
 pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<Opened> {
     let (opened, client) = oneshot::channel();
     let offer = Offer(Arc::new(Mutex::new(Some(client))));
@@ -36,7 +36,7 @@ pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<Opened> {
     opened
 }
 
-/// What a request wants to upgrade to, and the client's side of it. HTTP/2 in the clear is not switched to.
+/// The protocol that a request wants to upgrade to, and the client's side. Upgrades to HTTP/2 (`h2c`) are not supported.
 pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, Client)> {
     if head.method != Method::GET || !head.headers.contains_key(header::UPGRADE) {
         return None;
@@ -52,7 +52,7 @@ pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, Client)>
     Some((token, client?))
 }
 
-/// Answers `101` and joins both sides once it is sent.
+/// Returns the `101` response, and joins both sides once it is sent.
 pub(crate) fn open(
     client: Client,
     mut response: Response<()>,
@@ -76,7 +76,7 @@ pub(crate) fn open(
 async fn join(client: Client, line: Line) -> io::Result<()> {
     let mut client = client.await.map_err(io::Error::other)?;
     let (mut upstream, read) = line.into_parts();
-    // What came right behind the heads is the first of what comes through.
+    // The bytes read after each head are the first bytes of the tunnel.
     upstream.write_all(&client.read).await?;
     client.stream.write_all(&read).await?;
     copy_bidirectional(&mut client.stream, &mut upstream).await?;

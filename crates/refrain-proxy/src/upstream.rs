@@ -1,13 +1,13 @@
-//! HTTP/1.1 as it is spoken to the upstream: one request and its answer, inside the future of who asks.
+//! HTTP/1.1 client for the upstream: sends one request and reads its response, inside the caller's future.
 //!
-//! There is no task for a connection and nothing is handed about: a request is written with one call to the system and its answer
-//! read with another. What is not plainly one answer is none, and its connection is never used again.
+//! A connection has no task of its own, except to finish sending a request that is answered early: one system call writes a request
+//! and another reads its response. Bytes that are not unambiguously one response are an error, and their connection is never reused.
 
 mod exchange;
 mod head;
 mod line;
 
-pub(crate) use exchange::{Answer, Ask, Failed, Terms, exchange};
+pub(crate) use exchange::{Failed, Terms, UpstreamRequest, UpstreamResponse, exchange};
 pub(crate) use head::{Head, Heads};
 pub(crate) use line::Line;
 

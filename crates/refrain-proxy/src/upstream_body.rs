@@ -1,4 +1,4 @@
-//! The body of an answer: the upstream's, or our own.
+//! The body of a response: the upstream's, or the proxy's own.
 
 use std::{
     pin::Pin,
@@ -18,7 +18,7 @@ use crate::{
     upstream::Line,
 };
 
-/// The body of an answer.
+/// The body of a response: the upstream's, or the proxy's own.
 pub struct UpstreamBody(Kind);
 
 enum Kind {
@@ -26,24 +26,24 @@ enum Kind {
     Upstream(Box<Flow>),
 }
 
-/// A body that comes in, and the line that it comes over.
+/// A body that is being received, and its connection.
 struct Flow {
     framing: Framing,
-    /// Gone once the body has ended, well or not.
+    /// `None` once the body has ended or failed.
     line: Option<Box<Line>>,
-    /// Where the line goes then, if it can be used again.
+    /// Where the connection is returned to at the end, if it can be reused.
     pool: Option<Arc<Pool>>,
     stall: Option<Stall>,
-    /// Whether the end of the connection is the end of a body that has no other.
+    /// Whether the close of the connection completes a body that has no other end.
     trusts_close: bool,
-    /// Why it broke off; told once what came before it had the time to leave.
+    /// Why the body failed; reported one poll later, so that the data before it can leave.
     broken: Option<BodyError>,
 }
 
-/// Ends a body that stands still.
+/// Timeout of a body that stalls.
 struct Stall {
     after: Duration,
-    /// Set up when it first stands still.
+    /// Created when the body first stalls.
     sleep: Option<Pin<Box<Sleep>>>,
     has_moved: bool,
 }
@@ -57,15 +57,15 @@ impl UpstreamBody {
         Self(Kind::Own(None))
     }
 
-    /// The upstream's body; its line goes back to `pool` when it has ended.
-    /// `stall` is how long it may stand still; `None` where somebody else sees to that.
+    /// The upstream's body; its connection returns to `pool` when the body has ended.
+    /// `stall` is how long it may stall; `None` if the layer applies the timeouts.
     pub(crate) fn of(
         mut framing: Framing,
         mut line: Box<Line>,
         pool: Option<&Arc<Pool>>,
         stall: Option<Duration>,
     ) -> Self {
-        // Most answers are there as a whole.
+        // Most bodies have already been read completely.
         let mut whole = None;
         if let Framing::Length(length @ 1..) = framing
             && length <= line.input.bytes.len() as u64
@@ -93,7 +93,7 @@ impl UpstreamBody {
         })))
     }
 
-    /// Whether the end of the connection is taken for the end of a body that has no other; otherwise it was cut.
+    /// Sets whether the close of the connection completes a body that has no other end; if not, such a body counts as truncated.
     pub(crate) fn trusting(mut self, trusts_close: bool) -> Self {
         if let Kind::Upstream(flow) = &mut self.0 {
             flow.trusts_close = trusts_close;

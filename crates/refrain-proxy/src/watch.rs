@@ -1,6 +1,6 @@
-//! Watches over clients' connections: who stands still for too long is closed.
+//! Watches client connections, and closes those that stall for too long.
 //!
-//! Times are read from a clock that ticks a few times a second, so that a request costs no timer.
+//! Times come from a clock that ticks a few times a second, so that a request needs no timer.
 
 use std::{
     sync::{
@@ -19,57 +19,57 @@ mod flows;
 pub(crate) use date::Date;
 pub(crate) use flows::{Taking, WatchedStream};
 
-/// How often a thread looks over its connections.
+/// How often a thread checks its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
-/// How long who has not said a whole head may go on once the proxy is told to stop.
+/// How long a client may still take to complete a head once the proxy is draining.
 const LAST_GRACE: Duration = Duration::from_millis(500);
 
 /// The connections of one thread, and their clock.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Milliseconds since the thread started; never 0.
+    /// Milliseconds since the thread started, plus 1; 0 before the first tick.
     now: AtomicU64,
     date: Mutex<Date>,
     is_draining: AtomicBool,
-    /// Whether everything that is still being answered ends now.
+    /// Whether the requests still in progress are being cut.
     is_cutting: AtomicBool,
     connections: Mutex<Vec<Weak<Client>>>,
 }
 
-/// One client's connection. A time of 0 means: not so.
+/// One client connection. A time of 0 means that the condition does not hold.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     watch: Arc<Watch>,
-    /// Requests that are being answered, but for those whose answer leaves at once.
+    /// Requests in progress, except replays sent at once.
     active: AtomicU32,
-    /// Since when nothing is being answered.
+    /// Since when no request is in progress.
     idle_since: AtomicU64,
-    /// When the first byte of the next head came.
+    /// When the first byte of the next head arrived.
     head_since: AtomicU64,
-    /// Since when its next piece of a body of HTTP/1 is waited for.
+    /// Since when the next piece of an HTTP/1 body is awaited.
     body_since: AtomicU64,
-    /// Since when it does not take what is sent to it.
+    /// Since when the client does not take the bytes sent to it.
     send_since: AtomicU64,
-    /// Since when the proxy takes no more requests.
+    /// Since when the proxy accepts no more requests.
     draining_since: AtomicU64,
-    /// Whether it speaks HTTP/2, of which bytes between requests are no part of a head.
+    /// Whether it speaks HTTP/2, where bytes between requests are not part of a head.
     is_http2: AtomicBool,
-    /// Since when each answer of HTTP/2 waits for the client. Of HTTP/1 there is one at a time, and the times above do.
+    /// Since when each HTTP/2 response waits for the client. HTTP/1 has one response at a time, and uses the times above.
     flows: Mutex<Vec<Weak<AtomicU64>>>,
-    /// What the connection is told, as an [`Order`].
+    /// Current [`Order`] to the connection.
     order: AtomicU8,
-    /// Wakes who serves it.
+    /// Wakes the task of the connection.
     waker: OnceLock<Waker>,
 }
 
-/// What a connection is told. A later one outranks those before it.
+/// Instruction to a connection. A later one overrides those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Serve,
-    /// End with what is being answered.
+    /// End after the requests in progress.
     Drain,
-    /// Answer that the rest of the request did not come in time, and end.
+    /// Respond that the rest of the request did not arrive in time, and end.
     TimeOut,
     /// End at once.
     Close,
@@ -89,7 +89,7 @@ impl Watch {
         client
     }
 
-    /// No more requests are taken, from now on.
+    /// Accepts no more requests from now on.
     pub(crate) fn drain(&self) {
         self.is_draining.store(true, Relaxed);
         let clients = self.connections().clone();
@@ -98,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// Everything that is still being answered ends now.
+    /// Logs requests that are dropped from now on as cut.
     pub(crate) fn cut(&self) {
         self.is_cutting.store(true, Relaxed);
     }
@@ -113,7 +113,7 @@ impl Watch {
         self.now.load(Relaxed).max(1)
     }
 
-    /// Sets the clock, and closes who stands still.
+    /// Advances the clock, and times out or closes clients that stall.
     pub(crate) fn tick(&self, since_start: Duration, settings: &ProxySettings) {
         let now = since_start.as_millis() as u64 + 1;
         *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Date::default();
@@ -131,7 +131,7 @@ impl Watch {
 }
 
 impl Client {
-    /// What it is told for standing still, if it does.
+    /// The order to a client that stalls, if it does.
     fn due(&self, now: u64, settings: &ProxySettings) -> Option<Order> {
         let is_over = |since: &AtomicU64, limit: Duration| {
             let since = since.load(Relaxed);
@@ -143,7 +143,7 @@ impl Client {
         if is_late && self.order.load(Relaxed) < Order::TimeOut as u8 {
             return Some(Order::TimeOut);
         }
-        // Where it is still late, nobody was left to tell it.
+        // Still late after `TimeOut`: the connection has not reacted to it.
         let stands_still = is_late
             || self.is_stuck(|since| is_over(since, settings.client_timeout))
             || is_over(&self.send_since, settings.client_timeout)
@@ -155,7 +155,7 @@ impl Client {
         stands_still.then_some(Order::Close)
     }
 
-    /// Whether any of its flows waits for too long.
+    /// Whether any of its HTTP/2 responses waits for the client for too long.
     fn is_stuck(&self, is_over: impl Fn(&AtomicU64) -> bool) -> bool {
         if !self.is_http2.load(Relaxed) {
             return false;
@@ -167,7 +167,7 @@ impl Client {
             .any(|flow| flow.upgrade().is_some_and(|since| is_over(&since)))
     }
 
-    /// The time of one more answer, where it needs one of its own.
+    /// A wait time for one more response, if it needs its own (HTTP/2).
     pub(crate) fn flow(&self) -> Option<Arc<AtomicU64>> {
         self.is_http2.load(Relaxed).then(|| {
             let since = Arc::<AtomicU64>::default();
@@ -181,7 +181,7 @@ impl Client {
         self.is_http2.store(true, Relaxed);
     }
 
-    /// The date as of now; `last` is what this answered before, and when.
+    /// The current date; `last` is the previous result and its time.
     pub(crate) fn date<'d>(&self, last: &'d mut (u64, Date)) -> &'d Date {
         let now = self.watch.now();
         if last.0 != now {
@@ -191,14 +191,14 @@ impl Client {
         &last.1
     }
 
-    /// A part of a head has come, and the rest is waited for.
+    /// Notes that a part of a head has arrived, and the rest is awaited.
     pub(crate) fn note_head(&self) {
         if self.head_since.load(Relaxed) == 0 {
             self.head_since.store(self.watch.now(), Relaxed);
         }
     }
 
-    /// Whether the next piece of a body of HTTP/1 is waited for.
+    /// Notes whether the next piece of an HTTP/1 body is awaited.
     pub(crate) fn note_body(&self, is_waited_for: bool) {
         let since = &self.body_since;
         match is_waited_for {
@@ -208,24 +208,24 @@ impl Client {
         }
     }
 
-    /// A request was answered.
+    /// Notes that a request was answered.
     pub(crate) fn note_answered(&self) {
         self.head_since.store(0, Relaxed);
         self.body_since.store(0, Relaxed);
         self.idle_since.store(self.watch.now(), Relaxed);
     }
 
-    /// Whether no more requests are taken from it.
+    /// Whether no more requests are accepted from it.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining_since.load(Relaxed) != 0
     }
 
-    /// Whether it has taken all that was sent to it.
+    /// Whether it has taken everything that was sent to it.
     fn is_sent(&self) -> bool {
         self.send_since.load(Relaxed) == 0
     }
 
-    /// What it is told. Who serves it is woken by the next order; it is always the same task that does.
+    /// The current order. The next one wakes the task of the context, which must be the same in every call.
     pub(crate) fn order(&self, context: &Context<'_>) -> Order {
         self.waker.get_or_init(|| context.waker().clone());
         match self.order.load(Relaxed) {
@@ -236,7 +236,7 @@ impl Client {
         }
     }
 
-    /// Whether the rest of its request did not come in time.
+    /// Whether the rest of its request did not arrive in time.
     pub(crate) fn has_timed_out(&self) -> bool {
         self.order.load(Relaxed) == Order::TimeOut as u8
     }
@@ -248,18 +248,18 @@ impl Client {
         }
     }
 
-    /// No more requests are taken from it.
+    /// Accepts no more requests from it.
     fn drain(&self, now: u64) {
         self.draining_since.store(now, Relaxed);
         self.tell(Order::Drain);
     }
 }
 
-/// A request that is being answered, until this is dropped.
+/// A request in progress, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Active {
     client: Arc<Client>,
-    /// What is asked, for the log. Boxed, because this is moved about.
+    /// Method and target, for the log. Boxed, because this is moved often.
     asked: Option<Box<(Method, Uri)>>,
 }
 
@@ -273,7 +273,7 @@ impl Active {
         }
     }
 
-    /// The same, logged if it is cut.
+    /// As [`start`](Self::start), but logged if it is cut.
     pub(crate) fn answering(client: &Arc<Client>, asked: (Method, Uri)) -> Self {
         let mut active = Self::start(client);
         active.asked = Some(Box::new(asked));
@@ -286,7 +286,7 @@ impl Drop for Active {
         if let Some((method, uri)) = self.asked.as_deref()
             && self.client.watch.is_cutting.load(Relaxed)
         {
-            // A query may hold what must not be logged.
+            // A query may contain secrets.
             let path = uri.path();
             tracing::warn!(%method, path, "a request was cut by the shutdown");
         }

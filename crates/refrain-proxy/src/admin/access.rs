@@ -1,8 +1,8 @@
-//! Who may ask.
+//! Access control of the admin API.
 //!
-//! A loopback address is reached by every program of the machine, browsers among them, and a page from anywhere can make a browser ask.
-//! So the Host must be a loopback name (a page that has had its own name pointed here shows that name),
-//! writing needs a content type that browsers do not send across sites unasked, and no answer allows another origin to read it.
+//! Every program on the machine can reach a loopback address, including browsers, and any web page can make a browser send requests.
+//! So `Host` must be a loopback name (after DNS rebinding it is the page's own name), writes need a content type
+//! that browsers do not send across sites without a preflight request, and no response allows another origin to read it.
 
 use std::{io, net::IpAddr, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use tokio::time::timeout;
 
 use super::refusal::Refusal;
 
-/// No answer takes longer than this.
+/// Longest time for a response.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Who may ask.
+/// Access rules of the admin API.
 #[derive(Debug)]
 pub(super) struct Access {
     is_loopback: bool,
-    /// Digests of equal length are compared, and in constant time: nothing is learnt from how long it takes.
+    /// Hash of the token. Hashes have equal length and are compared in constant time, so timing reveals nothing.
     token: Option<blake3::Hash>,
 }
 
@@ -77,7 +77,7 @@ impl Access {
     }
 }
 
-/// Lets in who comes from near enough, and bounds every answer.
+/// Rejects requests that another site may have caused, and limits the time of every response.
 pub(super) async fn near(
     State(access): State<Arc<Access>>,
     request: Request,
@@ -97,7 +97,7 @@ pub(super) async fn near(
     response
 }
 
-/// Lets in who shows the token, where there is one.
+/// Rejects requests without the token, if one is set.
 pub(super) async fn known(
     State(access): State<Arc<Access>>,
     request: Request,
@@ -119,7 +119,7 @@ fn too_slow() -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, fix)
 }
 
-/// The one host that the request names.
+/// The host that the request names; `None` unless there is exactly one.
 fn host(request: &Request) -> Option<Authority> {
     if let Some(authority) = request.uri().authority() {
         return Some(authority.clone());
@@ -138,7 +138,7 @@ fn is_loopback(host: &Authority) -> bool {
             .is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-/// A browser says where a request comes from: only from here.
+/// Rejects requests that a browser marks as coming from another origin.
 fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Refusal> {
     const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let is_own = |origin: &HeaderValue| {
@@ -159,7 +159,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Ref
     Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
 }
 
-/// Forms of other sites cannot send JSON.
+/// Requires JSON, which forms of other sites cannot send.
 fn check_type(request: &Request) -> Result<(), Refusal> {
     use http_body::Body as _;
     let kind = request.headers().get(header::CONTENT_TYPE);

@@ -1,4 +1,4 @@
-//! A histogram of durations that is counted on the way of every request, so without a lock and without a search.
+//! Histogram of durations for the path of every request: without a lock, and without a search for the bucket.
 
 use std::{
     fmt,
@@ -14,19 +14,19 @@ use prometheus_client::{
     metrics::{MetricType, TypedMetric},
 };
 
-/// The bound of the first bucket: a tenth of a millisecond. Each of the next is twice as large, up to a good 50 seconds.
+/// Bound of the first bucket: 0.1 ms. Each further bound is twice the previous one, up to 52.4 s.
 const FIRST_NANOS: u64 = 100_000;
 const BOUNDS: usize = 20;
 
-/// How often something took how long. Clones count together.
+/// Histogram of durations. Clones share their counts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Durations(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// By bucket; the last one is for what is longer than every bound.
+    /// Count of each bucket; the last one is for durations over every bound.
     buckets: [AtomicU64; BOUNDS + 1],
-    /// All of them together. Behind 584 years it starts again, as a counter may.
+    /// Sum of all durations. It wraps around after 584 years, as a counter may.
     nanos: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl Durations {
     }
 }
 
-/// The first bucket whose bound is not below.
+/// Index of the first bucket whose bound is not below `nanos`.
 fn bucket(nanos: u64) -> usize {
     if nanos <= FIRST_NANOS {
         return 0;
@@ -47,7 +47,7 @@ fn bucket(nanos: u64) -> usize {
     doubled.min(BOUNDS)
 }
 
-/// In seconds.
+/// Bound of a bucket in seconds.
 fn bound(bucket: usize) -> f64 {
     match bucket {
         BOUNDS.. => f64::INFINITY,
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Whoever asks for a bucket by its bound finds it under the same number everywhere.
+    /// Queries select a bucket by its bound, which must be the same text everywhere.
     #[test]
     fn bounds_are_round() {
         let bounds = (0..BOUNDS).map(|at| bound(at).to_string());

@@ -1,4 +1,4 @@
-//! Whether it lives, and whether it can take work.
+//! Liveness and readiness probes.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -17,15 +17,15 @@ use tokio::time::timeout;
 
 use super::Admin;
 
-/// A store that takes longer is not ready; whoever asks gives up soon after.
+/// Longest wait for the store; a slower one is not ready, and probes give up soon after.
 const STORE_MAX: Duration = Duration::from_secs(2);
 
-/// The process runs, whatever the store does.
+/// Responds 200 as long as the process runs, whatever the state of the store.
 pub(super) async fn livez() -> Response {
     Json(json!({ "live": true })).into_response()
 }
 
-/// The store answers, and new work is taken.
+/// Responds 200 if the store responds, a required audit log can be written, and new work is accepted.
 pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     if admin.is_draining.load(Ordering::Acquire) {
         return not_ready("draining", "it is being shut down");
@@ -37,7 +37,7 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     {
         return not_ready("audit", &why);
     }
-    // No record has this identity: a read goes the whole way, brings nothing back, and tells of a store that lost everything.
+    // No record has this identity: the read takes the full path, returns nothing, and fails if the store lost its records.
     let store = engine.store();
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
         Ok(Ok(_)) => Json(json!({ "ready": true })).into_response(),

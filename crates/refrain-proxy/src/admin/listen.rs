@@ -1,4 +1,4 @@
-//! Connections: so many at once, none for ever.
+//! Accepts admin connections, with limits on their number and duration.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use tokio::{
 };
 
 const CONNECTIONS_MAX: usize = 256;
-/// Of a low limit of open files the listener takes this part at the most.
+/// The listener takes at most the open-file limit divided by this.
 const DESCRIPTORS_PART: u64 = 16;
-/// A head has to come within this time, the first and every later one.
+/// Longest time until a head is complete, for the first and every later one.
 const HEAD_MAX: Duration = Duration::from_secs(30);
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// So long an answer may still take after the shutdown began.
+/// Longest time for responses in progress after the shutdown began.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// No descriptor is free: it helps to wait for one.
+/// Pause after a failed accept, such as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until `shutdown`, then waits for what is being answered.
+/// Accepts connections until `shutdown`, then waits for responses in progress.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -83,7 +83,7 @@ async fn attend(stream: TcpStream, router: Router, mut ended: watch::Receiver<()
     let mut connection = std::pin::pin!(connection);
     let done = tokio::select! {
         done = connection.as_mut() => done,
-        // Never sent, only dropped: that is the end.
+        // Nothing is sent; the drop of the sender is the signal.
         _ = ended.changed() => {
             connection.as_mut().graceful_shutdown();
             connection.await

@@ -1,6 +1,6 @@
-//! What is counted on the way of every request and every store operation.
+//! Metrics of every request and every store operation.
 //!
-//! Labels come from the policy and from this code alone, never from a request: their number is bounded.
+//! Labels come only from the policy and from this code, never from a request, so their number is bounded.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ use refrain::{
 use super::durations::Durations;
 use crate::descriptors::Connections;
 
-/// The problems of heads that are refused.
+/// Problem codes of refused heads.
 const REFUSALS: [Code; 5] = [
     Code::RequestMalformed,
     Code::RequestTimeout,
@@ -34,23 +34,23 @@ const REFUSALS: [Code; 5] = [
 /// A set of labels.
 type Labels = Vec<(&'static str, String)>;
 
-/// Requests whose head was refused before the policy saw them, by the problem's code. Clones are the same.
+/// Requests whose head was refused before the policy saw them, by problem code. Clones share their counters.
 pub(crate) type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// What was counted so far. Give it to the layer as its observer, and to the store as its meter.
+/// Metrics of the proxy. Pass them to the layer as its observer, and to the store as its meter.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Labels, Counter>,
     request_durations: Family<Labels, Durations>,
-    /// In the order of the operations' names; of each by the decision's number.
+    /// Sorted by the operation's name; the series of each are indexed by the decision.
     operations: Vec<(String, Vec<OnceLock<Series>>)>,
-    /// By the number of what was asked.
+    /// Indexed by the store operation.
     ops: Vec<StoreSeries>,
     connections: Connections,
     refused_heads: RefusedHeads,
 }
 
-/// What is counted of one operation and one decision.
+/// Series of one operation and one decision.
 #[derive(Debug)]
 struct Series {
     count: Counter,
@@ -64,7 +64,7 @@ struct StoreSeries {
 }
 
 impl Metrics {
-    /// Counts for the operations of this policy on the store at this address, of which only the scheme is shown.
+    /// Creates the metrics for the operations of this policy and the store at this address, of which only the scheme is shown.
     #[must_use]
     pub fn new(policy: &Policy, store: &str) -> Arc<Self> {
         let mut registry = Registry::with_prefix("refrain");
@@ -80,7 +80,7 @@ impl Metrics {
         let refused_heads = RefusedHeads::default();
         let help = "Requests rejected for their head, before they were matched with an operation";
         registry.register("refused_heads", help, refused_heads.clone());
-        // Shown before the first one, so that an alert can be written.
+        // Exported before the first occurrence, so that alerts can be written.
         for code in REFUSALS {
             drop(refused_heads.get_or_create(&[("code", code.code())]));
         }
@@ -100,17 +100,17 @@ impl Metrics {
         })
     }
 
-    /// The clients' connections, for the proxy to keep up to date.
+    /// Metrics of client connections, which the proxy updates.
     pub(crate) fn connections(&self) -> &Connections {
         &self.connections
     }
 
-    /// For the proxy to count in.
+    /// Counters of refused heads, which the proxy increments.
     pub(crate) fn refused_heads(&self) -> &RefusedHeads {
         &self.refused_heads
     }
 
-    /// Appends what was counted, without an end mark.
+    /// Appends the metrics as text, without an end marker.
     pub(super) fn encode(&self, out: &mut String) -> fmt::Result {
         text::encode_registry(out, &self.registry)
     }
@@ -160,7 +160,7 @@ fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {
     series.into()
 }
 
-/// What stands before the colon: the rest of an address may hold a password.
+/// The part before the colon: the rest of an address may contain a password.
 fn scheme(store: &str) -> &str {
     store.split_once(':').map_or("other", |(scheme, _)| scheme)
 }
@@ -196,7 +196,7 @@ impl fmt::Debug for Metrics {
 mod tests {
     use super::*;
 
-    /// Series are found by these numbers.
+    /// Series are indexed by these numbers.
     #[test]
     fn decisions_and_questions_are_numbered_in_their_order() {
         let decisions = Decision::ALL.iter().enumerate();

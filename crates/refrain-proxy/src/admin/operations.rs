@@ -1,4 +1,4 @@
-//! `/api/operations`: what is promised, and what of it is in force.
+//! `/api/operations`: the promised guarantees, and those in force.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
 fn described(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
     let promised = operation.terms.guarantee;
     let in_force = match (operation.mode, promised, witness) {
-        // Counted alone: nothing is refused and nothing replayed.
+        // Only counted: nothing is refused and nothing replayed.
         (Mode::Observe, ..) => None,
         (_, Guarantee::ExactlyOnce, Some(witness)) => Some(witness.guarantee()),
         (_, Guarantee::ExactlyOnce, None) => Some(Guarantee::AtMostOnce),

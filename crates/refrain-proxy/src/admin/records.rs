@@ -1,4 +1,4 @@
-//! `/api`: looking at records, and deciding about them.
+//! `/api/records` and `/api/find`: list, show, find, resolve and delete records.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -25,13 +25,13 @@ use serde_json::{Value, json};
 
 use super::{Admin, refusal::Refusal, view};
 
-/// Readings come with their outcomes: so many are held at once, however many are listed.
+/// Most records that are in memory at a time, because each comes with its outcome.
 const PAGE_MAX: u32 = 16;
 const LIMIT_DEFAULT: u32 = 100;
 
 type Answer = Result<Json<Value>, Refusal>;
 
-/// Which records to list.
+/// Query parameters of the record list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
@@ -81,8 +81,8 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>
     Ok(Json(shown))
 }
 
-/// The receipt of a record in a few words; `None` where nobody writes any.
-/// A record does not say which operation it belongs to: wherever receipts are, it is looked for.
+/// Description of a record's receipt; `None` if no operation has receipts.
+/// A record does not name its operation, so all receipts are searched.
 async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
     let mut shown = None;
     for witness in admin.layer.witnesses() {
@@ -98,20 +98,20 @@ async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
     shown
 }
 
-/// What a person has found out.
+/// An operator's resolution of an unknown outcome.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Finding {
     r#as: As,
     reason: String,
-    /// Who says so; written into the audit log as it is given.
+    /// Name of the operator; written to the audit log as given.
     by: Option<String>,
     status: Option<u16>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
     body: Option<String>,
     body_base64: Option<String>,
-    /// How long the outcome is kept, and the key remembered behind that; else as long as for any operation.
+    /// How long the outcome is kept, and how long the key is remembered after that; by default the longest of any operation.
     retention: Option<String>,
     remember: Option<String>,
 }
@@ -172,7 +172,7 @@ fn resolution(admin: &Admin, finding: Finding) -> Result<Resolution, Refusal> {
     })
 }
 
-/// A record does not say which operation it belongs to: kept longer is safe, kept shorter is not.
+/// The longest retention and remember times of all operations: a record does not name its operation, and only a shorter time is unsafe.
 fn longest(admin: &Admin) -> (Duration, Duration) {
     let start = Terms::default();
     let terms = admin.layer.policy().operations().map(|it| &it.terms);
@@ -219,7 +219,7 @@ fn outcome(admin: &Admin, finding: &Finding) -> Result<Outcome, Refusal> {
     Ok(packer.finish([]))
 }
 
-/// Only what would be replayed may be stored.
+/// Accepts only headers that would be replayed.
 fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
     let bad = |what: &str| Refusal::bad(format!("headers: {name}: {what}"), RESOLVE_FIX);
     HeaderName::try_from(name).map_err(|_| bad("is no name of a header"))?;
@@ -232,7 +232,7 @@ fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Why a record goes.
+/// Request body of `DELETE /api/records/{id}`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Erasing {
@@ -240,7 +240,7 @@ struct Erasing {
     by: Option<String>,
 }
 
-/// How somebody came in is known; who it is, is what they say.
+/// The audit entry of an operator action: `actor` is how the caller got access, `by` is only the caller's claim.
 fn deed<'a>(admin: &Admin, reason: &'a str, by: Option<&'a str>) -> Deed<'a> {
     let actor = match admin.token {
         Some(_) => "token",
@@ -271,7 +271,7 @@ pub(super) async fn erase(
     }
 }
 
-/// A request whose record is looked for.
+/// A request whose record is to be found.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sought {
@@ -319,7 +319,7 @@ fn head(sought: &Sought) -> Result<Parts, Refusal> {
     let request = request.body(());
     let request = request.map_err(|error| bad(format!("headers: {error}")))?;
     let mut head = request.into_parts().0;
-    // A body without a type would not be read as JSON, in which keys lie.
+    // Without a content type the body would not be parsed as JSON, which may contain the key.
     if !sought.body.is_empty() {
         let json = HeaderValue::from_static("application/json");
         let kind = head.headers.entry(header::CONTENT_TYPE);

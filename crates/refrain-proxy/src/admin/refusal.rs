@@ -1,4 +1,4 @@
-//! What is answered in place of what was asked for.
+//! Error responses of the admin API.
 
 use axum::{
     Json,
@@ -9,13 +9,13 @@ use http::{HeaderValue, Method, StatusCode, Uri, header};
 use refrain::{Error, ErrorKind};
 use serde_json::json;
 
-/// A refusal: what is wrong, and what to do.
+/// An error response: what is wrong, and what to do.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
     pub(super) error: String,
     pub(super) fix: String,
-    /// When asking again may help, in seconds.
+    /// Seconds after which a retry may succeed.
     pub(super) retry_after: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! `/metrics`: what was counted, and how things stand at this moment.
+//! `/metrics`: counters, and the current state.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{Admin, refusal::Refusal};
 
-/// Without the store's numbers the others still count.
+/// Longest wait for the store's record counts; the other metrics are served without them.
 const CENSUS_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
@@ -52,7 +52,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     }
 }
 
-/// How things stand now.
+/// The metrics of the current state.
 fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     let engine = layer.engine();
     let mut registry = Registry::with_prefix("refrain");
@@ -138,7 +138,7 @@ fn records(census: Census) -> Family<[(&'static str, &'static str); 1], Gauge> {
     family
 }
 
-/// What the engine has counted itself.
+/// The engine's own counters.
 #[derive(Debug)]
 struct Counted(Engine);
 

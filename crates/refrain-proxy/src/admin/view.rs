@@ -1,6 +1,6 @@
-//! A record as JSON.
+//! Records as JSON.
 //!
-//! Times are given as what is left of them: a store's clock is its own.
+//! Times are shown as time left, because each store has its own clock.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use refrain::{
 };
 use serde_json::{Map, Value, json};
 
-/// The record without its body.
+/// The record without the contents of its outcome.
 pub(super) fn summary(reading: &Reading) -> Value {
     Value::Object(described(reading))
 }
 
-/// The record with all that is kept.
+/// The record with everything that is stored.
 pub(super) fn whole(reading: &Reading) -> Value {
     let mut shown = described(reading);
     shown.insert(
@@ -97,14 +97,14 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Name and value each: a name may stand twice.
+/// Pairs of name and value, because a name may occur twice.
 fn pairs<'a>(pairs: impl Iterator<Item = (&'a str, Bytes)>) -> Value {
     pairs
         .map(|(name, value)| json!([name, String::from_utf8_lossy(&value)]))
         .collect()
 }
 
-/// Bytes as text where they are text.
+/// Member name and text of a body: unchanged if it is UTF-8, otherwise base64.
 fn text(body: &[u8]) -> (&'static str, String) {
     match std::str::from_utf8(body) {
         Ok(text) => ("body", text.into()),

@@ -1,4 +1,4 @@
-//! The body of a client's request, watched while it comes.
+//! The body of a client's request, with its timeout.
 
 use std::{
     io,
@@ -24,20 +24,20 @@ use crate::{http1::Step, watch::Client};
 pub(crate) struct ClientBody(Kind);
 
 enum Kind {
-    /// All of it, as most are; `None` once it was told.
+    /// The complete body, which is the usual case; `None` once it was returned.
     Whole(Option<Bytes>),
-    /// Of HTTP/1.
+    /// Body of an HTTP/1 request.
     Inlet(Held, Watched),
-    /// Of HTTP/2.
+    /// Body of an HTTP/2 request.
     Stream(Streamed),
 }
 
-/// A body of HTTP/2. What is left of it when it is dropped is read to its end, or its stream would be reset.
+/// An HTTP/2 body. On drop the rest of it is read, because otherwise the stream would be reset.
 struct Streamed {
     body: Option<Incoming>,
-    /// How long its next piece may take.
+    /// Longest wait for the next piece.
     timeout: Duration,
-    /// Runs while the next piece is waited for.
+    /// Runs while the next piece is awaited.
     late: Option<Pin<Box<Sleep>>>,
 }
 
@@ -76,7 +76,7 @@ impl Drop for Streamed {
     }
 }
 
-/// A connection whose next bytes are this body's, until this is dropped: at the latest when the body has ended.
+/// Exclusive right to read the connection as this body, until this is dropped: at the latest when the body has ended.
 struct Held(Inlet);
 
 impl Drop for Held {
@@ -85,7 +85,7 @@ impl Drop for Held {
     }
 }
 
-/// Tells that a body of HTTP/1 is waited for.
+/// Reports the wait for an HTTP/1 body; dropping this ends the wait.
 struct Watched(Arc<Client>);
 
 impl Drop for Watched {
@@ -103,7 +103,7 @@ impl ClientBody {
         Self(Kind::Inlet(Held(body), Watched(client.clone())))
     }
 
-    /// `timeout` is how long the next piece of it may take.
+    /// `timeout` is the longest wait for the next piece.
     pub(super) fn stream(body: Incoming, timeout: Duration) -> Self {
         Self(Kind::Stream(Streamed {
             body: Some(body),
@@ -112,14 +112,14 @@ impl ClientBody {
         }))
     }
 
-    /// What comes next of a body of HTTP/1.
+    /// Converts the next step of an HTTP/1 body into a frame.
     fn frame(&mut self, step: io::Result<(Step, bool)>) -> Option<Result<Frame<Bytes>, BodyError>> {
         let (step, is_last) = match step {
             Ok(step) => step,
             Err(error) => return Some(Err(error.into())),
         };
         if is_last {
-            // What comes behind it is the next request's.
+            // The bytes after it belong to the next request.
             self.0 = Kind::Whole(None);
         }
         match step {

@@ -1,8 +1,8 @@
-//! A client that speaks HTTP/1: one request after the other, each answered in the task of its connection.
+//! An HTTP/1 client connection: serves one request after the other, each in the task of the connection.
 //!
-//! A request is read with one call to the system and its answer written with another; nothing is handed about.
-//! A client that hangs up while it is answered ends the connection, and with it whatever waits for the answer:
-//! what must not be cut off is not cut off by that, for the layer sees to it.
+//! One system call reads a request and another writes its response; nothing is passed between tasks.
+//! A client that disconnects before its response is sent ends the connection, which drops every future that waits for the response.
+//! The layer makes sure that this does not cancel guarded requests.
 
 use std::{
     future::poll_fn,
@@ -25,8 +25,8 @@ use tokio::{
 
 use super::{
     ClientBody,
-    front::{Answer, Front, Fronted, Fronting},
-    head::{self, Asked, Head, Refused},
+    front::{Front, FrontResponse, Fronted, Fronting},
+    head::{self, Head, Refused, RequestTraits},
     inlet::{GoOn, Inlet, Serving},
     linger::linger,
     reply::{self, Reply},
@@ -38,7 +38,7 @@ use crate::{
 };
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// A buffer that was larger than this is not kept for the next answer.
+/// Largest capacity of a buffer that is kept for the next response.
 const SPARE_BYTES_MAX: usize = 32 << 10;
 
 /// A client's connection.
@@ -49,40 +49,40 @@ pub(super) struct Connection {
     front: Front,
     client: Arc<Client>,
     limits: Limits,
-    /// The date of the last answer, and when that was.
+    /// Date of the last response, and the time it was taken.
     date: (u64, Date),
-    /// Whether the body of the request that is being answered was still on its way when that began.
+    /// Whether the body of the current request was not read completely when its handling began.
     is_lent: bool,
-    /// Whether the task of this connection is woken when anything comes from the client.
+    /// Whether a waker is registered for input from the client.
     is_listening: bool,
-    /// What is left to say before the answer.
+    /// Rest of the interim response that must be sent before the response.
     interim: &'static [u8],
-    /// What the next head is written into.
+    /// Buffer for the next head.
     spare: Vec<u8>,
 }
 
-/// What a client says next.
-enum Next {
+/// Result of waiting for the next request of a client.
+enum ConnectionStep {
     Request(Head, ClientBody),
     Refused(Refused),
-    /// Nothing.
+    /// No more requests: the client closed the connection, or the proxy is draining.
     End,
 }
 
-/// An answer on its way.
+/// A response that is being sent.
 struct Leaving {
-    sending: Sending<Answer>,
-    /// Whether it says that the connection is used for something else from now on.
+    sending: Sending<FrontResponse>,
+    /// Whether it is a `101`, after which the connection is a tunnel.
     switches: bool,
     keeps_alive: bool,
-    /// Who gets the connection then.
+    /// Hands the connection to the tunnel after a `101`.
     opened: Option<oneshot::Sender<Opened>>,
 }
 
-/// Lets everybody go first who is ready now.
+/// Lets all other tasks run first that are ready now.
 ///
-/// To send takes the system most of the time of a replay, and far more code than anything else here.
-/// So each of a crowd reads and decides first, and then each of them sends: the processor's cache keeps what it needs for the next one.
+/// The system call that sends takes most of the time of a replay, and runs far more code than anything else here.
+/// So all ready connections read and decide first, and then all of them send: the code of each phase stays in the processor's cache.
 async fn others_first() {
     let mut is_last = false;
     poll_fn(|context| match std::mem::replace(&mut is_last, true) {
@@ -95,18 +95,18 @@ async fn others_first() {
     .await;
 }
 
-/// How far an answer that is there comes at once.
+/// How much of a replay was sent at once.
 enum Sent {
     All(After),
-    /// Boxed, because most leave as a whole.
+    /// Boxed, because most replays are sent completely.
     Leaving(Box<Leaving>),
 }
 
-/// What becomes of a connection behind an answer.
+/// What happens to a connection after a response.
 enum After {
     Next,
     Close,
-    /// It is not ours any more.
+    /// Hand it over to a tunnel.
     Over(oneshot::Sender<Opened>),
 }
 
@@ -120,7 +120,7 @@ impl After {
 }
 
 impl Connection {
-    /// A connection of which `input` was read.
+    /// A connection from which `input` was already read.
     pub(super) fn new(stream: TcpStream, input: Input, front: Front, limits: Limits) -> Self {
         let (read, write) = stream.into_split();
         let client = front.client.clone();
@@ -143,10 +143,10 @@ impl Connection {
         }
     }
 
-    /// Answers requests until the last one.
+    /// Serves requests until the last one.
     ///
     /// # Errors
-    /// When the client hangs up, or an answer breaks off.
+    /// When the client disconnects, or a response fails midway.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn holds its arguments twice"
@@ -155,9 +155,9 @@ impl Connection {
         async move {
             loop {
                 let after = match poll_fn(|context| self.poll_next(context)).await? {
-                    Next::End => return Ok(()),
-                    Next::Request(head, body) => self.request(head, body).await?,
-                    Next::Refused(refused) => Box::pin(self.refuse(refused)).await?,
+                    ConnectionStep::End => return Ok(()),
+                    ConnectionStep::Request(head, body) => self.request(head, body).await?,
+                    ConnectionStep::Refused(refused) => Box::pin(self.refuse(refused)).await?,
                 };
                 match after {
                     After::Next if self.drained().await => {}
@@ -170,18 +170,18 @@ impl Connection {
 
     async fn refuse(&mut self, refused: Refused) -> io::Result<After> {
         let answer = self.front.refuse(refused.code, refused.why);
-        let mut leaving = self.leaving(answer, Asked::nothing());
+        let mut leaving = self.leaving(answer, RequestTraits::nothing());
         poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
         Ok(self.left(leaving))
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<ConnectionStep>> {
         let mut reading = self.inlet.lock();
         loop {
             match reading.take_head(self.limits) {
                 Ok(None) => {}
                 Ok(Some(head)) => {
-                    // Most bodies are there as a whole.
+                    // Most bodies have already been read completely.
                     let whole = reading.take_whole(head.framing);
                     self.is_lent = whole.is_none();
                     let body = match whole {
@@ -191,13 +191,13 @@ impl Connection {
                             ClientBody::inlet(self.inlet.clone(), &self.client)
                         }
                     };
-                    return Poll::Ready(Ok(Next::Request(head, body)));
+                    return Poll::Ready(Ok(ConnectionStep::Request(head, body)));
                 }
-                Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
+                Err(refused) => return Poll::Ready(Ok(ConnectionStep::Refused(refused))),
             }
             let is_begun = !reading.input.bytes.is_empty();
             if is_begun && self.client.has_timed_out() {
-                return Poll::Ready(Ok(Next::Refused(Refused::late())));
+                return Poll::Ready(Ok(ConnectionStep::Refused(Refused::late())));
             }
             match is_begun {
                 true => self.client.note_head(),
@@ -205,10 +205,10 @@ impl Connection {
             }
             let polled = reading.poll_read(context);
             if polled.is_pending() && !is_begun && self.client.is_draining() {
-                return Poll::Ready(Ok(Next::End));
+                return Poll::Ready(Ok(ConnectionStep::End));
             }
             if ready!(polled)? == 0 {
-                return Poll::Ready(Ok(Next::End));
+                return Poll::Ready(Ok(ConnectionStep::End));
             }
         }
     }
@@ -229,7 +229,7 @@ impl Connection {
             let mut leaving = match self.front.replay_or_call(parts, body) {
                 Fronted::Replay(replay, parts) => {
                     head::reuse(parts);
-                    // It is not idle while it waits.
+                    // Restarts the idle timeout, because the request waits here.
                     self.client.note_answered();
                     others_first().await;
                     let sent = poll_fn(|context| Poll::Ready(self.replay(&replay, asked, context)));
@@ -251,7 +251,7 @@ impl Connection {
     fn poll_answer(
         &mut self,
         fronting: &mut Fronting,
-        asked: Asked,
+        asked: RequestTraits,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<Leaving>> {
         if let Poll::Ready(answer) = Pin::new(fronting).poll(context) {
@@ -262,7 +262,7 @@ impl Connection {
         self.poll_gone(context).map(Err)
     }
 
-    /// Tells the client to send its body, once somebody wants that.
+    /// Sends `100 Continue` once the handler wants the body.
     fn say_go_on(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if !self.is_lent {
             return Ok(());
@@ -283,9 +283,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Ready when the client has hung up. Nothing is read but where the next request would be.
+    /// Ready when the client has disconnected. Reads only after the end of the current request, where the next one would start.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        // Whoever waits is woken by much else, and is still told of this then.
+        // Other events wake this task, too. The waker is still registered then, so no further read is needed.
         if self.is_listening && !self.has_heard() {
             return Poll::Pending;
         }
@@ -294,7 +294,7 @@ impl Connection {
             return Poll::Pending;
         }
         let polled = reading.poll_read(context);
-        // Who has done much lately is sent away unheard, to come again at once.
+        // Out of cooperative budget, the read registers no waker and the task is scheduled again at once.
         self.is_listening = polled.is_pending() && coop::has_budget_remaining();
         match ready!(polled) {
             Ok(0) => Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
@@ -303,14 +303,14 @@ impl Connection {
         }
     }
 
-    /// Whether anything may have come from the client, or its end.
+    /// Whether the client may have sent bytes or disconnected.
     fn has_heard(&self) -> bool {
         let stream = self.write.stream.as_ref();
         stream.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
-    /// Makes an answer ready to leave.
-    fn leaving(&mut self, answer: Response<Answer>, asked: Asked) -> Leaving {
+    /// Encodes the head of a response, which is then ready to be sent.
+    fn leaving(&mut self, answer: Response<FrontResponse>, asked: RequestTraits) -> Leaving {
         let (head, body) = answer.into_parts();
         let size = match body.is_end_stream() {
             true => Some(0),
@@ -327,11 +327,11 @@ impl Connection {
         }
     }
 
-    /// Sends a stored outcome, straight from where it is stored. Most leave as a whole.
+    /// Sends a replay directly from the stored bytes. Most are sent completely.
     fn replay(
         &mut self,
         replay: &Replay,
-        asked: Asked,
+        asked: RequestTraits,
         context: &mut Context<'_>,
     ) -> io::Result<Sent> {
         let content = replay.content();
@@ -366,7 +366,7 @@ impl Connection {
             Length::Left(0) => Bytes::new(),
             _ => replay.body(),
         };
-        let answer = Answer::of(body, Active::start(&self.client));
+        let answer = FrontResponse::of(body, Active::start(&self.client));
         Ok(Sent::Leaving(Box::new(Leaving {
             sending: Sending::new(out, length, answer),
             switches: false,
@@ -375,14 +375,14 @@ impl Connection {
         })))
     }
 
-    /// Whether another request may follow the one that is answered, as far as can be told.
-    fn can_go_on(&self, asked: Asked) -> bool {
+    /// Whether another request may follow the current one, as far as is known.
+    fn can_go_on(&self, asked: RequestTraits) -> bool {
         asked.keeps_alive
             && !self.client.is_draining()
             && (!self.is_lent || self.inlet.lock().can_go_on())
     }
 
-    /// What an answer is written into, behind what is left to say before it.
+    /// The buffer for a response, starting with the rest of the interim response.
     fn outgoing(&mut self) -> Vec<u8> {
         let mut out = std::mem::take(&mut self.spare);
         out.extend_from_slice(std::mem::take(&mut self.interim));
@@ -411,7 +411,7 @@ impl Connection {
         }
     }
 
-    /// Keeps for the next answer what one was written into.
+    /// Keeps the buffer of a response for the next one.
     fn keep(&mut self, mut spare: Vec<u8>) {
         if spare.capacity() <= SPARE_BYTES_MAX {
             spare.clear();
@@ -419,13 +419,13 @@ impl Connection {
         }
     }
 
-    /// Makes the connection ready for its next request, if it can be.
+    /// Prepares the connection for its next request; returns whether it can be reused.
     async fn drained(&mut self) -> bool {
         let is_over = !self.is_lent || self.inlet.lock().is_over();
         is_over || self.drain().await
     }
 
-    /// Takes away the rest of a body once nobody wants it.
+    /// Discards the rest of a body once its handler no longer wants it.
     async fn drain(&mut self) -> bool {
         poll_fn(|context| self.inlet.lock().poll_let_go(context)).await;
         let mut drained = 0;
@@ -441,14 +441,14 @@ impl Connection {
         .await
     }
 
-    /// Ends the connection. A client that still sends is read for a while, or it might lose the answer to a reset.
+    /// Closes the connection. A client that still sends is read for a while, because a reset could destroy the response.
     async fn close(mut self) -> io::Result<()> {
         self.write.shutdown().await?;
         poll_fn(|context| self.inlet.lock().poll_let_go(context)).await;
         if self.inlet.lock().is_quiet() {
             return Ok(());
         }
-        // It is not idle meanwhile.
+        // Keeps the idle timeout from closing the connection meanwhile.
         let _active = Active::start(&self.client);
         linger(|context| {
             let mut reading = self.inlet.lock();
@@ -459,7 +459,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the connection to who answered with `101`.
+    /// Hands the connection to the tunnel after a `101`.
     fn hand_over(self, opened: oneshot::Sender<Opened>) -> io::Result<()> {
         let Self {
             inlet,
@@ -471,7 +471,7 @@ impl Connection {
         let parts = inlet.into_parts();
         let (read, input) = parts.ok_or(io::ErrorKind::ResourceBusy)?;
         let stream = read.reunite(write.stream).map_err(io::Error::other)?;
-        // Nobody takes it where the upstream is gone again.
+        // If the receiver is gone, the connection is just closed.
         let _ = opened.send(Opened {
             stream,
             read: input.bytes,

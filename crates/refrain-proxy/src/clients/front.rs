@@ -1,4 +1,4 @@
-//! In front of the layer: makes requests of all versions alike, and knows which are being answered, but for replays that leave at once.
+//! Service in front of the layer: makes requests of all HTTP versions alike, and tracks those in progress, except replays sent at once.
 
 use std::{
     convert::Infallible,
@@ -23,18 +23,18 @@ use crate::{
     watch::{Active, Client, Taking},
 };
 
-/// The service that a connection's requests go to.
+/// The service that handles a connection's requests.
 #[derive(Clone)]
 pub(super) struct Front {
     pub(super) service: RefrainService<Forward>,
     pub(super) client: Arc<Client>,
-    /// Counts the problems that this answers by itself.
+    /// Counts the problem responses that this service makes itself.
     pub(super) refused_heads: RefusedHeads,
 }
 
-/// What a request comes to.
+/// Result of passing a request to the service.
 pub(super) enum Fronted {
-    /// A stored outcome, at once; and the head of the request, which nobody needs any more.
+    /// A stored outcome, available at once; and the head of the request, which is no longer needed.
     Replay(Replay, Box<request::Parts>),
     Making(Fronting),
 }
@@ -49,7 +49,7 @@ impl Front {
         }
     }
 
-    /// As [`call`](Self::call), for who writes replays out by themselves.
+    /// As [`call`](Self::call), for callers that write replays themselves.
     pub(super) fn replay_or_call(
         &mut self,
         mut head: Box<request::Parts>,
@@ -58,7 +58,7 @@ impl Front {
         if let Some(fault) = faults::of(&head, !body.is_end_stream()) {
             return Fronted::Making(self.refused(Code::RequestMalformed, fault));
         }
-        // Bytes for the tunnel must not be taken for a request: the connection ends with this answer.
+        // Bytes for the tunnel must not be parsed as a request: the connection ends with this response.
         if head.method == Method::CONNECT {
             let detail = "Tunnels are not opened here.";
             return Fronted::Making(self.refused(Code::MethodUnsupported, detail));
@@ -74,21 +74,21 @@ impl Front {
         }
     }
 
-    /// The answer to what is no request.
-    pub(super) fn refuse(&self, code: Code, why: &str) -> Response<Answer> {
+    /// The response to input that is not a valid request.
+    pub(super) fn refuse(&self, code: Code, why: &str) -> Response<FrontResponse> {
         let taking = Taking::start(Active::start(&self.client));
-        self.refusal(code, why).map(|body| Answer {
+        self.refusal(code, why).map(|body| FrontResponse {
             body,
             taking: Some(taking),
         })
     }
 
-    /// The answer to a request whose head is not taken.
+    /// The response to a request whose head is refused.
     pub(super) fn refused(&self, code: Code, why: &str) -> Fronting {
         Fronting::made(self.refusal(code, why), Active::start(&self.client))
     }
 
-    /// A problem after which the connection ends.
+    /// A problem response, after which the connection ends.
     fn refusal(&self, code: Code, why: &str) -> Response<Body<UpstreamBody>> {
         let labels = [("code", code.code())];
         self.refused_heads.get_or_create(&labels).inc();
@@ -99,7 +99,7 @@ impl Front {
     }
 }
 
-/// An answer that is being made.
+/// Future of a response.
 pub(super) struct Fronting {
     making: Making,
     active: Option<Active>,
@@ -107,7 +107,7 @@ pub(super) struct Fronting {
 
 enum Making {
     Answer(<RefrainService<Forward> as Service<Request<ClientBody>>>::Future),
-    /// It is made. `None` once it was told.
+    /// The response is ready. `None` once it was returned.
     Made(Option<Box<Response<Body<UpstreamBody>>>>),
 }
 
@@ -121,7 +121,7 @@ impl Fronting {
 }
 
 impl Future for Fronting {
-    type Output = Result<Response<Answer>, Infallible>;
+    type Output = Result<Response<FrontResponse>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = match &mut self.making {
@@ -133,19 +133,19 @@ impl Future for Fronting {
         };
         polled.map_ok(|response| {
             let taking = self.active.take().map(Taking::start);
-            response.map(|body| Answer { body, taking })
+            response.map(|body| FrontResponse { body, taking })
         })
     }
 }
 
-/// An answer's body; the request counts as being answered until this is dropped.
-pub(super) struct Answer {
+/// The body of a response; the request counts as in progress until this is dropped.
+pub(super) struct FrontResponse {
     body: Body<UpstreamBody>,
     taking: Option<Taking>,
 }
 
-impl Answer {
-    /// The body of an answer that is made.
+impl FrontResponse {
+    /// The body of a response that is already complete.
     pub(super) fn of(body: Bytes, active: Active) -> Self {
         Self {
             body: Body::full(body),
@@ -154,7 +154,7 @@ impl Answer {
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for FrontResponse {
     type Data = Bytes;
     type Error = BodyError;
 

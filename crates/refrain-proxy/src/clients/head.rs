@@ -1,4 +1,4 @@
-//! The head of a request.
+//! Parses the head of a request.
 
 use std::{cell::Cell, mem::MaybeUninit};
 
@@ -10,22 +10,22 @@ use crate::http1::{
     Broken, Framing, Limits, Lines, Names, Said, check_start, collect, head_end, parsed,
 };
 
-/// The longest target that is taken: what the library can hold.
+/// Longest target that is accepted: the limit of the `http` crate.
 const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
-/// What has room for more fields than this is not kept for the next head.
+/// Largest capacity of a header map that is kept for the next head.
 const SPARE_FIELDS_MAX: usize = 64;
 
 thread_local! {
-    /// What the last head was read into that nobody needed any more, empty: the next one need not allocate.
+    /// Emptied head of an earlier request, which the next one reuses instead of allocating.
     static SPARE: Cell<Option<Box<request::Parts>>> = const { Cell::new(None) };
 }
 
-/// Keeps for the next head what nobody needs any more.
+/// Keeps a head that is no longer needed, for the next request to reuse.
 pub(super) fn reuse(mut parts: Box<request::Parts>) {
     if parts.headers.capacity() > SPARE_FIELDS_MAX {
         return;
     }
-    // All of it lets go of what was read, whose room is used again.
+    // Drop all references to the read buffer, so that its memory can be reused.
     parts.headers.clear();
     parts.extensions.clear();
     parts.uri = Uri::default();
@@ -37,30 +37,30 @@ fn spare() -> Box<request::Parts> {
     SPARE.take().unwrap_or_else(new)
 }
 
-/// The head of a request, and what it says about what comes behind it.
+/// The head of a request, and the framing of its body.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// Boxed, because it is handed about.
+    /// Boxed, because it is moved often.
     pub(super) parts: Box<request::Parts>,
     pub(super) framing: Framing,
-    pub(super) asked: Asked,
+    pub(super) asked: RequestTraits,
 }
 
-/// What a client wants besides the answer itself.
+/// Properties of a request that decide how its response is sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
-    /// Spoken by the client.
+pub(super) struct RequestTraits {
+    /// HTTP version of the client.
     pub(super) version: Version,
-    /// Whether it asks for the head alone.
+    /// Whether the method is HEAD, so that the response has no body.
     pub(super) is_to_head: bool,
     pub(super) keeps_alive: bool,
-    /// Whether it waits to be told before it sends its body.
+    /// Whether the client waits for `100 Continue` before it sends its body.
     pub(super) expects_continue: bool,
     pub(super) upgrades: bool,
 }
 
-impl Asked {
-    /// What can be known of a request that is none.
+impl RequestTraits {
+    /// Defaults for a request that could not be parsed.
     pub(super) fn nothing() -> Self {
         Self {
             version: Version::HTTP_11,
@@ -72,11 +72,11 @@ impl Asked {
     }
 }
 
-/// Why a head is not taken.
+/// Why a head is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) code: Code,
-    /// In words for the client.
+    /// Explanation for the client.
     pub(super) why: &'static str,
 }
 
@@ -85,7 +85,7 @@ impl Refused {
         Self { code, why }
     }
 
-    /// Its head did not come in time.
+    /// The head did not arrive in time.
     pub(super) fn late() -> Self {
         let why = "The head of the request did not come in time. Nothing ran.";
         Self::new(Code::RequestTimeout, why)
@@ -98,19 +98,19 @@ impl From<Broken> for Refused {
     }
 }
 
-/// What a connection remembers between two looks at its heads.
+/// Parser state that a connection keeps between reads.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
     names: Names,
-    /// Where the line starts up to which was looked.
+    /// Offset of the first line that is not complete yet.
     start: usize,
 }
 
 impl Heads {
-    /// Takes a head off the front of what was read; `None` when it is not all there.
+    /// Takes a head off the front of the input; `None` if it is incomplete.
     ///
     /// # Errors
-    /// When it is malformed, over a limit, or could be read in two ways.
+    /// When the head is malformed, over a limit, or ambiguous.
     pub(super) fn take(
         &mut self,
         input: &mut BytesMut,
@@ -119,7 +119,7 @@ impl Heads {
         if self.start == 0 {
             check_start(input)?;
         }
-        // Requests have always been taken with either end of a line; they go on with both its characters.
+        // Servers have always accepted requests whose lines end with LF alone; they are forwarded with CR LF.
         let end = head_end(input, &mut self.start, Lines::Either)?;
         if end.unwrap_or(input.len()) > limits.bytes_max {
             return Err(too_large(input, limits));
@@ -135,7 +135,7 @@ impl Heads {
     }
 }
 
-/// Which part of a head is too large.
+/// The refusal for a head that is too large, depending on which part is.
 fn too_large(head: &[u8], limits: Limits) -> Refused {
     let line = head.iter().position(|byte| *byte == b'\n');
     let first = line.unwrap_or(head.len());
@@ -212,7 +212,7 @@ fn target_of(target: Bytes) -> Result<Uri, Refused> {
     if target.len() > TARGET_BYTES_MAX {
         return Err(target_too_long());
     }
-    // The library would drop it, and what the client meant would be lost.
+    // The `http` crate would drop the fragment, and the client's intent would be lost.
     if target.contains(&b'#') {
         return Err(Broken("The target has a fragment; send it without.").into());
     }
@@ -230,11 +230,11 @@ fn framing(parts: &request::Parts, said: &Said) -> Result<Framing, Broken> {
     }
 }
 
-fn asked(parts: &request::Parts, said: &Said) -> Asked {
+fn asked(parts: &request::Parts, said: &Said) -> RequestTraits {
     let is_new = parts.version == Version::HTTP_11;
-    // The encoding counts; who sends a length as well is not trusted with a second request.
+    // Transfer-Encoding takes precedence; a client that sends Content-Length too gets no second request on this connection.
     let is_twofold = said.is_chunked && said.length.is_some();
-    Asked {
+    RequestTraits {
         version: parts.version,
         is_to_head: parts.method == Method::HEAD,
         keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2 in the clear, from its first byte.
+//! A client connection that speaks cleartext HTTP/2 from its first byte (prior knowledge).
 
 use std::{
     future::poll_fn,
@@ -20,19 +20,19 @@ use tokio::{
 
 use super::{
     ClientBody,
-    front::{Answer, Front, Fronting},
+    front::{Front, FrontResponse, Fronting},
 };
 use crate::{http1::Limits, watch::WatchedStream};
 
-/// What a client says first that speaks HTTP/2.
+/// First bytes of every HTTP/2 connection.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const STREAMS_MAX: u32 = 256;
-/// How much larger than the limit a head may be to be answered with a problem; hyper answers larger ones without a body.
+/// Heads up to this multiple of the limit are rejected with a problem response; hyper rejects larger ones without a body.
 const HEADROOM: u32 = 4;
-/// What HTTP/2 adds to the size of each field.
+/// Bytes that HTTP/2 counts for each field, besides its name and value.
 const FIELD_OVERHEAD: usize = 32;
 
-/// How this proxy speaks HTTP/2.
+/// HTTP/2 settings of the proxy.
 pub(super) struct Http2 {
     builder: http2::Builder<TokioExecutor>,
     limits: Limits,
@@ -54,7 +54,7 @@ impl Http2 {
     }
 }
 
-/// Serves a connection of which `read` was read, until it ends or all are told to stop.
+/// Serves a connection from which `read` was already read, until it ends or the proxy stops.
 pub(super) async fn serve(
     http2: &Http2,
     stream: TcpStream,
@@ -64,7 +64,7 @@ pub(super) async fn serve(
     let client = front.client.clone();
     client.speaks_http2();
     let stream = WatchedStream {
-        stream: Begun { read, stream },
+        stream: PrefixedStream { read, stream },
         client: client.clone(),
     };
     let front = Http2Front {
@@ -83,7 +83,7 @@ pub(super) async fn serve(
     .await
 }
 
-/// Answers the requests of one connection.
+/// Handles the requests of one connection.
 struct Http2Front {
     front: Front,
     limits: Limits,
@@ -91,7 +91,7 @@ struct Http2Front {
 }
 
 impl Service<Request<Incoming>> for Http2Front {
-    type Response = Response<Answer>;
+    type Response = Response<FrontResponse>;
     type Error = std::convert::Infallible;
     type Future = Fronting;
 
@@ -105,9 +105,9 @@ impl Service<Request<Incoming>> for Http2Front {
     }
 }
 
-/// Why a head is over a limit, if it is.
+/// Why a head is over a limit; `None` if it is not.
 fn too_large(head: &request::Parts, limits: Limits) -> Option<&'static str> {
-    // Clients may send each cookie in a field of its own; they go on as one.
+    // Clients may send each cookie in a field of its own; they are forwarded as one.
     let cookies = head.headers.get_all(header::COOKIE).iter().count();
     if head.headers.len() - cookies.saturating_sub(1) > limits.fields_max {
         return Some("The request has too many fields; send fewer.");
@@ -119,13 +119,13 @@ fn too_large(head: &request::Parts, limits: Limits) -> Option<&'static str> {
     is_over.then_some("The head of the request is too large; send less of it.")
 }
 
-/// A connection of which something was read already.
-struct Begun {
+/// A stream whose first bytes were already read.
+struct PrefixedStream {
     read: BytesMut,
     stream: TcpStream,
 }
 
-impl AsyncRead for Begun {
+impl AsyncRead for PrefixedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -141,7 +141,7 @@ impl AsyncRead for Begun {
     }
 }
 
-impl AsyncWrite for Begun {
+impl AsyncWrite for PrefixedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

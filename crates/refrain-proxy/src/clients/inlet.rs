@@ -1,4 +1,4 @@
-//! What comes from a client: heads for who serves it, bodies for who answers.
+//! Shared read half of a client connection: heads for the connection loop, bodies for handlers.
 
 use std::{
     io,
@@ -14,14 +14,14 @@ use tokio::net::tcp::OwnedReadHalf;
 use super::head::{Head, Heads, Refused};
 use crate::http1::{Broken, Framing, Input, Limits, Step};
 
-/// The most of a body that nobody wants that is read, so that the connection can be used again.
+/// Most bytes of an unwanted body that are read, so that the connection can be reused.
 const DRAINED_BYTES_MAX: u64 = 64 << 10;
 
-/// The reading side of a connection, used in turns by who serves it and by the body of the request.
+/// The read half of a connection, used in turns by the connection loop and the body of the request.
 #[derive(Clone)]
 pub(super) struct Inlet(Arc<Mutex<Reading>>);
 
-/// Held by who serves a connection: when this is dropped, who still reads a body from it is told that no more comes.
+/// Held by the connection loop: when this is dropped, a body that is still being read fails.
 pub(super) struct Serving(pub(super) Inlet);
 
 impl Drop for Serving {
@@ -29,36 +29,36 @@ impl Drop for Serving {
         let mut reading = self.0.lock();
         if reading.is_held {
             reading.is_broken = true;
-            // It wakes up to the end of the connection.
+            // Wakes the reader of the body with the end of the connection.
             let _ = rustix::net::shutdown(reading.read.as_ref(), Shutdown::Both);
         }
     }
 }
 
-/// See [`Inlet`].
+/// State of an [`Inlet`].
 pub(super) struct Reading {
     read: OwnedReadHalf,
     pub(super) input: Input,
     heads: Heads,
-    /// Of the body of the request that is being answered.
+    /// Framing of the current request's body.
     framing: Framing,
-    /// Whether no more of the body can be told from what comes: the connection ends with this request.
+    /// Whether the rest of the body can no longer be delimited: the connection ends with this request.
     is_broken: bool,
-    /// Whether somebody may still want the body.
+    /// Whether a handler may still want the body.
     is_held: bool,
     pub(super) go_on: GoOn,
-    /// Wakes who serves the connection once nobody wants the body any more.
+    /// Wakes the connection loop once the handler no longer wants the body.
     server: Option<Waker>,
 }
 
-/// Whether a client waits to be told to send its body.
+/// Whether a client waits for `100 Continue` before it sends its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoOn {
-    /// It does not, or was told.
+    /// It does not wait, or no longer.
     Said,
-    /// It does, and nobody wants the body yet.
+    /// It waits, and the handler does not want the body yet.
     Unsaid,
-    /// It is to be told.
+    /// It waits, and the handler wants the body: `100 Continue` must be sent.
     Wanted,
 }
 
@@ -80,7 +80,7 @@ impl Inlet {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody wants the rest of the body.
+    /// Gives up the rest of the body, and wakes the connection loop.
     pub(super) fn let_go(&self) {
         let mut reading = self.lock();
         reading.is_held = false;
@@ -91,10 +91,10 @@ impl Inlet {
         }
     }
 
-    /// What comes next of the body, and whether that was the last of it.
+    /// The next step of the body, and whether it is the last one.
     ///
     /// # Errors
-    /// When the connection ends, or what came is no body.
+    /// When the connection ends, or the body is malformed.
     pub(super) fn poll_step(&self, context: &mut Context<'_>) -> Poll<io::Result<(Step, bool)>> {
         let mut reading = self.lock();
         let step = ready!(reading.poll_step(context));
@@ -103,12 +103,12 @@ impl Inlet {
         Poll::Ready(step.map(|step| (step, is_last)))
     }
 
-    /// No more of the body is waited for: the connection ends with this request.
+    /// Stops waiting for the body: the connection ends with this request.
     pub(super) fn give_up(&self) {
         self.lock().is_broken = true;
     }
 
-    /// The reading side and what was read, if nobody else has it.
+    /// The read half and its buffer, if there is no other owner.
     pub(super) fn into_parts(self) -> Option<(OwnedReadHalf, Input)> {
         let reading = Arc::into_inner(self.0)?.into_inner();
         let reading = reading.unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl Inlet {
 }
 
 impl Reading {
-    /// The next head, if it is all there.
+    /// The next head, if it is complete.
     pub(super) fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Refused> {
         if self.input.bytes.is_empty() {
             return Ok(None);
@@ -127,7 +127,7 @@ impl Reading {
         taken
     }
 
-    /// Reads what has come; 0 at the end. Who has never said anything is given no room.
+    /// Reads into the buffer; 0 at the end of the stream. Allocates no buffer for a client that has sent nothing yet.
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.input.is_fresh() {
             ready!(self.read.as_ref().poll_read_ready(context))?;
@@ -135,7 +135,7 @@ impl Reading {
         self.input.poll_read(&mut self.read, context)
     }
 
-    /// The body that comes behind a head, if all of it is there.
+    /// The body after a head, if it has already been read completely.
     pub(super) fn take_whole(&mut self, mut framing: Framing) -> Option<Bytes> {
         let Framing::Length(length) = framing else {
             return None;
@@ -149,7 +149,7 @@ impl Reading {
         }
     }
 
-    /// A body that is going to be read by somebody who says so when it is not wanted any more.
+    /// Starts a body, whose reader calls [`Inlet::let_go`] when it no longer wants it.
     pub(super) fn lend(&mut self, framing: Framing, expects_continue: bool) {
         self.framing = framing;
         self.is_held = true;
@@ -163,17 +163,17 @@ impl Reading {
         self.framing.size_hint()
     }
 
-    /// Whether all of the request has come, and nothing else.
+    /// Whether the whole request was read, and no byte after it.
     pub(super) fn is_quiet(&self) -> bool {
         self.is_over() && self.input.bytes.is_empty()
     }
 
-    /// Whether all of the request has come.
+    /// Whether the whole request was read.
     pub(super) fn is_over(&self) -> bool {
         self.framing.is_over() && !self.is_broken
     }
 
-    /// Whether another request can be read behind this one, as far as can be told.
+    /// Whether another request can be read after this one, as far as is known.
     pub(super) fn can_go_on(&mut self) -> bool {
         if self.is_broken {
             return false;
@@ -194,7 +194,7 @@ impl Reading {
         }
     }
 
-    /// Takes away what has come of the body; whether that was all.
+    /// Discards the bytes of the body read so far; returns whether the body has ended.
     fn discard(&mut self, discarded: &mut u64) -> Result<bool, Broken> {
         loop {
             match self.framing.next(&mut self.input.bytes) {
@@ -210,7 +210,7 @@ impl Reading {
         }
     }
 
-    /// Ready once nobody wants the body any more.
+    /// Ready once the handler no longer wants the body.
     pub(super) fn poll_let_go(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.is_held {
             return Poll::Ready(());
@@ -219,7 +219,7 @@ impl Reading {
         Poll::Pending
     }
 
-    /// Takes away the rest of a body that was let go; whether the connection can be used again.
+    /// Discards the rest of a body that was let go; returns whether the connection can be reused.
     pub(super) fn poll_drain(
         &mut self,
         drained: &mut u64,

@@ -1,7 +1,7 @@
-//! Takes in what a client still sends after its answer is made, and throws it away.
+//! Reads and discards the rest of a request after its response is made.
 //!
-//! Many clients send all of a request before they read. To close on them, or to reset their stream, destroys the answer that is on its way.
-//! So they are read for a while, within bounds that no client can stretch.
+//! Many clients send a whole request before they read. Closing the connection or resetting the stream destroys the response in transit.
+//! So the rest of the request is read for a while, within limits that no client can extend.
 
 use std::{
     future::poll_fn,
@@ -11,14 +11,14 @@ use std::{
 
 use tokio::time::timeout;
 
-/// The most that is read.
+/// Most bytes that are read.
 const BYTES_MAX: usize = 64 << 20;
-/// The longest that is read.
+/// Longest time of reading.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// The longest that the client may stand still meanwhile.
+/// Longest pause of the client.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Reads to the end or up to a bound. `poll_read` tells how many bytes have come; 0 at the end.
+/// Reads to the end or up to a limit. `poll_read` returns the number of bytes that have come; 0 at the end.
 pub(super) async fn linger(mut poll_read: impl FnMut(&mut Context<'_>) -> Poll<usize>) {
     let reading = async {
         let mut read = 0;
@@ -29,6 +29,6 @@ pub(super) async fn linger(mut poll_read: impl FnMut(&mut Context<'_>) -> Poll<u
             }
         }
     };
-    // Whether it came to its end makes no difference.
+    // It makes no difference whether the end was reached.
     let _ = timeout(TIME_MAX, reading).await;
 }

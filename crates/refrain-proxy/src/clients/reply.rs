@@ -1,35 +1,35 @@
-//! The head of an answer as the client gets it.
+//! Encodes the head of a response for the client.
 
 use std::io::Write as _;
 
 use http::{StatusCode, Version, header, response};
 use hyper::ext::ReasonPhrase;
 
-use super::head::Asked;
+use super::head::RequestTraits;
 use crate::{
     headers,
     http1::{Length, write_field},
     watch::Date,
 };
 
-/// An answer's head, and what is known of its body.
+/// The head of a response, and the size of its body.
 pub(super) struct Reply<'r, F> {
     pub(super) status: StatusCode,
-    /// In place of what usually stands behind the status.
+    /// Reason phrase, if it is not the standard one.
     pub(super) reason: Option<&'r [u8]>,
     pub(super) fields: F,
-    /// How long the body is, where that is known.
+    /// Length of the body, if it is known.
     pub(super) size: Option<u64>,
-    pub(super) asked: Asked,
-    /// Whether the connection may be used again.
+    pub(super) asked: RequestTraits,
+    /// Whether the connection may be reused.
     pub(super) keeps_alive: bool,
 }
 
-/// The head of a response.
+/// The [`Reply`] for the head of a response.
 pub(super) fn of(
     head: &response::Parts,
     size: Option<u64>,
-    asked: Asked,
+    asked: RequestTraits,
     keeps_alive: bool,
 ) -> Reply<'_, impl Iterator<Item = (&str, &[u8])>> {
     let fields = head.headers.iter();
@@ -44,7 +44,7 @@ pub(super) fn of(
 }
 
 impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
-    /// Writes the head; answers how the body has to follow, and whether the connection may be used again behind it.
+    /// Writes the head; returns how the body must be sent, and whether the connection may be reused after it.
     pub(super) fn write(mut self, out: &mut Vec<u8>, date: &Date) -> (Length, bool) {
         self.write_start(out);
         let seen = self.write_fields(out);
@@ -96,7 +96,7 @@ impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
         self.status == StatusCode::SWITCHING_PROTOCOLS
     }
 
-    /// What is known of the length counts before what was said.
+    /// Writes the length of the body. The known length takes precedence over the declared one, except where no body is sent.
     fn write_length(&self, out: &mut Vec<u8>, said: Option<u64>) -> Length {
         let status = self.status;
         if status.is_informational() || status == StatusCode::NO_CONTENT {
@@ -104,7 +104,7 @@ impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
         }
         let is_bare = self.asked.is_to_head || status == StatusCode::NOT_MODIFIED;
         let known = match is_bare {
-            // What the answer would have been long.
+            // The length that the body would have.
             true => said.or(self.size.filter(|size| *size > 0)),
             false => self.size.or(said),
         };
@@ -133,7 +133,7 @@ impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
     }
 }
 
-/// What was met among the fields of an answer.
+/// Fields of a response that are written last or not at all.
 #[derive(Default)]
 struct Seen {
     length: Option<u64>,

@@ -1,4 +1,4 @@
-//! What comes from a client is one request or none, however the network cuts it into pieces, and what is left behind it is the next one's.
+//! Bytes from a client are one request or an error, however the network splits them, and the bytes after it belong to the next request.
 
 mod heads;
 mod inlets;

@@ -1,10 +1,10 @@
-//! What the upstream gets of a head: where its body ends is said once and truly, and nothing stays that was meant for us.
+//! Heads as the upstream gets them: the body length is declared once and correctly, and headers meant for the proxy are removed.
 
 use http::{Request, header};
 
 use super::*;
 
-/// The lines of a head as the upstream gets it, sorted behind the first.
+/// The lines of a head as the upstream gets it, sorted after the first.
 fn sent(target: &str, fields: &[(&str, &str)], size: Option<u64>) -> (Vec<String>, Length) {
     let mut request = Request::builder().method("PUT").uri(target);
     for (name, value) in fields {
@@ -15,7 +15,7 @@ fn sent(target: &str, fields: &[(&str, &str)], size: Option<u64>) -> (Vec<String
         host: HostHeader::Client,
         upstream: HeaderValue::from_static("up:1"),
     };
-    let way = Way {
+    let way = ForwardedHead {
         visible: &visible,
         client: None,
         upgrade: None,
@@ -141,7 +141,7 @@ fn where_a_request_comes_from_is_told_behind_what_others_told() {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let way = Way {
+        let way = ForwardedHead {
             visible: &visible,
             client: Some(&caller),
             upgrade: None,

@@ -1,4 +1,4 @@
-//! A message on its way to the other side.
+//! Sends a message: its head, body and trailers.
 
 use std::{
     io::{self, IoSlice, Write as _},
@@ -12,12 +12,12 @@ use http_body::Body;
 use refrain::http::BodyError;
 use tokio::io::AsyncWrite;
 
-/// How much is gathered before it is written.
+/// Buffered bytes from which on they are written before more of the body is read.
 const GATHERED_MAX: usize = 16 << 10;
-/// Pieces up to this length are gathered; longer ones are written from where they are.
+/// Longest piece that is copied into the buffer; longer ones are written from where they are.
 pub(crate) const COPIED_MAX: usize = 4 << 10;
 
-/// Trailers that would change how the message is read, or who it is from; they are never sent.
+/// Trailers that would change how the message is read, or who sent it; they are never sent.
 const NEVER_TRAILERS: [HeaderName; 20] = [
     header::AUTHORIZATION,
     header::CACHE_CONTROL,
@@ -41,46 +41,46 @@ const NEVER_TRAILERS: [HeaderName; 20] = [
     header::WWW_AUTHENTICATE,
 ];
 
-/// Names that stand in heads alone, since we ourselves write them there.
+/// Prefixes of names that the proxy itself writes into heads; they are never sent as trailers.
 const NEVER_STARTS: [&str; 3] = ["x-forwarded-", "refrain-", "idempotency-"];
 
-/// How the other side finds the end of the body.
+/// How the receiver finds the end of the body.
 #[derive(Debug)]
 pub(crate) enum Length {
-    /// So many bytes are still to come.
+    /// This many bytes are left.
     Left(u64),
-    /// In chunks, with trailers behind them.
+    /// In chunks, with trailers after them.
     Chunked,
     /// It ends with the connection.
     UntilClose,
 }
 
-/// A message on its way: what is written next, and what comes behind it.
+/// A message that is being sent: the buffered bytes, and the body that follows.
 pub(crate) struct Sending<B> {
-    /// Head, sizes and short pieces, gathered.
+    /// Buffer of the head, chunk sizes and short pieces.
     gathered: Vec<u8>,
-    /// How much of it was written.
+    /// How much of the buffer was written.
     written: usize,
-    /// A long piece behind that.
+    /// A long piece that follows the buffer.
     piece: Bytes,
-    /// Whether the line behind the piece is to be ended.
+    /// Whether the chunk still needs its line ending.
     is_chunk_open: bool,
     body: B,
     length: Length,
-    /// Nothing more comes of the body.
+    /// Whether no more of the body is needed.
     is_gathered: bool,
-    /// Whether any of it may have left.
+    /// Whether any byte may have been sent.
     has_begun: bool,
-    /// Whether anything has come of the body lately.
+    /// Whether the body has made progress lately.
     has_moved: bool,
 }
 
-/// Why sending does not go on.
+/// Why sending failed.
 #[derive(Debug)]
 pub(crate) enum Stuck {
-    /// The other side takes no more.
+    /// The receiver takes no more.
     Io(io::Error),
-    /// The body broke off, or is not as long as was said.
+    /// The body failed, or does not have its declared length.
     Body(BodyError),
 }
 
@@ -91,7 +91,7 @@ impl From<io::Error> for Stuck {
 }
 
 impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
-    /// A message, or what is left of one. `head` is all that comes before `body`.
+    /// A message, or the rest of one. `head` is everything before `body`.
     pub(crate) fn new(head: Vec<u8>, length: Length, body: B) -> Self {
         Self {
             gathered: head,
@@ -106,27 +106,27 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         }
     }
 
-    /// Whether any of it may have left.
+    /// Whether any byte may have been sent.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// What is written from now on may have left even where the writing fails.
+    /// Counts bytes as sent from now on, even if writing them fails.
     pub(crate) fn begin(&mut self) {
         self.has_begun = true;
     }
 
-    /// Whether anything has come of its body since this was last asked.
+    /// Whether the body has made progress since the last call.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// What was gathered in, to be used again.
+    /// The buffer, for reuse.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.gathered
     }
 
-    /// Writes as much as there is and can be; ready once all of it has left.
+    /// Writes as much as possible; ready once the whole message is sent.
     pub(crate) fn poll(
         &mut self,
         io: &mut (impl AsyncWrite + Unpin),
@@ -146,7 +146,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         }
     }
 
-    /// Takes in what there is of the body, up to a limit.
+    /// Reads the available part of the body, up to a limit.
     fn gather(&mut self, context: &mut Context<'_>) -> Result<(), Stuck> {
         while !self.is_gathered && self.piece.is_empty() && self.gathered.len() < GATHERED_MAX {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {

@@ -1,4 +1,4 @@
-//! One request and the head of its answer.
+//! Sends one request and reads the head of its response.
 
 use std::{
     future::poll_fn,
@@ -18,55 +18,55 @@ use crate::{
     outgoing::Outgoing,
 };
 
-/// What is known about the one who is asked.
+/// Limits of an exchange with the upstream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) limits: Limits,
-    /// How long the rest of a request may stand still once it is answered.
+    /// How long the rest of a request may stall once the response has begun.
     pub(crate) patience: Duration,
 }
 
-/// An answer whose body is still to be read.
-pub(crate) struct Answer {
+/// A response whose body is not read yet.
+pub(crate) struct UpstreamResponse {
     pub(crate) head: Head,
     pub(crate) line: Box<Line>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// The connection took not a byte of the request, which may go over another one.
+    /// The connection took no byte of the request, which may be sent over another one.
     Unsent,
-    /// The client's body broke off.
+    /// The client's body failed.
     Client(BodyError),
-    /// The connection ended.
+    /// The connection ended or failed.
     Lost(io::Error),
-    /// What came is no answer.
+    /// The upstream's response is malformed.
     Broken(Broken),
-    /// Nothing moved for too long.
+    /// The exchange stalled for too long.
     Still,
 }
 
-/// What is asked.
-pub(crate) struct Ask {
-    /// Gone once all of it has left, or no more of it is taken.
+/// A request to the upstream.
+pub(crate) struct UpstreamRequest {
+    /// `None` once the request is sent completely, or the upstream takes no more of it.
     pub(crate) sending: Option<Sending<Outgoing>>,
-    /// Whether it asks for the head alone.
+    /// Whether the method is HEAD, so that the response has no body.
     pub(crate) is_to_head: bool,
-    /// How long it may stand still; `None` where somebody else sees to that.
+    /// How long the exchange may stall; `None` if the layer applies the timeouts.
     pub(crate) patience: Option<Duration>,
 }
 
-/// Sends a request over a line, and reads the head of its answer. What is left of the request if that fails stays in `ask`.
+/// Sends a request over a connection, and reads the head of its response. On failure, the rest of the request stays in `ask`.
 ///
 /// # Cancellation
-/// The line goes with the future: whatever was sent or read of it, nobody else gets to see it.
+/// The connection is dropped with the future, whatever was sent or read, and is never reused.
 pub(crate) async fn exchange(
     line: Box<Line>,
-    ask: &mut Ask,
+    ask: &mut UpstreamRequest,
     terms: &Terms,
     since: Instant,
-) -> Result<Answer, Failed> {
+) -> Result<UpstreamResponse, Failed> {
     let mut exchange = Exchange {
         line,
         ask,
@@ -84,17 +84,17 @@ pub(crate) async fn exchange(
         head.stays_open = false;
         line = Box::new(line.divide(rest, terms.patience));
     }
-    Ok(Answer { head, line })
+    Ok(UpstreamResponse { head, line })
 }
 
 struct Exchange<'a> {
     line: Box<Line>,
-    ask: &'a mut Ask,
-    /// Why no more of the request is taken.
+    ask: &'a mut UpstreamRequest,
+    /// Why the upstream takes no more of the request.
     refused: Option<io::Error>,
-    /// When it was last seen to move.
+    /// When the exchange last made progress.
     since: Instant,
-    /// Whether the request did not leave at once.
+    /// Whether the request could not be sent at once.
     is_slow: bool,
 }
 
@@ -140,7 +140,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Ready once nothing has moved for as long as may be.
+    /// Ready once the exchange has stalled for too long.
     fn poll_still(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(patience) = self.ask.patience else {
             return Poll::Pending;
@@ -160,7 +160,7 @@ impl Exchange<'_> {
             return Poll::Ready(Ok(()));
         };
         if matches!(self.line.io, Io::Tls(_)) {
-            // A part may have left encrypted even where the whole could not.
+            // Some encrypted bytes may have left even if the write as a whole fails.
             sending.begin();
         }
         let Poll::Ready(sent) = sending.poll(&mut self.line.io, context) else {
@@ -168,14 +168,14 @@ impl Exchange<'_> {
             return Poll::Pending;
         };
         match sent {
-            // Only now the upstream has all that it needs to answer.
+            // Only now does the upstream have the whole request: the wait for its response starts here.
             Ok(()) if self.is_slow => self.since = tokio::time::Instant::now(),
             Ok(()) => {}
             Err(Stuck::Body(error)) => return Poll::Ready(Err(Failed::Client(error))),
             Err(Stuck::Io(_)) if !sending.has_begun() => {
                 return Poll::Ready(Err(Failed::Unsent));
             }
-            // It may have said why it takes no more.
+            // The upstream may have sent a response that says why it takes no more.
             Err(Stuck::Io(error)) => self.refused = Some(error),
         }
         self.ask.sending = None;

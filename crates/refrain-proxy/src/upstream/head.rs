@@ -1,4 +1,4 @@
-//! The head of an answer.
+//! Parses the head of a response.
 
 use std::mem::MaybeUninit;
 
@@ -8,11 +8,11 @@ use hyper::ext::ReasonPhrase;
 
 use crate::http1::{Broken, Framing, Limits, Lines, Names, Said, collect, head_end, parsed};
 
-/// The head of an answer, and what it says about the bytes behind it.
+/// The head of a response, and the framing of its body.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
-    /// What the upstream calls the status, where that is not what everybody calls it.
+    /// Reason phrase of the upstream, if it is not the standard one.
     pub(crate) reason: Option<ReasonPhrase>,
     pub(crate) headers: HeaderMap,
     pub(crate) framing: Framing,
@@ -20,19 +20,19 @@ pub(crate) struct Head {
     pub(crate) stays_open: bool,
 }
 
-/// What a connection remembers between two looks at its heads.
+/// Parser state that a connection keeps between reads.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
     names: Names,
-    /// Where the line starts up to which was looked.
+    /// Offset of the first line that is not complete yet.
     start: usize,
 }
 
 impl Heads {
-    /// Takes a head off the front of what was read; `None` when it is not all there.
+    /// Takes a head off the front of the input; `None` if it is incomplete.
     ///
     /// # Errors
-    /// When it is malformed, over a limit, or could be read in two ways.
+    /// When the head is malformed, over a limit, or ambiguous.
     pub(crate) fn take(
         &mut self,
         input: &mut BytesMut,
@@ -55,7 +55,7 @@ impl Heads {
 }
 
 impl Head {
-    /// Whether it only comes before the answer.
+    /// Whether it is an interim response: 1xx except 101.
     pub(crate) fn is_interim(&self) -> bool {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }

@@ -1,4 +1,4 @@
-//! One connection to the upstream, and what was read from it.
+//! One connection to the upstream, and its read buffer.
 
 use std::{
     future::poll_fn,
@@ -28,7 +28,7 @@ pub(crate) struct Line {
     pub(super) io: Io,
     pub(crate) input: Input,
     pub(super) heads: Heads,
-    /// Set up once, and set anew only when it is over: most answers come long before.
+    /// Created once, and reset only after it fires: most responses arrive long before that.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -42,12 +42,12 @@ impl Line {
         }
     }
 
-    /// Reads what has come; 0 at the end.
+    /// Reads into the buffer; returns the number of bytes, 0 at the end of the stream.
     pub(crate) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.input.poll_read(&mut self.io, context)
     }
 
-    /// Ready at this moment, or soon behind it.
+    /// Ready at this moment or shortly after it.
     pub(super) fn poll_moment(&mut self, moment: Instant, context: &mut Context<'_>) -> Poll<()> {
         let timer = self
             .timer
@@ -61,14 +61,14 @@ impl Line {
         }
     }
 
-    /// Whether it can be used while idle: the other side has neither closed it nor said anything unasked.
+    /// Whether an idle connection is usable: the upstream has neither closed it nor sent anything unasked.
     ///
-    /// The runtime may not have seen yet what has arrived, so the system is asked.
+    /// Asks the kernel, because the runtime may not have seen newly arrived bytes yet.
     pub(crate) fn is_quiet(&mut self) -> bool {
         match &mut self.io {
             Io::Plain(stream) => is_empty(stream),
             Io::Tls(stream) => {
-                // What came encrypted may have been read already.
+                // Encrypted bytes may already have been read from the socket.
                 let mut byte = [0];
                 let (mut byte, context) = (ReadBuf::new(&mut byte), Waker::noop());
                 let mut context = Context::from_waker(context);
@@ -81,14 +81,14 @@ impl Line {
         }
     }
 
-    /// Whether its end cannot be forged: TLS tells an end that was meant from a connection that broke.
+    /// Whether the end of the stream is authenticated: TLS tells an intended close from a broken connection.
     pub(crate) fn is_authenticated(&self) -> bool {
         matches!(self.io, Io::Tls(_))
     }
 
-    /// Lets the rest of a request go on by itself while its answer is being read already.
+    /// Sends the rest of a request in a task of its own, while its response is already read.
     ///
-    /// It ends with the client's body, or when neither side has moved for as long as `patience`.
+    /// The task ends with the client's body, when sending fails, or when the body makes no progress for `patience`.
     pub(super) fn divide(self, mut sending: Sending<Outgoing>, patience: Duration) -> Self {
         let (read, mut write) = tokio::io::split(Box::new(self.io));
         tokio::spawn(async move {
@@ -104,7 +104,7 @@ impl Line {
         }
     }
 
-    /// The connection itself, and what was read of it and not taken.
+    /// The connection itself, and the bytes that were read from it and not consumed.
     pub(crate) fn into_parts(self) -> (Io, BytesMut) {
         (self.io, self.input.bytes)
     }

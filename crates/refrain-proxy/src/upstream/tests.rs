@@ -1,6 +1,6 @@
-//! What comes from an upstream is one answer or none, however the network cuts it into pieces.
+//! Bytes from an upstream are one response or an error, however the network splits them.
 //!
-//! An answer that two programs would end at two places is how one client gets another's; so is a connection on which something is left.
+//! If two programs end a response at different places, one client can get another's response; the same goes for bytes left on a connection.
 
 mod answers;
 mod requests;

@@ -1,18 +1,18 @@
-//! The date as answers tell it, made as often as the clock ticks and no more.
+//! The `Date` header of responses, formatted once per tick of the clock.
 
 use std::time::{Duration, SystemTime};
 
 use refrain::clock::{Clock as _, SystemClock};
 
-/// What every date is long.
+/// Length of every HTTP date.
 const LEN: usize = 29;
 
-/// A date as it stands in an answer.
+/// An HTTP date, as in the `Date` header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Date([u8; LEN]);
 
 impl Date {
-    /// No date yet.
+    /// Placeholder before the first date.
     pub(crate) fn none() -> Self {
         Self([b' '; LEN])
     }
@@ -22,7 +22,7 @@ impl Date {
     }
 }
 
-/// The date of this moment.
+/// The current date.
 impl Default for Date {
     fn default() -> Self {
         let since_epoch = Duration::from_millis(SystemClock.wall().0);

@@ -1,4 +1,4 @@
-//! What comes from a client and goes to it, watched while it moves.
+//! Tracks whether data moves to a client.
 
 use std::{
     io,
@@ -14,16 +14,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Active, Client};
 
-/// How a client takes the body of an answer.
+/// Tracks whether a client takes the body of a response.
 #[derive(Debug)]
 pub(crate) struct Taking {
     active: Active,
-    /// `None` where the connection's own time does.
+    /// `None` if the times of the connection suffice (HTTP/1).
     since: Option<Arc<AtomicU64>>,
 }
 
 impl Taking {
-    /// The head is on its way, and the client has to make room for the body.
+    /// Starts with the head: from now on the client must make room for the body.
     pub(crate) fn start(active: Active) -> Self {
         let since = active.client.flow();
         let taking = Self { active, since };
@@ -31,7 +31,7 @@ impl Taking {
         taking
     }
 
-    /// Whether the client is who is waited for now.
+    /// Notes whether the response waits for the client now.
     pub(crate) fn note(&self, is_clients_turn: bool) {
         if let Some(since) = &self.since {
             let now = if is_clients_turn {
@@ -44,7 +44,7 @@ impl Taking {
     }
 }
 
-/// A client's connection that is watched while it reads and writes.
+/// A client's stream whose writes are watched for stalls.
 #[derive(Debug)]
 pub(crate) struct WatchedStream<S> {
     pub(crate) stream: S,

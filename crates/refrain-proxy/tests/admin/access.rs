@@ -1,4 +1,4 @@
-//! Who is let in: a stranger on the network, a page in the operator's browser, a form of another site.
+//! Access control: a stranger on the network, a page in the operator's browser, a form of another site.
 
 use http::Method;
 
@@ -77,7 +77,7 @@ async fn a_page_of_another_site_cannot_write() {
     let stage = stage::open().await;
     let json = ("content-type", "application/json");
     let body = r#"{"reason":"because"}"#;
-    // Let in, the answer is that there is no such record.
+    // A request that is let in gets a 404, because there is no such record.
     let cases: [(&[(&str, &str)], u16); 9] = [
         (&[json], 404),
         (&[("content-type", "application/json; charset=utf-8")], 404),

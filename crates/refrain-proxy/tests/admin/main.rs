@@ -1,4 +1,4 @@
-//! An operator at work: is it alive, is it ready, what became of that payment; and those who should not be let in.
+//! The admin API as an operator uses it: probes, metrics, records; and requests that must be rejected.
 
 #![allow(
     clippy::unwrap_used,

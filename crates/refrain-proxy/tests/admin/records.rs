@@ -1,4 +1,4 @@
-//! What became of that payment, and what is to become of it.
+//! Finding, showing, resolving and deleting records.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::stage::{self, Stage};
 
 const SETTLE_AFTER: Duration = Duration::from_secs(90);
 
-async fn resolve(stage: &Stage, id: &str, found: &Value) -> stage::Answer {
+async fn resolve(stage: &Stage, id: &str, found: &Value) -> stage::AdminResponse {
     let path = format!("/api/records/{id}/resolve");
     stage.ask(Method::POST, &path, &found.to_string()).await
 }

@@ -1,4 +1,4 @@
-//! A guarded shop with an admin listener, and somebody who asks it in real bytes.
+//! A guarded shop with an admin listener, and an HTTP client for it.
 
 use std::{
     net::SocketAddr,
@@ -34,13 +34,13 @@ pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) clock: ManualClock,
     pub(crate) is_draining: Arc<AtomicBool>,
-    /// The shop behind the layer.
+    /// The shop, guarded by the layer.
     shop: Router,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<std::io::Result<()>>,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct AdminResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) text: String,
@@ -98,14 +98,14 @@ pub(crate) async fn open_on(
 }
 
 impl Stage {
-    /// Asks with the headers that a program would send.
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: &str) -> Answer {
+    /// Sends a request with the headers that a program would send.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &str) -> AdminResponse {
         let json: &[(&str, &str)] = &[("content-type", "application/json")];
         let extra = if body.is_empty() { &[] } else { json };
         self.ask_with(method, path, extra, body).await
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> AdminResponse {
         self.ask(Method::GET, path, "").await
     }
 
@@ -115,7 +115,7 @@ impl Stage {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> AdminResponse {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
@@ -134,7 +134,7 @@ impl Stage {
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(body.to_vec()).unwrap();
-        Answer {
+        AdminResponse {
             status: head.status.as_u16(),
             headers: head.headers,
             json: serde_json::from_str(&text).unwrap_or_default(),
@@ -142,7 +142,7 @@ impl Stage {
         }
     }
 
-    /// Pays at the shop.
+    /// Sends a payment to the shop.
     pub(crate) async fn pay(&self, key: Option<&str>, user: &str, amount: &str) -> Response<Body> {
         let mut request = Request::post("/v1/payments").header("authorization", user);
         if let Some(key) = key {
@@ -160,7 +160,7 @@ impl Stage {
         )
     }
 
-    /// Brings the record of `key` into flight.
+    /// Claims `key`, so that its record is in flight.
     pub(crate) async fn start(&self, key: &str) -> Running {
         let intent = Intent::new(Scope::none(), Key::new(key).unwrap());
         match self.engine.claim(&intent).await.unwrap() {
@@ -187,7 +187,7 @@ impl Stage {
         self.is_draining.store(true, Ordering::Release);
     }
 
-    /// Ends the listener, which has a few seconds for it.
+    /// Stops the listener and waits until it has ended.
     pub(crate) async fn close(mut self) -> std::io::Result<()> {
         drop(self.stop.take());
         let ended = tokio::time::timeout(Duration::from_secs(60), self.serving).await;

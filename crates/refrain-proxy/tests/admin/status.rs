@@ -1,4 +1,4 @@
-//! Probes and numbers.
+//! Health probes and metrics.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use refrain_testkit::ManualClock;
 
 use crate::stage::{self, Stage};
 
-/// A store that has gone away.
+/// A store that is unavailable.
 #[derive(Debug)]
 struct Gone(Memory);
 

@@ -1,4 +1,4 @@
-//! Requests: where they end, and which of them are none.
+//! Requests: where they end, and which of them are malformed.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const LIMITS: Limits = Limits {
     fields_max: 8,
 };
 
-/// One request that was read to its end, or as far as it came.
+/// A request that was read to its end, or as far as it came.
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     start: String,
@@ -25,17 +25,17 @@ struct Read {
     keeps_alive: bool,
 }
 
-/// What came of a connection's bytes: requests, and how it ended.
+/// Result of reading a connection: its requests, and how it ended.
 #[derive(Debug, Default, PartialEq)]
 struct All {
     requests: Vec<Read>,
     refused: Option<Refused>,
-    /// Whether a body was none.
+    /// Whether a body was malformed.
     is_broken: bool,
     rest: Vec<u8>,
 }
 
-/// Reads what comes in pieces, up to the end or the first thing that is wrong.
+/// Reads requests that come in pieces, up to the end or the first error.
 fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> All {
     let (mut input, mut heads, mut all) = (BytesMut::new(), Heads::default(), All::default());
     let mut framing = Framing::Length(0);
@@ -47,13 +47,13 @@ fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> All {
     }
     all.rest = match (&all.refused, all.is_broken) {
         (None, false) => input.to_vec(),
-        // Nobody looks at what is behind it.
+        // The bytes after an error are not read.
         _ => Vec::new(),
     };
     all
 }
 
-/// Goes on by one step; whether another may follow.
+/// Advances by one step; returns whether another may follow.
 fn advance(input: &mut BytesMut, heads: &mut Heads, framing: &mut Framing, all: &mut All) -> bool {
     if framing.is_over() {
         match heads.take(input, LIMITS) {
@@ -75,7 +75,7 @@ fn advance(input: &mut BytesMut, heads: &mut Heads, framing: &mut Framing, all: 
                     keeps_alive: head.asked.keeps_alive,
                     ..Read::default()
                 });
-                // The next one is read into the same.
+                // The next head reuses its memory.
                 head::reuse(head.parts);
             }
         }
@@ -130,7 +130,7 @@ fn a_request_ends_where_it_says_and_the_next_one_starts_there() {
             2,
             true,
         ),
-        // The encoding counts, and nothing behind it does.
+        // Transfer-Encoding takes precedence, and the connection is not reused.
         (
             post(
                 "content-length: 9\r\ntransfer-encoding: chunked\r\n",
@@ -272,7 +272,7 @@ fn extensions_of_chunks_have_a_limit_for_the_whole_body() {
     }
 }
 
-/// Requests that are well or nearly so, one behind the other.
+/// Valid and nearly valid requests, one after the other.
 fn requests() -> impl Strategy<Value = String> {
     let start = prop_oneof![
         6 => Just("POST /a HTTP/1.1\r\n"),

@@ -1,4 +1,4 @@
-//! Bodies that come in pieces, that nobody wants, and that are none: whose bytes are whose.
+//! Bodies that come in pieces, are unwanted or are malformed: which bytes belong to which request.
 
 use std::future::poll_fn;
 
@@ -17,7 +17,7 @@ const LIMITS: Limits = Limits {
     fields_max: 8,
 };
 
-/// A client, and what the proxy reads of it. The other half is kept, so that the connection stays.
+/// A client, and the proxy's read half of its connection. The write half is returned to keep the connection open.
 async fn pair() -> (TcpStream, Inlet, tokio::net::tcp::OwnedWriteHalf) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap())
@@ -28,7 +28,7 @@ async fn pair() -> (TcpStream, Inlet, tokio::net::tcp::OwnedWriteHalf) {
     (client, Inlet::new(read, Input::default()), write)
 }
 
-/// The body that was lent, as far as it comes; `None` where it is none.
+/// Reads the lent body; `None` if it is malformed or truncated.
 async fn body(inlet: &Inlet) -> Option<Vec<u8>> {
     let mut read = Vec::new();
     loop {
@@ -44,7 +44,7 @@ async fn body(inlet: &Inlet) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether the connection can be used again once nobody wants the body.
+/// Whether the connection can be reused once the body is let go.
 async fn drained(inlet: &Inlet) -> bool {
     let mut drained = 0;
     poll_fn(|context| inlet.lock().poll_let_go(context)).await;
@@ -107,7 +107,7 @@ async fn a_body_that_nobody_wants_is_drained_up_to_a_limit() {
                 assert_eq!(next(&inlet).await, "/next");
             }
         };
-        // Who is not drained does not get to write all of it.
+        // A client that is not drained cannot write everything.
         tokio::select! {
             () = draining => {}
             () = async { writing.await; std::future::pending().await } => {}
@@ -143,7 +143,7 @@ async fn a_body_that_is_none_or_is_cut_ends_the_connection() {
         inlet.let_go();
         assert!(!inlet.lock().can_go_on(), "{bytes:?}");
         assert!(!drained(&inlet).await, "{bytes:?}");
-        // And it stays none.
+        // The error is permanent.
         assert_eq!(body(&inlet).await, None, "{bytes:?}");
     }
 }
@@ -175,7 +175,7 @@ async fn who_waits_to_be_told_is_told_once_its_body_is_wanted() {
     };
     let (read, ()) = tokio::join!(body(&inlet), telling);
     assert_eq!(read.unwrap(), b"ok");
-    // Who was never told will not send it, and what it sends instead cannot be known.
+    // Without `100 Continue` the client does not send the body, and the meaning of its next bytes is unknown.
     let (_client, inlet, _write) = pair().await;
     inlet.lock().lend(Framing::Length(2), true);
     inlet.let_go();

@@ -1,27 +1,27 @@
-//! The heads of answers: what they say of the length is what follows, and who asked the old way is answered so.
+//! Heads of responses: the declared length matches the body, and HTTP/1.0 clients get HTTP/1.0 responses.
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use crate::{
-    clients::{head::Asked, reply},
+    clients::{head::RequestTraits, reply},
     http1::Length,
     watch::Date,
 };
 
-fn asked(version: Version) -> Asked {
-    Asked {
+fn asked(version: Version) -> RequestTraits {
+    RequestTraits {
         version,
         keeps_alive: true,
-        ..Asked::nothing()
+        ..RequestTraits::nothing()
     }
 }
 
-/// The head as it is written, without its date, how the body follows, and whether another answer may.
+/// The encoded head without its date, how the body is sent, and whether another response may follow.
 fn written(
     status: u16,
     fields: &[(&'static str, &'static str)],
     size: Option<u64>,
-    asked: Asked,
+    asked: RequestTraits,
 ) -> (String, String, bool) {
     let mut head = Response::new(()).into_parts().0;
     head.status = StatusCode::from_u16(status).unwrap();
@@ -49,11 +49,11 @@ fn written(
 fn what_a_head_says_of_its_body_is_what_follows() {
     let new = asked(Version::HTTP_11);
     let old = asked(Version::HTTP_10);
-    let to_head = Asked {
+    let to_head = RequestTraits {
         is_to_head: true,
         ..new
     };
-    let last = Asked {
+    let last = RequestTraits {
         keeps_alive: false,
         ..new
     };
@@ -96,7 +96,7 @@ fn what_a_head_says_of_its_body_is_what_follows() {
             "7",
             true,
         ),
-        // What is known counts before what was said.
+        // The known length takes precedence over the declared one.
         (
             200,
             &says,

@@ -1,4 +1,4 @@
-//! Answers: where they end, and which of them are none.
+//! Responses: where they end, and which of them are malformed.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const LIMITS: Limits = Limits {
     fields_max: 8,
 };
 
-/// An answer that was read to its end, or as far as it came.
+/// A response that was read to its end, or as far as it came.
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     status: u16,
@@ -22,7 +22,7 @@ struct Read {
     trailers: Vec<(String, String)>,
     is_whole: bool,
     stays_open: bool,
-    /// What is left behind it.
+    /// Bytes left after it.
     rest: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ fn words(headers: &http::HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Reads an answer that comes in pieces, up to its end or that of the connection.
+/// Reads a response that comes in pieces, up to its end or the end of the connection.
 fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, is_to_head: bool) -> Result<Read, Broken> {
     let (mut input, mut read) = (BytesMut::new(), Read::default());
     let mut heads = Heads::default();
@@ -279,7 +279,7 @@ fn the_name_of_a_status_is_kept_where_it_is_the_upstreams_own() {
     }
 }
 
-/// Answers that are well or nearly so, and what comes behind them.
+/// Valid and nearly valid responses, and the bytes after them.
 fn answers() -> impl Strategy<Value = String> {
     let field = prop_oneof![
         Just("content-length: 5\r\n"),

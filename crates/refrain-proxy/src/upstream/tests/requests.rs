@@ -1,4 +1,4 @@
-//! Requests: every byte once and in order, and none that makes a broken one look whole.
+//! Requests: every byte is sent once and in order, and a broken request is never made to look complete.
 
 use std::future::poll_fn;
 
@@ -15,7 +15,7 @@ use crate::{
 
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\n\r\n";
 
-/// What the upstream gets of a request, and whether that was all, over a connection that takes only so many bytes at a time.
+/// Sends a request over a connection with `room` bytes of buffer; returns the bytes that arrive, and whether sending succeeded.
 async fn sent(length: Length, body: Body<ClientBody>, room: usize) -> (Vec<u8>, bool) {
     let (mut ours, mut theirs) = duplex(room);
     let sending = async move {
