@@ -1,4 +1,4 @@
-//! `refrain audit`: verifies the audit log, and takes entries out of it.
+//! `refrain audit`: verifies the audit log, and exports its entries.
 
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -57,7 +57,7 @@ Lines that stand open at the end are listed: attempts without an end run, or the
 Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration, 69 it cannot be read.")]
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: AuditLocation,
         /// A hash that was noted earlier: it must still be there
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
@@ -75,7 +75,7 @@ Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, o
 Exit codes: as for verify.")]
     Head {
         #[command(flatten)]
-        place: Place,
+        place: AuditLocation,
     },
     /// Print entries, chosen by time, operation, record and event
     Export(export::Export),
@@ -83,7 +83,7 @@ Exit codes: as for verify.")]
 
 /// Which log.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct AuditLocation {
     /// The folder of the log
     #[arg(value_name = "DIR", conflicts_with = "config")]
     folder: Option<PathBuf>,
@@ -92,7 +92,7 @@ struct Place {
     config: Option<PathBuf>,
 }
 
-impl Place {
+impl AuditLocation {
     fn folder(&self) -> Result<PathBuf, Failure> {
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
@@ -104,7 +104,7 @@ impl Place {
     }
 }
 
-/// Why nothing could be told.
+/// An error message, with the exit code of the command.
 #[derive(Debug)]
 struct Failure {
     code: u8,
@@ -163,7 +163,7 @@ fn checks(head: Option<&str>, from: Option<&str>) -> Result<Check, Failure> {
     })
 }
 
-fn verify(place: &Place, check: &Check, is_json: bool) -> Result<u8, Failure> {
+fn verify(place: &AuditLocation, check: &Check, is_json: bool) -> Result<u8, Failure> {
     let folder = place.folder()?;
     let found = walked(&folder, check, &mut |_, _| ())?;
     match is_json {
@@ -173,7 +173,7 @@ fn verify(place: &Place, check: &Check, is_json: bool) -> Result<u8, Failure> {
     Ok(code(&found))
 }
 
-fn head(place: &Place) -> Result<u8, Failure> {
+fn head(place: &AuditLocation) -> Result<u8, Failure> {
     let folder = place.folder()?;
     let found = walked(&folder, &Check::default(), &mut |_, _| ())?;
     print::complain_of(&found);
@@ -188,7 +188,7 @@ fn code(found: &Verified) -> u8 {
     }
 }
 
-/// Walks a log, and shows how far it has come where somebody looks on.
+/// Walks a log, and prints progress to standard error if that is a terminal.
 fn walked(
     folder: &Path,
     check: &Check,

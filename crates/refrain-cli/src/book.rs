@@ -1,4 +1,4 @@
-//! The documentation is held to the command: its examples are parsed, and what can be generated is generated.
+//! Tests that the documentation matches the command: examples must parse, and generated pages must be current.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

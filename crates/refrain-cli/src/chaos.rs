@@ -1,4 +1,4 @@
-//! `refrain chaos`: a proxy that breaks things on purpose, and the commands that tell a running one what to break.
+//! `refrain chaos`: a proxy that injects faults, and the commands that change the rules of a running one.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    client::{Client, Place, Trouble},
+    client::{Client, ControlEndpoint, Trouble},
     output::say,
     proxy::{Failure, Signals, listen, log_to_stderr},
 };
 
-/// The control address of a running one.
-const CONTROL: Place = Place {
+/// How to reach the control address of a running chaos proxy.
+const CONTROL: ControlEndpoint = ControlEndpoint {
     name: "control address",
     flag: "--control",
     setting: "chaos",
@@ -21,7 +21,7 @@ const CONTROL: Place = Place {
     command: "refrain chaos",
 };
 
-/// The most bytes of a file with rules.
+/// The most bytes of a rules file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Break things on purpose between clients and a service
@@ -86,19 +86,19 @@ enum Command {
         /// ROUTE FAULT [SHARE] [xTIMES]
         rule: String,
         #[command(flatten)]
-        asked: Asked,
+        asked: ControlOptions,
     },
     /// The rules of a running proxy, and how often each struck
     List {
         #[command(flatten)]
-        asked: Asked,
+        asked: ControlOptions,
     },
     /// Take away one rule of a running proxy, or all
     Clear {
         /// Which; all if none is named
         number: Option<u64>,
         #[command(flatten)]
-        asked: Asked,
+        asked: ControlOptions,
     },
     /// What a running proxy did to which request
     Log {
@@ -106,12 +106,12 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         after: u64,
         #[command(flatten)]
-        asked: Asked,
+        asked: ControlOptions,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Asked {
+struct ControlOptions {
     /// The control address of the running proxy [default: REFRAIN_CHAOS, or http://127.0.0.1:8380]
     #[arg(long, value_name = "URL")]
     control: Option<String>,
@@ -240,7 +240,7 @@ async fn ask(command: &Command) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn answer(command: &Command, asked: &Asked) -> Result<Value, Trouble> {
+async fn answer(command: &Command, asked: &ControlOptions) -> Result<Value, Trouble> {
     let client = Client::new(&CONTROL, asked.control.as_deref(), None)?;
     match command {
         Command::Add { rule, .. } => client.post("/rules", &json!({ "rule": rule })).await,

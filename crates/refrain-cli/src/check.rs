@@ -1,4 +1,4 @@
-//! `refrain check`: reads a file as the proxy would, shows what it comes to, and reviews it.
+//! `refrain check`: parses a file as the proxy does, prints the resulting settings, and reviews it.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,9 +18,9 @@ mod summary;
 
 use review::{Form, Review};
 
-/// Something required is open.
+/// Exit code: the review has an open required line, or this build lacks a broker.
 const OPEN: u8 = 1;
-/// A file that cannot be used.
+/// Exit code: the file is invalid or missing.
 const BAD_FILE: u8 = 64;
 
 /// Check refrain.toml and show what it comes to, or review it
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What the file comes to, and whether this build has every broker that it names.
+/// The resolved settings as text, and whether this build supports every broker that the file names.
 fn checked(
     args: &Args,
     file: &Path,
@@ -118,7 +118,7 @@ fn checked(
     Ok((told, missing.is_empty()))
 }
 
-/// What this build cannot run, and how to build one that can.
+/// The workers and relays that this build cannot run, each with how to build one that can.
 fn missing_brokers(settings: &Settings, supports: Supports) -> Vec<String> {
     let workers = settings.workers.iter();
     let workers = workers.map(|it| (format!("worker {}", it.name), &it.source));
@@ -156,13 +156,13 @@ fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCod
     }
 }
 
-/// What the file comes to, for a program.
+/// The resolved settings, for `--json`.
 #[derive(serde::Serialize)]
 struct Checked<'s> {
     #[serde(flatten)]
     settings: &'s Settings,
     warnings: Vec<Warning>,
-    /// Workers and relays whose broker this build lacks.
+    /// Workers and relays whose broker this build does not support.
     unsupported: &'s [String],
 }
 
@@ -178,7 +178,7 @@ impl<'s> Checked<'s> {
 
 #[cfg(test)]
 mod tests {
-    //! A file passed the check, and the build that was deployed could not run its worker.
+    //! A file must not pass the check if the build cannot run its workers.
 
     use refrain::{Error, ErrorKind, policy::Address};
 

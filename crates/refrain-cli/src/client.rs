@@ -1,4 +1,4 @@
-//! Asks an address of a running command: the proxy's admin address, or the control address of `chaos`.
+//! HTTP client for the addresses of a running command: the proxy's admin address, or the control address of `chaos`.
 
 use std::{fmt, time::Duration};
 
@@ -18,24 +18,24 @@ const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
 const PORT_DEFAULT: u16 = 80;
-/// Longer than the admin address itself takes at the most.
+/// Timeout of a request: longer than the admin address itself takes at the most.
 const PATIENCE: Duration = Duration::from_secs(40);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// What is asked: how it is named, where it is if nobody names it, and who serves it.
+/// The admin or control address of a running command: its name in messages, its flag and setting, its default, and the command that serves it.
 #[derive(Debug)]
-pub(crate) struct Place {
-    /// What people call it.
+pub(crate) struct ControlEndpoint {
+    /// The name in messages, such as "admin address".
     pub(crate) name: &'static str,
     pub(crate) flag: &'static str,
-    /// As [`settings::value`] takes it.
+    /// The name of the setting for [`settings::value`].
     pub(crate) setting: &'static str,
     pub(crate) otherwise: &'static str,
     pub(crate) command: &'static str,
 }
 
 /// The proxy's admin address.
-pub(crate) const ADMIN: Place = Place {
+pub(crate) const ADMIN: ControlEndpoint = ControlEndpoint {
     name: "admin address",
     flag: "--admin",
     setting: "admin",
@@ -43,12 +43,12 @@ pub(crate) const ADMIN: Place = Place {
     command: "refrain proxy",
 };
 
-/// What came in place of an answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     Usage(String),
     Unreachable(String),
-    /// The admin address refused, and said why and what to do.
+    /// The server refused the request, with the reason and the fix.
     Refused {
         status: StatusCode,
         error: String,
@@ -91,9 +91,9 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Who asks, and whom.
+/// A client of one address.
 pub(crate) struct Client {
-    place: &'static Place,
+    place: &'static ControlEndpoint,
     address: String,
     host: String,
     port: u16,
@@ -102,7 +102,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(
-        place: &'static Place,
+        place: &'static ControlEndpoint,
         address: Option<&str>,
         token: Option<&str>,
     ) -> Result<Self, Trouble> {
@@ -111,7 +111,7 @@ impl Client {
             value.map_err(|failure| Trouble::usage(failure.to_string()))
         };
         let address = given(place.setting, address)?;
-        // As the proxy's own setting is written: host and port alone.
+        // The proxy's own setting is host and port alone.
         let address = address.map(|it| match it.contains("://") {
             true => it,
             false => format!("http://{it}"),
@@ -209,7 +209,7 @@ impl Client {
     async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Aborted when this is dropped.
+        // Aborted on drop.
         let mut tasks = JoinSet::new();
         tasks.spawn(connection);
         let (head, body) = sender.send_request(request).await?.into_parts();
@@ -219,7 +219,7 @@ impl Client {
     }
 
     fn unreachable(&self, why: &str) -> Trouble {
-        let Place {
+        let ControlEndpoint {
             name,
             flag,
             command,

@@ -1,4 +1,4 @@
-//! `refrain completions`: what a shell needs to complete the command line.
+//! `refrain completions`: prints a shell completion script.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `refrain demo`: the same buyers pay the same flaky API twice, once directly and once through the proxy, and the two ledgers are compared.
+//! `refrain demo`: the same buyers pay the same flaky API twice, once directly and once through the proxy; the demo compares the two ledgers.
 
 use std::{path::Path, process::ExitCode, sync::Arc};
 
@@ -22,7 +22,7 @@ use proxy::Proxy;
 use report::{Line, Run};
 use trouble::Troubles;
 
-/// As a shell reports a program that Ctrl-C ended.
+/// The exit code with which shells report a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 const UNREACHABLE: u8 = 69;
 
@@ -73,20 +73,20 @@ async fn show(args: &Args) -> anyhow::Result<ExitCode> {
         say(report::by_hand(&stage.proxy, &stage.api));
         stop.await;
     }
-    // The proxy first: it must not write while its folder goes.
+    // Stop the proxy first: it must not write while its folder is removed.
     drop(stage);
     folder.close()?;
     Ok(ExitCode::from(u8::from(!is_good)))
 }
 
-/// One thread is plenty.
+/// A runtime with one thread, which is enough for the demo.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
 }
 
-/// Ready when somebody wants this to end: Ctrl-C, SIGTERM, or the terminal was closed.
+/// A future that is ready when the demo shall stop: Ctrl-C, SIGTERM, or the terminal was closed.
 fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -100,14 +100,14 @@ fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// The proxy and the API behind it, still up.
+/// The running proxy, and the API that it guards.
 #[derive(Debug)]
 struct Stage {
     proxy: Proxy,
     api: Api,
 }
 
-/// Both runs and the comparison; answers what is still up, and whether all is well behind it.
+/// Runs both bursts and prints the comparison; returns the running servers, and whether the guarded run had no double or lost charge.
 async fn compare(folder: &TempDir, args: &Args) -> anyhow::Result<(Stage, bool)> {
     if !args.json {
         say(report::INTRODUCTION);

@@ -1,4 +1,4 @@
-//! `refrain explain`: the page of a problem, without a browser or a network.
+//! `refrain explain`: prints a problem's documentation page, without a browser or a network.
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// With these clap knows what was probably meant, and shells can complete it.
+/// All codes as possible values, so that clap can suggest the nearest one and shells can complete it.
 fn codes() -> PossibleValuesParser {
     PossibleValuesParser::new(Code::ALL.map(Code::code))
 }
@@ -60,7 +60,7 @@ fn listed() -> String {
     rows.join("\n")
 }
 
-/// The heading of its page.
+/// The heading of the problem's page.
 fn title(code: Code) -> &'static str {
     let heading = code.page().lines().next().unwrap_or_default();
     heading.trim_start_matches("# ")

@@ -1,4 +1,4 @@
-//! What a folder tells by itself, so that nobody has to be asked.
+//! API descriptions and servers found in a project's folder, so that the user does not have to name them.
 
 use std::{
     fs::{self, File},
@@ -6,15 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How deep below the folder is looked.
+/// The most levels of folders that are searched.
 const DEPTH_MAX: usize = 5;
-/// How many files and folders are looked at.
+/// The most files and folders that are visited.
 const ENTRIES_MAX: usize = 20_000;
-/// How much of a file is looked at to tell what it is.
+/// The most bytes of a file that are read to recognise its kind.
 const PEEK_BYTES_MAX: u64 = 8 << 10;
-/// How many descriptions are offered.
+/// The most descriptions of each kind that are listed.
 const DESCRIPTIONS_MAX: usize = 20;
-/// Others' code, and what was generated.
+/// Folders of third-party and generated code, which are skipped.
 const SKIPPED: [&str; 9] = [
     "node_modules",
     "target",
@@ -27,22 +27,22 @@ const SKIPPED: [&str; 9] = [
     "refrain-data",
 ];
 
-/// What was found.
+/// Descriptions and servers found in a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Descriptions of requests, OpenAPI and Swagger, the shallowest first.
     pub(crate) descriptions: Vec<PathBuf>,
-    /// Descriptions of messages, AsyncAPI, likewise.
+    /// Descriptions of messages, AsyncAPI, in the same order.
     pub(crate) messages: Vec<PathBuf>,
-    /// Which engines the project already uses.
+    /// The deployment file that mentions each engine.
     pub(crate) postgres: Option<PathBuf>,
     pub(crate) redis: Option<PathBuf>,
-    /// Whether not everything was looked at.
+    /// Whether the search stopped at [`ENTRIES_MAX`].
     pub(crate) is_cut: bool,
 }
 
 impl Found {
-    /// Looks through a folder.
+    /// Searches a folder.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         let mut found = Self::default();
         let mut level = vec![folder.to_path_buf()];
@@ -95,10 +95,10 @@ impl Found {
     }
 }
 
-/// The folder's entries by name: the same project gives the same questions.
+/// The folder's entries sorted by name, so that the same project gives the same questions.
 fn sorted(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    // A link may lead out of the project, or in a circle.
+    // A symbolic link may lead out of the project, or in a circle.
     let is_no_link = |it: &fs::DirEntry| it.file_type().is_ok_and(|it| !it.is_symlink());
     let mut paths: Vec<_> = entries.filter(is_no_link).map(|it| it.path()).collect();
     paths.sort();
@@ -116,12 +116,12 @@ fn is_own(folder: &Path) -> bool {
     !name.starts_with('.') && !SKIPPED.contains(&name)
 }
 
-/// Where a project names the servers that it uses.
+/// Whether a file is one in which a project names its servers.
 fn is_deployment(name: &str) -> bool {
     name.starts_with("docker-compose") || name.starts_with("compose.") || name.starts_with(".env")
 }
 
-/// An annotated copy of `refrain plan`, whose annotations may stand further down than is looked.
+/// Whether a file is an annotated copy written by `refrain plan`, whose annotations may come after the bytes that are read.
 fn is_copy(name: &str) -> bool {
     name.ends_with(".refrain.yaml") || name.ends_with(".refrain.json")
 }
@@ -129,20 +129,20 @@ fn is_copy(name: &str) -> bool {
 fn peek(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What cannot be read tells nothing.
+        // A file that cannot be read counts as empty.
         let _ = file.take(PEEK_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What a description is about.
+/// Whether a description is of requests or of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Requests,
     Messages,
 }
 
-/// What a text describes, if it opens as OpenAPI, Swagger and AsyncAPI documents do; one that `refrain plan` annotated is a copy.
+/// The kind of an OpenAPI, Swagger or AsyncAPI document, recognised by its version line; `None` for a copy annotated by `refrain plan`.
 fn described(text: &str) -> Option<Kind> {
     if text.contains("x-refrain") {
         return None;
@@ -160,7 +160,7 @@ fn described(text: &str) -> Option<Kind> {
             () => None,
         }
     };
-    // In JSON written on one line the version mostly stands first, too.
+    // In single-line JSON the version is usually the first member.
     text.split(['\n', ',']).find_map(version)
 }
 
@@ -172,7 +172,7 @@ fn is_number(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! A description that is overlooked is a question too many; a file that is taken for one is a wrong answer.
+    //! A description that is missed costs the user a question; a file mistaken for one gives a wrong result.
 
     use super::*;
 

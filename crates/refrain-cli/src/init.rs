@@ -1,4 +1,4 @@
-//! `refrain init`: the six stages as a guide that asks only what it cannot find out.
+//! `refrain init`: a guide through the six stages that asks only for what it cannot detect.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -28,12 +28,12 @@ use existing::Existing;
 use source::Source;
 use stages::{Choices, Given, Ground, Tell};
 
-/// The header that clients and libraries know.
+/// The standard name of the key header.
 const KEY_HEADER: &str = "Idempotency-Key";
 
 const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
-/// What shells answer where somebody pressed Ctrl-C.
+/// The exit code that shells use after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 /// Go through the six stages, and write the policy, the page for clients and the tester's plan
@@ -109,7 +109,7 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
         let missing = anyhow::anyhow!("{} is no folder", folder.display());
         return Err(missing.into());
     }
-    // Before anything is asked: nobody wants to hear it behind the last question.
+    // Before the first question, so that a failure does not waste the answers.
     plan::check_place(folder)?;
     check_writable(folder)?;
     let given = Given {
@@ -150,7 +150,7 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
     Ok(())
 }
 
-/// Answers are kept here, and files are written.
+/// Checks that files can be written to the folder, before any question.
 fn check_writable(folder: &Path) -> Result<(), Failure> {
     let tried = tempfile::tempfile_in(folder).map(drop);
     tried.map_err(|error| {
@@ -176,7 +176,7 @@ fn conclude(args: &Args, folder: &Path, choices: &Choices, source: Source, writt
     }
 }
 
-/// What to type next, and what it does.
+/// The commands to run next, each with its purpose.
 fn next(folder: &Path, choices: &Choices, source: &Source) -> Vec<(String, &'static str)> {
     let file = |name: &str| quoted(&folder.join(name));
     let policy = file(plan::POLICY);
@@ -214,7 +214,7 @@ fn next(folder: &Path, choices: &Choices, source: &Source) -> Vec<(String, &'sta
     next
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |it: char| it.is_ascii_alphanumeric() || "/._-+@:".contains(it);
@@ -224,7 +224,7 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// Tells the person; who reads JSON is told at the end.
+/// Prints progress, unless the output is JSON.
 struct Teller(bool);
 
 impl Tell for Teller {

@@ -1,4 +1,4 @@
-//! `refrain key`: derives a key from what is intended, as the library and the proxy do.
+//! `refrain key`: derives a key from an entity, an action and parameters, as the library and the proxy do.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::output::say;
 
 const USAGE: u8 = 2;
 
-/// The most that is read as parameters, in bytes: as much as the largest body that a policy takes.
+/// The most bytes of parameters that are read: as many as the largest body that a policy allows.
 const PARAMS_BYTES_MAX: u64 = 64 << 20;
 
 /// Derive a key from an entity, an action and its parameters
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What is printed, or what is wrong with the parameters.
+/// The text to print, or the error about the parameters.
 fn derived(args: &Args) -> Result<String, String> {
     let (place, params) = read(&args.params)?;
     let form = match Json::parse(&params) {
@@ -87,7 +87,7 @@ fn derived(args: &Args) -> Result<String, String> {
     Ok(format!("{json:#}"))
 }
 
-/// The parameters, and where they came from.
+/// The source of the parameters (for error messages), and their bytes.
 fn read(params: &str) -> Result<(String, Vec<u8>), String> {
     let (place, bytes) = match (params, params.strip_prefix('@')) {
         ("-" | "@-", _) => ("stdin".to_owned(), capped(io::stdin().lock())),
@@ -105,14 +105,14 @@ fn read(params: &str) -> Result<(String, Vec<u8>), String> {
     }
 }
 
-/// One byte over the limit is enough to know that it is too large.
+/// Reads up to one byte over the limit, which is enough to detect that the input is too large.
 fn capped(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(PARAMS_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Why they are not taken, and what to do.
+/// Why the parameters are rejected, and what to do.
 fn refusal(reason: NotJson, params: &[u8]) -> String {
     let why = match reason {
         NotJson::DuplicateName => {

@@ -1,4 +1,4 @@
-//! `refrain lint`: finds code that may do the same thing twice, or lose it.
+//! `refrain lint`: finds code that may execute an effect twice, or lose it.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -10,11 +10,11 @@ use crate::output::say;
 
 mod format;
 
-/// Something at least as bad as `--fail-on` was found.
+/// Exit code: a finding of the `--fail-on` severity or worse.
 const FOUND: u8 = 1;
-/// A path that is not there, or no path.
+/// Exit code: a path does not exist, or a rule is unknown.
 const USAGE: u8 = 2;
-/// A rule file that is none.
+/// Exit code: an invalid rule file.
 const CONFIGURATION: u8 = 64;
 
 /// Find code that may do the same thing twice, or lose it, when something is tried again
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The rules in force; else the exit code, and why.
+/// The rules in force, or the exit code and message of an error.
 fn rules(args: &Args) -> Result<Rules, (u8, String)> {
     let bad = |error: refrain_lint::BadRule| (CONFIGURATION, error.to_string());
     let mut rules = Rules::built_in().map_err(bad)?;

@@ -1,6 +1,6 @@
-//! The `refrain` command: one file for each of its commands.
+//! The `refrain` command, with one module for each subcommand.
 //!
-//! Exit codes: 0 fine, 1 the check found problems, 2 usage, 64 bad configuration, 69 something needed cannot be reached.
+//! Exit codes: 0 fine, 1 the check found problems, 2 wrong usage, 64 bad configuration, 69 a required resource is unreachable.
 
 use std::process::ExitCode;
 
@@ -34,7 +34,7 @@ mod store;
 mod verify;
 mod work;
 
-/// The proxy keeps small pieces for long between many that come and go, which the system's own allocator is slow with.
+/// mimalloc, because the proxy mixes a few small long-lived allocations with many short-lived ones, and the system allocator is slow at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -144,15 +144,15 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Whether it runs for long and answers others.
+    /// Whether the command runs a long-lived server.
     fn serves(&self) -> bool {
         use Command::{Chaos, Proxy, Relay, Work};
         matches!(self, Chaos(_) | Proxy(_) | Relay(_) | Work(_))
     }
 }
 
-/// A huge page is cleared whole when it is first touched: whoever has it cleared waits for milliseconds, and so do all others on the thread.
+/// Disables transparent huge pages: the kernel clears a whole huge page on first touch, which blocks every task on that thread for milliseconds.
 fn take_small_pages() {
-    // Where the kernel has no huge pages there is nothing to do.
+    // A kernel without huge pages needs no change.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

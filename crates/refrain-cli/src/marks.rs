@@ -1,4 +1,4 @@
-//! What `refrain plan` left above the tables of the file: what it took each for, and whether it was sure.
+//! The comments that `refrain plan` writes above the tables of a policy: the planned class, and whether it is unsure.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use toml_edit::{DocumentMut, Item, Table};
 
 use crate::plan::MARK;
 
-/// What a line begins with that asks for a decision.
+/// The start of a comment that asks for a decision.
 const UNSURE: &str = "# unsure (";
 
 /// The marks of a file, by the names of their operations and workers.
@@ -16,17 +16,17 @@ pub(crate) struct Marks {
     workers: HashMap<String, Mark>,
 }
 
-/// What stands above one table.
+/// The mark above one table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The class that was planned last.
+    /// The class that the last plan chose.
     pub(crate) class: String,
-    /// Whether it asks for a decision that nobody has taken yet.
+    /// Whether it asks for a decision that is still open.
     pub(crate) is_unsure: bool,
 }
 
 impl Marks {
-    /// Those of a file; of one that is not from `refrain plan` there are none.
+    /// The marks of a file; none if it is not from `refrain plan`, or not TOML.
     pub(crate) fn of(text: &str) -> Self {
         let Ok(document) = text.parse::<DocumentMut>() else {
             return Self::default();
@@ -64,7 +64,7 @@ impl Mark {
         let is_open = lines.any(|line| line.starts_with(UNSURE));
         Some(Self {
             class: class.into(),
-            // Another class than was planned is a decision.
+            // A class that differs from the planned one is a decision.
             is_unsure: is_open && written.is_none_or(|it| it == class),
         })
     }

@@ -1,4 +1,4 @@
-//! `refrain mcp`: lets an assistant look, and change nothing.
+//! `refrain mcp`: read-only tools for an assistant.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     admin: Option<String>,
 }
 
-/// Says how to get a build that can.
+/// Prints how to build with MCP support.
 #[cfg(not(feature = "mcp"))]
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { admin: _ } = args;
@@ -35,16 +35,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 #[cfg(feature = "mcp")]
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    /// The other side speaks something else.
+    /// Exit code: the protocol failed.
     const UNAVAILABLE: u8 = 69;
-    /// Standard input and output have one each; the rest is for calls at the same time.
+    /// Standard input and output take one thread each; the others run concurrent calls.
     const BLOCKING_THREADS_MAX: usize = 8;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()?;
     let served = runtime.block_on(server::serve(args.admin.clone()));
-    // A read of standard input cannot be called off: nobody waits for it.
+    // A blocking read of standard input cannot be cancelled, so do not wait for it.
     runtime.shutdown_background();
     match served {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! `refrain migrate`: makes the tables that Refrain needs in a database, or prints what would make them.
+//! `refrain migrate`: creates the tables that Refrain needs in a database, or prints the statements.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let address = match address(args) {
         Ok(Some(address)) => address,
-        // What is printed depends on the schema alone, and this has the usual one.
+        // The script depends only on the schema, and this address has the default one.
         Ok(None) if args.print => {
             show(postgres::script("postgres://host/database")?);
             return Ok(ExitCode::SUCCESS);
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What the database lacks; everything, where it cannot be asked.
+/// The statements that the database lacks, or all if it is unavailable.
 async fn missing(address: &str) -> refrain::Result<String> {
     match postgres::missing_script(address).await {
         Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -145,7 +145,7 @@ fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
     code.into()
 }
 
-/// The exit code for an address that cannot be used: it may come from the file, if there is one.
+/// The exit code for an unusable address, which may come from the file, if there is one.
 fn misconfigured(args: &Args) -> u8 {
     match args.config {
         Some(_) => BAD_CONFIGURATION,
@@ -153,7 +153,7 @@ fn misconfigured(args: &Args) -> u8 {
     }
 }
 
-/// Which store, if any is named. Of two, the last has tables.
+/// The address of the store, if one is named. Of two stores, the last one has the tables.
 fn address(args: &Args) -> Result<Option<String>, String> {
     let flags = Flags {
         store: args.store.as_deref(),
@@ -175,7 +175,7 @@ fn address(args: &Args) -> Result<Option<String>, String> {
     }
 }
 
-/// A database that is no store: from the flag, `REFRAIN_NAME`, the file that `REFRAIN_NAME_FILE` names, or refrain.toml.
+/// A database other than the store: from the flag, `REFRAIN_NAME`, the file that `REFRAIN_NAME_FILE` names, or refrain.toml.
 fn database(name: &str, args: &Args) -> Result<Option<Address>, String> {
     let value = settings::value(name, args.store.as_deref());
     let value = value.map_err(|failure| failure.to_string())?;
@@ -204,7 +204,7 @@ fn database(name: &str, args: &Args) -> Result<Option<Address>, String> {
     }
 }
 
-/// The databases that a file names for a table, each once.
+/// The databases that a file names for a table, without duplicates.
 fn databases(name: &str, settings: &Settings) -> Vec<Address> {
     let (workers, relays) = (settings.workers.iter(), settings.relays.iter());
     let mut found: Vec<_> = match name {

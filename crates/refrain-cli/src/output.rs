@@ -1,4 +1,4 @@
-//! Printing that does not fail: a reader that has seen enough, such as `head`, is no reason to stop half-way.
+//! Printing that ignores write errors: a reader that closes the pipe early, such as `head`, must not stop a command half-way.
 
 use std::{
     fmt::Display,
@@ -10,18 +10,18 @@ pub(crate) fn say(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Prints without ending the line, at once.
+/// Prints without a newline, and flushes.
 pub(crate) fn show(text: impl Display) {
     let mut stdout = io::stdout();
     let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
-/// Prints a line about what is wrong.
+/// Prints an error line to standard error.
 pub(crate) fn complain(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// So many of these.
+/// A count with its noun, in the plural where needed.
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),

@@ -1,4 +1,4 @@
-//! `refrain plan`: reads an API's description and writes what keeps its clients' retries safe.
+//! `refrain plan`: reads an API's description, and writes the policy, the page for clients and the tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,15 +19,15 @@ mod files;
 use files::Files;
 pub(crate) use files::Outcome;
 
-/// Drift was found.
+/// Exit code: drift was found.
 const FOUND: u8 = 1;
-/// How many unsure operations are listed.
+/// The most unsure operations that are listed.
 const UNSURE_MAX: usize = 20;
-/// What stands before the class that was planned, above a table of the policy.
+/// The comment before the planned class, above a table of the policy.
 pub(crate) const MARK: &str = "# plan: ";
 pub(crate) const POLICY: &str = "refrain.toml";
 pub(crate) const VERIFY: &str = "verify.toml";
-/// Where the proxy listens unless told otherwise.
+/// The proxy's default address.
 pub(crate) const PROXY: &str = "http://127.0.0.1:8377";
 
 /// Decide from an API's description which operations need keys; write policy, page for clients, and tests
@@ -133,22 +133,22 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What is written from a plan, and where.
+/// The inputs of a plan's files, and where they are written.
 pub(crate) struct Job<'a> {
     pub(crate) description: &'a Path,
     pub(crate) out: &'a Path,
     pub(crate) is_check: bool,
     pub(crate) is_forced: bool,
     pub(crate) upstream: Option<&'a str>,
-    /// Where verify.toml finds the proxy.
+    /// The proxy's address for verify.toml.
     pub(crate) url: &'a str,
-    /// A description of messages that goes into the same policy.
+    /// A description of messages that is merged into the same policy.
     pub(crate) messages: Option<&'a Described>,
-    /// What the policy is given besides.
+    /// Changes the policy before it is written.
     pub(crate) adjust: &'a Adjust<'a>,
 }
 
-/// A description, and what was decided about it.
+/// A description, and its plan.
 #[derive(Debug)]
 pub(crate) struct Described {
     pub(crate) file: PathBuf,
@@ -156,13 +156,13 @@ pub(crate) struct Described {
     pub(crate) plan: Plan,
 }
 
-/// Changes a policy before it is written; told whether it is new.
+/// Changes a policy before it is written; the flag says whether the policy is new.
 pub(crate) type Adjust<'a> = dyn Fn(&mut toml_edit::DocumentMut, bool) + 'a;
 
-/// Renders everything, and writes it unless only asked to look.
+/// Renders all files, and writes them unless the job is a check.
 ///
 /// # Errors
-/// When a file that is there cannot be merged into, or one cannot be written.
+/// When an existing file cannot be merged into, or a file cannot be written.
 pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<Written, Failure> {
     let bad = |why: String| Failure::Configuration(format!("refrain: {why}"));
     let mut files = Files::new(job.out, job.is_check, job.is_forced);
@@ -203,16 +203,16 @@ pub(crate) fn write(job: &Job<'_>, document: &Document, plan: &Plan) -> Result<W
     })
 }
 
-/// What a description of requests does not have is not gone if it is a worker, and the other way round.
+/// Whether a drift concerns this document: a worker is not gone because a description of requests lacks it, nor an operation because one of messages does.
 fn is_about(drift: &Drift, document: &Document) -> bool {
     let is_worker = !drift.name.contains(' ');
     drift.kind != "gone" || is_worker == document.is_async()
 }
 
-/// Whether a plan can be written here: a policy that somebody else made is not merged into.
+/// Checks that a plan can be written here: a policy from another source is not merged into.
 ///
 /// # Errors
-/// When there is such a policy.
+/// When the folder has such a policy.
 pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     let files = Files::new(out, false, false);
     match files.is_foreign(POLICY, MARK)? {
@@ -224,10 +224,10 @@ pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Writes a policy for an API that nothing describes: every POST and PATCH is guarded alike.
+/// Writes a policy for an API without a description: every POST and PATCH is guarded alike.
 ///
 /// # Errors
-/// When the policy that is there is somebody else's, or it cannot be written.
+/// When the existing policy is from another source, or the file cannot be written.
 pub(crate) fn write_bare(
     out: &Path,
     upstream: &str,
@@ -248,7 +248,7 @@ pub(crate) fn write_bare(
     Ok(files.outcomes)
 }
 
-/// What became of a plan on disk.
+/// The files of a plan, and the drift that was found.
 pub(crate) struct Written {
     pub(crate) files: Vec<Outcome>,
     drift: Vec<Drift>,

@@ -1,4 +1,4 @@
-//! `refrain proxy`: stands in front of a service and guards it.
+//! `refrain proxy`: runs the proxy in front of a service.
 
 use std::{
     io::IsTerminal as _,
@@ -30,9 +30,9 @@ use crate::{
 mod greeting;
 mod receipts;
 
-/// Settings that cannot be used.
+/// Exit code: invalid settings.
 const BAD_CONFIGURATION: u8 = 64;
-/// A port, a store or a certificate that cannot be had.
+/// Exit code: a port, a store or a certificate is unavailable.
 const UNAVAILABLE: u8 = 69;
 
 /// Guard any HTTP service, with no change to its code
@@ -84,10 +84,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Why the proxy did not start, or ended.
+/// Why a command did not start, or ended.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A file, with the place of each mistake.
+    /// An invalid file, with the location of each mistake.
     File(Box<ConfigError>),
     Configuration(String),
     Unavailable(String),
@@ -103,7 +103,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// For a program.
+    /// The failure as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         match self {
             Self::File(error) => serde_json::to_value(error).unwrap_or_default(),
@@ -169,7 +169,7 @@ fn start(args: &Args) -> Result<(), Failure> {
             audit_log: args.audit_log.as_deref(),
         },
     )?;
-    // Nothing is made, such as the folder of a store, before the configuration is whole.
+    // Check the configuration before anything is created, such as the folder of a store.
     if loaded.settings.upstream.is_none() {
         return Err(StartError::NoUpstream.into());
     }
@@ -184,10 +184,10 @@ fn start(args: &Args) -> Result<(), Failure> {
 }
 
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
-    // Before anything is promised: from here on a signal ends the proxy in order.
+    // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let token = admin_token(settings)?;
-    // Where claims are kept: the last that is named.
+    // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
     let receipts = receipts::open(settings).await?;
@@ -209,7 +209,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         is_draining: is_draining.clone(),
         token,
     };
-    // It answers until the very end, so that draining can be watched.
+    // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
     greeting::print(settings, address, admin_address, &engine, said);
     let insisted = async {
@@ -233,7 +233,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What operators have to show, where the door is open to other machines.
+/// The admin bearer token, which is required if the admin address is not a loopback one.
 fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
     let token = settings::value("admin_token", None)?;
     if token.as_ref().is_some_and(|token| token.trim().is_empty()) {
@@ -252,7 +252,7 @@ fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
     Ok(token)
 }
 
-/// What tells the proxy to stop. Each of these hears all of them.
+/// The signals that stop a command. Every instance receives all of them.
 pub(crate) struct Signals {
     terminated: Signal,
     interrupted: Signal,
@@ -283,7 +283,7 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::An
     Ok(refrain_stores::open_all(&stores, options).await?)
 }
 
-/// The log that is written. Where nothing is audited it is begun when a person decides about a record.
+/// The audit log. If nothing is audited, the log is created only when an operator decides about a record.
 pub(crate) fn audit_log(settings: &Settings, is_audited: bool) -> Result<AuditLog, Failure> {
     let folder = settings.audit_folder();
     let opened = match is_audited {
@@ -310,18 +310,18 @@ pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
             format!("refrain: `{level}` is no log level; write error, warn, info, debug or trace");
         Failure::Configuration(message)
     })?;
-    // Somebody else's subscriber is as good.
+    // A subscriber that is already installed stays.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        // A log that cannot be written, on a full disk or into a closed pipe, must not cost a request its answer.
+        // A failed log write (full disk, closed pipe) must not fail a request.
         .log_internal_errors(false)
         .try_init();
     Ok(())
 }
 
-/// Each connection takes a file of which systems give out few unless asked.
+/// Raises the soft limit of open files to the hard limit, because each connection needs a file descriptor.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

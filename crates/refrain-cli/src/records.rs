@@ -1,4 +1,4 @@
-//! `refrain records`: looks at the records of a running proxy, and settles what only a person can.
+//! `refrain records`: shows the records of a running proxy, and lets operators resolve unknown outcomes.
 
 use std::{
     fs,
@@ -17,11 +17,11 @@ use crate::{
 
 mod print;
 
-/// How many records are listed where nothing else is said.
+/// The default number of records listed.
 const LIMIT: u32 = 100;
-/// The most records of one page.
+/// The most records in one page.
 const PAGE_MAX: usize = 500;
-/// The largest body that is read from a file.
+/// The most bytes of a body read from a file.
 const BODY_BYTES_MAX: u64 = 8 << 20;
 
 /// Look at the records of a running proxy, and settle them
@@ -216,7 +216,7 @@ impl Args {
         }
     }
 
-    /// Page by page, so that the first are seen at once.
+    /// Lists page by page, so that the first records appear at once.
     async fn list(
         &self,
         client: &Client,
@@ -269,7 +269,7 @@ fn page_path(state: Option<&str>, limit: usize, after: Option<&str>) -> Result<S
     Ok(path)
 }
 
-/// An identity can go into a path as it is.
+/// Checks that an identity is valid, and so safe in a path.
 fn checked(id: &str) -> Result<&str, Trouble> {
     match id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(id),
@@ -328,7 +328,7 @@ impl Resolve {
     }
 }
 
-/// With the name of who asks for it, if one is given.
+/// Adds the operator's name, if one is given.
 fn told(mut asked: Value, by: Option<&str>) -> Value {
     if let Some(by) = by {
         asked["by"] = by.into();
@@ -347,7 +347,7 @@ fn headers(lines: &[String]) -> Result<Map<String, Value>, Trouble> {
     lines.iter().map(pair).collect()
 }
 
-/// Text as it is, or what a file holds.
+/// The text itself, or the content of the file that it names.
 fn content(text: &str) -> Result<Vec<u8>, Trouble> {
     let Some(file) = text.strip_prefix('@') else {
         return Ok(text.into());
@@ -366,7 +366,7 @@ fn content(text: &str) -> Result<Vec<u8>, Trouble> {
     read.map_err(|error| Trouble::usage(format!("{error:#}")))
 }
 
-/// Asks where somebody can answer.
+/// Asks for confirmation; an error if there is no terminal.
 fn agreed(id: &str) -> Result<bool, Trouble> {
     if !std::io::stdin().is_terminal() {
         let message = "nothing was changed: there is nobody to ask; add --yes to erase it";

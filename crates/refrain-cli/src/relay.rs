@@ -1,4 +1,4 @@
-//! `refrain relay`: publishes what services have put into their outbox, at least once and in order.
+//! `refrain relay`: publishes messages from outboxes, at least once and in order.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,9 +20,9 @@ use crate::{
     settings::{self, Supports, quoted, value},
 };
 
-/// Something waits for a person.
+/// Exit code: a refused message waits for an operator.
 const REFUSED: u8 = 1;
-/// How many refused messages are shown.
+/// The most refused messages that are shown.
 const SHOWN_MAX: usize = 1_000;
 
 /// Publish what services have put into their outbox
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             _ => relay(args, &relays, file.as_deref()).await,
         }
     });
-    // What still runs was told to stop, and had its time.
+    // The tasks that still run were told to stop and had their time.
     runtime.shutdown_background();
     Ok(done.unwrap_or_else(|failure: Failure| {
         crate::output::complain(&failure);
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// The relays that are meant, and the file that they come from: flags and environment replace what it says of them.
+/// The selected relays, and the file that they come from; flags and environment override its settings.
 fn chosen(
     args: &Args,
     supports: Supports,
@@ -161,7 +161,7 @@ fn chosen(
     Ok((relays, file))
 }
 
-/// The relay that flags and environment name. What they do not name is checked with an address in its place.
+/// The relay from flags and environment. A placeholder address stands for a missing one, so that the other is validated.
 fn named(outbox: Option<&str>, to: Option<&str>) -> Result<Vec<RelaySettings>, Failure> {
     let text = format!(
         "[[relay]]\noutbox = {}\nto = {}\n",
@@ -171,7 +171,6 @@ fn named(outbox: Option<&str>, to: Option<&str>) -> Result<Vec<RelaySettings>, F
     Ok(File::parse(&text, "flags and environment")?.relays)
 }
 
-/// A relay that is ready to run.
 struct Ready {
     name: String,
     outbox: Arc<PostgresOutbox>,
@@ -195,7 +194,7 @@ async fn open_outbox(settings: &RelaySettings) -> Result<Arc<PostgresOutbox>, Fa
     ))
 }
 
-/// Publishes until a signal says stop.
+/// Publishes until a signal.
 async fn relay(
     args: &Args,
     relays: &[RelaySettings],
@@ -213,7 +212,7 @@ async fn relay(
         let (relay, mut stopping) = (it.relay.clone(), stopping.clone());
         running.spawn(async move {
             let stop = async move {
-                // An error means that nobody can say stop any more.
+                // An error means that the sender was dropped, which is a stop, too.
                 let _ = stopping.wait_for(|stop| *stop).await;
             };
             relay.run(stop).await;
@@ -241,7 +240,7 @@ async fn relay(
     }
     let mut reports = Vec::new();
     for it in &ready {
-        // The outbox may be what stopped working: that is no reason to end in disorder.
+        // The outbox itself may be down, which must not prevent an orderly stop.
         let backlog = it.outbox.backlog().await.ok();
         reports.push((it.name.clone(), it.relay.counters().read(), backlog));
     }
@@ -249,7 +248,7 @@ async fn relay(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Publishes what is there.
+/// Publishes the messages that are there, and ends.
 async fn once(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new()?;
     let mut reports = Vec::new();
@@ -322,7 +321,7 @@ fn report(args: &Args, reports: &[(String, RelayCounts, Option<Backlog>)]) {
     }
 }
 
-/// What waits for a person.
+/// Prints the refused messages, which wait for an operator.
 async fn show_refused(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Failure> {
     let mut all = Vec::new();
     for settings in relays {
@@ -390,7 +389,7 @@ async fn redrive(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Fail
 
 #[cfg(test)]
 mod tests {
-    //! A relay started on a build without its broker, and messages stayed in the outbox.
+    //! A relay on a build without its broker must not start: its messages would stay in the outbox.
 
     use refrain::{Error, ErrorKind, policy::Address};
 

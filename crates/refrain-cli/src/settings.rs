@@ -13,12 +13,12 @@ use refrain::policy::{Address, File, Secrets, Settings};
 
 use crate::proxy::Failure;
 
-/// The file that commands look for where none is named.
+/// The default configuration file.
 pub(crate) const CONFIG: &str = "refrain.toml";
-/// The most that is read from a file with one value, in bytes.
+/// The most bytes read from a file with one value.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
 
-/// What the flags of a command say.
+/// The flags of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Flags<'a> {
     pub(crate) listen: Option<&'a str>,
@@ -28,16 +28,16 @@ pub(crate) struct Flags<'a> {
     pub(crate) audit_log: Option<&'a str>,
 }
 
-/// Settings, and which of them flags and environment gave.
+/// Settings, with those that came from flags and environment.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
-    /// Names and values, without secrets; in the order of [`Flags`].
+    /// Names and values as TOML, without secrets; in the order of [`Flags`].
     pub(crate) overrides: Vec<(&'static str, String)>,
 }
 
 impl Loaded {
-    /// What flags and environment say, as a refrain.toml without secrets.
+    /// The overrides as a refrain.toml without secrets.
     pub(crate) fn as_file(&self) -> String {
         let lines = self.overrides.iter();
         lines
@@ -46,11 +46,11 @@ impl Loaded {
     }
 }
 
-/// Whether a build has the broker at an address: [`refrain_brokers::check_support`], except in tests.
+/// Checks whether the build supports the broker at an address: [`refrain_brokers::check_support`], except in tests.
 pub(crate) type Supports = fn(&Address) -> refrain::Result<()>;
 
-/// The settings of a command: flags and environment replace those of the file, if there is one.
-/// `secrets` are those that the command uses.
+/// Loads the settings of a command: flags and environment override those of the file, if there is one.
+/// `secrets` selects those that the command uses.
 pub(crate) fn load(
     config: Option<&Path>,
     secrets: Secrets<'_>,
@@ -93,7 +93,7 @@ pub(crate) fn load(
     })
 }
 
-/// The file that is named, or `refrain.toml` where it is there.
+/// The file that is named, or `refrain.toml` if it exists.
 pub(crate) fn config(named: Option<&Path>) -> Option<PathBuf> {
     let usual = || Some(Path::new(CONFIG)).filter(|file| file.exists());
     named.or_else(usual).map(Path::to_owned)
@@ -128,13 +128,13 @@ pub(crate) fn value(name: &str, flag: Option<&str>) -> Result<Option<String>, Fa
     }
 }
 
-/// The stores as a greeting names them.
+/// The stores as text, without secrets.
 pub(crate) fn stores(settings: &Settings) -> String {
     let stores: Vec<_> = settings.store.iter().map(ToString::to_string).collect();
     stores.join(", ")
 }
 
-/// The stores as a value of TOML, without secrets.
+/// The stores as a TOML value, without secrets.
 fn listed(settings: &Settings) -> String {
     let stores = settings.store.iter();
     let stores: Vec<_> = stores.map(|it| quoted(&it.to_string())).collect();
@@ -144,7 +144,7 @@ fn listed(settings: &Settings) -> String {
     }
 }
 
-/// As a basic string of TOML, which JSON's strings are.
+/// Text as a TOML basic string; a JSON string is one.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

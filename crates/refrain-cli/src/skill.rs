@@ -1,4 +1,4 @@
-//! `refrain skill`: the six stages as a skill for assistants, built into the command.
+//! `refrain skill`: the six stages as a skill for assistants, embedded in the binary.
 
 use std::{
     fs,
@@ -11,12 +11,12 @@ use clap::builder::PossibleValuesParser;
 
 use crate::output::{say, show};
 
-/// Somebody changed a file that would be written over.
+/// Exit code: a file was changed by hand.
 const CHANGED: u8 = 1;
-/// The folder cannot be written to.
+/// Exit code: the folder cannot be written to.
 const UNAVAILABLE: u8 = 69;
 
-/// The folder that the skill is installed as.
+/// The name of the skill's folder.
 const NAME: &str = "refrain";
 
 macro_rules! files {
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// All of it, or nothing: half a skill would be followed all the same.
+/// Writes the skill's files; writes none if one was changed by hand, because assistants would follow a mixed skill, too.
 fn install(folder: &Path, force: bool) -> ExitCode {
     let unavailable = |path: &Path, error: &dyn std::fmt::Display| {
         crate::output::complain(format_args!("refrain: {}: {error}", path.display()));

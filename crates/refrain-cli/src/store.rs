@@ -1,4 +1,4 @@
-//! `refrain store`: looks after the folder of an embedded store that no process has open.
+//! `refrain store`: checks or repairs the folder of an embedded store that no process has open.
 
 use std::{
     io::{self, BufRead as _, IsTerminal as _},
@@ -19,10 +19,10 @@ const USAGE: u8 = 2;
 const NO_STORE: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
-/// What every store has in its folder.
+/// The file that every store has in its folder.
 const MARK: &str = "refrain.store";
 
-/// What giving up damage comes to.
+/// The consequences of accepting damage, for the user.
 const MEANING: &str = "\
 Until then every key that may be in there is refused, so nothing runs twice.
 Accepted, records in there count as absent: their outcomes are gone for good, and a request whose record
@@ -126,11 +126,11 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
     Ok(0)
 }
 
-/// Makes sure that there is a store, because opening would make one.
+/// The damage in a store. Checks that the store exists, because opening it would create one.
 fn damage_in(dir: &Path) -> refrain::Result<Vec<Damage>> {
     let is_store = match dir.join(MARK).metadata() {
         Ok(found) => found.is_file(),
-        // Whether there is one cannot be seen; the store says what to do about it.
+        // The folder cannot be read; the store's own error says what to do.
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
     };
     if !is_store {
@@ -149,7 +149,7 @@ fn refused(dir: &Path, error: &Error, is_json: bool) -> u8 {
         print_json(&json!({ "folder": dir.display().to_string(), "error": error.to_string() }));
     }
     match error.kind() {
-        // The store's own marks are damaged: that cannot be accepted.
+        // The store's own metadata is damaged, which cannot be accepted.
         ErrorKind::Corrupt => DAMAGED,
         ErrorKind::Unsupported | ErrorKind::Invalid => NO_STORE,
         _ => UNREACHABLE,
@@ -183,7 +183,7 @@ fn as_json(damage: &Damage) -> Value {
     json!({
         "segment": damage.segment,
         "offset": damage.offset,
-        // A whole segment has no end that is known.
+        // Damage of a whole segment has no known end.
         "end": Some(damage.end).filter(|end| *end != u64::MAX),
         "record": damage.record.map(|id| id.to_string()),
         "what": damage.what,

@@ -1,4 +1,4 @@
-//! `refrain verify`: sends a service every kind of duplicate, and names the holes.
+//! `refrain verify`: sends a service every kind of duplicate, and reports which ones it handles wrongly.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -23,11 +23,11 @@ mod openapi;
 mod worker;
 pub(crate) mod write;
 
-/// A case failed, or got worse.
+/// Exit code: a case failed, or got worse than the baseline.
 const FOUND: u8 = 1;
-/// Nothing fits the service.
+/// Exit code: no operation could be tested.
 const BAD_PLAN: u8 = 64;
-/// As shells call what Ctrl-C ended.
+/// The exit code that shells use after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 /// Send a service every kind of duplicate, and see which hole it has
@@ -223,7 +223,7 @@ async fn start(args: &Args) -> Result<u8, Failure> {
     Ok(code(args, before.as_ref(), &report))
 }
 
-/// The report, or the code to end with where nothing was to be tested.
+/// Tests a service; returns the report, or an exit code if the test was not confirmed.
 async fn service(args: &Args) -> Result<ControlFlow<u8, Report>, Failure> {
     let mut plan = plan(args)?;
     let mut left_out = Vec::new();
@@ -247,7 +247,7 @@ async fn service(args: &Args) -> Result<ControlFlow<u8, Report>, Failure> {
     Ok(ControlFlow::Continue(report))
 }
 
-/// Tells of a case as it ends.
+/// Prints the result of a case as it ends.
 fn progress(args: &Args, named: &mut String, operation: &str, case: &CaseReport) {
     if named != operation {
         operation.clone_into(named);
@@ -267,7 +267,7 @@ fn trouble(trouble: Trouble) -> Failure {
     }
 }
 
-/// Standard output is the report's where it was asked for there.
+/// Prints a line; to standard error if the JSON report goes to standard output.
 fn tell(args: &Args, line: impl std::fmt::Display) {
     match args.json.as_deref() == Some(Path::new("-")) {
         true => {
@@ -338,7 +338,7 @@ fn summary(args: &Args, report: &Report) {
     );
 }
 
-/// Nothing is sent to another machine before somebody said so.
+/// Asks before anything is sent to another machine.
 fn agree(args: &Args, target: &dyn std::fmt::Display, is_here: bool) -> Result<(), Failure> {
     if is_here || args.yes {
         return Ok(());

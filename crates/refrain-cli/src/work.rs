@@ -1,4 +1,4 @@
-//! `refrain work`: takes messages from brokers and delivers each to a service in any language, once.
+//! `refrain work`: consumes messages from brokers and delivers each once to an HTTP service.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ mod redrive;
 use deliver::Delivery;
 use redrive::redrive;
 
-/// How long a broker may take to be closed.
+/// Timeout for closing a broker.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Deliver messages from brokers to services, each once
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (_, true) => runtime.block_on(redrive(args)),
         _ => runtime.block_on(work(args)),
     };
-    // What still runs was told to stop, and had its time.
+    // The tasks that still run were told to stop and had their time.
     runtime.shutdown_background();
     match done {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The file's settings, and the workers of it that are meant.
+/// The file's settings, and its workers that the flags select.
 fn chosen(args: &Args) -> Result<(Settings, Vec<WorkerSettings>), Failure> {
     chosen_from(args, refrain_brokers::check_support)
 }
@@ -154,7 +154,7 @@ fn chosen_from(
     Ok((settings, workers))
 }
 
-/// Where the admin listener is, if anywhere. The file's `admin` is the proxy's, which may run beside.
+/// The admin address, if one is set. The file's `admin` is the proxy's, which may run on the same machine.
 fn admin_address(args: &Args) -> Result<Option<SocketAddr>, Failure> {
     let text = match args.admin {
         Some(address) => return Ok(Some(address)),
@@ -172,7 +172,7 @@ fn admin_address(args: &Args) -> Result<Option<SocketAddr>, Failure> {
     parsed.transpose()
 }
 
-/// At-most-once on a store that may lose claims is no promise.
+/// Rejects at-most-once workers on a store that may lose claims.
 fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failure> {
     match workers.iter().find(|worker| worker.needs_every_claim()) {
         Some(worker) if store.guarantees().lossy_failover => Err(Failure::Configuration(format!(
@@ -207,7 +207,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         let mut stopping = stopping.clone();
         running.spawn(async move {
             let stop = async move {
-                // An error means that nobody can say stop any more.
+                // An error means that the sender was dropped, which is a stop, too.
                 let _ = stopping.wait_for(|stop| *stop).await;
             };
             let handler = move |job| {
@@ -240,7 +240,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         let mut failed = None;
         while let Some(Ok((name, done))) = running.join_next().await {
             if let Err(error) = done {
-                // The others come to their end, too: whoever started us can start all of them again.
+                // Stop the other workers, too, so that a supervisor can restart all of them.
                 failed.get_or_insert(format!("worker `{name}` ended: {error}"));
                 stop.send_replace(true);
             }
@@ -315,7 +315,7 @@ async fn open_broker(source: &Source) -> Result<Arc<dyn Broker>, Failure> {
     Ok(refrain_brokers::open(source).await?)
 }
 
-/// Gives back what was fetched and not started. A broker that does not answer delivers it again by itself.
+/// Closes a broker, which returns messages that were fetched and not started. A broker that does not answer redelivers them later.
 async fn close(broker: &dyn Broker) {
     match timeout(CLOSE_MAX, broker.close()).await {
         Ok(Ok(())) => {}
@@ -376,7 +376,7 @@ fn report(tallies: &Tallies, is_json: bool) {
     }
 }
 
-/// The queue of a worker's dead letters, for those who let them through again.
+/// The queue of a worker's dead letters, with its own consumer name.
 fn dead_source(worker: &WorkerSettings, dead_letter: &str) -> Source {
     Source {
         queue: dead_letter.into(),
@@ -387,7 +387,7 @@ fn dead_source(worker: &WorkerSettings, dead_letter: &str) -> Source {
 
 #[cfg(test)]
 mod tests {
-    //! A worker started on a build without its broker, and failed at its first message.
+    //! A worker on a build without its broker must not start: it would fail at its first message.
 
     use refrain::{Error, ErrorKind, policy::Address};
 

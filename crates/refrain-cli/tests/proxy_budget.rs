@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::{Answer, Client, Proxy, Upstream, call, get, post, request, until};
+use support::{Client, HttpResponse, Proxy, Upstream, call, get, post, request, until};
 
 const MIB: usize = 1 << 20;
 const USED: &str = "refrain_buffered_body_bytes";
@@ -21,7 +21,7 @@ fn unfinished(proxy: &Proxy, key: &str, len: usize) -> Client {
     client
 }
 
-fn check_refused(told: &Answer) {
+fn check_refused(told: &HttpResponse) {
     assert_eq!(
         (told.status, told.code().as_deref()),
         (503, Some("over-budget"))

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use support::{Client, Next, Proxy, Upstream, answer, call, get, post, request, until};
+use support::{AfterResponse, Client, Proxy, Upstream, answer, call, get, post, request, until};
 
 /// Several requests of all kinds, one behind the other.
 fn several() -> Vec<u8> {
@@ -86,7 +86,7 @@ fn an_old_client_that_asks_to_be_kept_is_kept_and_never_gets_chunks() {
             let answer =
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
             stream.write_all(answer.as_bytes()).unwrap();
-            Next::Keep
+            AfterResponse::Keep
         }
         _ => answer(stream, "200 OK", &[], b"ok"),
     });
@@ -212,7 +212,7 @@ fn a_client_that_hangs_up_is_noticed_while_it_is_answered() {
         // It answers nothing, and ends when the proxy does not wait any more.
         let read = stream.read(&mut [0]);
         let_go.store(matches!(read, Ok(0) | Err(_)), Relaxed);
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "");
     let mut gone = Client::connect(proxy.address);
@@ -240,7 +240,7 @@ fn a_client_that_hangs_up_is_noticed_however_much_was_answered_before() {
         if let Ok(0) | Err(_) = stream.read(&mut [0]) {
             count.fetch_add(1, Relaxed);
         }
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
     let counts = 100..160;

@@ -19,8 +19,8 @@ use std::{
 use refrain_testkit::servers::free_port;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{
-    Answer, Client, Next, Proxy, Seen, Starting, Upstream, answer, call, get, http2, post, request,
-    until,
+    AfterResponse, Client, HttpResponse, Proxy, Seen, Starting, Upstream, answer, call, get, http2,
+    post, request, until,
 };
 
 const MOMENT: Duration = Duration::from_millis(50);
@@ -121,7 +121,7 @@ fn who_does_not_take_its_answer_is_closed() {
         let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x1_0000));
         while stream.write_all(chunk.as_bytes()).is_ok() {}
         freed.store(true, Relaxed);
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
     let mut idle = Client::connect(proxy.address);
@@ -338,7 +338,7 @@ fn an_old_client_is_answered_and_closed() {
 fn check_closing(headers: &'static [(&str, &str)]) {
     let upstream = Upstream::start(move |seen, stream| {
         answer(stream, "200 OK", headers, &seen.body);
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
     for at in 0..50 {
@@ -393,7 +393,7 @@ fn connections_that_died_while_idle_are_not_used() {
 fn nothing_is_sent_twice_over_a_connection_that_breaks() {
     let upstream = Upstream::start(|seen, stream| match seen.start() {
         "GET /ok" => answer(stream, "200 OK", &[], b""),
-        _ => Next::Close,
+        _ => AfterResponse::Close,
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
     for (at, bytes) in [
@@ -442,7 +442,7 @@ fn an_answer_whose_client_has_gone_is_nobody_elses() {
 }
 
 /// What one key came to, as its client saw it.
-fn insist(address: SocketAddr, key: &str) -> Answer {
+fn insist(address: SocketAddr, key: &str) -> HttpResponse {
     loop {
         let answer = call(address, post(key, "x"));
         match answer.code().as_deref() {

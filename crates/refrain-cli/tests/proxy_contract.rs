@@ -17,11 +17,12 @@ use std::{
 };
 
 use support::{
-    Answer, Client, Next, Proxy, Seen, Upstream, answer, call, find, get, post, request, until,
+    AfterResponse, Client, HttpResponse, Proxy, Seen, Upstream, answer, call, find, get, post,
+    request, until,
 };
 
 /// Answers as the request's `x-status` says, and counts.
-fn obeying(seen: &Seen, stream: &mut TcpStream) -> Next {
+fn obeying(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     let status = seen.header("x-status").unwrap_or("201 Created");
     let mut headers = vec![("content-type", "text/plain")];
     headers.extend(seen.header("x-say").map(|said| ("refrain-outcome", said)));
@@ -29,7 +30,7 @@ fn obeying(seen: &Seen, stream: &mut TcpStream) -> Next {
 }
 
 /// Checks a problem in every part, and that its page is there.
-fn check_problem(proxy: &Proxy, answer: &Answer, status: u16, code: &str, advice: &str) {
+fn check_problem(proxy: &Proxy, answer: &HttpResponse, status: u16, code: &str, advice: &str) {
     assert_eq!(answer.status, status, "{} {}", answer.head, answer.text());
     assert_eq!(answer.code().as_deref(), Some(code), "{}", answer.text());
     let problem: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();

@@ -14,11 +14,11 @@ use std::{
 };
 
 use support::{
-    Answer, Client, Next, Parked, Proxy, Seen, Starting, Upstream, answer, call, get, post,
-    request, until,
+    AfterResponse, Client, HttpResponse, Parked, Proxy, Seen, Starting, Upstream, answer, call,
+    get, post, request, until,
 };
 
-fn check(answer: &Answer, status: u16, code: &str) {
+fn check(answer: &HttpResponse, status: u16, code: &str) {
     let told = (answer.status, answer.code());
     assert_eq!(told, (status, Some(code.into())), "{}", answer.text());
 }
@@ -27,7 +27,7 @@ fn check(answer: &Answer, status: u16, code: &str) {
 fn check_doubt(
     settings: &str,
     status: u16,
-    script: impl Fn(&Seen, &mut TcpStream) -> Next + Send + Sync + 'static,
+    script: impl Fn(&Seen, &mut TcpStream) -> AfterResponse + Send + Sync + 'static,
 ) {
     let upstream = Upstream::start(script);
     let proxy = Proxy::start(upstream.address, settings);
@@ -46,7 +46,7 @@ fn check_doubt(
 fn an_answer_that_does_not_come_in_time_is_doubt() {
     check_doubt("[policy]\ntimeout = \"200ms\"", 504, |_, _| {
         thread::sleep(support::PATIENCE);
-        Next::Close
+        AfterResponse::Close
     });
 }
 
@@ -55,21 +55,21 @@ fn an_answer_that_stands_still_is_doubt() {
     check_doubt("[policy]\ntimeout = \"200ms\"", 504, |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfive.");
         thread::sleep(support::PATIENCE);
-        Next::Close
+        AfterResponse::Close
     });
 }
 
 #[test]
 fn a_connection_closed_without_an_answer_is_doubt() {
-    check_doubt("", 502, |_, _| Next::Close);
+    check_doubt("", 502, |_, _| AfterResponse::Close);
 }
 
 /// Answers without a length and without chunks: where they end, only the end of the connection tells.
-fn until_close(seen: &Seen, stream: &mut TcpStream) -> Next {
+fn until_close(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     let version = seen.header("x-version").unwrap_or("1.1");
     let answer = format!("HTTP/{version} 200 OK\r\ncontent-type: text/plain\r\n\r\nall of it");
     stream.write_all(answer.as_bytes()).unwrap();
-    Next::Close
+    AfterResponse::Close
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn an_answer_that_ends_with_its_connection_is_doubt() {
     check_doubt("", 502, until_close);
     check_doubt("[policy]\nreply = \"stored\"", 502, |_, stream| {
         stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
-        Next::Close
+        AfterResponse::Close
     });
 }
 
@@ -117,7 +117,7 @@ fn an_answer_that_is_cut_is_doubt() {
     ] {
         check_doubt("", 502, move |_, stream| {
             stream.write_all(cut).unwrap();
-            Next::Close
+            AfterResponse::Close
         });
     }
 }
@@ -142,7 +142,7 @@ fn an_answer_that_is_none_is_doubt() {
             // The proxy has to notice by itself, not by the end.
             thread::sleep(Duration::from_millis(200));
             let _ = stream.shutdown(Shutdown::Both);
-            Next::Close
+            AfterResponse::Close
         });
     }
 }
@@ -185,7 +185,7 @@ fn late_upstream(first: &'static str) -> (Upstream, mpsc::Sender<()>) {
         }
         match gone_on.lock().unwrap().recv() {
             Ok(()) => answer(stream, first, &[], b"first"),
-            Err(_) => Next::Close,
+            Err(_) => AfterResponse::Close,
         }
     });
     (upstream, go_on)
@@ -267,7 +267,7 @@ fn what_could_not_be_sent_leaves_the_key_free() {
 #[test]
 fn at_least_once_runs_again_what_did_not_demonstrably_succeed() {
     let upstream = Upstream::start(|seen, stream| match seen.at {
-        0 => Next::Close,
+        0 => AfterResponse::Close,
         _ => answer(stream, "201 Created", &[], b"made"),
     });
     let settings = "[policy]\nguarantee = \"at-least-once\"\nlease = \"3s\"\ntimeout = \"10s\"";
@@ -294,7 +294,7 @@ fn a_probe_settles_what_was_in_doubt() {
         }
         let is_first = !std::mem::replace(&mut *is_known.lock().unwrap(), true);
         assert!(is_first, "it ran twice");
-        Next::Close
+        AfterResponse::Close
     });
     let settings = r#"
 [[operation]]
@@ -323,7 +323,7 @@ fn an_unguarded_request_gets_an_honest_502_and_504() {
         if seen.start() == "GET /slow" {
             thread::sleep(support::PATIENCE);
         }
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"");
     assert_eq!(call(proxy.address, get("/slow")).status, 504);

@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use support::{Client, Next, Proxy, Upstream, answer, call, get, http2, post, until};
+use support::{AfterResponse, Client, Proxy, Upstream, answer, call, get, http2, post, until};
 
 const PAGE: &str = include_str!("../../../docs/framing.md");
 const CANARY: &str = "GET /canary HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n\r\n";
@@ -235,7 +235,7 @@ fn an_answer_that_a_stricter_parser_refuses_leaves_the_outcome_unknown() {
     for (name, bytes) in ANSWERS {
         let upstream = Upstream::start(move |_, stream| {
             let _ = std::io::Write::write_all(stream, bytes.as_bytes());
-            Next::Close
+            AfterResponse::Close
         });
         let proxy = Proxy::start(upstream.address, "");
         let told = call(proxy.address, post("k", "x"));

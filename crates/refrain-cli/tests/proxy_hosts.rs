@@ -8,7 +8,7 @@ mod support;
 use std::{fs, io::Write as _};
 
 use support::{
-    Client, Next, Parked, Proxy, Starting, Upstream, answer, call, post, request, until,
+    AfterResponse, Client, Parked, Proxy, Starting, Upstream, answer, call, post, request, until,
 };
 
 /// A payment for a host, with the same key, body and token as any other.
@@ -103,7 +103,7 @@ fn a_replay_of_head_says_the_length() {
     let upstream = Upstream::start(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 77\r\netag: \"e\"\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        Next::Keep
+        AfterResponse::Keep
     });
     let policy = "[[operation]]\nmatch = \"HEAD /report\"\n";
     let proxy = Proxy::start(upstream.address, policy);

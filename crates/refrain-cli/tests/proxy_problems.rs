@@ -9,10 +9,12 @@ use std::{thread, time::Duration};
 use http_body_util::BodyExt as _;
 use hyper::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use support::{Answer, Client, Next, Proxy, Upstream, answer, call, get, post, request, until};
+use support::{
+    AfterResponse, Client, HttpResponse, Proxy, Upstream, answer, call, get, post, request, until,
+};
 
 /// The answer is this problem, and leads to its page.
-fn check(proxy: &Proxy, told: &Answer, status: u16, code: &str, advice: &str) {
+fn check(proxy: &Proxy, told: &HttpResponse, status: u16, code: &str, advice: &str) {
     assert_eq!((told.status, told.code().as_deref()), (status, Some(code)));
     let problem: serde_json::Value = serde_json::from_slice(&told.body).unwrap();
     let page = format!("/.well-known/refrain/problems/{code}");
@@ -166,17 +168,17 @@ fn an_upstream_that_does_not_answer_is_a_problem_for_unguarded_requests_too() {
     let upstream = Upstream::start(|seen, stream| match seen.start() {
         "GET /slow" => {
             thread::sleep(Duration::from_secs(3));
-            Next::Close
+            AfterResponse::Close
         }
         "GET /none" => {
             let _ = std::io::Write::write_all(stream, b"nonsense\r\n\r\n");
-            Next::Close
+            AfterResponse::Close
         }
         "GET /switched" => {
             let _ = std::io::Write::write_all(stream, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
-            Next::Close
+            AfterResponse::Close
         }
-        _ => Next::Close,
+        _ => AfterResponse::Close,
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"");
     let told = call(proxy.address, get("/slow"));
@@ -194,7 +196,7 @@ fn requests_that_the_drain_cuts_are_logged() {
     let upstream = Upstream::start(|_, stream| {
         // It ends when the proxy does.
         let _ = std::io::Read::read(stream, &mut [0]);
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\ndrain = \"300ms\"");
     let mut unguarded = Client::connect(proxy.address);
@@ -227,7 +229,7 @@ fn requests_that_a_second_signal_cuts_are_logged() {
     let upstream = Upstream::start(|_, stream| {
         // It ends when the proxy does.
         let _ = std::io::Read::read(stream, &mut [0]);
-        Next::Close
+        AfterResponse::Close
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\ndrain = \"1h\"");
     let mut unguarded = Client::connect(proxy.address);

@@ -9,13 +9,13 @@ mod support;
 
 use std::{io::Write as _, net::SocketAddr, process::Command};
 
-use support::{Answer, Client, Proxy, Upstream, call, get, http2, request};
+use support::{Client, HttpResponse, Proxy, Upstream, call, get, http2, request};
 
 const MIB: usize = 1 << 20;
 const SETTINGS: &str = "[[operation]]\nmatch = \"POST /needs\"\nrequired = true";
 
 /// Sends everything, then reads.
-fn send_then_read(address: SocketAddr, bytes: &[u8]) -> Answer {
+fn send_then_read(address: SocketAddr, bytes: &[u8]) -> HttpResponse {
     let mut client = Client::connect(address);
     let sent = client.stream.write_all(bytes);
     sent.expect("all of the request is taken");

@@ -7,7 +7,7 @@
 
 mod support;
 
-use support::{Client, Next, Proxy, Seen, Upstream, answer, call, http2, post, request};
+use support::{AfterResponse, Client, Proxy, Seen, Upstream, answer, call, http2, post, request};
 
 const CANARY: &str = "GET /canary HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n\r\n";
 
@@ -45,7 +45,7 @@ fn to(fields: &str, behind: &str) -> String {
     format!("POST /a HTTP/1.1\r\nhost: shop.test\r\n{fields}\r\n{behind}")
 }
 
-fn echo(seen: &Seen, stream: &mut std::net::TcpStream) -> Next {
+fn echo(seen: &Seen, stream: &mut std::net::TcpStream) -> AfterResponse {
     answer(stream, "200 OK", &[], &seen.body)
 }
 

@@ -17,7 +17,7 @@ use std::{
 };
 
 use refrain::store::embedded::{self, Embedded};
-use support::{Client, Next, Proxy, Starting, Upstream, answer, call, get, post, until};
+use support::{AfterResponse, Client, Proxy, Starting, Upstream, answer, call, get, post, until};
 
 /// The exit code, and words that the message has to hold.
 fn check(starting: &Starting, code: i32, words: &[&str]) {
@@ -285,7 +285,7 @@ fn on(records: &std::path::Path, upstream: &Upstream, settings: &str) -> Proxy {
 fn check_doubt(settings: &str, stop: impl Fn(&Proxy)) {
     let upstream = Upstream::start(|_, _| {
         thread::sleep(support::PATIENCE);
-        Next::Close
+        AfterResponse::Close
     });
     let records = tempfile::tempdir().unwrap();
     let settings = format!("[policy]\nlease = \"1s\"\nwait = \"10ms\"\n{settings}");
@@ -333,7 +333,7 @@ fn a_tunnel_does_not_hold_up_the_end() {
             stream.write_all(switched.as_bytes()).unwrap();
             is_up.store(true, Relaxed);
             thread::sleep(support::PATIENCE);
-            Next::Close
+            AfterResponse::Close
         }
     });
     let proxy = Proxy::start(upstream.address, LONG_DRAIN);

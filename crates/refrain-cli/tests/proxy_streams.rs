@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use support::{Client, Next, Proxy, Upstream, answer, call, find, get, request};
+use support::{AfterResponse, Client, Proxy, Upstream, answer, call, find, get, request};
 
 /// Reads up to the end of a head, byte by byte, so that nothing behind it is taken.
 fn head(stream: &mut TcpStream) -> String {
@@ -102,7 +102,7 @@ fn trailers_pass_both_ways_and_are_replayed() {
     let upstream = Upstream::start(|_, stream| {
         let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n";
         stream.write_all(answer.as_bytes()).unwrap();
-        Next::Keep
+        AfterResponse::Keep
     });
     let proxy = Proxy::start(upstream.address, "");
     let head = "POST /a HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: x-mine\r\ntransfer-encoding: chunked\r\n";
@@ -132,7 +132,7 @@ fn trailers_that_come_as_a_surprise_pass_both_ways() {
     let upstream = Upstream::start(|_, stream| {
         let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n";
         stream.write_all(answer.as_bytes()).unwrap();
-        Next::Keep
+        AfterResponse::Keep
     });
     let proxy = Proxy::start(upstream.address, "");
     let head = "POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n";
@@ -370,11 +370,11 @@ fn answers_without_bodies_say_what_they_would_have_said() {
             }
             _ => {
                 let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nuntil the end");
-                return Next::Close;
+                return AfterResponse::Close;
             }
         };
         stream.write_all(answer.as_bytes()).unwrap();
-        Next::Keep
+        AfterResponse::Keep
     });
     let proxy = Proxy::start(upstream.address, "");
     let mut client = Client::connect(proxy.address);

@@ -10,7 +10,7 @@ mod support;
 use std::{path::Path, process::Command, sync::Arc};
 
 use kills::Setup;
-use receipts_support::{Place, ask_admin};
+use receipts_support::{ServiceDatabase, ask_admin};
 use support::{Starting, Upstream, answer, call, request, until};
 
 fn policy(receipts: &str) -> String {
@@ -32,7 +32,7 @@ fn refrain(args: &[&str], folder: &Path) -> (Option<i32>, String) {
 
 #[test]
 fn it_does_not_start_without_receipts_that_can_be_read() {
-    let place = Place::empty();
+    let place = ServiceDatabase::empty();
     let nowhere = "postgres://app:secret@127.0.0.1:1/app".to_owned();
     for (settings, code, words) in [
         (
@@ -60,7 +60,7 @@ fn it_does_not_start_without_receipts_that_can_be_read() {
 
 #[test]
 fn a_success_without_its_receipt_is_told_everywhere() {
-    let place = Place::new();
+    let place = ServiceDatabase::new();
     // It pays, and writes no receipt.
     let upstream = Upstream::start(|_, stream| answer(stream, "201 Created", &[], b"paid"));
     let setup = Setup::new(upstream.address, &policy(&place.url()));
@@ -98,7 +98,7 @@ fn a_success_without_its_receipt_is_told_everywhere() {
 /// That a receipt was seen is remembered with the records: after a kill, a 500 is passed on and its retry runs.
 #[test]
 fn receipts_stay_proven_after_a_restart() {
-    let place = Arc::new(Place::new());
+    let place = Arc::new(ServiceDatabase::new());
     let service = place.clone();
     let upstream = Upstream::start(move |seen, stream| {
         let header = |name| seen.header(name).unwrap();
@@ -133,7 +133,7 @@ fn receipts_stay_proven_after_a_restart() {
 
 #[test]
 fn check_and_migrate_say_what_it_takes() {
-    let place = Place::empty();
+    let place = ServiceDatabase::empty();
     let folder = tempfile::tempdir().unwrap();
     let settings = policy("postgres://app:secret@db/app");
     std::fs::write(folder.path().join("refrain.toml"), settings).unwrap();

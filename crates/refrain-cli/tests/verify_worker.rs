@@ -20,7 +20,7 @@ use std::{
 use refrain_testkit::servers::PrivateRedis;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
-use support::{Next, Seen, Upstream, answer};
+use support::{AfterResponse, Seen, Upstream, answer};
 use tempfile::TempDir;
 
 const CASES: [&str; 10] = [
@@ -65,7 +65,7 @@ fn naive() -> Upstream {
     })
 }
 
-fn handle(book: &Mutex<Book>, seen: &Seen, stream: &mut TcpStream) -> Next {
+fn handle(book: &Mutex<Book>, seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     let order: Value = serde_json::from_slice(&seen.body).unwrap();
     let id = order["order"].as_str().unwrap().to_owned();
     let who = seen.header("refrain-worker").unwrap_or_default();

@@ -12,7 +12,7 @@ use refrain::{
     key::Sender,
 };
 use refrain_testkit::webhook::signed;
-use support::{Answer, Proxy, Starting, Upstream, answer, call, get, request};
+use support::{HttpResponse, Proxy, Starting, Upstream, answer, call, get, request};
 
 const SECRET: &str = "whsec_c3RyaWN0bHkgYmV0d2VlbiB1cw==";
 const FORGED: &str = "whsec_Zm9yZ2Vk";
@@ -63,12 +63,12 @@ fn delivery(sender: Sender, secret: &str, id: &str) -> Vec<u8> {
     request(&start, &headers, body.as_bytes())
 }
 
-fn metrics(proxy: &Proxy) -> Answer {
+fn metrics(proxy: &Proxy) -> HttpResponse {
     let ask = "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
     call(proxy.admin, ask)
 }
 
-fn check_forged(answer: &Answer) {
+fn check_forged(answer: &HttpResponse) {
     assert_eq!(answer.status, 401, "{}", answer.head);
     assert_eq!(answer.code().as_deref(), Some("signature-invalid"));
 }

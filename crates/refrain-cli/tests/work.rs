@@ -24,7 +24,7 @@ use refrain::{
 };
 use refrain_testkit::servers::{PrivateRedis, free_port};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Next, Seen, Upstream, answer, call, get, until};
+use support::{AfterResponse, Seen, Upstream, answer, call, get, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -279,7 +279,7 @@ fn a_refusal_for_now_is_retried_and_an_unknown_outcome_follows_the_guarantee() {
 }
 
 /// A service behind Refrain, or one like it, that refuses the first attempt of each order in another way.
-fn refusing_once(seen: &Seen, stream: &mut std::net::TcpStream) -> Next {
+fn refusing_once(seen: &Seen, stream: &mut std::net::TcpStream) -> AfterResponse {
     let problem = |code: Code| {
         let problem = code.answer("", PROBLEMS_PATH);
         let status = format!("{} Refused", problem.status().as_u16());
@@ -304,9 +304,9 @@ fn refusing_once(seen: &Seen, stream: &mut std::net::TcpStream) -> Next {
 }
 
 /// Runs the order and hangs up on the first attempt.
-fn losing(seen: &Seen, stream: &mut std::net::TcpStream) -> Next {
+fn losing(seen: &Seen, stream: &mut std::net::TcpStream) -> AfterResponse {
     match seen.header("refrain-attempt") {
-        Some("1") => Next::Close,
+        Some("1") => AfterResponse::Close,
         _ => answer(stream, "200 OK", &[], b""),
     }
 }
@@ -343,7 +343,7 @@ fn a_lost_answer_is_tried_again_under_the_same_key_or_left_to_a_person() {
 #[test]
 fn a_receipt_tells_what_became_of_a_message_whose_answer_was_lost() {
     let stage = Stage::new();
-    let place = receipts_support::Place::new();
+    let place = receipts_support::ServiceDatabase::new();
     let service = receipts_support::rust(&place);
     let receipts = place.url();
     stage.write(

@@ -1,4 +1,4 @@
-//! Entries taken out of a log, as its own lines or as a table.
+//! `refrain audit export`: entries of a log, as their own JSON lines or as CSV.
 
 use std::{
     fs::OpenOptions,
@@ -13,7 +13,7 @@ use refrain::{
     clock::Timestamp,
 };
 
-use super::{Failure, Place, UNREACHABLE, USAGE, code, print, walked};
+use super::{AuditLocation, Failure, UNREACHABLE, USAGE, code, print, walked};
 
 /// Which entries, and how they are printed
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, o
 69 it cannot be read, or the output not be written.")]
 pub(super) struct Export {
     #[command(flatten)]
-    place: Place,
+    place: AuditLocation,
     /// Only from this day or moment on: 2026-11-01, or 2026-11-01T08:00:00Z
     #[arg(long, value_name = "TIME", value_parser = Timestamp::from_rfc3339)]
     from: Option<Timestamp>,
@@ -83,7 +83,7 @@ impl Export {
         };
         let found = walked(&folder, &Check::default(), &mut entry)?;
         match written.and_then(|()| out.flush()) {
-            // A reader that has seen enough, such as `head`, is no trouble.
+            // A reader that closes the pipe early, such as `head`, is not an error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => {
                 let message = format!("refrain: the entries cannot be written: {error}");
@@ -176,11 +176,11 @@ fn cells(it: &Written) -> impl Iterator<Item = Option<String>> {
 
 fn row(out: &mut dyn Write, cells: impl Iterator<Item = Option<String>>) -> io::Result<()> {
     let cells: Vec<_> = cells.map(|text| cell(&text.unwrap_or_default())).collect();
-    // RFC 4180 ends lines so.
+    // RFC 4180 requires CRLF.
     write!(out, "{}\r\n", cells.join(","))
 }
 
-/// A cell that is read as the text that it is.
+/// Quotes a CSV cell where needed, and stops spreadsheets from reading it as a formula.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
     let text = match is_formula {
@@ -195,7 +195,7 @@ fn cell(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! What an operator typed as a reason must not run in the auditor's spreadsheet.
+    //! A reason typed by an operator must not run as a formula in the auditor's spreadsheet.
 
     use super::cell;
 

@@ -1,4 +1,4 @@
-//! What was found in a log, for people and for programs.
+//! The result of verifying a log, as text and as JSON.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::output::{complain, say};
 
-/// So many of a kind are listed; `--json` has all.
+/// The most entries listed of each kind; `--json` lists all.
 const LISTED_MAX: usize = 20;
 
 pub(super) fn text(folder: &Path, found: &Verified, check: &Check) {
@@ -65,7 +65,7 @@ pub(super) fn text(folder: &Path, found: &Verified, check: &Check) {
     }
 }
 
-/// Damage, to standard error.
+/// Prints damage to standard error.
 pub(super) fn complain_of(found: &Verified) {
     for damage in found.damage.iter().take(LISTED_MAX) {
         complain(format_args!("refrain: {}", line(damage)));
@@ -80,7 +80,7 @@ pub(super) fn complain_of(found: &Verified) {
 
 fn line(damage: &Damage) -> String {
     match damage.line {
-        // The log as a whole.
+        // Line 0 stands for the log as a whole.
         0 => damage.what.clone(),
         _ => damage.to_string(),
     }

@@ -1,4 +1,4 @@
-//! A page claims to have every setting, and one is missing from it: whoever looks for it there takes it for absent.
+//! Tests that pages which claim to list every setting do so: a reader takes a missing setting for one that does not exist.
 
 use clap::CommandFactory as _;
 use refrain::policy::File;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::pages;
 use crate::Cli;
 
-/// Parts of the schema, and the pages that have every setting of them between them.
+/// Parts of the schema, each with the pages that together list all its settings.
 const PARTS: [(&str, &[&str]); 7] = [
     (
         "/properties",
@@ -21,7 +21,7 @@ const PARTS: [(&str, &[&str]); 7] = [
     ("/$defs/Relay/properties", &["docs/outbox.md"]),
 ];
 
-/// Whether a page shows this name: as code, or as a setting in an example.
+/// Whether a page mentions this setting: as code, or set in an example.
 fn names(page: &str, name: &str) -> bool {
     let is_set = |line: &str| {
         let rest = line.trim_start().strip_prefix(name);

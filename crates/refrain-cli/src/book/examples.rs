@@ -1,5 +1,5 @@
-//! Somebody copies a line from a page, and the command says that it knows no such flag.
-//! So every command line on every page, and in the command's own help, is parsed with the real command.
+//! Tests that no page shows a command line that the command rejects:
+//! every command line on every page, and in the command's own help, is parsed with the real parser.
 
 use clap::{Command, CommandFactory as _, Parser as _, error::ErrorKind};
 
@@ -9,21 +9,21 @@ use super::{
 };
 use crate::Cli;
 
-/// Languages of blocks that show what is typed.
+/// Languages of code blocks that show typed commands.
 const TYPED: [&str; 4] = ["sh", "console", "bash", ""];
 
-/// What is wrong with a command line, if anything.
+/// Why a command line is rejected, or `None` if it parses or does not run `refrain`.
 fn fault(line: &str) -> Option<String> {
     let arguments = match arguments(line)? {
         Ok(arguments) => arguments,
         Err(fault) => return Some(fault),
     };
-    // A word may stand for others that are left out.
+    // `…` stands for arguments that are left out, or for one argument: either reading may parse.
     let without = arguments.iter().filter(|word| *word != "…");
     rejected(without).and_then(|_| rejected(arguments.iter()))
 }
 
-/// What the command says against these arguments.
+/// The parser's error for these arguments, if any.
 fn rejected<'a>(arguments: impl Iterator<Item = &'a String>) -> Option<String> {
     let error = Cli::try_parse_from(arguments).err()?;
     match error.kind() {
@@ -58,7 +58,7 @@ fn command_lines_in_code_blocks_parse() {
     assert!(parsed > 20, "only {parsed} command lines were found");
 }
 
-/// In running text parts of a line are shown, so that only names are looked at.
+/// Running text shows parts of command lines, so only the names of commands and flags are checked.
 #[test]
 fn commands_and_flags_in_running_text_exist() {
     let command = Cli::command();
@@ -121,7 +121,7 @@ fn the_examples_of_every_help_parse() {
     assert!(parsed > 20, "only {parsed} examples were found");
 }
 
-/// What an example does stands behind it, two spaces or more away.
+/// The example without its remark, which comes after two spaces or more.
 fn without_remark(line: &str) -> &str {
     let text = line.trim_start();
     text.split_once("  ").map_or(text, |(line, _)| line)

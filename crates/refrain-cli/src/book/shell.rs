@@ -1,4 +1,4 @@
-//! The words of a command line, as far as examples go: quotes, comments, and what ends a command.
+//! The words of a command line, as far as examples need them: quotes, comments, and the symbols that end a command.
 
 /// Lines joined where one ends with a backslash or within quotes, each with the number of lines before it.
 pub(super) fn joined(lines: &[&str]) -> Vec<(usize, String)> {
@@ -17,7 +17,7 @@ pub(super) fn joined(lines: &[&str]) -> Vec<(usize, String)> {
     whole
 }
 
-/// The words up to a comment, a pipe, a redirection or the next command; `None` where a quote is left open.
+/// The words up to a comment, a pipe, a redirection or the next command; `None` if a quote is not closed.
 pub(super) fn words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -45,7 +45,7 @@ pub(super) fn words(line: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// The arguments, with `refrain` first, where this line runs the command; `cargo run` at the root runs it, too.
+/// The arguments, with `refrain` first, if this line runs the command; `cargo run … --` counts, too.
 pub(super) fn arguments(line: &str) -> Option<Result<Vec<String>, String>> {
     let line = line.trim();
     let line = line.strip_prefix("$ ").unwrap_or(line);
@@ -66,7 +66,7 @@ pub(super) fn arguments(line: &str) -> Option<Result<Vec<String>, String>> {
     };
     let run = words.iter().skip_while(|word| is_assignment(word));
     let run: Vec<_> = run.cloned().collect();
-    // Behind the command itself, or behind what is for cargo.
+    // The arguments start after the command itself, or after cargo's `--`.
     let first = match run.first().map(String::as_str) {
         Some("cargo") => run.iter().position(|word| word == "--"),
         _ => Some(0),

@@ -1,6 +1,6 @@
-//! The review: what a careful reviewer asks about duplicates, answered from the actual state.
+//! The review: a reviewer's questions about duplicates, answered from the files of the project.
 //!
-//! Each question has a function that looks at the [`Facts`] and answers with lines: done, open or not applicable.
+//! Each question has a function that inspects the [`Facts`] and returns lines: done, open or not applicable.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ pub(super) enum Form {
     Json,
 }
 
-/// What a line comes to.
+/// The result of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
@@ -49,16 +49,16 @@ enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Line {
     state: State,
-    /// Whether the review fails while it is open.
+    /// Whether the review fails while the line is open.
     required: bool,
     why: String,
-    /// File and line, or what else it is about.
+    /// File and line, or the other subject of the line.
     place: String,
-    /// What to do about it, where it is open.
+    /// How to fix it, if it is open.
     fix: Option<String>,
 }
 
-/// A question, and what was found.
+/// A question, with its findings.
 #[derive(Debug, Serialize)]
 struct Item {
     id: &'static str,
@@ -69,18 +69,18 @@ struct Item {
 /// The whole review.
 #[derive(Debug, Serialize)]
 pub(super) struct Review {
-    /// Of this form; 1.
+    /// The version of this format; 1.
     version: u32,
     file: String,
     items: Vec<Item>,
 }
 
-/// What there is to look at.
+/// The inputs of a review.
 struct Facts {
     file: PathBuf,
-    /// The file as it was typed, to find places in it.
+    /// The text of the file, to find line numbers in.
     text: String,
-    /// What the plan left in it.
+    /// The comments that `refrain plan` left in it.
     marks: Marks,
     settings: Settings,
     tested: Tested,
@@ -89,7 +89,7 @@ struct Facts {
     consumed: Vec<(String, Consumer)>,
 }
 
-/// A question.
+/// A question: its id, its title, and the function that answers it.
 type Question = (&'static str, &'static str, fn(&Facts) -> Vec<Line>);
 
 const QUESTIONS: [Question; 11] = [
@@ -151,10 +151,10 @@ const QUESTIONS: [Question; 11] = [
 ];
 
 impl Review {
-    /// Looks at everything.
+    /// Reads all inputs and answers every question.
     ///
     /// # Errors
-    /// What is wrong with one of the other files.
+    /// A message about another input file that is invalid.
     pub(super) fn of(
         file: &Path,
         settings: Settings,
@@ -184,7 +184,7 @@ impl Review {
         })
     }
 
-    /// Whether something required is open.
+    /// Whether a required line is open.
     pub(super) fn is_open(&self) -> bool {
         let mut lines = self.items.iter().flat_map(|item| &item.lines);
         lines.any(|line| line.required && line.state == State::Open)
@@ -219,7 +219,7 @@ impl Line {
         }
     }
 
-    /// Open, and left to the reader's judgement.
+    /// An open line that does not fail the review.
     fn advice(place: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
             required: false,
@@ -237,7 +237,7 @@ impl Line {
 }
 
 impl Facts {
-    /// File and line of what has this name in the file.
+    /// File and line of the first quoted use of this name, or the file alone.
     fn place(&self, name: &str) -> String {
         let quoted = [format!("\"{name}\""), format!("'{name}'")];
         let has = |line: &str| quoted.iter().any(|it| line.contains(it.as_str()));
@@ -253,7 +253,7 @@ impl Facts {
         is_any || same_host(host, &listen.to_string())
     }
 
-    /// Whether they are those of the service behind it.
+    /// Whether this host and port are the upstream's.
     fn is_upstream(&self, host: &str) -> bool {
         let upstream = self.settings.upstream.as_deref();
         upstream.is_some_and(|it| same_host(host, host_and_path(it).0))
@@ -263,12 +263,12 @@ impl Facts {
         self.file.display().to_string()
     }
 
-    /// Operations that run only once, as far as the file can say.
+    /// Operations that the policy guards.
     fn guarded(&self) -> impl Iterator<Item = &Operation> {
         self.settings.policy.operations().filter(|it| it.guarded)
     }
 
-    /// Whether this is what the file says of every POST or PATCH, without naming any.
+    /// Whether this is the default operation for every POST or PATCH, which the file does not name.
     fn is_catch_all(&self, operation: &Operation) -> bool {
         operation.class.is_none()
             && operation.pattern.to_string().ends_with(" *")
@@ -281,22 +281,22 @@ fn folder_of(file: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// `host:port`, and what stands behind it.
+/// Splits an address into `host:port` and the rest, path and query.
 fn host_and_path(address: &str) -> (&str, &str) {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
     rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()))
 }
 
-/// `localhost` is the name of the loopback address.
+/// Whether two hosts are equal, with `localhost` as a name of 127.0.0.1.
 fn same_host(one: &str, other: &str) -> bool {
     let plain = |host: &str| host.replacen("localhost:", "127.0.0.1:", 1);
     plain(one) == plain(other)
 }
 
-/// How many are named of those that have the same.
+/// The most names listed in one line.
 const NAMED_MAX: usize = 4;
 
-/// Who has what, said once for all that have the same: `30d: POST /a, POST /b; 1d: POST /c`.
+/// Groups names by their value: `30d: POST /a, POST /b; 1d: POST /c`.
 fn grouped(pairs: impl Iterator<Item = (String, String)>) -> String {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for (what, who) in pairs {
@@ -311,7 +311,7 @@ fn grouped(pairs: impl Iterator<Item = (String, String)>) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// All of a few names, or some of many and how many more there are.
+/// A few names in full, or the first of many with the number of the others.
 fn listed(names: &[String]) -> String {
     match names.len().saturating_sub(NAMED_MAX) {
         0 | 1 => names.join(", "),
@@ -319,7 +319,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// The same advice for each of a few, or once for many.
+/// One line of advice for each of a few operations, or a single line for many.
 fn folded(facts: &Facts, names: &[String], one: &str, many: &str, fix: &str) -> Vec<Line> {
     match names.len() > NAMED_MAX {
         true => {
@@ -333,7 +333,7 @@ fn folded(facts: &Facts, names: &[String], one: &str, many: &str, fix: &str) -> 
     }
 }
 
-/// The findings, or that there is nothing to say against it.
+/// The findings, preceded by a done line unless a required one is open.
 fn or_done(open: Vec<Line>, place: String, why: impl Into<String>) -> Vec<Line> {
     match open.iter().any(|line| line.required) {
         true => open,

@@ -1,4 +1,4 @@
-//! What a file comes to, for people: what is guarded, and how.
+//! The resolved settings as text: which operations are guarded, and how.
 
 use refrain::{
     Guarantee,
@@ -33,7 +33,7 @@ pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String
     )
 }
 
-/// Settings that do not come from the file.
+/// Settings that come from the environment.
 fn overrides(loaded: &Loaded) -> String {
     let names = loaded.overrides.iter().map(|(name, _)| *name);
     let names: Vec<_> = names.collect();
@@ -43,7 +43,7 @@ fn overrides(loaded: &Loaded) -> String {
     }
 }
 
-/// A heading and lines below it, if there are any.
+/// A heading with lines below it, or nothing if there are none.
 fn lines(heading: &str, lines: &[String]) -> String {
     match lines.is_empty() {
         true => String::new(),
@@ -51,7 +51,7 @@ fn lines(heading: &str, lines: &[String]) -> String {
     }
 }
 
-/// What `refrain work` would do.
+/// The workers that `refrain work` would run.
 fn workers(settings: &Settings) -> String {
     let told = settings.workers.iter().map(|worker| {
         format!(
@@ -68,7 +68,7 @@ fn workers(settings: &Settings) -> String {
     told.collect()
 }
 
-/// What `refrain relay` would do.
+/// The relays that `refrain relay` would run.
 fn relays(settings: &Settings) -> String {
     let told = settings.relays.iter().map(|relay| {
         let RelaySettings {
@@ -79,7 +79,7 @@ fn relays(settings: &Settings) -> String {
     told.collect()
 }
 
-/// What is allowed and probably not meant.
+/// Settings that are allowed and probably a mistake.
 fn warnings(settings: &Settings) -> String {
     let told = settings.warnings().map(|warning| {
         let Warning {
@@ -93,9 +93,9 @@ fn warnings(settings: &Settings) -> String {
     told.collect()
 }
 
-/// What only the store itself can tell, once the proxy starts.
+/// A requirement that only the running store can confirm.
 fn caveat(settings: &Settings) -> &'static str {
-    // Where claims are kept: the last one named.
+    // Claims are kept in the last store named.
     let is_redis = |url: &Address| url.scheme().starts_with("redis");
     let mut operations = settings.policy.operations();
     let is_told =
@@ -109,7 +109,7 @@ fn caveat(settings: &Settings) -> &'static str {
     }
 }
 
-/// What the guarantees in force promise.
+/// An explanation of each guarantee in force.
 fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
     let in_force: Vec<_> = operations
         .filter(|operation| operation.guarded && operation.mode == Mode::Enforce)
@@ -186,7 +186,7 @@ fn row(operation: &Operation) -> [String; 8] {
     ]
 }
 
-/// What is out of the ordinary.
+/// Settings that differ from the usual ones.
 fn notes(operation: &Operation) -> String {
     let notes = [
         (operation.reply == Reply::Streamed, "streamed"),
@@ -221,7 +221,7 @@ fn notes(operation: &Operation) -> String {
     signed.chain(said).collect::<Vec<_>>().join(", ")
 }
 
-/// How it is signed, and where the secrets come from.
+/// The sender of signed requests, and where the secrets come from.
 fn signed(signature: &Signature) -> String {
     let (sender, secrets) = (signature.sender(), list(signature.secrets(), ", "));
     format!("signed by {sender} ({secrets})")
@@ -232,7 +232,7 @@ pub(super) fn list(parts: &[impl ToString], between: &str) -> String {
     parts.join(between)
 }
 
-/// A choice as the file writes it.
+/// An enum value as the file spells it.
 pub(super) fn word(choice: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(choice).unwrap_or_default();
     value.as_str().unwrap_or_default().into()

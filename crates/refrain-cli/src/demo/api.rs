@@ -1,4 +1,4 @@
-//! The flaky payments API of the demo. It does not know of Refrain, and charges whenever it is asked to.
+//! The flaky payments API of the demo. It does not know Refrain, and charges on every request.
 //!
 //! `POST /v1/payments` charges, `GET /v1/payments?key=…` reads one payment back, `GET /v1/payments` shows the ledger.
 
@@ -28,14 +28,14 @@ use super::{
 
 mod connection;
 
-/// How long the bank takes before it charges: the kill finds payments on both sides of it.
+/// How long the bank takes before it charges, so that the kill hits payments before and after their charge.
 const BANK: Duration = Duration::from_millis(60);
-/// Longer than a buyer waits, and longer than the proxy's `timeout`.
+/// The delay of a slow answer: longer than a buyer waits, and longer than the proxy's `timeout`.
 const SLOW: Duration = Duration::from_millis(2_500);
-/// How many keys have their trouble remembered; somebody who tries more by hand meets them again.
+/// The most keys whose fault is remembered; after that the set is cleared, and keys may fail again.
 const TROUBLED_MAX: usize = 100_000;
 
-/// The running API. Dropped, it is gone with all its connections.
+/// The running API. Dropping it closes all its connections.
 #[derive(Debug)]
 pub(super) struct Api {
     address: SocketAddr,
@@ -81,7 +81,7 @@ impl Api {
 struct Shop {
     ledger: Ledger,
     troubles: Troubles,
-    /// Keys that have had their trouble: they have it once, or buyers would never get an answer.
+    /// Keys that had their fault already: each fails once, so that a retry succeeds.
     troubled: Mutex<HashSet<String>>,
 }
 
@@ -111,7 +111,7 @@ async fn pay(State(shop): State<Arc<Shop>>, headers: HeaderMap, body: String) ->
     if trouble == Some(Trouble::Reset) {
         return broken_off(Trouble::Reset);
     }
-    // In a task of its own: what the bank was told to do it does, though the caller may have died.
+    // In its own task: the charge goes through even if the client disconnects.
     let ledger = shop.ledger.clone();
     let (told, answer) = (charge.clone(), paid(StatusCode::CREATED, &charge));
     let bank = tokio::spawn(async move {
@@ -157,7 +157,7 @@ fn paid(status: StatusCode, charge: &Charge) -> Response {
     (status, Json(paid)).into_response()
 }
 
-/// Tells the connection to end without an answer.
+/// A response that makes the connection close without an answer.
 fn broken_off(trouble: Trouble) -> Response {
     let mut response = Response::default();
     response.extensions_mut().insert(trouble);

@@ -1,4 +1,4 @@
-//! Many buyers at about the same time.
+//! A burst of buyers at about the same time.
 
 use std::{
     net::SocketAddr,
@@ -17,9 +17,9 @@ use super::{
 };
 
 const BUYERS: usize = 24;
-/// Buyers do not come all in the same moment, so that an accident finds some done, some at it and some not yet there.
+/// Buyers start this far apart, so that the kill hits some that are done, some in progress and some not yet started.
 const APART: Duration = Duration::from_millis(10);
-/// How many charges there are when the middle is reached.
+/// How many charges count as the middle of the burst.
 const MIDDLE: usize = 8;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const SHOW_EVERY: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// Buyers who pay `api` at `address`.
+    /// A burst of buyers that pay `api` at `address`.
     pub(super) fn new(api: &Api, address: SocketAddr, line: Line) -> Self {
         Self {
             keys: (1..=BUYERS).map(|n| format!("payment-{n}")).collect(),
@@ -48,7 +48,7 @@ impl Burst {
         }
     }
 
-    /// Lets all buyers pay, and answers what came of it.
+    /// Lets all buyers pay, and returns the result of each payment.
     pub(super) async fn run(&self) -> Run {
         tokio::select! {
             answered = self.buy() => self.sum_up(&answered),
@@ -56,7 +56,7 @@ impl Burst {
         }
     }
 
-    /// Sends the buyers, and answers which of them know that they have paid.
+    /// Runs the buyers; returns for each whether it received a success.
     async fn buy(&self) -> Vec<bool> {
         let mut buyers = JoinSet::new();
         let mut after = Duration::ZERO;
@@ -86,7 +86,7 @@ impl Burst {
         Run(self.keys.iter().zip(answered).map(payment).collect())
     }
 
-    /// Ready when enough was charged for an accident to hurt.
+    /// Waits until there are [`MIDDLE`] charges.
     pub(super) async fn reach_the_middle(&self) {
         while self.ledger.len() < MIDDLE {
             sleep(LOOK_EVERY).await;
@@ -97,7 +97,7 @@ impl Burst {
         self.line.say(what);
     }
 
-    /// Shows how far it has come, for ever.
+    /// Prints progress for ever.
     async fn show(&self) -> Run {
         loop {
             self.line.show(&self.on_the_way());
@@ -105,7 +105,7 @@ impl Burst {
         }
     }
 
-    /// The number of requests is a matter of chance, so it is only shown on the way.
+    /// Progress with the number of requests, which varies between runs and so is not part of the final line.
     fn on_the_way(&self) -> String {
         let requests = self.seen.requests.load(Ordering::Relaxed);
         format!("{}, {requests} requests", self.state())

@@ -1,4 +1,4 @@
-//! A client as it should be: one key for one payment, the same on every retry, and patience that ends.
+//! A well-behaved client: one key for one payment, the same on every retry, with a timeout and a limit.
 
 use std::{
     net::SocketAddr,
@@ -20,22 +20,22 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long a buyer waits for one answer.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_millis(1_500);
-/// How long a buyer goes on trying: far longer than needed, so that a busy machine makes the demo slow and not wrong.
+/// How long a buyer retries: far longer than needed, so that a busy machine makes the demo slow and not wrong.
 const GIVE_UP: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(400));
 
-/// What all buyers together have seen so far.
+/// Counters of all buyers together.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Requests that were sent, retries included.
     pub(super) requests: AtomicUsize,
-    /// Payments whose buyer knows that they went through.
+    /// Payments whose buyer received a success.
     pub(super) paid: AtomicUsize,
 }
 
-/// Pays, and tries again with the same key until there is an answer. `false` if there was none, or a refusal.
+/// Pays, and retries with the same key until there is an answer. Returns `false` after a refusal, or if time runs out.
 pub(super) async fn buy(key: &str, address: SocketAddr, seen: &Seen) -> bool {
     let is_paid = timeout(GIVE_UP, persist(key, address, seen)).await;
     let is_paid = is_paid.unwrap_or(false);
@@ -49,30 +49,30 @@ async fn persist(key: &str, address: SocketAddr, seen: &Seen) -> bool {
         seen.requests.fetch_add(1, Ordering::Relaxed);
         let answer = match timeout(PATIENCE, ask(key, address)).await {
             Ok(Ok(answer)) => answer,
-            // Lost: whether it was charged is anybody's guess. The same key makes asking again safe.
-            Ok(Err(_)) | Err(_) => Answer::Again(Duration::ZERO),
+            // The answer was lost, and the charge is unknown. The same key makes a retry safe.
+            Ok(Err(_)) | Err(_) => PaymentResult::Again(Duration::ZERO),
         };
         match answer {
-            Answer::Paid => return true,
-            Answer::Refused => return false,
-            Answer::Again(at_least) => sleep(delays.after_failure().max(at_least)).await,
+            PaymentResult::Paid => return true,
+            PaymentResult::Refused => return false,
+            PaymentResult::Again(at_least) => sleep(delays.after_failure().max(at_least)).await,
         }
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum PaymentResult {
     Paid,
-    /// Ask again with the same key, not sooner than this.
+    /// Retry with the same key, after at least this pause.
     Again(Duration),
-    /// It would be of no use to go on.
+    /// A retry would not help.
     Refused,
 }
 
-async fn ask(key: &str, address: SocketAddr) -> anyhow::Result<Answer> {
+async fn ask(key: &str, address: SocketAddr) -> anyhow::Result<PaymentResult> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Aborted when this is dropped: a buyer who leaves hangs up.
+    // Aborted on drop, which closes the connection.
     let mut tasks = JoinSet::new();
     tasks.spawn(connection);
     let request = Request::post("/v1/payments")
@@ -84,21 +84,21 @@ async fn ask(key: &str, address: SocketAddr) -> anyhow::Result<Answer> {
     Ok(judge(head.status, &head.headers, &body))
 }
 
-/// The problem that comes in place of an answer.
+/// The body of a problem response.
 #[derive(Debug, Deserialize)]
 struct Problem {
     advice: String,
 }
 
-fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
+fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> PaymentResult {
     if status.is_success() {
-        return Answer::Paid;
+        return PaymentResult::Paid;
     }
     let problem: Option<Problem> = serde_json::from_slice(body).ok();
     match problem.as_ref().map(|problem| problem.advice.as_str()) {
-        // The proxy finds out by its probe, and the same key is always safe: `ask` means later here.
-        Some("wait" | "reuse-key" | "ask") => Answer::Again(retry_after(headers)),
-        _ => Answer::Refused,
+        // The proxy's probe finds the outcome, and the same key is always safe, so `ask` means retry later here.
+        Some("wait" | "reuse-key" | "ask") => PaymentResult::Again(retry_after(headers)),
+        _ => PaymentResult::Refused,
     }
 }
 
@@ -110,21 +110,21 @@ fn retry_after(headers: &HeaderMap) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    //! A buyer that misread an answer would make the demo's numbers worthless.
+    //! A buyer that misreads an answer makes the demo's numbers worthless.
 
     use super::*;
 
     #[test]
     fn an_answer_is_read_by_its_status_and_its_advice() {
-        let again = |seconds| Answer::Again(Duration::from_secs(seconds));
+        let again = |seconds| PaymentResult::Again(Duration::from_secs(seconds));
         let cases = [
-            (201, "", "{}", Answer::Paid),
-            (200, "", "{}", Answer::Paid),
+            (201, "", "{}", PaymentResult::Paid),
+            (200, "", "{}", PaymentResult::Paid),
             (409, "1", r#"{"advice":"wait"}"#, again(1)),
             (409, "", r#"{"advice":"ask"}"#, again(0)),
             (503, "2", r#"{"advice":"reuse-key"}"#, again(2)),
-            (422, "", r#"{"advice":"new-key"}"#, Answer::Refused),
-            (500, "", "oh", Answer::Refused),
+            (422, "", r#"{"advice":"new-key"}"#, PaymentResult::Refused),
+            (500, "", "oh", PaymentResult::Refused),
         ];
         for (status, after, body, expected) in cases {
             let mut headers = HeaderMap::new();

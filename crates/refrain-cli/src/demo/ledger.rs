@@ -1,12 +1,11 @@
-//! Where the money goes: one entry for each charge, and it only ever grows.
+//! The ledger of the API: one entry for each charge, append-only.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The ledger; clones share it.
+/// The ledger; clones share the entries.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger(Arc<Mutex<Vec<Charge>>>);
 
-/// One charge.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Charge {
     pub(super) key: String,
@@ -14,7 +13,7 @@ pub(super) struct Charge {
 }
 
 impl Ledger {
-    /// Charges: from here on the money is gone, whatever becomes of the answer.
+    /// Records a charge, whether or not the answer reaches the buyer.
     pub(super) fn charge(&self, charge: Charge) {
         self.open().push(charge);
     }
@@ -47,7 +46,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    //! The demo's numbers are only as good as what counts them.
+    //! The demo's numbers are only as good as this count.
 
     use super::*;
 

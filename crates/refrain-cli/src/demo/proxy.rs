@@ -1,4 +1,4 @@
-//! `refrain proxy` in a process of its own, so that it can be killed as a machine would be.
+//! `refrain proxy` in its own process, so that the demo can kill it as a crash would.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 
 use super::watch::Watch;
 
-/// Real payments take longer times; the demo is in a hurry.
+/// The proxy's policy. Real payments need longer times; these keep the demo short.
 pub(super) const POLICY: &str = r#"[[operation]]
 match        = "POST /v1/payments"
 class        = "monetary"
@@ -23,10 +23,10 @@ lease        = "1s"
 settle_after = "1500ms"
 "#;
 
-/// How much of the proxy's own words is shown if it does not start, in bytes.
+/// The most bytes of the proxy's log that are shown if it does not start.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 
-/// A running proxy. Dropped, it is killed with -9.
+/// A running proxy. Dropping it kills it with -9.
 #[derive(Debug)]
 pub(super) struct Proxy {
     folder: PathBuf,
@@ -43,7 +43,7 @@ struct Addresses {
 }
 
 impl Proxy {
-    /// Starts the proxy with its records in `folder`, and waits until it can be reached.
+    /// Starts the proxy with its records in `folder`, and waits until it listens.
     pub(super) async fn start(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Self> {
         fs::write(folder.join("refrain.toml"), POLICY)?;
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -62,24 +62,24 @@ impl Proxy {
         })
     }
 
-    /// Where buyers reach it.
+    /// The address for buyers.
     pub(super) fn address(&self) -> SocketAddr {
         self.addresses.listen
     }
 
-    /// Where operators reach it.
+    /// The admin address.
     pub(super) fn admin(&self) -> SocketAddr {
         self.addresses.admin
     }
 
-    /// Kills it with -9: nothing is drained, nothing is said.
+    /// Kills the proxy with -9, without draining.
     pub(super) fn kill(&mut self) {
-        // Before it is waited for: its number may belong to somebody else then.
+        // Before the wait: after it, another process may have the same PID.
         self.watch.over(None);
         self.process.kill();
     }
 
-    /// Starts it again at the same addresses with the same records.
+    /// Starts the proxy again at the same addresses with the same records.
     pub(super) async fn start_again(&mut self) -> anyhow::Result<()> {
         let started = spawn(&self.folder, self.upstream, self.addresses, &mut self.watch);
         (self.process, self.addresses) = started.await?;
@@ -93,13 +93,13 @@ impl Drop for Proxy {
     }
 }
 
-/// A child that is not left behind, even where its start is broken off.
+/// A child process that is killed on drop, even if its start is cancelled.
 #[derive(Debug)]
 struct Process(Child);
 
 impl Process {
     fn kill(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -111,7 +111,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts the proxy, and answers once it can be reached.
+/// Starts the proxy, and returns once it listens.
 async fn spawn(
     folder: &Path,
     upstream: SocketAddr,
@@ -153,7 +153,7 @@ fn command(folder: &Path, upstream: SocketAddr, addresses: Addresses) -> anyhow:
         ])
         .arg("--config")
         .arg(folder.join("refrain.toml"));
-    // What the user's own proxy is told by the environment is not meant for this one.
+    // Environment settings for the user's own proxy must not apply to this one.
     let names = std::env::vars_os().map(|(name, _)| name);
     for name in names.filter(|name| name.to_string_lossy().starts_with("REFRAIN_")) {
         command.env_remove(name);
@@ -161,7 +161,7 @@ fn command(folder: &Path, upstream: SocketAddr, addresses: Addresses) -> anyhow:
     Ok(command)
 }
 
-/// Where the proxy says that it listens. It is listened to afterwards too, so that it never waits to be heard.
+/// The addresses that the proxy prints. A thread drains the rest of its output, so that the proxy never blocks on a full pipe.
 fn told(stdout: ChildStdout) -> Option<Addresses> {
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     let (mut listen, mut admin) = (None, None);
@@ -180,7 +180,7 @@ fn told(stdout: ChildStdout) -> Option<Addresses> {
 
 #[cfg(test)]
 mod tests {
-    //! A demo whose policy is refused shows nothing.
+    //! A demo whose policy is rejected shows nothing.
 
     use refrain::policy::File;
 

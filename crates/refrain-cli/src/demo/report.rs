@@ -1,4 +1,4 @@
-//! What the demo shows.
+//! The output of the demo.
 
 use std::{fmt::Write as _, io::IsTerminal as _};
 
@@ -11,22 +11,22 @@ and resets some connections before it charges. A buyer without an answer sends t
 The proxy's policy has a probe, GET /v1/payments?key={key}, which tells it what became of a payment whose answer was lost.
 ";
 
-/// What came of one burst.
+/// The result of one burst.
 #[derive(Debug, Clone)]
 pub(super) struct Run(pub(super) Vec<Payment>);
 
-/// What came of one payment.
+/// The result of one payment.
 #[derive(Debug, Clone)]
 pub(super) struct Payment {
     pub(super) key: String,
     pub(super) trouble: Option<Trouble>,
     pub(super) charges: usize,
-    /// Its buyer knows that it went through.
+    /// Whether its buyer received a success.
     pub(super) is_answered: bool,
 }
 
 impl Run {
-    /// Every payment was charged once, and every buyer knows it.
+    /// Whether every payment was charged once, and every buyer received a success.
     pub(super) fn is_good(&self) -> bool {
         self.0.iter().all(|it| it.charges == 1 && it.is_answered)
     }
@@ -52,7 +52,7 @@ impl Run {
     }
 }
 
-/// Both ledgers side by side, and what that means.
+/// Both ledgers side by side, with the totals and a verdict.
 pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
     let mut text = format!(
         "\n{}\n",
@@ -84,7 +84,7 @@ pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
     )
 }
 
-/// The same for a program.
+/// The same comparison as JSON.
 pub(super) fn json(direct: &Run, guarded: &Run) -> serde_json::Value {
     let counts = |run: &Run| {
         serde_json::json!({
@@ -116,7 +116,7 @@ fn row(name: &str, trouble: &str, left: &str, right: &str) -> String {
     row.trim_end().into()
 }
 
-/// The charges of one payment as a ledger has them.
+/// The charges of one payment, as in the ledger.
 fn amounts(payment: &Payment) -> String {
     let amounts = vec!["20"; payment.charges].join(" + ");
     match payment.charges {
@@ -141,7 +141,7 @@ fn verdict(guarded: &Run) -> String {
     )
 }
 
-/// What to try by hand.
+/// Commands to try by hand.
 pub(super) fn by_hand(proxy: &Proxy, api: &Api) -> String {
     let (proxy, admin, api) = (proxy.address(), proxy.admin(), api.address());
     let pay = format!("curl -i http://{proxy}/v1/payments -H 'Idempotency-Key:");
@@ -170,7 +170,7 @@ Ctrl-C ends it."
     )
 }
 
-/// One line that tells how a burst gets on: it changes in place on a terminal, and is only begun and ended elsewhere.
+/// The progress line of a burst: updated in place on a terminal, and printed only for events elsewhere.
 #[derive(Debug)]
 pub(super) struct Line {
     name: &'static str,
@@ -193,7 +193,7 @@ impl Line {
         }
     }
 
-    /// Something that happened, in a line of its own.
+    /// Prints an event on its own line.
     pub(super) fn say(&self, what: &str) {
         if self.is_quiet {
             return;
@@ -205,7 +205,7 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    //! The exit code of the demo stands for the whole project in `.ci/run`: only a spotless run may pass.
+    //! `.ci/run` relies on the exit code of the demo: only a run without any fault may pass.
 
     use super::*;
 

@@ -1,11 +1,11 @@
-//! What goes wrong with a payment: the same every time, because a seed decides it.
+//! The faults that payments meet, decided by a seed and so the same on every run.
 
-/// What goes wrong.
+/// A fault of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// Charged; then the connection is closed without an answer.
     Lost,
-    /// Charged; then the answer comes later than anybody waits for it.
+    /// Charged; then the answer comes after every timeout.
     Slow,
     /// The connection is reset, and nothing is charged.
     Reset,
@@ -21,7 +21,7 @@ impl Trouble {
     }
 }
 
-/// Who meets which trouble.
+/// The assignment of faults to keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Troubles {
     seed: u64,
@@ -32,7 +32,7 @@ impl Troubles {
         Self { seed }
     }
 
-    /// `payment-N` meets what the seed decides for N; `lose-…`, `slow-…` and `reset-…` meet what they ask for, for trying by hand.
+    /// `payment-N` meets the fault that the seed decides for N; `lose-…`, `slow-…` and `reset-…` meet the fault that they name, for trying by hand.
     pub(super) fn of(self, key: &str) -> Option<Trouble> {
         let (kind, rest) = key.split_once('-')?;
         match kind {
@@ -54,7 +54,7 @@ impl Troubles {
     }
 }
 
-/// Spreads neighbouring numbers over all of them; multiplication and shifts that can be undone, so that none meet.
+/// A bijective mixing function (SplitMix64's finalizer), so that neighbouring numbers give unrelated results and none collide.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     for (shift, factor) in [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)] {
@@ -65,7 +65,7 @@ fn mixed(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    //! The demo is the same on every run because its troubles are.
+    //! The demo is the same on every run because its faults are.
 
     use super::*;
 

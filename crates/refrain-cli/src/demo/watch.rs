@@ -1,6 +1,6 @@
-//! Sees to it that the demo's proxy does not outlive the demo, should that be killed without a chance to tidy up.
+//! Kills the demo's proxy if the demo itself is killed and cannot clean up.
 //!
-//! The watch is a small process of its own. It is told on its stdin whom to watch over; when that closes, the demo is gone.
+//! The watch is a small process of its own. It reads the PID to watch on its stdin; when stdin closes, the demo has ended.
 
 use std::{
     io::{self, BufRead as _, Write as _},
@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running watch. Dropped, it ends and touches nobody.
+/// A running watch. Dropping it ends the watch without killing the proxy.
 #[derive(Debug)]
 pub(super) struct Watch(Child);
 
@@ -20,10 +20,10 @@ impl Watch {
         Ok(Self(command.stdout(Stdio::null()).spawn()?))
     }
 
-    /// Watches over this process from now on, or over none.
+    /// Sets the process to watch, or none.
     pub(super) fn over(&mut self, pid: Option<u32>) {
         let stdin = self.0.stdin.as_mut();
-        // A watch that is gone was ended by the same Ctrl-C that ends the demo.
+        // If the watch has ended already, the Ctrl-C that ends the demo ended it, too.
         let _ = stdin.map(|stdin| writeln!(stdin, "{}", pid.unwrap_or(0)));
     }
 }
@@ -36,14 +36,14 @@ impl Drop for Watch {
     }
 }
 
-/// `refrain demo-watch`: waits until the demo is gone, and kills whom it was told to watch over last.
+/// `refrain demo-watch`: waits until the demo has ended, and kills the process that it was last given.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut last = None;
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         last = line.parse().ok().and_then(Pid::from_raw);
     }
     if let Some(pid) = last {
-        // It fails only if that one is gone, too.
+        // This fails only if that process has ended, too.
         let _ = kill_process(pid, Signal::KILL);
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! What was answered so far, kept beside the project until the end, so that one can stop and go on.
+//! The answers so far, kept in the project's folder until the end, so that an interrupted run can be resumed.
 
 use std::{
     collections::BTreeMap,
@@ -11,12 +11,12 @@ use anyhow::{Context as _, bail};
 
 use crate::proxy::Failure;
 
-/// The file that holds the answers meanwhile.
+/// The name of the file with the answers.
 pub(crate) const FILE: &str = ".refrain-init.json";
-/// A file that is longer was not written here.
+/// The most bytes of that file: a longer one was not written by `refrain init`.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Answers by the names of their questions.
+/// Answers by the name of their question.
 #[derive(Debug)]
 pub(crate) struct Answers {
     file: PathBuf,
@@ -24,10 +24,10 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Takes up what an earlier run kept in `folder`.
+    /// Loads the answers that an earlier run left in `folder`.
     ///
     /// # Errors
-    /// When the file there cannot be read, or holds something else.
+    /// When the file cannot be read, or is not a file of answers.
     pub(crate) fn resume(folder: &Path) -> anyhow::Result<Self> {
         let file = folder.join(FILE);
         let kept = match fs::metadata(&file) {
@@ -50,10 +50,10 @@ impl Answers {
         Ok(Self { file, kept })
     }
 
-    /// Begins anew.
+    /// Starts without answers, and removes the file of an earlier run.
     ///
     /// # Errors
-    /// When what was kept cannot be removed.
+    /// When that file cannot be removed.
     pub(crate) fn restart(folder: &Path) -> anyhow::Result<Self> {
         let answers = Self {
             file: folder.join(FILE),
@@ -71,7 +71,7 @@ impl Answers {
         self.kept.get(question).map(String::as_str)
     }
 
-    /// Keeps an answer, on disk before the next question.
+    /// Stores an answer on disk, before the next question.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -90,7 +90,7 @@ impl Answers {
         })
     }
 
-    /// Removes the file: all was written where it belongs.
+    /// Removes the file, once the answers are no longer needed.
     ///
     /// # Errors
     /// When it cannot be removed.

@@ -1,16 +1,15 @@
-//! Questions, and who answers them.
+//! Questions, and how they are answered: from an earlier run, with the default, or by the user.
 
 use inquire::{InquireError, Select, Text, validator::Validation};
 
 use super::answers::Answers;
 use crate::proxy::Failure;
 
-/// How many options are shown at once.
+/// The most options that are shown at once.
 const SHOWN_MAX: usize = 10;
 
-/// One question.
 pub(crate) struct Question<'q> {
-    /// What the answer is kept under.
+    /// The name under which the answer is stored.
     pub(crate) name: String,
     pub(crate) text: String,
     /// The trade-off, in one sentence.
@@ -19,16 +18,16 @@ pub(crate) struct Question<'q> {
     pub(crate) default: String,
 }
 
-/// What can be answered.
+/// The kind of answer that a question takes.
 pub(crate) enum Kind<'q> {
-    /// One of these: the answer, and how it reads.
+    /// One of these options: the stored answer, and its label.
     Choice(Vec<(String, String)>),
-    /// Anything that fits; the check says what does not.
+    /// Any text that passes the check, which returns an error message.
     Text(&'q dyn Fn(&str) -> Result<(), String>),
 }
 
 impl Kind<'_> {
-    /// Whether an answer, kept from before, still answers the question.
+    /// Whether a stored answer is still valid for the question.
     fn takes(&self, answer: &str) -> bool {
         match self {
             Self::Choice(options) => options.iter().any(|(option, _)| option == answer),
@@ -37,13 +36,13 @@ impl Kind<'_> {
     }
 }
 
-/// Why there is no answer.
+/// Why the guide ended early.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
-    /// The person stopped.
+    /// The user stopped.
     Stopped,
     Failed(anyhow::Error),
-    /// All was answered, and a file cannot be written.
+    /// A file or the folder cannot be written.
     NotWritten(Failure),
 }
 
@@ -59,18 +58,18 @@ impl From<anyhow::Error> for NoAnswer {
     }
 }
 
-/// Asks what was not answered before.
+/// Asks the questions that have no stored answer.
 pub(crate) struct Interview {
     pub(crate) answers: Answers,
-    /// Whether every question is answered with its default.
+    /// Whether every other question gets its default.
     pub(crate) takes_defaults: bool,
 }
 
 impl Interview {
-    /// The answer: kept from before, the default, or the person's; kept for the next time.
+    /// The stored answer, the default, or the user's answer, which is then stored.
     ///
     /// # Errors
-    /// When the person stops, or the answer cannot be kept.
+    /// When the user stops, or the answer cannot be stored.
     pub(crate) fn ask(&mut self, question: &Question<'_>) -> Result<String, NoAnswer> {
         let kept = self.answers.get(&question.name);
         if let Some(kept) = kept.filter(|kept| question.kind.takes(kept)) {

@@ -1,4 +1,4 @@
-//! What a policy that is there already says: nobody is asked for it again, and nothing in it is changed.
+//! An existing policy: its settings are not asked for again, and not changed.
 
 use std::{fs, io::ErrorKind, path::Path};
 
@@ -7,7 +7,7 @@ use toml_edit::{DocumentMut, Item};
 
 use crate::{marks::Marks, plan::POLICY};
 
-/// The policy in the folder, if there is one.
+/// The existing policy of the folder, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Existing {
     document: Option<DocumentMut>,
@@ -18,7 +18,7 @@ impl Existing {
     /// Reads the policy of a folder.
     ///
     /// # Errors
-    /// When it cannot be read, or is no TOML.
+    /// When it cannot be read, or is not TOML.
     pub(crate) fn read(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join(POLICY);
         let text = match fs::read_to_string(&path) {
@@ -34,7 +34,7 @@ impl Existing {
         })
     }
 
-    /// A setting, at the top or in a table, with all its parts.
+    /// A setting at the top or in a table; a list gives all its elements.
     pub(crate) fn setting(&self, table: Option<&str>, name: &str) -> Option<Vec<String>> {
         let document = self.document.as_ref()?.as_table();
         let table = match table {
@@ -60,7 +60,7 @@ impl Existing {
             .is_some_and(|it| !it.is_empty())
     }
 
-    /// Whether the file has this operation, and nothing about it waits for a decision.
+    /// Whether the file has this operation, and its class is not marked as unsure.
     pub(crate) fn has_decided(&self, pattern: &str) -> bool {
         let document = self.document.as_ref();
         let list = document.and_then(|it| it.get("operation"));

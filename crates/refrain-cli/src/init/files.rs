@@ -1,4 +1,4 @@
-//! What is written at the end.
+//! Writes the files at the end of the guide.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{
     proxy::Failure,
 };
 
-/// Writes what the stages came to; what is there already keeps all that it says.
+/// Writes the policy and the other files of the plan; existing files keep their settings.
 pub(super) fn write(folder: &Path, choices: &Choices) -> Result<Vec<Outcome>, Failure> {
     let adjust = |document: &mut DocumentMut, is_new: bool| adjust(document, is_new, choices);
     let (main, messages) = match (&choices.requests, &choices.messages) {
@@ -32,7 +32,7 @@ pub(super) fn write(folder: &Path, choices: &Choices) -> Result<Vec<Outcome>, Fa
     plan::write(&job, &main.document, &main.plan).map(|written| written.files)
 }
 
-/// Puts what was chosen into a new policy, and what it lacks into one that is there.
+/// Sets the choices in a new policy, and adds missing settings to an existing one.
 fn adjust(document: &mut DocumentMut, is_new: bool, choices: &Choices) {
     let top = document.as_table_mut();
     let store = match choices.store.as_slice() {
@@ -43,7 +43,7 @@ fn adjust(document: &mut DocumentMut, is_new: bool, choices: &Choices) {
     put(top, false, "upstream", &choices.upstream);
     if top.get("policy").is_none() {
         let mut policy = Table::new();
-        // Before the operations that it is for.
+        // Place it before the operations.
         policy.set_position(Some(-1));
         policy.decor_mut().set_prefix("\n");
         top.insert("policy", Item::Table(policy));
@@ -76,7 +76,7 @@ fn put(table: &mut dyn TableLike, is_over: bool, name: &str, set: impl Into<Valu
     }
 }
 
-/// What a person decided: the mark goes on to say what the description reads as, so that the next plan keeps the decision.
+/// Writes a person's decision about an operation. The mark keeps the class that the description suggests, so that the next plan keeps the decision.
 fn decide(table: &mut Table, decisions: &[Decision]) {
     let matched = table.get("match").and_then(Item::as_str);
     let Some(decision) = decisions
@@ -108,7 +108,7 @@ fn decide(table: &mut Table, decisions: &[Decision]) {
     }
 }
 
-/// The client's key counts where there is one; what the request is about, where there is none.
+/// Adds a natural key after the client's own, for requests that carry no key.
 fn add_natural_key(table: &mut Table, choices: &Choices) {
     let matched = table.get("match").and_then(Item::as_str);
     let operations = choices.requests.iter().flat_map(|it| &it.plan.operations);

@@ -1,4 +1,4 @@
-//! What the source says: each stage is told of what `refrain lint` finds about it.
+//! The findings of `refrain lint` in the source, reported at the stage that they concern.
 
 use std::path::Path;
 
@@ -7,26 +7,26 @@ use serde::Serialize;
 use super::quoted;
 use crate::output::counted;
 
-/// How many findings are told at each stage.
+/// The most findings printed at each stage.
 const TOLD_MAX: usize = 3;
-/// How many are handed to a program.
+/// The most findings in the JSON output.
 const FINDINGS_MAX: usize = 100;
 
-/// What `refrain lint` finds in the folder.
+/// The result of `refrain lint` on the folder.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Source {
     files: usize,
     errors: usize,
     warnings: usize,
     hints: usize,
-    /// The first of them.
+    /// Sorted as the report is; `cut` keeps the first.
     findings: Vec<Finding>,
-    /// What could not be looked at.
+    /// Why the source was not linted.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
 
-/// One place in the source.
+/// One finding.
 #[derive(Debug, Clone, Serialize)]
 struct Finding {
     path: String,
@@ -73,7 +73,7 @@ pub(super) fn of(_folder: &Path) -> Source {
     Source::unseen(&"this build has no linter; build with the feature `lint`")
 }
 
-/// The stage that a rule belongs to.
+/// The stage that a rule concerns.
 fn stage(rule: &str) -> usize {
     match rule {
         "ack-before-handle" | "mark-before-handle" | "publish-in-transaction" => 5,
@@ -84,7 +84,7 @@ fn stage(rule: &str) -> usize {
         | "unlock-without-owner-check"
         | "insert-without-conflict"
         | "ttl-shorter-than-retries" => 3,
-        // All others are about keys.
+        // All other rules are about keys.
         _ => 2,
     }
 }
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// For a program, which gets the first findings alone.
+    /// Truncates the findings for the JSON output.
     pub(super) fn cut(mut self) -> Self {
         self.findings.truncate(FINDINGS_MAX);
         self
@@ -107,7 +107,7 @@ impl Source {
         self.problem.is_none() && self.findings.is_empty()
     }
 
-    /// What was found about a stage, the first of it with its place.
+    /// The first findings of a stage with their locations, and the number of the others.
     pub(super) fn about(&self, number: usize) -> Vec<String> {
         let here: Vec<_> = self
             .findings
@@ -145,7 +145,7 @@ impl Source {
     }
 }
 
-/// A rule that nobody gave a stage would be told under keys, whatever it is about.
+/// A rule without a stage of its own would be reported under keys, whether or not it is about them.
 #[cfg(feature = "lint")]
 #[test]
 fn every_rule_has_a_stage() {

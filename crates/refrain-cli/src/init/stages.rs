@@ -1,4 +1,4 @@
-//! The six stages: what each finds out by itself, and what it asks.
+//! The six stages: what each detects, and what it asks.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{find::Found, plan::Described};
 mod operations;
 mod settings;
 
-/// What there is to go by.
+/// The inputs of the guide.
 pub(crate) struct Ground<'g> {
     pub(crate) folder: &'g Path,
     pub(crate) found: Found,
@@ -24,7 +24,7 @@ pub(crate) struct Ground<'g> {
     pub(crate) source: Source,
 }
 
-/// What was told on the command line.
+/// Settings given on the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     pub(crate) openapi: Option<PathBuf>,
@@ -32,22 +32,22 @@ pub(crate) struct Given {
     pub(crate) store: Option<String>,
 }
 
-/// What the stages came to.
+/// The result of the stages.
 #[derive(Debug, Serialize)]
 pub(crate) struct Choices {
-    /// The description of requests that the policy is made from.
+    /// The description of requests from which the policy is generated.
     #[serde(serialize_with = "named")]
     pub(crate) requests: Option<Described>,
-    /// The description of messages.
+    /// The description of messages from which workers are generated.
     #[serde(serialize_with = "named")]
     pub(crate) messages: Option<Described>,
-    /// What a person decided about operations of which the plan is not sure.
+    /// The user's decisions about operations whose class the plan is unsure of.
     pub(crate) decisions: Vec<Decision>,
-    /// Operations of which it is still not sure.
+    /// Operations whose class is still unsure.
     pub(crate) unsure: Vec<String>,
     pub(crate) upstream: String,
     pub(crate) key_header: String,
-    /// Whether requests without a key get one made of what they are about.
+    /// Whether requests without a key get a natural key.
     pub(crate) natural_keys: bool,
     pub(crate) store: Vec<String>,
     pub(crate) retention: String,
@@ -63,16 +63,16 @@ fn named<S: serde::Serializer>(
     file.serialize(serializer)
 }
 
-/// A class that a person chose.
+/// A class that the user chose.
 #[derive(Debug, Serialize)]
 pub(crate) struct Decision {
     pub(crate) pattern: String,
-    /// What the description reads as.
+    /// The class that the description suggests.
     pub(crate) read: Class,
     pub(crate) chosen: Class,
 }
 
-/// Tells what a stage is about; the reader of `--json` is spared.
+/// Prints what a stage is about; silent with `--json`.
 pub(crate) trait Tell {
     fn stage(&self, number: usize, title: &str);
     fn say(&self, line: &str);
@@ -81,7 +81,7 @@ pub(crate) trait Tell {
 /// Goes through the stages.
 ///
 /// # Errors
-/// When the person stops, or a description cannot be read.
+/// When the user stops, or a description cannot be read.
 pub(crate) fn walk(
     ground: &Ground<'_>,
     interview: &mut Interview,

@@ -1,4 +1,4 @@
-//! Findings for people, for code scanners, and for pull requests.
+//! Findings as text, SARIF and GitHub annotations.
 
 use refrain_lint::{Finding, Report, Rule, Rules, Severity};
 use refrain_verify::verify::sarif_log;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::output::{counted, say};
 
-/// For people.
+/// Prints findings as text.
 pub(super) fn text(report: &Report) {
     for finding in &report.findings {
         say(one(finding));
@@ -67,7 +67,7 @@ fn one(finding: &Finding) -> String {
     )
 }
 
-/// What a finding says in one paragraph.
+/// A finding in one paragraph.
 fn message(finding: &Finding) -> String {
     let Finding {
         title,
@@ -84,7 +84,7 @@ fn message(finding: &Finding) -> String {
     format!("{title}{seen}. {why} {fix}")
 }
 
-/// A rule for programs.
+/// A rule as JSON.
 pub(super) fn rule(rule: &Rule) -> Value {
     json!({
         "id": rule.id, "severity": rule.severity, "title": rule.title,
@@ -92,7 +92,7 @@ pub(super) fn rule(rule: &Rule) -> Value {
     })
 }
 
-/// For code scanners.
+/// Findings as SARIF, for code scanners.
 pub(super) fn sarif(rules: &Rules, report: &Report) -> Value {
     let rules = rules.rules.iter().map(|rule| {
         json!({
@@ -120,7 +120,7 @@ pub(super) fn sarif(rules: &Rules, report: &Report) -> Value {
     log
 }
 
-/// A path as a reference that a scanner can resolve: what is not plain is written as `%20` and the like.
+/// A path as a URI reference: special bytes are percent-encoded.
 fn uri(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -142,7 +142,7 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// For pull requests on GitHub.
+/// Prints findings as GitHub workflow commands, which annotate pull requests.
 pub(super) fn github(report: &Report) {
     for finding in &report.findings {
         let kind = match finding.severity {

@@ -1,4 +1,4 @@
-//! The protocol: which tools there are, and a call of one.
+//! The MCP server: lists the tools, and runs their calls.
 
 use rmcp::{
     ErrorData, ServerHandler, ServiceExt as _,
@@ -20,7 +20,7 @@ struct Server {
     admin: Option<String>,
 }
 
-/// Serves until the other side hangs up.
+/// Serves until the client closes the connection.
 pub(super) async fn serve(admin: Option<String>) -> Result<(), String> {
     let service = Server { admin }.serve(stdio()).await;
     let service = service.map_err(|error| format!("no conversation came about: {error}"))?;

@@ -1,4 +1,4 @@
-//! The tools: each is a command line of this same command, so that both always say the same.
+//! The tools: each runs a command line of this same program, so that both give the same results.
 
 use std::{
     env,
@@ -8,19 +8,19 @@ use std::{
 use rmcp::model;
 use serde_json::{Map, Value, json};
 
-/// The longest answer, in bytes.
+/// The most bytes of a result.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// A tool: its name, what it says of itself, and the command line that it stands for.
+/// A tool: its name, its description, and its command line.
 pub(super) struct Tool {
     pub(super) name: &'static str,
     description: &'static str,
-    /// What comes first on the command line.
+    /// The first words of the command line.
     command: &'static [&'static str],
     arguments: &'static [Argument],
-    /// Whether exit code 1 is an answer, too.
+    /// Whether exit code 1 is a result and not an error.
     finds: bool,
-    /// Whether a proxy is asked.
+    /// Whether the command connects to a proxy, and takes `--admin`.
     asks: bool,
 }
 
@@ -31,16 +31,16 @@ struct Argument {
     kind: Kind,
 }
 
-/// How an argument is written on the command line.
+/// How an argument is passed on the command line.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// It has to be there, and stands alone.
+    /// Required and positional.
     Needed,
-    /// It stands alone.
+    /// Optional and positional.
     Alone,
-    /// Behind this flag.
+    /// The value of this flag.
     Flag(&'static str),
-    /// Each of several, behind this flag.
+    /// A list; each element is a value of this flag.
     Flags(&'static str),
 }
 
@@ -174,7 +174,7 @@ pub(super) const TOOLS: &[Tool] = &[
 ];
 
 impl Tool {
-    /// As the protocol describes it.
+    /// The tool as the protocol describes it.
     pub(super) fn described(&self) -> model::Tool {
         let properties = self.arguments.iter().map(|argument| {
             let text = json!({ "type": "string", "description": argument.description });
@@ -197,7 +197,7 @@ impl Tool {
         model::Tool::new(self.name, self.description, schema).with_annotations(hints)
     }
 
-    /// The words of the command line, or what is wrong with what was given.
+    /// The words of the command line, or an error about the arguments.
     pub(super) fn words(
         &self,
         given: &Map<String, Value>,
@@ -219,7 +219,7 @@ impl Tool {
                     ));
                 }
                 Kind::Needed | Kind::Alone => alone.extend(texts),
-                // One word, so that a value is never taken for a flag.
+                // Flag and value in one word, so that a value is never parsed as a flag.
                 Kind::Flag(flag) | Kind::Flags(flag) => {
                     words.extend(texts.iter().map(|text| format!("{flag}={text}")));
                 }
@@ -237,7 +237,7 @@ impl Tool {
         Ok(words)
     }
 
-    /// What the command prints; what it says is wrong, where it fails.
+    /// Runs the command; returns its output, or its error messages if it fails.
     pub(super) fn run(&self, words: &[String]) -> Result<String, String> {
         let program = env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);

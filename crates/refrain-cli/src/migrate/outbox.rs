@@ -1,4 +1,4 @@
-//! `refrain migrate --outbox`: the table that services append messages to, in the database of the service itself.
+//! `refrain migrate --outbox`: the table to which services append messages, in the service's own database.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::output::{say, show};
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
-/// Prints what makes the table, or makes it at this address.
+/// Prints the statements, or creates the table at this address.
 pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<ExitCode> {
     if is_printed {
         return Ok(
@@ -29,7 +29,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
     };
     let making = async {
         outbox::migrate(address.as_str()).await?;
-        // What is there may be another table of that name.
+        // Checks the table, because another one of that name may exist already.
         PostgresOutbox::open(address.as_str()).await
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

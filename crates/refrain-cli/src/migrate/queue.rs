@@ -1,4 +1,4 @@
-//! `refrain migrate --queue`: the table of the queues in a database.
+//! `refrain migrate --queue`: the table of the message queues in a database.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::output::say;
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
-/// Prints the table, or makes it at this address.
+/// Prints the statements, or creates the table at this address.
 pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<ExitCode> {
     if is_printed {
         say(SCHEMA.trim_end());

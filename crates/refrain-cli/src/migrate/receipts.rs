@@ -1,4 +1,4 @@
-//! `refrain migrate --receipts`: the table that exactly-once operations write to, in the database of the service itself.
+//! `refrain migrate --receipts`: the table to which exactly-once operations write, in the service's own database.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::output::say;
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
-/// Prints the table, or makes it at this address.
+/// Prints the statements, or creates the table at this address.
 pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<ExitCode> {
     if is_printed {
         say(SCHEMA.trim_end());
@@ -24,7 +24,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
     };
     let making = async {
         PostgresReceipts::migrate(&address).await?;
-        // What is there may be another table of that name.
+        // Checks the table, because another one of that name may exist already.
         PostgresReceipts::open(&address).await
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! The files of a plan: what is written, what is merged, and what is left alone.
+//! The files of a plan: which are written, merged, or left unchanged.
 
 use std::{
     fmt, fs,
@@ -10,10 +10,10 @@ use refrain_plan::render::{Owner, owner};
 
 use crate::{proxy::Failure, verify::write::whole};
 
-/// The largest file that is read back.
+/// The most bytes of an existing file that are read.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The files of one run.
+/// The files of one plan.
 pub(super) struct Files<'a> {
     folder: &'a Path,
     is_check: bool,
@@ -21,11 +21,11 @@ pub(super) struct Files<'a> {
     pub(super) outcomes: Vec<Outcome>,
 }
 
-/// What became of one file.
+/// The result for one file.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Outcome {
     path: PathBuf,
-    /// `written`, `unchanged`, `stale` or `missing` under --check, `left` where it is not ours.
+    /// `written`, `unchanged`, `left` if the file is not ours; under --check `stale` or `missing`.
     state: &'static str,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A file to merge into, where there is one; one without the plan's mark is somebody else's.
+    /// Reads an existing file to merge into; one without the plan's mark is rejected unless forced.
     pub(super) fn merged(&self, name: &str, mark: &str) -> Result<Option<String>, Failure> {
         let text = self.read(name)?;
         if !self.is_forced && self.is_foreign(name, mark)? {
@@ -72,19 +72,19 @@ impl<'a> Files<'a> {
         Ok(text)
     }
 
-    /// Whether a file is there that was not made by a plan.
+    /// Whether the file exists and is not from a plan.
     pub(super) fn is_foreign(&self, name: &str, mark: &str) -> Result<bool, Failure> {
         let is_ours = |text: &String| text.contains(mark) || text.contains("`refrain plan`");
         Ok(self.read(name)?.is_some_and(|it| !is_ours(&it)))
     }
 
-    /// Writes a file that was merged, or is new.
+    /// Writes a merged or new file.
     pub(super) fn write(&mut self, name: &str, text: &str) -> Result<(), Failure> {
         let existing = self.read(name)?;
         self.put(name, text, existing)
     }
 
-    /// Writes a page or copy, unless somebody changed it.
+    /// Writes a page or copy, unless it was changed by hand.
     pub(super) fn page(&mut self, name: &str, text: &str) -> Result<(), Failure> {
         let existing = self.read(name)?;
         let is_ours = existing.as_ref().is_none_or(|it| owner(it) == Owner::Ours);
@@ -136,7 +136,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// What stands before a reference of the document when its copy lies in the folder `out`.
+/// The prefix for references of the document in its copy in the folder `out`: the relative path back to the document's folder.
 pub(super) fn references(document: &Path, out: &Path) -> String {
     let whole = |path: &Path| {
         std::path::absolute(path)

@@ -1,4 +1,4 @@
-//! What is said at the start: where, what is guarded and how well, and what to try.
+//! The text at start-up: addresses, store, guarded operations, and a command to try.
 
 use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
 
@@ -8,7 +8,7 @@ use refrain::{
     policy::{Mode, Operation, Settings, units::Span},
 };
 
-/// Prints it all at once: whoever waits for the ports reads whole lines.
+/// Prints everything in one write, so that programs that wait for the ports read whole lines.
 pub(super) fn print(
     settings: &Settings,
     listening: SocketAddr,

@@ -1,4 +1,4 @@
-//! Where the receipts of exactly-once operations are read.
+//! Connections to the receipts of exactly-once operations.
 
 use refrain::{
     Result,
@@ -7,10 +7,10 @@ use refrain::{
 };
 use refrain_stores::receipts::{self, PostgresReceipts};
 
-/// Receipts, and the address that the policy has for them.
+/// Open receipts, each with its address in the policy.
 pub(super) type Opened = Vec<(Address, PostgresReceipts)>;
 
-/// Opens each place that an exactly-once operation names, before anything is promised.
+/// Opens the receipts of each exactly-once operation, before the proxy serves.
 pub(super) async fn open(settings: &Settings) -> Result<Opened> {
     let mut opened = Opened::new();
     for address in addresses(settings) {
@@ -20,7 +20,7 @@ pub(super) async fn open(settings: &Settings) -> Result<Opened> {
     Ok(opened)
 }
 
-/// The layer with receipts to read.
+/// Adds the opened receipts to the layer.
 pub(super) fn read(layer: RefrainLayer, opened: Opened) -> RefrainLayer {
     let named = |layer: RefrainLayer, (address, receipts): (Address, _)| {
         layer.with_receipts(address.as_str(), receipts)
@@ -28,7 +28,7 @@ pub(super) fn read(layer: RefrainLayer, opened: Opened) -> RefrainLayer {
     opened.into_iter().fold(layer, named)
 }
 
-/// Every place once.
+/// The address of each receipts table, without duplicates.
 pub(super) fn addresses(settings: &Settings) -> Vec<Address> {
     let mut addresses = Vec::new();
     let operations = settings.policy.operations();

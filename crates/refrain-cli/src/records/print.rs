@@ -1,4 +1,4 @@
-//! Records for people.
+//! Records as text.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::output::say;
 
-/// Prints records as lines of a table, with its head if they are the first.
+/// Prints records as rows of a table, with a heading before the first.
 pub(super) fn rows(records: &[Value], is_first: bool) {
     if is_first && !records.is_empty() {
         say(row(["ID", "STATE", "WHAT", "LEFT", "FENCE"]));
@@ -30,7 +30,7 @@ fn row([id, state, what, left, fence]: [&str; 5]) -> String {
     line.trim_end().to_owned()
 }
 
-/// The time that matters next.
+/// The time until the record's next change of state.
 fn left(record: &Value) -> String {
     let times = [
         ("lease_left_seconds", "lease"),
@@ -45,7 +45,7 @@ fn left(record: &Value) -> String {
         .unwrap_or_else(|| "-".into())
 }
 
-/// Prints one record: a line for each of its facts, and its body behind them.
+/// Prints one record: a line for each field, and then its body.
 pub(super) fn record(record: &Value) {
     let Some(facts) = record.as_object() else {
         return;
@@ -85,7 +85,7 @@ fn fact(name: &str, value: &Value) {
     say(format_args!("{:22}{value}", name.replace('_', " ")));
 }
 
-/// A value as one word.
+/// A value as text, on a terminal.
 pub(super) fn word(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
@@ -94,14 +94,14 @@ pub(super) fn word(value: &Value) -> String {
     }
 }
 
-/// A span of seconds as people say it, without the parts that matter to nobody.
+/// Seconds as a duration, rounded up to whole seconds.
 fn span(value: &Value) -> Option<String> {
     let seconds = value.as_f64()?;
     let seconds = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
     Some(Span(seconds).to_string())
 }
 
-/// Text that cannot steer a terminal.
+/// Escapes control characters, so that text cannot control the terminal.
 fn harmless(text: &str) -> String {
     let shown = |char: char| match char.is_control() && char != '\n' && char != '\t' {
         true => char.escape_default().to_string(),

@@ -1,4 +1,4 @@
-//! The operations of a description: chosen, filled with samples, shown, and sent when somebody agreed.
+//! The operations of an API description: selected, filled with samples, shown, and sent after confirmation.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -11,14 +11,14 @@ use refrain_verify::verify::{self, Operation, OperationReport, Plan, Trouble};
 use super::{Args, is_agreed, tell};
 use crate::proxy::Failure;
 
-/// The most operations of one run.
+/// The most operations in one run.
 const OPERATIONS_MAX: usize = 100;
-/// How much of a body is shown.
+/// The most characters of a body that are shown.
 const SHOWN_CHARS_MAX: usize = 600;
-/// As shells and clap call it.
+/// The exit code for wrong usage, as clap uses it.
 const USAGE: u8 = 2;
 const DEFAULT_KEY: &str = "Idempotency-Key";
-/// Stands in a path for what is created first.
+/// A placeholder in a path for the identifier of a resource that is created first.
 const CREATED: &str = "refrain-verify-created";
 
 /// What is said about a description.
@@ -32,22 +32,22 @@ pub(super) struct Description {
     params: Vec<String>,
 }
 
-/// What a description came to.
+/// The operations of a description: those to test, and those left out.
 #[derive(Debug)]
 pub(super) struct Described {
     chosen: Vec<Chosen>,
     left_out: Vec<OperationReport>,
 }
 
-/// An operation that is tested.
+/// An operation to test.
 #[derive(Debug)]
 struct Chosen {
     operation: Operation,
-    /// The parameter of its path that names something which another operation creates first.
+    /// The path parameter that names a resource, and the operation that creates the resource first.
     parent: Option<(String, Operation)>,
 }
 
-/// Reads the description, where one is named; the plan gets its base path.
+/// Reads the description, if one is named, and sets its base path in the plan.
 pub(super) fn read(args: &Args, plan: &mut Plan) -> Result<Option<Described>, Failure> {
     let Some(path) = &args.described.openapi else {
         return Ok(None);
@@ -173,7 +173,7 @@ fn needs(names: &[String]) -> String {
     )
 }
 
-/// The operation that creates what this one is about: a POST to the path in front of the parameter.
+/// The operation that creates the resource of this one: a POST to the path before the parameter.
 fn parent(
     args: &Args,
     operation: &refrain_openapi::Operation<'_>,
@@ -197,7 +197,7 @@ fn parent(
     Ok((name.to_owned(), plain))
 }
 
-/// What is sent: the sample, with what the flags say.
+/// The operation to send: the sample, with the flags applied.
 fn filled(
     args: &Args,
     operation: &refrain_openapi::Operation<'_>,
@@ -210,7 +210,7 @@ fn filled(
         filled.body = made.body;
         filled.set_content_type(made.content_type.as_deref());
     }
-    // What the user says about a header goes before what the description says.
+    // Headers from flags take precedence over those of the description.
     let is_new = |(name, _): &(String, String)| {
         !filled
             .headers
@@ -226,7 +226,7 @@ fn filled(
 }
 
 impl Described {
-    /// What would be sent.
+    /// Prints the requests that would be sent.
     pub(super) fn show(&self, args: &Args, plan: &Plan) {
         tell(args, format!("{}: what would be sent", plan.target));
         for chosen in &self.chosen {
@@ -264,7 +264,7 @@ impl Described {
         tell(args, "");
     }
 
-    /// Whether it may be sent; answers with what the command is to exit where not.
+    /// Asks whether the operations may be sent; returns the exit code if not.
     pub(super) fn agree(&self, args: &Args, plan: &Plan) -> Result<Option<u8>, Failure> {
         if args.yes {
             return Ok(None);
@@ -289,7 +289,7 @@ impl Described {
         }
     }
 
-    /// Creates what operations are about, and hands all of them to the plan; answers those that are left out.
+    /// Creates the resources that operations need, and adds the operations to the plan; returns those that are left out.
     pub(super) async fn ready(self, plan: &mut Plan) -> Result<Vec<OperationReport>, Trouble> {
         let mut left_out = self.left_out;
         for Chosen {

@@ -1,4 +1,4 @@
-//! `refrain verify --worker`: the same proof for a consumer of messages.
+//! `refrain verify --worker`: the same tests for a consumer of messages.
 
 use std::{path::Path, sync::Arc};
 
@@ -84,7 +84,7 @@ pub(super) async fn run(args: &Args) -> Result<Report, Failure> {
     report.await.map_err(trouble)
 }
 
-/// Under a name of its own, so that nobody's dead letters are taken away where each name gets all of them.
+/// Opens the queue of dead letters under its own consumer name: with brokers that give every consumer all messages, no other consumer loses any.
 async fn dead(broker: &str, queue: &str, seed: u64) -> Result<Arc<dyn Broker>, Failure> {
     let source = Source::new(broker, queue, format!("refrain-verify-{seed}"));
     Ok(refrain_brokers::open(&source).await?)
@@ -139,7 +139,7 @@ fn message(args: &Args, text: &str) -> Result<Template, verify::BadPlan> {
     Ok(template)
 }
 
-/// Whether all of the broker's servers are on this machine by their names.
+/// Whether all hosts of the broker's address are loopback names or addresses.
 fn is_here(broker: &str) -> bool {
     let shown = redacted(broker);
     let rest = shown.split_once("://").map_or("", |(_, rest)| rest);

@@ -1,4 +1,4 @@
-//! Reports on disk: a file is there whole, or not at all.
+//! Report files, each written atomically.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use refrain_verify::verify::{Report, html, junit, sarif};
 use super::Args;
 use crate::{output::say, proxy::Failure};
 
-/// The largest baseline that is read.
+/// The most bytes of a baseline that are read.
 const BASELINE_BYTES_MAX: u64 = 64 << 20;
 
-/// Writes everything that was asked for.
+/// Writes every report that the flags ask for.
 pub(super) fn all(args: &Args, report: &Report) -> Result<(), Failure> {
     let json = || serde_json::to_string_pretty(report).unwrap_or_default() + "\n";
     match args.json.as_deref() {
@@ -34,7 +34,7 @@ pub(super) fn all(args: &Args, report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Written beside it first, so that an interruption leaves no half file.
+/// Writes a file atomically: to a temporary file in the same folder, which is then renamed.
 pub(crate) fn whole(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let written = || {
@@ -49,14 +49,14 @@ pub(crate) fn whole(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Temporary files are for their owner alone; reports are for everybody.
+/// Makes a report readable for all users; temporary files are readable for their owner alone.
 fn readable(file: &tempfile::NamedTempFile) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.as_file()
         .set_permissions(fs::Permissions::from_mode(0o644))
 }
 
-/// An earlier report.
+/// Reads an earlier report.
 pub(super) fn baseline(path: &Path) -> Result<Report, Failure> {
     let bad = |why: &dyn std::fmt::Display| {
         Failure::Configuration(format!("refrain: --baseline {}: {why}", path.display()))

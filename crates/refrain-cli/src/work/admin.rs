@@ -1,4 +1,4 @@
-//! What a worker tells about itself: whether it lives, whether it works, and its counters.
+//! The admin listener of `refrain work`: liveness, readiness and metrics.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -27,10 +27,10 @@ use crate::{
     proxy::{Failure, listen},
 };
 
-/// A store that takes longer is not ready; probes give up soon after.
+/// Timeout of the store check in `/readyz`; shorter than that of usual probes.
 const STORE_MAX: Duration = Duration::from_secs(2);
 
-/// Serves until it is dropped.
+/// The running listener, which stops on drop.
 pub(super) struct Serving(AbortHandle);
 
 impl Drop for Serving {
@@ -39,14 +39,14 @@ impl Drop for Serving {
     }
 }
 
-/// What it tells.
+/// The state that the endpoints report.
 #[derive(Clone)]
 pub(super) struct Told {
-    /// Where claims are made: without it no message is handled.
+    /// The store for claims, without which no message is handled.
     pub(super) store: AnyStore,
     pub(super) tallies: Tallies,
     pub(super) stopping: watch::Receiver<bool>,
-    /// The log without which nothing that is audited is delivered.
+    /// The audit log, without which audited messages are not delivered.
     pub(super) audit: Option<AuditLog>,
 }
 
@@ -73,13 +73,13 @@ async fn ready(State(told): State<Told>) -> (StatusCode, String) {
 }
 
 impl Told {
-    /// Everything that keeps messages from being handled, a line for each.
+    /// Every condition that keeps messages from being handled, one per line.
     async fn troubles(&self) -> String {
         let mut troubles = String::new();
         if let Some(why) = self.audit.as_ref().and_then(AuditLog::trouble) {
             troubles += &format!("audit: {why}\n");
         }
-        // No record has this identity: a read goes the whole way, brings nothing back, and tells of a store that lost everything.
+        // No record has this identity: the read exercises the whole store, returns nothing, and also fails if the store lost its data.
         match timeout(STORE_MAX, self.store.read(RecordId::default())).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => troubles += &format!("store: {error}\n"),

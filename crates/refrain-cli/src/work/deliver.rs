@@ -1,4 +1,4 @@
-//! Delivers a message to a service by POST, once for each attempt, and reads from its answer what became of it.
+//! Delivers a message to a service by POST, one request for each attempt, and derives the outcome from the response.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,14 +17,14 @@ use refrain::{
 use refrain_proxy::{Forward, StartError, Target, UpstreamBody};
 use tower_service::Service as _;
 
-/// How much of an answer is read, so that its connection can be used again.
+/// The most bytes of a response that are read, so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// How much of a refusal goes into the history of a dead letter.
+/// The most bytes of an error response in the history of a dead letter.
 const REASON_BYTES_MAX: usize = 300;
-/// The longest time that a target can ask for with `Retry-After`.
+/// The longest `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// What a target is told about the message, beside the key, the fence and the attempt.
+/// Headers with which the worker describes the message and the attempt to the target.
 const WORKER: HeaderName = HeaderName::from_static("refrain-worker");
 const SUBJECT: HeaderName = HeaderName::from_static("refrain-subject");
 const ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
@@ -32,7 +32,7 @@ const RECORD: HeaderName = HeaderName::from_static("refrain-record");
 const FENCE: HeaderName = HeaderName::from_static("refrain-fence");
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Headers of a message that do not go on: they would frame, route or authorise the request, or are told by the worker itself.
+/// Message headers that are not forwarded: they would frame, route or authorise the request, or the worker sets them itself.
 const OURS: [&str; 14] = [
     "host",
     "content-length",
@@ -50,13 +50,13 @@ const OURS: [&str; 14] = [
     "idempotency-key",
 ];
 
-/// The service that one worker's messages go to.
+/// The service to which one worker's messages are delivered.
 #[derive(Debug, Clone)]
 pub(super) struct Delivery {
     forward: Forward,
     uri: Uri,
     worker: HeaderValue,
-    /// What the service is shown; never what a message brought along.
+    /// The credential for the service, from the settings and never from a message.
     authorization: Option<HeaderValue>,
     timeout: Duration,
 }
@@ -68,7 +68,7 @@ impl Delivery {
         settings.upstream = Some(origin.into());
         let target = Arc::new(Target::new(&settings)?);
         let authorization = worker.authorization.as_ref().map(|it| {
-            // Checked when the file was read.
+            // Validated when the file was parsed.
             let mut value =
                 HeaderValue::from_str(it.header()).map_err(|_| StartError::NoUpstream)?;
             value.set_sensitive(true);
@@ -78,14 +78,14 @@ impl Delivery {
         Ok(Self {
             forward: Forward::new(&target),
             uri: path.parse().map_err(|_| StartError::NoUpstream)?,
-            // Checked when the file was read.
+            // Validated when the file was parsed.
             worker: HeaderValue::from_str(&worker.name).map_err(|_| StartError::NoUpstream)?,
             timeout: worker.terms.timeout,
             authorization,
         })
     }
 
-    /// One attempt.
+    /// Makes one attempt.
     pub(super) async fn deliver(&self, job: Job) -> Result<Outcome, Failure> {
         let request = self.request(&job);
         let mut forward = self.forward.clone();
@@ -103,7 +103,7 @@ impl Delivery {
     }
 
     fn request(&self, job: &Job) -> Request<Body<Empty<Bytes>>> {
-        // What is granted is timed here, and opens no tunnels.
+        // A granted body: `deliver` applies the timeout itself, and no upgrade is allowed.
         let body = Body::full(job.message.payload.clone()).granted();
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
@@ -122,7 +122,7 @@ impl Delivery {
             (SUBJECT, job.message.subject.clone()),
         ];
         for (name, text) in told {
-            // A subject that is no header value is not told.
+            // A subject that is not a valid header value is left out.
             if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(name, value);
             }
@@ -131,7 +131,7 @@ impl Delivery {
     }
 }
 
-/// Scheme and authority, and the path behind them.
+/// Splits a URL into scheme and authority, and the rest.
 fn split(url: &str) -> (&str, &str) {
     let start = url.find("://").map_or(0, |at| at + 3);
     match url[start..].find(['/', '?']) {
@@ -140,7 +140,7 @@ fn split(url: &str) -> (&str, &str) {
     }
 }
 
-/// What is said about a message becomes headers of the request, where HTTP has room for it.
+/// Copies the message's headers to the request, where they are valid in HTTP.
 fn pass_on(message: &Message, headers: &mut HeaderMap) {
     let content_type = message.content_type.as_deref();
     let content_type = content_type.and_then(|text| HeaderValue::from_str(text).ok());
@@ -168,7 +168,7 @@ fn pass_on(message: &Message, headers: &mut HeaderMap) {
     }
 }
 
-/// What an answer says about the message: 2xx has handled it, 4xx never will unless it refuses for now, anything else may later.
+/// The outcome of a response: 2xx is handled; 4xx is rejected, except refusals for now; anything else is retried.
 async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     if let Some(lost) = response.extensions().get::<Lost>() {
         return Err(match *lost {
@@ -179,7 +179,7 @@ async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     let (head, body) = response.into_parts();
     let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
     if head.status.is_success() {
-        // Cut in its middle, a success is still one: its status was said.
+        // A truncated success is still one, because its status arrived.
         return Ok(Outcome::new(head.status.as_u16(), ""));
     }
     Err(failure(
@@ -188,7 +188,7 @@ async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     ))
 }
 
-/// The failure that a response without success stands for.
+/// The failure for a response without success.
 fn failure(head: &response::Parts, said: &[u8]) -> Failure {
     let reason = format!(
         "the target answered {}{}",
@@ -201,9 +201,9 @@ fn failure(head: &response::Parts, said: &[u8]) -> Failure {
     };
     match (Refusal::of(head, said), head.status) {
         (Some(Refusal::Later), _) => later.without_effect(),
-        // The guarantee decides, as after an answer that was lost.
+        // The guarantee decides, as after a lost response.
         (Some(Refusal::Unknown(_)), _) => later,
-        // Refused before it ran.
+        // The target refused it before executing.
         (
             None,
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS,
@@ -213,7 +213,7 @@ fn failure(head: &response::Parts, said: &[u8]) -> Failure {
     }
 }
 
-/// The beginning of a refusal, on one line.
+/// The beginning of a response body, on one line.
 fn excerpt(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(&said[..said.len().min(REASON_BYTES_MAX)]);
     let words: Vec<_> = text.split_whitespace().collect();
@@ -223,7 +223,7 @@ fn excerpt(said: &[u8]) -> String {
     }
 }
 
-/// `Retry-After`: seconds, or a date, which counts from the `Date` of the same answer, since clocks differ.
+/// `Retry-After` in seconds, or as a date relative to the `Date` of the same response, because clocks differ.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let after = text(header::RETRY_AFTER)?;

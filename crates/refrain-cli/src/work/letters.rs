@@ -1,4 +1,4 @@
-//! `refrain work --dead-letters`: what waits for a redrive. Nothing is taken, and no store is opened.
+//! `refrain work --dead-letters`: lists the dead letters without taking any, and without opening a store.
 
 use refrain::consume::DeadLetter;
 use serde_json::{Value, json};
@@ -10,9 +10,9 @@ use crate::{
     settings,
 };
 
-/// How many are listed where nothing else is said.
+/// The default number of dead letters listed.
 const SHOWN: u64 = 100;
-/// The most that are listed.
+/// The most dead letters listed.
 const SHOWN_MAX: u64 = 10_000;
 
 pub(super) async fn list(args: &Args) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub(super) async fn list(args: &Args) -> Result<(), Failure> {
             }
             continue;
         };
-        // One more tells whether these are all.
+        // One more than listed shows whether there are more.
         let source = dead_source(worker, queue);
         let mut letters = refrain_brokers::dead_letters(&source, at_most + 1).await?;
         let are_all = letters.len() <= at_most;

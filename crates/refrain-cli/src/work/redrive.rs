@@ -1,4 +1,4 @@
-//! `refrain work --redrive`: lets dead letters through again, and says whether there were any.
+//! `refrain work --redrive`: publishes dead letters again, and reports how many there were.
 
 use refrain::{
     AuditLog, Engine,
@@ -26,7 +26,7 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
         )));
     }
     let mut signals = Signals::new()?;
-    // A log of its own: the worker, which may run beside, writes the other one.
+    // A separate log, because a worker may be running and writing to the main one.
     let log = AuditLog::lazy(settings.audit_folder().join("redrive"))?;
     let engine = Engine::new(open_store(&settings).await?).with_audit(log);
     let mut done = Vec::new();
@@ -59,7 +59,7 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets the dead letters of one worker through.
+/// Redrives the dead letters of one worker.
 async fn of(
     worker: &WorkerSettings,
     dead_letter: &str,
@@ -81,8 +81,8 @@ async fn of(
     redriven
 }
 
-/// Whether a letter goes to the worker's queue, whatever it names as its source: the exchange of RabbitMQ that it came through
-/// may feed other queues as well. Anywhere else its source is the very stream, or a subject of it.
+/// Whether a letter is sent to the worker's queue and not to the source that it names: the RabbitMQ exchange that it came through
+/// may feed other queues as well. With other brokers its source is the stream itself, or a subject of it.
 fn goes_by_queue(source: &str) -> bool {
     source.starts_with("amqp")
 }
@@ -97,7 +97,7 @@ fn told(dead_letter: &str, it: Redriven) -> String {
     )
 }
 
-/// Whether there are dead letters left is not known.
+/// The failure for a queue whose dead letters could not all be read.
 fn unread(worker: &WorkerSettings, dead_letter: &str, error: refrain::Error) -> Failure {
     let what = format!(
         "worker `{}`: the dead letters in {dead_letter} could not all be looked at",

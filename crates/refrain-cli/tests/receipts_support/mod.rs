@@ -7,24 +7,24 @@ mod service;
 
 use std::{net::SocketAddr, thread, time::Duration};
 
-pub(crate) use place::Place;
+pub(crate) use place::ServiceDatabase;
 pub(crate) use service::{Service, node, python, rust};
 
 use crate::{
     kills::{Proxy, Setup},
-    support::{Answer, Client, PATIENCE, call, get, request, until},
+    support::{Client, HttpResponse, PATIENCE, call, get, request, until},
 };
 
 /// What runs: the proxy, the service behind it, and that one's database, which is dropped last.
 pub(crate) struct Stage {
     proxy: Proxy,
     service: Service,
-    place: Place,
+    place: ServiceDatabase,
 }
 
 /// Has a service paid through the proxy while answers get lost, and looks into its ledger.
-pub(crate) fn check(start: impl Fn(&Place) -> Service) {
-    let place = Place::new();
+pub(crate) fn check(start: impl Fn(&ServiceDatabase) -> Service) {
+    let place = ServiceDatabase::new();
     let service = start(&place);
     let receipts = place.url();
     let setup = Setup::new(
@@ -60,12 +60,12 @@ impl Stage {
         });
     }
 
-    fn pay(&self, key: &str, fail: &str) -> Answer {
+    fn pay(&self, key: &str, fail: &str) -> HttpResponse {
         call(self.proxy.address, payment(key, fail))
     }
 
     /// Retries as a client does, until there is an answer that says how it ended.
-    fn paid(&self, key: &str) -> Answer {
+    fn paid(&self, key: &str) -> HttpResponse {
         let since = tokio::time::Instant::now();
         loop {
             let answer = self.pay(key, "");
@@ -77,7 +77,7 @@ impl Stage {
         }
     }
 
-    fn check_paid(&self, key: &str, what: &str) -> Answer {
+    fn check_paid(&self, key: &str, what: &str) -> HttpResponse {
         let answer = self.paid(key);
         let kind = answer.header("content-type").unwrap();
         assert!(kind.starts_with("application/json"), "{what}: {kind}");
@@ -194,7 +194,7 @@ fn payment(key: &str, fail: &str) -> Vec<u8> {
 }
 
 /// The admin listener answers only to those who call it by its own name.
-pub(crate) fn ask_admin(admin: SocketAddr, path: &str) -> Answer {
+pub(crate) fn ask_admin(admin: SocketAddr, path: &str) -> HttpResponse {
     call(
         admin,
         format!("GET {path} HTTP/1.1\r\nhost: {admin}\r\n\r\n"),

@@ -5,8 +5,8 @@ use std::process::Command;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
-/// A schema of its own, which goes with this.
-pub(crate) struct Place {
+/// The database of the service under test: its own schema, which is dropped with this value.
+pub(crate) struct ServiceDatabase {
     name: String,
     runtime: Runtime,
     client: Client,
@@ -18,7 +18,7 @@ fn server() -> String {
     )
 }
 
-impl Place {
+impl ServiceDatabase {
     /// With both tables, that of receipts made as an operator makes it.
     pub(crate) fn new() -> Self {
         let place = Self::empty();
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ServiceDatabase {
     fn drop(&mut self) {
         // What a service left in the middle of a transaction holds its tables.
         let sql = format!("SET lock_timeout = '5s'; DROP SCHEMA {} CASCADE", self.name);

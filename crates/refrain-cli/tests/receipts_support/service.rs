@@ -10,7 +10,7 @@ use std::{
 
 use refrain_testkit::servers::free_port;
 
-use super::{Place, is_open};
+use super::{ServiceDatabase, is_open};
 use crate::support::until;
 
 /// A running example. Dropped, it is killed.
@@ -82,7 +82,7 @@ fn spawn(mut command: Command, log: &Path, address: SocketAddr) -> Child {
 }
 
 /// examples/receipts-python, in an environment of its own.
-pub(crate) fn python(place: &Place) -> Service {
+pub(crate) fn python(place: &ServiceDatabase) -> Service {
     let folder = example("receipts-python");
     let environment = made("receipts-python");
     let wanted = fs::read_to_string(folder.join("requirements.txt")).unwrap();
@@ -127,7 +127,7 @@ pub(crate) fn python(place: &Place) -> Service {
 }
 
 /// examples/receipts-node, with its packages beside the build.
-pub(crate) fn node(place: &Place) -> Service {
+pub(crate) fn node(place: &ServiceDatabase) -> Service {
     let folder = example("receipts-node");
     let packages = made("receipts-node");
     let wanted = fs::read_to_string(folder.join("package.json")).unwrap();
@@ -159,7 +159,7 @@ pub(crate) fn node(place: &Place) -> Service {
 }
 
 /// examples/receipts-rust, built as this test is.
-pub(crate) fn rust(place: &Place) -> Service {
+pub(crate) fn rust(place: &ServiceDatabase) -> Service {
     let refrain = Path::new(env!("CARGO_BIN_EXE_refrain"));
     let folder = refrain.parent().unwrap();
     let mut build = Command::new(env!("CARGO"));

@@ -13,9 +13,9 @@ pub(crate) struct Client {
     buffer: Vec<u8>,
 }
 
-/// An answer as it came.
+/// A parsed HTTP/1.1 response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -52,12 +52,12 @@ impl Client {
     }
 
     /// The next answer to a request that is not `HEAD`.
-    pub(crate) fn answer(&mut self) -> Answer {
+    pub(crate) fn answer(&mut self) -> HttpResponse {
         self.try_answer().expect("an answer before the end")
     }
 
     /// The next answer; `None` where the connection ends before its first byte.
-    pub(crate) fn try_answer(&mut self) -> Option<Answer> {
+    pub(crate) fn try_answer(&mut self) -> Option<HttpResponse> {
         loop {
             let answer = self.head()?;
             match answer.status {
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// The next head, with nothing read of what follows it.
-    pub(crate) fn head(&mut self) -> Option<Answer> {
+    pub(crate) fn head(&mut self) -> Option<HttpResponse> {
         let end = loop {
             if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
                 break at + 4;
@@ -83,7 +83,7 @@ impl Client {
         let head = String::from_utf8(self.buffer.drain(..end).collect()).unwrap();
         let status = head.get(9..12).and_then(|status| status.parse().ok());
         assert!(head.starts_with("HTTP/1.1 "), "{head:?}");
-        Some(Answer {
+        Some(HttpResponse {
             status: status.unwrap(),
             head,
             body: Vec::new(),
@@ -91,7 +91,7 @@ impl Client {
         })
     }
 
-    fn with_body(&mut self, mut answer: Answer) -> Answer {
+    fn with_body(&mut self, mut answer: HttpResponse) -> HttpResponse {
         if answer.header("transfer-encoding") == Some("chunked") {
             while let Some(chunk) = self.chunk() {
                 answer.body.extend(chunk);
@@ -165,7 +165,7 @@ impl Client {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     /// A header's value; `None` where there is none, and a failure where there are two.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.head.lines().filter_map(|line| {
@@ -230,6 +230,6 @@ pub(crate) fn request_to(address: SocketAddr, start: &str) -> Vec<u8> {
 }
 
 /// One request over a connection of its own.
-pub(crate) fn call(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
+pub(crate) fn call(address: SocketAddr, bytes: impl AsRef<[u8]>) -> HttpResponse {
     Client::connect(address).send(bytes).answer()
 }

@@ -10,9 +10,9 @@ mod upstream;
 
 use std::time::Duration;
 
-pub(crate) use client::{Answer, Client, call, get, post, request, request_to};
+pub(crate) use client::{Client, HttpResponse, call, get, post, request, request_to};
 pub(crate) use proxy::{Proxy, Starting};
-pub(crate) use upstream::{Next, Parked, Seen, Upstream, answer, respond};
+pub(crate) use upstream::{AfterResponse, Parked, Seen, Upstream, answer, respond};
 
 /// How long anything may take before a test has failed.
 pub(crate) const PATIENCE: Duration = refrain_testkit::wait::PATIENCE;

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
 use super::{
-    client::{Answer, call},
+    client::{HttpResponse, call},
     until,
 };
 
@@ -233,7 +233,7 @@ impl Proxy {
     }
 
     /// What the admin listener answers.
-    pub(crate) fn ask_admin(&self, path: &str) -> Answer {
+    pub(crate) fn ask_admin(&self, path: &str) -> HttpResponse {
         let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.admin);
         call(self.admin, request)
     }

@@ -33,9 +33,9 @@ pub(crate) struct Seen {
     pub(crate) at: usize,
 }
 
-/// What becomes of the connection behind an answer.
+/// Whether the upstream keeps or closes the connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum AfterResponse {
     Keep,
     Close,
 }
@@ -59,7 +59,7 @@ struct Noted {
 impl Upstream {
     /// Answers each request with `script`.
     pub(crate) fn start(
-        script: impl Fn(&Seen, &mut TcpStream) -> Next + Send + Sync + 'static,
+        script: impl Fn(&Seen, &mut TcpStream) -> AfterResponse + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Self::on(listener, script)
@@ -68,7 +68,7 @@ impl Upstream {
     /// The same on a port that is known already.
     pub(crate) fn on(
         listener: TcpListener,
-        script: impl Fn(&Seen, &mut TcpStream) -> Next + Send + Sync + 'static,
+        script: impl Fn(&Seen, &mut TcpStream) -> AfterResponse + Send + Sync + 'static,
     ) -> Self {
         let noted = Arc::<Mutex<Noted>>::default();
         let script = Arc::new(script);
@@ -82,7 +82,7 @@ impl Upstream {
             note(&noted).connections += 1;
             let mut reading = Reading::new(stream);
             while let Some(seen) = reading.next(&noted, connection) {
-                if script(&seen, &mut reading.stream) == Next::Close {
+                if script(&seen, &mut reading.stream) == AfterResponse::Close {
                     break;
                 }
             }
@@ -201,9 +201,9 @@ pub(crate) fn answer(
     status: &str,
     headers: &[(&str, &str)],
     body: &[u8],
-) -> Next {
+) -> AfterResponse {
     let _ = stream.write_all(&respond(status, headers, body));
-    Next::Keep
+    AfterResponse::Keep
 }
 
 /// An answer's bytes.

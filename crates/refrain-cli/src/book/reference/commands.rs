@@ -1,4 +1,4 @@
-//! Every command with its help, as it prints it.
+//! Every command with its help text.
 
 use clap::{Command, CommandFactory as _};
 
@@ -18,7 +18,7 @@ fn commands() {
     check("commands.md", &(page.trim_end().to_owned() + "\n"));
 }
 
-/// The command's help, and behind it that of the commands below.
+/// Adds the command's help, followed by that of its subcommands.
 fn add(command: &mut Command, name: &str, page: &mut String) {
     let help = command.render_long_help().to_string();
     let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();

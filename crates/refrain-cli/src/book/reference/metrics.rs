@@ -1,4 +1,4 @@
-//! The metrics that a proxy serves, from one that runs: an operation that nobody asked has no numbers yet, so one is asked.
+//! The metrics of a running proxy: an operation without requests has no samples, so the test sends one request.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -72,7 +72,7 @@ struct Family<'t> {
     labels: String,
 }
 
-/// What the text says of each metric.
+/// Kind, help and labels of each metric in the OpenMetrics text.
 fn families(text: &str) -> BTreeMap<&str, Family<'_>> {
     let mut families = BTreeMap::new();
     for line in text.lines() {
@@ -106,7 +106,7 @@ fn families(text: &str) -> BTreeMap<&str, Family<'_>> {
     families
 }
 
-/// What a proxy with an exactly-once operation serves after one request.
+/// The metrics of a proxy with an exactly-once operation after one request.
 async fn served() -> String {
     let file = format!(
         "[[operation]]\nmatch = \"POST /pay\"\nguarantee = \"exactly-once\"\nreceipts = \"{RECEIPTS}\"\n"

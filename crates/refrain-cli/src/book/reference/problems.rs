@@ -1,4 +1,4 @@
-//! The codes of problems, with what their pages say at the top.
+//! The problem codes, with the tables and headings of their pages.
 
 use refrain::http::Code;
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{cell, check};
 
-/// Each table of the file: its heading, where the schema has it, and what is said of it.
+/// Each table of the file: its heading, its JSON pointer in the schema, and its introduction.
 const TABLES: [(&str, &str, &str); 8] = [
     ("At the top", "", "Settings of the process."),
     (
@@ -45,7 +45,7 @@ const TABLES: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// Tables that are the value of a setting, and where they are explained.
+/// Tables that are the value of a setting, and the anchors of their sections.
 const INLINE: [(&str, &str); 2] = [
     ("Signed", "#signature"),
     ("Authorization", "#authorization"),
@@ -91,7 +91,7 @@ fn rows(schema: &Value, table: &Value, is_operation: bool) -> String {
     rows + "\n"
 }
 
-/// What has a heading of its own.
+/// Whether a setting is a table that has its own section.
 fn is_table(setting: &Value) -> bool {
     let target = setting["$ref"]
         .as_str()
@@ -102,7 +102,7 @@ fn is_table(setting: &Value) -> bool {
             .any(|(name, _)| setting["$ref"] == format!("#/$defs/{name}"))
 }
 
-/// The description without its last sentence, where that says the default.
+/// The description split into its meaning and the default that it ends with.
 fn meaning(description: &str) -> (String, String) {
     match description.split_once(" Default: ") {
         Some((meaning, default)) => (meaning.into(), default.trim_end_matches('.').into()),
@@ -110,7 +110,7 @@ fn meaning(description: &str) -> (String, String) {
     }
 }
 
-/// The kinds of values that are taken.
+/// The kinds of values that a setting takes.
 fn takes(setting: &Value) -> String {
     if let Some(name) = setting["$ref"].as_str() {
         let name = name.rsplit('/').next().unwrap();

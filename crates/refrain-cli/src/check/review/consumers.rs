@@ -43,7 +43,7 @@ pub(super) fn aligned(facts: &Facts) -> Vec<Line> {
     or_done(open, facts.whole(), workers.join("; "))
 }
 
-/// A channel that the project's description says is consumed, and that no worker of the file takes.
+/// Advice for a channel that the project's AsyncAPI description consumes and no worker of the file handles.
 fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Option<Line> {
     let mut workers = facts.settings.workers.iter();
     let is_taken = workers.any(|it| it.queue == consumer.channel || it.name == consumer.name);
@@ -57,7 +57,7 @@ fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Optio
     (!is_taken).then(|| Line::advice(description, why, fix))
 }
 
-/// Where a worker delivers to what the policy guards, the two have to agree.
+/// Findings where a worker and an operation of the policy guard the same endpoint differently.
 fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
     let (host, path) = host_and_path(worker.deliver.as_str());
     let path = path

@@ -1,4 +1,4 @@
-//! The project's own descriptions: which of its paths change something, by what `refrain plan` takes them for,
+//! The project's own API descriptions: which of their operations change something, as `refrain plan` classifies them,
 //! and whether the file names them.
 
 use std::path::Path;
@@ -13,35 +13,35 @@ use refrain_plan::{Consumer, Options, Plan, Planned, render::class_name};
 use super::{Facts, Line, or_done};
 use crate::find::Found;
 
-/// The most paths that are named one by one.
+/// The most missing operations that are listed one by one.
 const TOLD_MAX: usize = 50;
-/// How many reasons are told.
+/// The most reasons that are given for a class.
 const REASONS_MAX: usize = 2;
 
-/// What describes the API.
+/// The search for the API's description.
 pub(super) enum Described {
     Api(Box<Api>),
-    /// Nothing does.
+    /// No description was found.
     Nowhere,
-    /// More than one may.
+    /// Several descriptions were found, and it is unclear which one applies.
     Several(Vec<String>),
-    /// Something was found, and cannot be used: why.
+    /// The only description found is unusable, with the reason.
     Unusable(String),
 }
 
-/// A description, and what was decided about each of its operations.
+/// A description, and the plan of its operations.
 pub(super) struct Api {
     pub(super) name: String,
     pub(super) plan: Plan,
-    /// Whether it was named, rather than found.
+    /// Whether `--openapi` named it.
     is_named: bool,
 }
 
 impl Described {
-    /// Reads the description that was named, or the one beside the file; of several, the only one that has paths of the file.
+    /// Reads the description that `--openapi` named, or the only one found; of several, the only one whose operations the file names.
     ///
     /// # Errors
-    /// When one that was named cannot be used.
+    /// When the named description cannot be used.
     pub(super) fn find(
         named: Option<&Path>,
         found: &Found,
@@ -79,7 +79,7 @@ impl Described {
 
 impl Api {
     fn read(file: &Path, is_named: bool) -> Result<Self, String> {
-        // What lies beside the file is called as the file is.
+        // Paths in the current folder are shown without `./`.
         let file = file.strip_prefix("./").unwrap_or(file);
         let name = file.display().to_string();
         let document = Document::read(file).map_err(|error| error.to_string())?;
@@ -95,7 +95,7 @@ impl Api {
         })
     }
 
-    /// Whether the file has one of its operations, as the plan would write it.
+    /// Whether the file names one of its operations, as the plan would write it.
     fn fits(&self, settings: &Settings) -> bool {
         let mut patterns = self
             .plan
@@ -105,7 +105,7 @@ impl Api {
         patterns.any(|it| settings.policy.operations().any(|rule| rule.name == it))
     }
 
-    /// Every operation that is sent to the API, with what the file has for it, if it names it.
+    /// Every operation that the API serves, with the name of the file's operation for it, if there is one.
     pub(super) fn held_against(&self, facts: &Facts) -> Result<Vec<Pair<'_>>, String> {
         let named = everything(facts)?;
         let served = self.plan.operations.iter().filter(|it| it.is_served);
@@ -120,10 +120,10 @@ impl Api {
     }
 }
 
-/// What is described, and the name of the file's operation for it.
+/// A described operation, and the name of the file's operation for it.
 type Pair<'a> = (&'a Planned, Option<String>);
 
-/// The consumers that descriptions of messages speak of, with the names of these; what cannot be read tells of none.
+/// The consumers in AsyncAPI descriptions, each with the name of its description; unreadable ones are skipped.
 pub(super) fn consumers(found: &Found) -> Vec<(String, Consumer)> {
     let read = found.messages.iter().filter_map(|file| {
         let file = file.strip_prefix("./").unwrap_or(file);
@@ -194,12 +194,12 @@ fn uncovered(api: &Api, planned: &Planned) -> Line {
     Line::open(&api.name, why, fix)
 }
 
-/// Where the file and the description read differently.
+/// Lines for operations whose class differs between the file and the description.
 pub(super) fn differing(facts: &Facts) -> Vec<Line> {
     let Some(api) = facts.described.api() else {
         return Vec::new();
     };
-    // What cannot be compared is said where paths are looked for.
+    // `covered` already reports an error here.
     let pairs = api.held_against(facts).unwrap_or_default();
     let lines = pairs.into_iter().filter_map(|(planned, named)| {
         let operations = facts.settings.policy.operations();
@@ -219,7 +219,7 @@ fn differs(facts: &Facts, api: &Api, planned: &Planned, written: &Operation, cla
     let reasons = reasons(planned);
     let mark = facts.marks.of_operation(name);
     match mark.is_some_and(|it| it.class == is) {
-        // Nobody chose it: it was planned so from what the API was then.
+        // Nobody chose this class: the plan set it from an older description.
         true => Line::open(
             place,
             format!("{name} was planned as {is}, and reads as {reads} by now ({reasons})"),
@@ -248,7 +248,7 @@ fn reasons(planned: &Planned) -> String {
     texts.join("; ")
 }
 
-/// The same operations, of which those that are not guarded are found, too.
+/// The same policy with every operation guarded, so that unguarded ones are found, too.
 fn everything(facts: &Facts) -> Result<Policy, String> {
     let operations = facts.settings.policy.operations().cloned();
     let operations = operations.map(|operation| Operation {

@@ -9,7 +9,7 @@ use refrain::{
 
 use super::{Facts, Line, folded, listed, or_done};
 
-/// Words in a path that speak of money.
+/// Words in a path that suggest money.
 const WORDS: [&str; 12] = [
     "payment",
     "payments",
@@ -83,7 +83,7 @@ pub(super) fn financial(facts: &Facts) -> Vec<Line> {
     lines
 }
 
-/// What is audited, and where.
+/// A line with the audited operations and workers, and the folder of the log.
 fn written_down(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> Option<Line> {
     let operations = money.iter().filter(|it| it.audit).map(|it| it.name.clone());
     let workers = workers.iter().filter(|it| it.audit);
@@ -94,7 +94,7 @@ fn written_down(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]
     (!names.is_empty()).then(|| Line::done(facts.whole(), why))
 }
 
-/// By what the plan said of its messages, in the file or just now.
+/// Whether the plan classified the worker's messages as monetary, in the file or in a description found now.
 fn moves_money(facts: &Facts, worker: &WorkerSettings) -> bool {
     let mark = facts.marks.of_worker(&worker.name);
     let is_planned = mark.is_some_and(|it| it.class == "monetary");
@@ -108,7 +108,7 @@ fn sounds_of_money(operation: &Operation) -> bool {
     operation.guarded && words.any(|word| WORDS.contains(&word))
 }
 
-/// The preset's own times are the least.
+/// A line for retention or `remember` below those of the `monetary` preset.
 fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
     let least = Operation::default().with_class(Class::Monetary).terms;
     let span = units::Span;
@@ -134,7 +134,7 @@ fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
     None
 }
 
-/// Whether what moves money is audited, and the log, where there is one by now, is whole.
+/// Lines for operations and workers that move money without an audit, and for a damaged audit log.
 fn audited(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> Vec<Line> {
     let unaudited = money.iter().filter(|it| !it.audit).map(|it| {
         Line::open(
@@ -154,7 +154,7 @@ fn audited(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> 
     unaudited.chain(left).chain(damaged(&folder)).collect()
 }
 
-/// What is wrong with the log; nothing where none was begun.
+/// A line for a damaged or unreadable log; `None` if there is no log yet.
 fn damaged(folder: &Path) -> Option<Line> {
     if !folder.is_dir() {
         return None;
@@ -167,7 +167,7 @@ fn damaged(folder: &Path) -> Option<Line> {
             let fix = "see `refrain audit verify`, and keep the folder as evidence";
             Some(Line::open(place, why, fix))
         }
-        // There is a folder, and no log in it yet.
+        // The folder exists, and has no log yet.
         Err(error) if error.kind() == ErrorKind::Invalid => None,
         Err(error) => {
             let fix = "have `refrain audit verify` run by somebody who may read it";
@@ -176,7 +176,7 @@ fn damaged(folder: &Path) -> Option<Line> {
     }
 }
 
-/// Money that a worker delivers once more.
+/// Advice for a worker that may deliver a monetary message twice.
 fn repeated(name: &str, place: String, worker: &WorkerSettings) -> Option<Line> {
     if worker.terms.guarantee != Guarantee::AtLeastOnce {
         return None;

@@ -1,4 +1,4 @@
-//! Questions about each operation: what it is, what names it, who shares its keys, what counts as the same request.
+//! Questions about each operation: its class, its keys, their scope, and its fingerprint.
 
 use refrain::{
     fingerprint::Part,
@@ -43,7 +43,7 @@ pub(super) fn classified(facts: &Facts) -> Vec<Line> {
     or_done(open, facts.whole(), classes)
 }
 
-/// A class that the plan guessed, and that nobody has confirmed.
+/// A line for a class that the plan guessed and nobody has confirmed.
 fn undecided(facts: &Facts, operation: &Operation) -> Option<Line> {
     let Operation { name, .. } = operation;
     let mark = facts.marks.of_operation(name).filter(|it| it.is_unsure)?;

@@ -1,4 +1,4 @@
-//! Whether the API's own clients are told what is in force.
+//! Whether the API's clients have a current page about retries.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use refrain_plan::render::{self, Owner, owner};
 
 use super::{Facts, Line};
 
-/// What `refrain plan` calls the page.
+/// The name that `refrain plan` gives the page.
 const PAGE: &str = "retrying-safely.md";
 
 pub(super) fn documented(facts: &Facts) -> Vec<Line> {

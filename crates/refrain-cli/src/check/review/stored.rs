@@ -1,4 +1,4 @@
-//! Questions about the store, and about how long it keeps what.
+//! Questions about the store, and about retention.
 
 use refrain::{
     policy::{Address, Class, OnStoreFailure, units::Span},
@@ -10,7 +10,7 @@ use super::{Facts, Line, grouped, or_done};
 pub(super) fn storage(facts: &Facts) -> Vec<Line> {
     let settings = &facts.settings;
     let mut open = Vec::new();
-    // Where claims are kept: the last one named.
+    // Claims are kept in the last store named.
     let store = settings.store.last().map_or("", Address::as_str);
     let place = facts.place(store);
     if store.starts_with("memory:") {

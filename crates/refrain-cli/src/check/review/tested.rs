@@ -1,4 +1,4 @@
-//! The last reports of `refrain verify`: whether there are any, whether they are about this, and what they say.
+//! The reports of `refrain verify`: whether they exist, cover this policy, and passed.
 
 use std::{
     fs::{self, File},
@@ -12,31 +12,31 @@ use refrain_verify::verify::{OperationReport, Report, Verdict};
 use super::{Facts, Line, host_and_path, or_done};
 use crate::plan::VERIFY;
 
-/// The largest report that is read.
+/// The most bytes of a report that are read.
 const BYTES_MAX: u64 = 64 << 20;
-/// Where a report is looked for, beside the policy.
+/// The default name of a report, beside the policy.
 const USUAL: &str = "verify.json";
-/// What has to be tried for duplicates of requests to count as tested.
+/// Cases that must have run for an operation to count as tested.
 const CORE: [&str; 3] = [
     "sequential-duplicate",
     "concurrent-duplicates",
     "lost-answer",
 ];
-/// The same for messages.
+/// Cases that must have run for a queue to count as tested.
 const CORE_OF_MESSAGES: [&str; 2] = ["duplicate-message", "duplicate-in-flight"];
 
-/// The reports that there are.
+/// The reports that were read.
 pub(super) struct Tested(Vec<Found>);
 
 struct Found {
     name: String,
     report: Report,
-    /// Whether the policy was changed behind it.
+    /// Whether the policy file changed after the report.
     is_older: bool,
 }
 
 impl Tested {
-    /// Reads the reports that were named, or the usual one where there is one.
+    /// Reads the reports that were named, or the default one if it exists.
     pub(super) fn find(policy: &Path, named: &[PathBuf]) -> Result<Self, String> {
         let usual = policy.with_file_name(USUAL);
         let paths = match named.is_empty() && usual.exists() {
@@ -66,7 +66,7 @@ impl Found {
         })
     }
 
-    /// The queue, where messages were tested.
+    /// The queue, if the report is about messages.
     fn queue(&self) -> Option<&str> {
         let (queue, _) = self.report.target.split_once(" at ")?;
         Some(queue)
@@ -127,7 +127,7 @@ fn stale(found: &Found) -> Option<Line> {
     Some(Line::open(name, "the report is older than the policy", fix))
 }
 
-/// An operation of the file of which no report says anything, or that it was left out.
+/// A line for an operation of the file that no report covers, or that was left out.
 fn untried(facts: &Facts, found: &[Found], operation: &Operation) -> Option<Line> {
     let (name, place) = (&operation.name, facts.place(&operation.name));
     if operation.signature.is_some() {
@@ -167,7 +167,7 @@ fn untried(facts: &Facts, found: &[Found], operation: &Operation) -> Option<Line
     Some(Line::open(place, why, fix))
 }
 
-/// Workers whose queues no report is about.
+/// Lines for workers whose queues no report covers.
 fn unheard(facts: &Facts, found: &[Found]) -> Vec<Line> {
     let is_tested = |queue: &str| found.iter().any(|it| it.queue() == Some(queue));
     let workers = facts.settings.workers.iter();
@@ -183,7 +183,7 @@ fn unheard(facts: &Facts, found: &[Found]) -> Vec<Line> {
     lines.collect()
 }
 
-/// A report about something else proves nothing about this.
+/// A line for a report about another address, which proves nothing about this policy.
 fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
     if found.queue().is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! The review in Markdown, as a page, and as JSON.
+//! The review as Markdown, HTML and JSON.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px s
 @media print{body{max-width:none;margin:0}}
 ";
 
-/// How a line is called: what is open and not required is advice.
+/// The name of a line's state; an open line may be required or not.
 fn name(line: &Line) -> &'static str {
     match (line.state, line.required) {
         (State::Done, _) => "done",
@@ -48,7 +48,7 @@ pub(super) fn markdown(review: &Review) -> String {
     text
 }
 
-/// Text in a table, on one line.
+/// Escapes text for a Markdown table cell, on one line.
 fn cell(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.replace('|', "\\|")

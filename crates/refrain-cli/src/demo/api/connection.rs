@@ -1,4 +1,4 @@
-//! Connections that can break off without an answer, which no well-behaved server offers.
+//! HTTP connections that can be closed or reset without a response, which server libraries do not offer.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -15,10 +15,10 @@ use tower_service::Service as _;
 
 use crate::demo::trouble::Trouble;
 
-/// Too many open files, most likely: somebody will close one.
+/// Pause after a failed accept, most likely because of too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// Serves for ever; dropped, it ends with all its connections.
+/// Serves for ever; dropping the future closes all connections.
 pub(super) async fn accept(listener: TcpListener, router: Router) {
     let mut connections = JoinSet::new();
     loop {
@@ -35,7 +35,7 @@ pub(super) async fn accept(listener: TcpListener, router: Router) {
     }
 }
 
-/// The connection is to end without an answer.
+/// Makes hyper close the connection without a response.
 #[derive(Debug, thiserror::Error)]
 #[error("broken off on purpose")]
 struct BrokenOff;
@@ -52,7 +52,7 @@ async fn converse(stream: TcpStream, router: Router) -> anyhow::Result<()> {
                 None => Ok(response),
                 Some(trouble) => {
                     if *trouble == Trouble::Reset {
-                        // Closed like this, the peer gets a reset and no orderly end.
+                        // With zero linger, closing sends a reset instead of an orderly end.
                         let _ = twin
                             .try_clone()
                             .map(|twin| TcpSocket::from_std_stream(twin).set_zero_linger());

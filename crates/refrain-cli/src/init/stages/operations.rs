@@ -1,4 +1,4 @@
-//! What the project describes: requests in the first stage, messages in the fifth.
+//! Operations and consumers of the project's descriptions: requests in the first stage, messages in the fifth.
 
 use std::path::{Path, PathBuf};
 
@@ -16,12 +16,12 @@ use crate::{
     plan::Described,
 };
 
-/// No description.
+/// The answer for no description.
 const NONE: &str = "none";
-/// How many reasons are told with a question.
+/// The most reasons given with a question.
 const REASONS_MAX: usize = 3;
 
-/// The description of requests, and what was decided about its operations.
+/// The description of requests, and the user's decisions about its operations.
 pub(super) fn requests(
     ground: &Ground<'_>,
     interview: &mut Interview,
@@ -104,7 +104,7 @@ fn read(file: PathBuf) -> Result<Described, NoAnswer> {
     })
 }
 
-/// The only file, or the one that is chosen of several.
+/// The only file, or the one that the user chooses of several.
 fn chosen(
     folder: &Path,
     files: &[PathBuf],
@@ -146,7 +146,7 @@ fn chosen(
     }
 }
 
-/// Operations of which the plan is not sure, and nobody has decided.
+/// Operations whose class the plan is unsure of and nobody has decided.
 fn open<'p>(plan: &'p Plan, existing: &Existing) -> Vec<&'p Planned> {
     let is_open = |it: &&Planned| {
         let pattern = it.pattern.as_deref().unwrap_or_default();
@@ -161,7 +161,7 @@ pub(super) fn unsure(described: Option<&Described>, existing: &Existing) -> Vec<
     open.iter().map(|it| it.name()).collect()
 }
 
-/// Asks about the operations that could be two things.
+/// Asks for the class of each operation that the plan is unsure of.
 fn decided(
     plan: &mut Plan,
     existing: &Existing,
@@ -193,7 +193,7 @@ fn decided(
     Ok(decisions)
 }
 
-/// What a person says that an operation is; a default is nobody's decision.
+/// The class that the user chooses for an operation; `None` with `--yes`, because a default is not a decision.
 fn ask_class(
     planned: &Planned,
     at: usize,

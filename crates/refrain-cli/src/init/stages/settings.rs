@@ -1,4 +1,4 @@
-//! What the policy says about all operations: asked, unless a policy that is there says it already.
+//! Settings for all operations: asked for, unless an existing policy has them.
 
 use refrain::policy::{Address, File};
 use toml_edit::value;
@@ -14,10 +14,10 @@ use crate::{
 };
 
 impl Given {
-    /// Looks at what was told before anything is asked.
+    /// Validates the flags before the first question.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When a flag's value is invalid.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if let Some(store) = &self.store {
             if has_password(store) {
@@ -32,7 +32,7 @@ impl Given {
     }
 }
 
-/// Whether the policy takes this for a setting at its top.
+/// Checks that a policy accepts this value for a top-level setting.
 fn takes(setting: &str, set: &str) -> anyhow::Result<()> {
     let text = format!("{setting} = {}\n", value(set));
     let Err(error) = File::parse(&text, POLICY) else {
@@ -46,7 +46,7 @@ fn takes(setting: &str, set: &str) -> anyhow::Result<()> {
 }
 
 impl Ground<'_> {
-    /// What the policy that is there says already.
+    /// The value in the existing policy.
     fn said(&self, table: Option<&str>, name: &str, tell: &dyn Tell) -> Option<Vec<String>> {
         let said = self.existing.setting(table, name)?;
         tell.say(&format!(
@@ -56,7 +56,7 @@ impl Ground<'_> {
         Some(said)
     }
 
-    /// What was told, unless the policy that is there says something else.
+    /// The value from the existing policy or the flag; an error if the two differ.
     fn told(
         &self,
         name: &str,
@@ -91,9 +91,9 @@ pub(super) fn keys(
         headers.next().unwrap_or(KEY_HEADER).to_owned()
     });
     let header = match said.or(described) {
-        // The policy or the API has decided already.
+        // The policy or the API's description names the header.
         Some(header) => header,
-        // The policy goes by the header that everybody knows.
+        // An existing policy that names no header uses the standard one.
         None if ground.existing.has_operations() => KEY_HEADER.into(),
         None => interview.ask(&Question {
             name: "key header".into(),
@@ -110,7 +110,7 @@ pub(super) fn keys(
         .iter()
         .filter(|it| !it.keys.natural.is_empty())
         .count();
-    // What a policy that is there has for each operation stays as it is.
+    // The operations of an existing policy keep their keys.
     if proposals == 0 || ground.existing.has_operations() {
         return Ok((header, false));
     }
@@ -174,12 +174,12 @@ pub(super) fn store(
     Ok(store)
 }
 
-/// The file is read by many.
+/// Passwords do not belong in the policy, which many people can read.
 const NO_PASSWORD: &str =
     "leave the password out: the file is read by many; give the whole address in REFRAIN_STORE";
 
 fn has_password(address: &str) -> bool {
-    // What would not be printed does not belong into a file either.
+    // An address has a password if its printed form is redacted.
     Address::new(address).to_string() != address
 }
 
